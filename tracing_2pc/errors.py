@@ -1,0 +1,112 @@
+"""Errors, grouped by what the caller must do.
+
+Every error names the transaction and the participant it is about, where there is
+one, and survives pickle: a task raises it on an executor, the driver reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class TwoPhaseError(Exception):
+    """Base of everything that this package raises on purpose.
+
+    Args:
+        message: what happened and what to do about it.
+        transaction_id: the transaction it is about, as text.
+        participant: the participant it is about, by its configured name.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        transaction_id: str | None = None,
+        participant: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
+        self.participant = participant
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self), dict(self.__dict__))
+
+
+def _rebuild(
+    kind: type[TwoPhaseError], message: str, fields: dict[str, Any]
+) -> TwoPhaseError:
+    error = kind(message)
+    error.__dict__.update(fields)
+    return error
+
+
+class ConfigurationError(TwoPhaseError):
+    """Fix the settings: nothing was opened, nothing was sent."""
+
+
+class ContractError(TwoPhaseError):
+    """Fix the code: retrying cannot help."""
+
+
+class IllegalTransitionError(ContractError):
+    """A state was asked to move in a way its table does not know."""
+
+
+class AbortedError(TwoPhaseError):
+    """Nothing was committed; retrying the batch is safe."""
+
+
+class InDoubtError(TwoPhaseError):
+    """Do not retry, do not abort: recovery owns it."""
+
+
+class CommitPendingError(InDoubtError):
+    """Decided commit, and somebody has not acknowledged it yet."""
+
+
+class DecisionUnknownError(InDoubtError):
+    """The log may or may not hold our decision: ask it again, guess nothing."""
+
+
+class HeuristicError(TwoPhaseError):
+    """Somebody went against the decision; a person must look."""
+
+
+class ParticipantError(TwoPhaseError):
+    """One call to one participant failed."""
+
+
+class ParticipantUnavailableError(ParticipantError):
+    """No answer, or none that can be trusted: it may or may not have happened."""
+
+
+class ParticipantRefusedError(ParticipantError):
+    """A definite no, in the participant's own words.
+
+    Args:
+        message: the participant's reason.
+        status: the HTTP status it answered.
+        state: the state it says the transaction is in there.
+        transaction_id: the transaction it is about, as text.
+        participant: the participant that refused.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        state: str | None = None,
+        transaction_id: str | None = None,
+        participant: str | None = None,
+    ) -> None:
+        super().__init__(
+            message, transaction_id=transaction_id, participant=participant
+        )
+        self.status = status
+        self.state = state
+
+
+class DecisionLogError(TwoPhaseError):
+    """The log was unreachable; nothing was decided."""

@@ -1,0 +1,225 @@
+"""The seams: what the protocol asks of a log, a participant, a sink, a clock.
+
+Each method says when it is called, what it may rely on, and what raising means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from tracing_2pc.model import (
+    Begun,
+    BranchContext,
+    Carrier,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.states import Decision
+
+
+class Clock(Protocol):
+    """Time and waiting, so that tests decide both."""
+
+    def now(self) -> float:
+        """Unix seconds; for records and ages, never for ordering."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class DecisionLog(Protocol):
+    """The coordinator's durable memory; the only truth about a decision (rule 15).
+
+    `begin` and `decide` are durable when they return, and serialised with `forget`
+    for one application. What the other methods write may be lost in a crash:
+    recovery sends again what they would have said. Every method raises
+    `DecisionLogError` when the log cannot be reached; only `decide` can leave it
+    unknown whether it was written, and says so with `DecisionUnknownError`.
+    """
+
+    def begin(
+        self,
+        application: str,
+        batch: int,
+        *,
+        run: str,
+        query: str | None,
+        participants: Sequence[str],
+        carrier: Carrier,
+    ) -> Begun:
+        """Put the next attempt of a batch on record, before anybody is asked anything.
+
+        Every earlier undecided attempt of the application is decided abort in the
+        same transaction. An undecided attempt of the same run is joined. A batch
+        that is decided commit, with no later one, is a replay: its record is
+        returned and nothing is opened.
+
+        Args:
+            application: name of the streaming query, for ever.
+            batch: Spark's batch id.
+            run: one life of the query; the newest run wins, once, for ever.
+            query: Spark's query id, kept in the checkpoint; None where unknown.
+            participants: their names.
+            carrier: trace context of the transaction's root.
+
+        Raises:
+            ConfigurationError: this checkpoint and this log do not belong together,
+                or the batch lies below what is decided or forgotten.
+            HeuristicError: a transaction of this application is quarantined.
+            AbortedError: another run has superseded this one.
+        """
+
+    def decide(
+        self,
+        transaction: TransactionId,
+        wanted: Decision,
+        receipts: Sequence[Receipt] = (),
+    ) -> TransactionRecord | None:
+        """Decide, once, and return the record with the decision that stands.
+
+        Write-once: it changes an active record and nothing else, so a driver that
+        slept through its own replacement is told abort and must obey. Commit is
+        written only for the newest attempt of a batch that has no committed one
+        (rules 14 and 18). Safe to repeat.
+
+        Returns:
+            The record as it stands. None if there is no record, or the batch is at
+            or below the watermark: that means abort.
+
+        Raises:
+            ContractError: commit without every vote, or a handle above 64 KiB.
+            DecisionUnknownError: no answer; ask again, never take it for a no.
+        """
+
+    def read(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Return the record; None if it was forgotten or never was."""
+
+    def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
+        """List what is active, committing, aborting or quarantined, oldest first.
+
+        Cost does not depend on how many finished records the log holds.
+        """
+
+    def acknowledge(self, transaction: TransactionId, participant: str) -> None:
+        """Record that a participant has obeyed the decision. Idempotent."""
+
+    def postpone(
+        self, transaction: TransactionId, participant: str, error: str, retry_at: float
+    ) -> None:
+        """Record that a try failed, why (a short word), and when the next is due."""
+
+    def finish(self, transaction: TransactionId) -> None:
+        """Close it, once every participant has acknowledged (rule 11). Idempotent.
+
+        Raises:
+            ContractError: somebody on record has not acknowledged.
+        """
+
+    def quarantine(self, transaction: TransactionId, reason: str) -> None:
+        """Stop automatic work on it, keep it for ever, until a person resolves it."""
+
+    def forget(self, application: str, *, finished_before: float, limit: int) -> int:
+        """Drop old finished batches and raise the watermark past them, in one step.
+
+        A batch is dropped only when Spark has begun a later one (rule 17), and it
+        and every batch below it is finished in all attempts and old enough. The
+        watermark never falls and is durable when this returns.
+
+        Args:
+            application: whose records.
+            finished_before: Unix seconds; newer records stay.
+            limit: batches at most in this slice.
+
+        Returns:
+            How many transactions were dropped.
+        """
+
+    def initialise(self, application: str, from_batch: int) -> None:
+        """Say where an application starts that already ran without this log.
+
+        Raises:
+            ConfigurationError: the log knows the application already.
+        """
+
+    def close(self) -> None:
+        """Release connections. Nothing is lost if it is never called."""
+
+
+class Participant(Protocol):
+    """One participant, as the delivery of a decision sees it. Called from threads."""
+
+    @property
+    def name(self) -> str:
+        """Its configured name: a closed set, used as a label."""
+
+    def commit(self, record: TransactionRecord) -> None:
+        """Make the branches that `record.chosen(name)` names visible, seal the rest.
+
+        Idempotent; called until it returns.
+
+        Raises:
+            ParticipantUnavailableError: no trusted answer, so it may have committed.
+            ParticipantRefusedError: a definite no, with the state it is in there.
+        """
+
+    def abort(self, record: TransactionRecord) -> None:
+        """Drop all that this transaction prepared there and refuse what comes late.
+
+        Idempotent. Raises as `commit` does.
+        """
+
+
+class Step(Protocol):
+    """An open step of the trace."""
+
+    def set(self, attribute: str, value: str | int | float) -> None:
+        """Add an attribute of the registry."""
+
+
+class Tracing(Protocol):
+    """What the protocol tells a trace. Nothing here ever raises or blocks."""
+
+    def reserve(self) -> Carrier:
+        """Fix the ids of a transaction's root before it exists; its context at rest."""
+
+    def step(
+        self, name: str, carrier: Carrier, record: TransactionRecord | None = None
+    ) -> AbstractContextManager[Step]:
+        """Open a span of the registry, under the current span or else the carrier.
+
+        The current span is the parent only if it is in the carrier's trace.
+        """
+
+    def decided(self, record: TransactionRecord, *, reconstructed: bool) -> None:
+        """Export the root `tpc.transaction`, from begin to decision, with its ids."""
+
+
+@runtime_checkable
+class TwoPhaseCommitSink(Protocol):
+    """A sink of one's own: any class with these five methods is one.
+
+    A handle is plain JSON (a mapping, or a frozen dataclass of plain fields), is all
+    that recovery gets, and is small after `pre_commit`. `begin()` without context is
+    accepted. `commit_transaction(transaction_id, handles)` and
+    `abort_transaction(transaction_id)` are optional: one call for the whole
+    transaction. A sink that can leave something behind when a task dies must have
+    `abort_transaction`, because a branch that never reported is known to nobody.
+    """
+
+    def begin(self, context: BranchContext) -> Any:
+        """Open a branch, on an executor. Returns its handle."""
+
+    def invoke(self, handle: Any, record: Any) -> None:
+        """Write one record; or have `invoke_batch(handle, arrow_batch)` instead."""
+
+    def pre_commit(self, handle: Any) -> Receipt | None:
+        """Make the branch durable, on an executor. Raising is a vote to abort."""
+
+    def commit(self, handle: Any) -> None:
+        """Make it visible. Driver or recovery; once per chosen branch; idempotent."""
+
+    def abort(self, handle: Any) -> None:
+        """Drop it. Executor on its own failure, driver for branches it knows."""

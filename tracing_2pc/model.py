@@ -1,0 +1,181 @@
+"""The records of the protocol: small, immutable, free of I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tracing_2pc.states import Decision, TransactionState, Vote
+
+Carrier = dict[str, str]
+"""A trace context at rest: header names to values."""
+
+_APPLICATION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_ORDINAL: Final = r"(0|[1-9][0-9]{0,17})"
+_TRANSACTION: Final = re.compile(
+    rf"([a-z0-9][a-z0-9-]{{0,39}})\.{_ORDINAL}\.([1-9][0-9]{{0,8}})"
+)
+_BRANCH: Final = re.compile(rf"{_ORDINAL}\.{_ORDINAL}")
+
+
+def check_application(name: str) -> str:
+    """Return the name of an application, or raise `ValueError` saying what is wrong."""
+    if not _APPLICATION.fullmatch(name):
+        raise ValueError(
+            f"application {name[:60]!r}: use 1 to 40 lower-case letters, digits and "
+            "dashes, starting with a letter or digit"
+        )
+    return name
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class TransactionId:
+    """One try to apply one micro-batch everywhere: `<application>.<batch>.<attempt>`.
+
+    There is one spelling: ASCII digits without leading zeros, attempt from 1. An id
+    is never used twice (rule 3).
+    """
+
+    application: str
+    batch: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.application}.{self.batch}.{self.attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> TransactionId:
+        """Read an id; `ValueError` if it is not in its one spelling."""
+        if not (found := _TRANSACTION.fullmatch(text)):
+            raise ValueError(
+                f"transaction id {text[:80]!r}: expected <application>.<batch>."
+                "<attempt>, digits without leading zeros, attempt from 1"
+            )
+        return cls(found[1], int(found[2]), int(found[3]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class BranchId:
+    """What one task attempt wrote: `<partition>.<task attempt>`.
+
+    The task attempt is Spark's `taskAttemptId`, unique in a Spark application, so
+    retries and speculative twins never share a branch.
+    """
+
+    partition: int
+    task_attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}.{self.task_attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> BranchId:
+        """Read an id; `ValueError` if it is not in its one spelling."""
+        if not (found := _BRANCH.fullmatch(text)):
+            raise ValueError(
+                f"branch {text[:80]!r}: expected <partition>.<task attempt>, "
+                "digits without leading zeros"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BranchContext:
+    """What a sink's `begin` is told: all that it needs to name what it writes."""
+
+    transaction_id: TransactionId
+    branch: BranchId
+    participants: tuple[str, ...]
+    carrier: Carrier
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a task returns when it voted.
+
+    Args:
+        branch: the branch it wrote.
+        rows: records in the branch.
+        digest: SHA-256 over the prepared bytes, as in `Content-Digest`; empty where
+            a sink has none.
+        votes: vote per participant.
+        handle: for a hand-written sink, what its `commit` needs: plain JSON.
+    """
+
+    branch: BranchId
+    rows: int
+    digest: str
+    votes: Mapping[str, Vote]
+    handle: Any = None
+
+    def to_json(self) -> str:
+        """Write it as one JSON object, for the way from a task to the driver."""
+        return json.dumps(
+            {
+                "branch": str(self.branch),
+                "rows": self.rows,
+                "digest": self.digest,
+                "votes": {name: str(vote) for name, vote in self.votes.items()},
+                "handle": self.handle,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Receipt:
+        """Read what `to_json` wrote."""
+        item = json.loads(text)
+        votes = {name: Vote(vote) for name, vote in item["votes"].items()}
+        branch = BranchId.parse(item["branch"])
+        return cls(branch, item["rows"], item["digest"], votes, item["handle"])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """What the decision log holds of one transaction.
+
+    Times are Unix seconds by the clock of whoever wrote them. `watermark` is the
+    application's, as durable in the log when this record was read: participants
+    may be told it.
+    """
+
+    id: TransactionId
+    run: str
+    state: TransactionState
+    decision: Decision | None
+    participants: tuple[str, ...]
+    acknowledged: frozenset[str]
+    carrier: Carrier
+    started: float
+    decided: float | None = None
+    finished: float | None = None
+    receipts: tuple[Receipt, ...] = ()
+    watermark: int | None = None
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Participants on record that have not acknowledged the decision."""
+        return tuple(p for p in self.participants if p not in self.acknowledged)
+
+    def chosen(self, participant: str) -> tuple[Receipt, ...]:
+        """Receipts that commit names to this participant (rule 4)."""
+        return tuple(
+            r for r in self.receipts if r.votes.get(participant) is Vote.COMMIT
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Begun:
+    """What `DecisionLog.begin` answers.
+
+    Args:
+        record: the attempt to write, or, in a replay, the one already decided.
+        replay: the batch is decided commit: deliver again, write nothing.
+        superseded: undecided attempts that this begin decided abort.
+    """
+
+    record: TransactionRecord
+    replay: bool
+    superseded: tuple[TransactionRecord, ...] = ()

@@ -1,0 +1,120 @@
+"""The one registry of names: spans, attributes, metrics, failpoints.
+
+Dashboards, alert rules, documentation and tests are checked against this module.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+TRANSACTION: Final = "tpc.transaction"
+BEGIN: Final = "tpc.begin"
+DECIDE: Final = "tpc.decide"
+BRANCH: Final = "tpc.branch"
+DELIVER: Final = "tpc.deliver"
+FINISH: Final = "tpc.finish"
+RECOVERY: Final = "tpc.recovery"
+PREPARE: Final = "tpc.prepare"
+COMMIT: Final = "tpc.commit"
+ABORT: Final = "tpc.abort"
+RESOLVE: Final = "tpc.resolve"
+LIST: Final = "tpc.list"
+SHOW: Final = "tpc.show"
+OUTBOX_SEND: Final = "tpc.outbox.send"
+IN_DOUBT: Final = "tpc.in_doubt"
+IN_DOUBT_SNAPSHOT: Final = "tpc.in_doubt.snapshot"
+
+SPANS: Final[dict[str, str]] = {
+    TRANSACTION: "root of a transaction, from begin to its decision",
+    BEGIN: "the transaction and its participants go on record",
+    DECIDE: "the decision becomes durable: the commit point",
+    BRANCH: "one task writes one partition",
+    DELIVER: "the decision is sent to every participant",
+    FINISH: "every participant has acknowledged",
+    RECOVERY: "one sweep over what is unfinished",
+    PREPARE: "a participant makes a branch durable and votes",
+    COMMIT: "a participant commits the named branches and seals",
+    ABORT: "a participant aborts and seals",
+    RESOLVE: "an orphan is resolved by hand at the participant",
+    LIST: "a participant lists what is not sealed",
+    SHOW: "a participant shows one transaction",
+    OUTBOX_SEND: "a stored request is sent to the partner",
+    IN_DOUBT: "a wait for the decision that was longer than 10 s",
+    IN_DOUBT_SNAPSHOT: "a transaction is stuck at this moment",
+}
+"""Spans with a fixed name. Phases are named `<Sink>.<phase>`; our client's requests
+`<METHOD> <route>`; database spans by their statement."""
+
+PHASES: Final = ("begin", "invoke", "pre_commit", "commit", "abort")
+
+ATTRIBUTES: Final[dict[str, str]] = {
+    "tpc.transaction.id": "<application>.<batch>.<attempt>",
+    "tpc.application": "name of the streaming query",
+    "tpc.batch": "Spark's batch id",
+    "tpc.attempt": "which try at the batch, from 1",
+    "tpc.run": "one life of the query",
+    "tpc.branch": "<partition>.<task attempt>",
+    "tpc.participant": "configured name of a participant",
+    "tpc.participants": "how many participants are on record",
+    "tpc.phase": "phase of a sink, or request to a participant",
+    "tpc.rows": "records in a branch or transaction",
+    "tpc.bytes": "bytes of a prepare's body",
+    "tpc.decision": "what the log holds: commit or abort",
+    "tpc.state": "state of a transaction or branch",
+    "tpc.vote": "commit, abort or read_only",
+    "tpc.tries": "how often the decision was sent",
+    "tpc.pending": "participants that have not acknowledged",
+    "tpc.cause": "why it was aborted, a closed set",
+    "tpc.replay": "the batch was decided before: nothing was written",
+    "tpc.unfinished": "transactions that a recovery sweep found",
+    "tpc.root.reconstructed": "the root was exported by whoever took over",
+    "error.type": "class of the error, never its text",
+    "http.request.method": "OpenTelemetry",
+    "http.response.status_code": "OpenTelemetry",
+    "http.route": "OpenTelemetry; routes hold no ids",
+    "server.address": "OpenTelemetry",
+    "server.port": "OpenTelemetry",
+}
+"""The allow-list. Never a record, a payload, a credential, a query string, or the
+text of a foreign exception."""
+
+
+class Metric(NamedTuple):
+    """One instrument: its kind, unit (UCUM), labels and meaning."""
+
+    kind: str
+    unit: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+METRICS: Final[dict[str, Metric]] = {
+    "tpc_outbox_backlog": Metric(
+        "gauge", "{request}", (), "requests committed and not confirmed by the partner"
+    ),
+    "tpc_outbox_oldest_age_seconds": Metric(
+        "gauge", "s", (), "age of the oldest of them"
+    ),
+    "tpc_in_doubt_branches": Metric(
+        "gauge", "{branch}", (), "branches that voted commit and wait for a decision"
+    ),
+    "tpc_oldest_in_doubt_age_seconds": Metric(
+        "gauge", "s", (), "age of the oldest of them"
+    ),
+}
+"""Metrics of a participant's `/metrics`; labels only from closed sets."""
+
+FAILPOINTS: Final[dict[str, str]] = {
+    "driver.before_begin": "nothing is on record",
+    "driver.after_begin": "the transaction is on record, nothing was asked",
+    "executor.after_first_prepare": "one task has prepared",
+    "driver.before_decide": "every vote is in, nothing is decided",
+    "driver.after_decide": "decided commit, nothing was sent",
+    "delivery.between_commits": "one participant has committed, another has not",
+    "driver.after_finish": "all acknowledged, before Spark's own commit",
+    "participant.after_prepare": "the branch is durable, the vote was not answered",
+    "participant.before_commit": "the commit request has arrived, nothing changed",
+    "participant.after_commit": "committed, not yet answered",
+}
+"""Points at which `tracing_2pc.failpoints` can kill a process, for tests and the
+demo: what holds there."""

@@ -1,0 +1,1 @@
+"""What a service embeds to become a participant."""

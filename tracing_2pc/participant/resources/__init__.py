@@ -1,0 +1,1 @@
+"""The ways to hold a prepared branch."""

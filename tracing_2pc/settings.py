@@ -1,0 +1,294 @@
+"""Settings: `tpc.toml`, then `TPC_*`, then arguments; the later one wins.
+
+They are checked together, because each of them alone is always plausible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tracing_2pc.errors import ConfigurationError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
+
+
+def seconds(value: str | float) -> float:
+    """Read a duration: seconds as a number, or text such as `10s`, `15m`, `7d`."""
+    if isinstance(value, bool):
+        raise ValueError("expected a duration such as 10s, 15m or 7d")
+    if isinstance(value, (int, float)):
+        return float(value)
+    if not (found := _DURATION.fullmatch(value.strip())):
+        raise ValueError(f"{value!r}: expected a duration such as 10s, 15m or 7d")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def _participants(value: Any) -> dict[str, str]:
+    if isinstance(value, str):
+        value = dict(p.split("=", 1) for p in value.split(",") if "=" in p)
+    if not isinstance(value, Mapping):
+        raise ValueError('expected {name = "http://..."}, or name=http://...,...')
+    return {check_name(str(n)): check_url(str(u)) for n, u in value.items()}
+
+
+def check_name(name: str) -> str:
+    """Return a participant's name, or raise `ValueError`: it becomes a label."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,39}", name):
+        raise ValueError(
+            f"participant name {name[:60]!r}: use 1 to 40 letters, digits, dashes "
+            "and underscores, starting with a letter"
+        )
+    return name
+
+
+def check_url(url: str) -> str:
+    """Return a participant's base URL without a trailing slash, or raise `ValueError`.
+
+    A password in a URL would be pickled into Spark's files and pages: refused.
+    """
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise ValueError("a URL must not hold a password: use a token reference")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{url!r}: expected http://host:port or https://host:port")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{url!r}: a base URL has no query and no fragment")
+    return url.rstrip("/")
+
+
+def _pending(value: Any) -> str:
+    if value not in {"wait", "fail"}:
+        raise ValueError(f"{value!r}: expected wait or fail")
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: expected text")
+    return value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What is in force. Durations are in seconds, sizes in bytes.
+
+    Args:
+        log: SQLAlchemy URL of the decision log, or `env:NAME` to read it from there.
+        participants: name to base URL; the only source of addresses.
+        token: reference to the job's token: `env:NAME` or `file:PATH`.
+        tokens_file: the tokens that a participant accepts.
+        on_pending: `wait` for missing acknowledgements, or `fail` after the tries.
+        transaction_timeout: from begin to decision; 0 means none. Warns at 0.8.
+        request_timeout: to connect, and for each read.
+        inline_tries: how often a commit is sent before it is reported.
+        backoff_base: mean wait before the second try is half of it; it doubles.
+        backoff_cap: the longest wait between two tries.
+        stuck_after: unfinished for so long is stuck (a warning).
+        stuck_critical: unfinished for so long is critical.
+        orphan_after: prepared and unaccounted for so long is orphaned.
+        safety_interval: a branch must have been seen so long before anything is said.
+        sweep: pause between two sweeps of the watcher.
+        pause: pause between the two looks of one sweep.
+        keep_finished: finished records are kept so long, then forgotten.
+        batch_records: records per Arrow batch on the wire.
+        max_prepare_bytes: the largest body of a prepare.
+    """
+
+    log: str | None = None
+    participants: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    token: str = "env:TPC_TOKEN"  # noqa: S105 - a reference, not a secret
+    tokens_file: str | None = None
+    on_pending: str = "wait"
+    transaction_timeout: float = 900.0
+    request_timeout: float = 5.0
+    inline_tries: int = 10
+    backoff_base: float = 1.0
+    backoff_cap: float = 60.0
+    stuck_after: float = 300.0
+    stuck_critical: float = 900.0
+    orphan_after: float = 300.0
+    safety_interval: float = 20.0
+    sweep: float = 60.0
+    pause: float = 10.0
+    keep_finished: float = 7 * 86400.0
+    batch_records: int = 10_000
+    max_prepare_bytes: int = 1 << 30
+    origins: Mapping[str, str] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        for smaller, larger in _ORDER:
+            low, high = getattr(self, smaller), getattr(self, larger)
+            if not low < high:
+                raise ConfigurationError(
+                    f"{larger} ({high:g}, {self.origin(larger)}) must be larger than "
+                    f"{smaller} ({low:g}, {self.origin(smaller)}): change one of them"
+                )
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ConfigurationError(
+                    f"{name} ({getattr(self, name):g}, {self.origin(name)}) must be "
+                    f"at least {least:g}"
+                )
+        if 0 < self.transaction_timeout <= self.request_timeout:
+            raise ConfigurationError(
+                f"transaction_timeout ({self.transaction_timeout:g}, "
+                f"{self.origin('transaction_timeout')}) must be larger than "
+                f"request_timeout ({self.request_timeout:g}, "
+                f"{self.origin('request_timeout')}), or 0 for none"
+            )
+
+    def origin(self, name: str) -> str:
+        """Say where a value came from."""
+        return self.origins.get(name, "default")
+
+    @classmethod
+    def load(
+        cls,
+        config: str | Path | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> Settings:
+        """Read the file, the environment and the arguments; None is not given.
+
+        Without `config`, `TPC_CONFIG`, `tpc.toml` or `[tool.tracing_2pc]` of
+        `pyproject.toml` in the working directory is read, if there is one.
+
+        Raises:
+            ConfigurationError: an unknown name, a value of the wrong kind, or two
+                values that contradict each other. Names both and where they are from.
+        """
+        env = os.environ if environ is None else environ
+        chosen = config or env.get("TPC_CONFIG")
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        for origin, source in (
+            _file(chosen),
+            ("environment", _environment(env)),
+            ("argument", {k: v for k, v in arguments.items() if v is not None}),
+        ):
+            for name, raw in source.items():
+                shown = f"TPC_{name.upper()}" if origin == "environment" else origin
+                if name not in _READ:
+                    known = ", ".join(sorted(_READ))
+                    raise ConfigurationError(f"{origin}: no setting {name!r}: {known}")
+                try:
+                    values[name] = _READ[name](raw)
+                except (TypeError, ValueError) as error:
+                    raise ConfigurationError(f"{name} ({shown}): {error}") from None
+                origins[name] = shown
+        return cls(**values, origins=origins)
+
+
+_ORDER: Final = (
+    ("request_timeout", "safety_interval"),
+    ("safety_interval", "orphan_after"),
+    ("safety_interval", "stuck_after"),
+    ("stuck_after", "stuck_critical"),
+    ("pause", "sweep"),
+)
+"""Pairs that must be in this order for the watcher to be right."""
+
+_LEAST: Final = {
+    "request_timeout": 0.05,
+    "transaction_timeout": 0,
+    "inline_tries": 1,
+    "backoff_base": 0.001,
+    "backoff_cap": 0.001,
+    "pause": 0.1,
+    "keep_finished": 0,
+    "batch_records": 1,
+    "max_prepare_bytes": 1024,
+}
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "log": _text,
+    "participants": _participants,
+    "token": _text,
+    "tokens_file": _text,
+    "on_pending": _pending,
+    "transaction_timeout": seconds,
+    "request_timeout": seconds,
+    "inline_tries": int,
+    "backoff_base": seconds,
+    "backoff_cap": seconds,
+    "stuck_after": seconds,
+    "stuck_critical": seconds,
+    "orphan_after": seconds,
+    "safety_interval": seconds,
+    "sweep": seconds,
+    "pause": seconds,
+    "keep_finished": seconds,
+    "batch_records": int,
+    "max_prepare_bytes": int,
+}
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    # TPC_TOKEN is the secret itself; `token` is the reference to it.
+    names = (n for n in _READ if n != "token")
+    return {n: env[f"TPC_{n.upper()}"] for n in names if f"TPC_{n.upper()}" in env}
+
+
+def _file(chosen: str | Path | None) -> tuple[str, dict[str, Any]]:
+    if chosen is not None:
+        return str(chosen), _read_toml(Path(chosen))
+    if (path := Path("tpc.toml")).is_file():
+        return str(path), _read_toml(path)
+    if (path := Path("pyproject.toml")).is_file():
+        table = _read_toml(path).get("tool", {}).get("tracing_2pc", {})
+        return "pyproject.toml [tool.tracing_2pc]", table
+    return "no file", {}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: not TOML: {error}") from None
+
+
+def reveal(reference: str, what: str) -> str:
+    """Read the secret that a reference points to, in the process that needs it.
+
+    Args:
+        reference: `env:NAME` or `file:PATH`. Anything else is taken for a literal
+            secret and refused, because closures and options are pickled by Spark.
+        what: what it is for, for the message.
+
+    Raises:
+        ConfigurationError: a literal, or nothing there.
+    """
+    kind, _, place = reference.partition(":")
+    if kind == "env" and place:
+        if not (value := os.environ.get(place, "").strip()):
+            raise ConfigurationError(f"{what}: the variable {place} is empty; set it")
+        return value
+    if kind == "file" and place:
+        try:
+            value = Path(place).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigurationError(f"{what}: {place}: {error.strerror}") from None
+        if not value:
+            raise ConfigurationError(f"{what}: {place} is empty")
+        return value
+    raise ConfigurationError(
+        f"{what}: give a reference, env:NAME or file:PATH, not the secret itself"
+    )

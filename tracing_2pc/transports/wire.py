@@ -1,0 +1,112 @@
+"""The words of the participant contract, version 1: headers, digests, answers.
+
+Both sides read them here. `openapi.yaml` in the participant package is the reference.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tracing_2pc.errors import ParticipantRefusedError, ParticipantUnavailableError
+
+VERSION: Final = "1"
+VERSION_HEADER: Final = "Tpc-Version"
+TRANSACTION_HEADER: Final = "Tpc-Transaction-Id"
+BRANCH_HEADER: Final = "Tpc-Branch"
+ROWS_HEADER: Final = "Tpc-Rows"
+DIGEST_HEADER: Final = "Content-Digest"
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+NDJSON: Final = "application/x-ndjson"
+JSON: Final = "application/json"
+PROBLEM: Final = "application/problem+json"
+
+MAX_CONTROL_BYTES: Final = 4 << 20
+"""Bodies of commit, abort and resolve above this are 413."""
+
+MAX_ANSWER_BYTES: Final = 1 << 20
+"""A participant's answer above this is not read further, and is no answer."""
+
+ASK_AGAIN: Final = frozenset({423, 425, 503})
+"""Statuses that mean "not now": neither a yes nor a no."""
+
+DEFINITE: Final = frozenset({404, 409, 410})
+"""Statuses that are an answer about the transaction, if the body says so too."""
+
+_DIGEST: Final = re.compile(r"sha-256=:([A-Za-z0-9+/]{43}=):")
+
+
+def write_digest(sha256: bytes) -> str:
+    """Write a SHA-256 as a `Content-Digest` value (RFC 9530)."""
+    return f"sha-256=:{base64.b64encode(sha256).decode()}:"
+
+
+def digest_of(body: bytes) -> str:
+    """Return the `Content-Digest` of a body at hand."""
+    return write_digest(hashlib.sha256(body).digest())
+
+
+def check_digest(text: str) -> str:
+    """Return a digest in its one spelling, or raise `ValueError`."""
+    if not (found := _DIGEST.fullmatch(text)):
+        raise ValueError("expected sha-256=:<base64 of 32 bytes>:")
+    if write_digest(base64.b64decode(found[1])) != text:
+        raise ValueError("the base64 has set bits after its end")
+    return text
+
+
+def read_answer(  # noqa: PLR0913 - an answer is judged by all of this
+    status: int,
+    content_type: str,
+    body: bytes,
+    *,
+    transaction_id: str,
+    participant: str,
+    states: frozenset[str],
+) -> Mapping[str, Any]:
+    """Return the acknowledgement, or say what is known.
+
+    An acknowledgement is status 200 and a JSON object that repeats the transaction id
+    with one of `states`. A refusal is 404, 409, 410 or 400 with a problem document
+    that repeats the id. Anything else is not an answer, whatever its status.
+
+    Raises:
+        ParticipantRefusedError: a definite no.
+        ParticipantUnavailableError: not an answer; ask again, guess nothing.
+    """
+    about = {"transaction_id": transaction_id, "participant": participant}
+    item = _object(content_type, body)
+    if item is None or item.get("transaction_id") != transaction_id:
+        raise ParticipantUnavailableError(
+            f"participant {participant!r} answered {status} without naming "
+            f"{transaction_id}: not an acknowledgement",
+            **about,
+        )
+    if status == 200 and item.get("state") in states:
+        return item
+    detail = str(item.get("detail") or item.get("title") or "no reason given")[:300]
+    if status in DEFINITE or status == 400:
+        raise ParticipantRefusedError(
+            f"participant {participant!r} refused ({status}): {detail}",
+            status=status,
+            state=str(item.get("state", "")),
+            **about,
+        )
+    raise ParticipantUnavailableError(
+        f"participant {participant!r} answered {status}: {detail}", **about
+    )
+
+
+def _object(content_type: str, body: bytes) -> Mapping[str, Any] | None:
+    if content_type.partition(";")[0].strip().lower() not in {JSON, PROBLEM}:
+        return None
+    try:
+        item = json.loads(body)
+    except ValueError:
+        return None
+    return item if isinstance(item, dict) else None
