@@ -1,0 +1,67 @@
+"""Trace context in headers: W3C by us, the rest by whoever `OTEL_PROPAGATORS` names.
+
+Nothing here raises, changes an answer or trusts: what is malformed is as if absent.
+The user's global propagator is read, never replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from opentelemetry import propagate
+from opentelemetry.context import Context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from tracing_2pc.model import Carrier
+
+_log: Final = logging.getLogger(__name__)
+_W3C: Final = TraceContextTextMapPropagator()
+_OURS: Final = frozenset({"traceparent", "tracestate"})
+
+
+def inject(carrier: Carrier, context: Context | None = None) -> None:
+    """Write a trace context, by default the current one; nothing if there is none."""
+    others: Carrier = {}
+    try:
+        propagate.inject(others, context)
+    except Exception:  # noqa: BLE001 - a foreign propagator must not break a request
+        _log.debug("a propagator failed to inject", exc_info=True)
+    carrier.update((k, v) for k, v in others.items() if k.lower() not in _OURS)
+    _W3C.inject(carrier, context)
+
+
+def extract(headers: Mapping[str, str], onto: Context | None = None) -> Context:
+    """Read a trace context from headers or from a carrier at rest.
+
+    Args:
+        headers: names in any case; a name given twice is joined by a comma.
+        onto: the context to add to; empty by default.
+    """
+    context = Context() if onto is None else onto
+    try:
+        ours, others = _split(headers)
+        return _W3C.extract(ours, _foreign(others, context))
+    except Exception:  # noqa: BLE001 - whatever was sent, it is as if absent
+        _log.debug("trace context was malformed", exc_info=True)
+        return context
+
+
+def _foreign(headers: Carrier, context: Context) -> Context:
+    try:
+        return propagate.extract(headers, context)
+    except Exception:  # noqa: BLE001 - a foreign propagator must not hide traceparent
+        _log.debug("a propagator failed to extract", exc_info=True)
+        return context
+
+
+def _split(headers: Mapping[str, str]) -> tuple[Carrier, Carrier]:
+    """Separate what we read from what others may, so that nothing is read twice."""
+    ours: Carrier = {}
+    others: Carrier = {}
+    for name, value in headers.items():
+        key = name.lower()
+        target = ours if key in _OURS else others
+        target[key] = f"{target[key]},{value}" if key in target else value
+    return ours, others

@@ -1,0 +1,197 @@
+"""Spans: short ones around a step, and the root from the log's record.
+
+Attributes come from the registry only. Without an SDK everything here does nothing,
+and a context that somebody passed in is passed on. Nothing raises: a failing tracer
+costs a span, never a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, StatusCode
+
+from tracing_2pc import names
+from tracing_2pc.interfaces import Step
+from tracing_2pc.model import Carrier
+from tracing_2pc.telemetry.propagation import extract, inject
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import Tracer as SdkTracer
+
+Value: TypeAlias = str | int | float | bool
+Attributes: TypeAlias = Mapping[str, Value]
+
+SCOPE: Final = "tracing_2pc"
+_log: Final = logging.getLogger(__name__)
+_tracers: dict[str, tuple[trace.TracerProvider, trace.Tracer]] = {}
+
+
+def tracer() -> trace.Tracer:
+    """Return our tracer of the provider that is in force now."""
+    provider = trace.get_tracer_provider()
+    known = _tracers.get(SCOPE)
+    if known is None or known[0] is not provider:
+        known = _tracers[SCOPE] = (provider, provider.get_tracer(SCOPE))
+    return known[1]
+
+
+def sdk_tracer() -> SdkTracer | None:
+    """Return our tracer if it is one of the SDK's, so that spans are recorded."""
+    sdk = sys.modules.get("opentelemetry.sdk.trace")
+    ours = tracer()
+    return ours if sdk is not None and isinstance(ours, sdk.Tracer) else None
+
+
+def span(
+    name: str,
+    *,
+    carrier: Carrier | None = None,
+    attributes: Attributes | None = None,
+) -> AbstractContextManager[Step]:
+    """Open an internal span.
+
+    Its parent is the current span if that is in the carrier's trace, or if there is
+    no carrier; else the carrier. An exception sets the status and `error.type`, the
+    class and never the text, and goes on unchanged.
+    """
+    return OpenSpan(name, SpanKind.INTERNAL, _parent(carrier), attributes)
+
+
+def client_span(
+    name: str, attributes: Attributes | None = None
+) -> AbstractContextManager[Step]:
+    """Open a span around a request that we send; inject inside it."""
+    return OpenSpan(name, SpanKind.CLIENT, None, attributes)
+
+
+def server_span(
+    name: str, headers: Mapping[str, str], attributes: Attributes | None = None
+) -> AbstractContextManager[Step]:
+    """Open a span around a request that we answer, as a child of its caller.
+
+    In a service that is instrumented already, a server span of the request is
+    current: it gets the attributes, and none is opened.
+    """
+    current = trace.get_current_span()
+    if current.is_recording() and getattr(current, "kind", None) is SpanKind.SERVER:
+        return _Joined(current, attributes)
+    return OpenSpan(name, SpanKind.SERVER, extract(headers), attributes)
+
+
+def current_carrier() -> Carrier:
+    """Return the current trace context at rest; empty if there is none."""
+    carrier: Carrier = {}
+    inject(carrier)
+    return carrier
+
+
+def registered(attributes: Attributes | None) -> dict[str, Value]:
+    """Keep the attributes of the registry; warn about others, so that tests fail."""
+    kept = {k: v for k, v in (attributes or {}).items() if k in names.ATTRIBUTES}
+    for name in (attributes or {}).keys() - kept.keys():
+        warnings.warn(f"attribute {name!r} is not in names.ATTRIBUTES", stacklevel=3)
+    return kept
+
+
+class OpenSpan:
+    """A span that is current inside a `with`. Made by the functions of this module.
+
+    Written by hand because a generator context manager costs more than the span's
+    own bookkeeping.
+    """
+
+    __slots__ = ("_attributes", "_kind", "_name", "_parent", "_span", "_token")
+
+    def __init__(
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: Context | None,
+        attributes: Attributes | None,
+    ) -> None:
+        self._name = name
+        self._kind = kind
+        self._parent = parent
+        self._attributes = registered(attributes)
+
+    def __enter__(self) -> OpenSpan:
+        try:
+            self._span = tracer().start_span(
+                self._name, self._parent, self._kind, self._attributes
+            )
+        except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
+            _log.debug("a span could not be started", exc_info=True)
+            self._span = trace.INVALID_SPAN
+        context = trace.set_span_in_context(self._span, self._parent)
+        self._token = contexts.attach(context)
+        return self
+
+    def set(self, attribute: str, value: Value) -> None:
+        """Add an attribute of the registry."""
+        _set(self._span, {attribute: value})
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        contexts.detach(self._token)
+        try:
+            if kind is not None:
+                mark_error(self._span, kind)
+            self._span.end()
+        except Exception:  # noqa: BLE001 - a foreign processor raised
+            _log.debug("a span could not be ended", exc_info=True)
+
+
+class _Joined:
+    """Somebody else's span, with our attributes; its status and end are theirs."""
+
+    __slots__ = ("_attributes", "_span")
+
+    def __init__(self, current: Span, attributes: Attributes | None) -> None:
+        self._span = current
+        self._attributes = attributes
+
+    def __enter__(self) -> _Joined:
+        _set(self._span, self._attributes)
+        return self
+
+    def set(self, attribute: str, value: Value) -> None:
+        """Add an attribute of the registry."""
+        _set(self._span, {attribute: value})
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+
+def mark_error(failed: Span, kind: type[BaseException]) -> None:
+    """Say that a span failed and by which class of error; never its text."""
+    failed.set_status(StatusCode.ERROR)
+    failed.set_attribute("error.type", kind.__name__)
+
+
+def _set(target: Span, attributes: Attributes | None) -> None:
+    for name, value in registered(attributes).items():
+        target.set_attribute(name, value)
+
+
+def _parent(carrier: Carrier | None) -> Context | None:
+    if not carrier:
+        return None
+    here = trace.get_current_span().get_span_context()
+    current = contexts.get_current()
+    found = extract(carrier, onto=current)
+    there = trace.get_current_span(found).get_span_context()
+    return current if here.trace_id == there.trace_id else found

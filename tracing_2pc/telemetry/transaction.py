@@ -1,0 +1,161 @@
+"""A transaction's trace: steps by the stored carrier, the root from the record.
+
+A span that never ends is never exported, and a stuck transaction is a span that
+never ends. So the root is not kept open: its ids are fixed before `begin`, stored
+with the transaction, and the span is built from the log's record at the decision,
+by whoever is alive then.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanContext, TraceFlags
+
+from tracing_2pc import names
+from tracing_2pc.interfaces import Step
+from tracing_2pc.model import Carrier, TransactionRecord
+from tracing_2pc.telemetry import spans
+from tracing_2pc.telemetry.propagation import extract, inject
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace import Tracer as SdkTracer
+
+LINK: Final = "tpc-link"
+"""Key in a root's carrier: traceparent of what was current when it was reserved.
+Stored for the root's link, and never sent."""
+
+_RANDOM: Final = 0x02
+_log: Final = logging.getLogger(__name__)
+
+
+class OpenTelemetryTracing:
+    """`interfaces.Tracing` on OpenTelemetry. Holds no state: any process can go on."""
+
+    def reserve(self) -> Carrier:
+        """Fix the ids of a root; empty if nothing records spans in this process.
+
+        Empty rather than ids that are not sampled: those would silence the traces
+        that participants and a later recovery make of their own.
+        """
+        try:
+            return _reserve()
+        except Exception:  # noqa: BLE001 - a foreign sampler or id generator raised
+            _log.debug("no root could be reserved", exc_info=True)
+            return {}
+
+    def step(
+        self, name: str, carrier: Carrier, record: TransactionRecord | None = None
+    ) -> AbstractContextManager[Step]:
+        """Open a span under the current one or else the carrier."""
+        attributes = None if record is None else _identity(record)
+        return spans.span(name, carrier=carrier, attributes=attributes)
+
+    def decided(self, record: TransactionRecord, *, reconstructed: bool) -> None:
+        """Export the root. Whoever takes a transaction over may export it again."""
+        try:
+            _export_root(record, reconstructed=reconstructed)
+        except Exception:  # noqa: BLE001 - a foreign processor raised
+            _log.debug("a root could not be exported", exc_info=True)
+
+
+def _reserve() -> Carrier:
+    """Do what the SDK does when it starts a root, and start none."""
+    if (sdk := spans.sdk_tracer()) is None:
+        return {}
+    from opentelemetry.sdk.trace.sampling import Decision
+
+    trace_id = sdk.id_generator.generate_trace_id()
+    sampled = sdk.sampler.should_sample(Context(), trace_id, names.TRANSACTION)
+    recorded = sampled.decision is Decision.RECORD_AND_SAMPLE
+    flags = TraceFlags.SAMPLED if recorded else TraceFlags.DEFAULT
+    if getattr(sdk.id_generator, "is_trace_id_random", bool)():
+        flags |= _RANDOM
+    root = SpanContext(
+        trace_id,
+        sdk.id_generator.generate_span_id(),
+        is_remote=False,
+        trace_flags=TraceFlags(flags),
+        trace_state=sampled.trace_state,
+    )
+    carrier: Carrier = {}
+    inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(root)))
+    upstream = spans.current_carrier().get("traceparent")
+    return carrier if upstream is None else {**carrier, LINK: upstream}
+
+
+def _export_root(record: TransactionRecord, *, reconstructed: bool) -> None:
+    sdk = spans.sdk_tracer()
+    root = _context(record.carrier)
+    if sdk is None or record.decided is None or not root.trace_flags.sampled:
+        return
+    attributes = _outcome(record)
+    if reconstructed:
+        attributes["tpc.root.reconstructed"] = True
+    # The SDK's tracers offer no way to choose a span's ids. What they themselves do
+    # at the end of a span is this call; it is the only place that goes past them.
+    sdk.span_processor.on_end(_root(sdk, root, record, attributes))
+
+
+def _root(
+    sdk: SdkTracer,
+    root: SpanContext,
+    record: TransactionRecord,
+    attributes: dict[str, spans.Value],
+) -> ReadableSpan:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    decided = record.started if record.decided is None else record.decided
+    upstream = _context({"traceparent": record.carrier.get(LINK, "")})
+    return ReadableSpan(
+        names.TRANSACTION,
+        context=root,
+        resource=sdk.resource,
+        attributes=attributes,
+        links=(Link(upstream),) if upstream.is_valid else (),
+        start_time=_nanoseconds(record.started),
+        # Two clocks may have written these.
+        end_time=_nanoseconds(max(record.started, decided)),
+        instrumentation_scope=InstrumentationScope(spans.SCOPE),
+    )
+
+
+def _identity(record: TransactionRecord) -> dict[str, spans.Value]:
+    return {
+        "tpc.transaction.id": str(record.id),
+        "tpc.application": record.id.application,
+        "tpc.batch": record.id.batch,
+        "tpc.attempt": record.id.attempt,
+    }
+
+
+def _outcome(record: TransactionRecord) -> dict[str, spans.Value]:
+    """Describe a decided transaction. An abort is a decision, not an error."""
+    return {
+        **_identity(record),
+        "tpc.run": record.run,
+        "tpc.decision": str(record.decision),
+        "tpc.participants": len(record.participants),
+        "tpc.rows": sum(receipt.rows for receipt in record.receipts),
+    }
+
+
+def _context(carrier: Carrier) -> SpanContext:
+    found = trace.get_current_span(extract(carrier)).get_span_context()
+    return SpanContext(
+        found.trace_id,
+        found.span_id,
+        is_remote=False,
+        trace_flags=found.trace_flags,
+        trace_state=found.trace_state,
+    )
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
