@@ -1,0 +1,1 @@
+"""Services that run: the ledger, the notifier and a partner, with the demo's data."""
