@@ -1,1 +1,36 @@
-"""Write each micro-batch to several services together or not at all, traced."""
+"""Write each PySpark micro-batch to several services together or not at all, traced.
+
+Start with `tracing_2pc.spark.two_phase_commit` and `ParticipantSink` in a job, with
+`tracing_2pc.participant` in a service, or with `@traced_sink` above a sink of your
+own. Importing this package loads no backend: not Spark, not a database driver, not
+the OpenTelemetry SDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracing_2pc import errors
+    from tracing_2pc.settings import Settings
+    from tracing_2pc.sinks.participants import ParticipantSink
+    from tracing_2pc.telemetry.traced_sink import trace_headers, traced_sink
+
+__all__ = ["ParticipantSink", "Settings", "errors", "trace_headers", "traced_sink"]
+
+_HOMES = {
+    "ParticipantSink": "tracing_2pc.sinks.participants",
+    "Settings": "tracing_2pc.settings",
+    "trace_headers": "tracing_2pc.telemetry.traced_sink",
+    "traced_sink": "tracing_2pc.telemetry.traced_sink",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "errors":
+        return importlib.import_module("tracing_2pc.errors")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'tracing_2pc' has no attribute {name!r}")

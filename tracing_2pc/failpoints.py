@@ -4,8 +4,9 @@ Set `TPC_FAILPOINT=<name>` or `<name>:<n>` (the n-th time it is reached, from 1)
 `TPC_FAILPOINT_FILE` to a path that does not exist. The first process to get there
 creates the file with the name in it and kills its whole process group by SIGKILL;
 as the file exists then, it happens once however many processes are started again.
-Start such a process in a session of its own. Without the variables a failpoint
-costs one test of a flag.
+Start such a process in a session of its own; a Spark task that shall take its driver
+along is given the driver's group in `TPC_FAILPOINT_GROUP`. Without the variables a
+failpoint costs one test of a flag.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ def failpoint(name: str) -> None:
             _die(name, _ARMED[2])
 
 
+def is_armed(name: str) -> bool:
+    """Whether this process would die there."""
+    return _ARMED is not None and _ARMED[0] == name
+
+
 def _die(name: str, path: str) -> None:
     try:
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -53,4 +59,4 @@ def _die(name: str, path: str) -> None:
         return
     os.write(file, name.encode())
     os.fsync(file)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    os.killpg(int(os.environ.get("TPC_FAILPOINT_GROUP", os.getpgrp())), signal.SIGKILL)

@@ -5,7 +5,8 @@ Each method says when it is called, what it may rely on, and what raising means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,6 +29,18 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
 
 
 class DecisionLog(Protocol):
@@ -186,11 +199,29 @@ class Tracing(Protocol):
         """Fix the ids of a transaction's root before it exists; its context at rest."""
 
     def step(
-        self, name: str, carrier: Carrier, record: TransactionRecord | None = None
+        self,
+        name: str,
+        carrier: Carrier,
+        record: TransactionRecord | None = None,
+        started: float | None = None,
     ) -> AbstractContextManager[Step]:
         """Open a span of the registry, under the current span or else the carrier.
 
         The current span is the parent only if it is in the carrier's trace.
+
+        Args:
+            name: of the step, from the registry.
+            carrier: the root's context.
+            record: the transaction, for the attributes.
+            started: Unix seconds, where the step began before the record was known.
+        """
+
+    def sweep(
+        self, records: Sequence[TransactionRecord]
+    ) -> AbstractContextManager[Sequence[TransactionRecord]]:
+        """Open `tpc.recovery`, a trace of its own, linked to each transaction.
+
+        With nothing to recover no span is opened. Yields the records.
         """
 
     def decided(self, record: TransactionRecord, *, reconstructed: bool) -> None:
@@ -223,3 +254,26 @@ class TwoPhaseCommitSink(Protocol):
 
     def abort(self, handle: Any) -> None:
         """Drop it. Executor on its own failure, driver for branches it knows."""
+
+
+@runtime_checkable
+class DistributedSink(Protocol):
+    """A sink in front of several participants, each told the decision by itself.
+
+    Its `begin`, `invoke` or `invoke_batch`, `pre_commit` and `abort` are those of
+    `TwoPhaseCommitSink`; instead of `commit` it names its participants, so that the
+    log can keep who has acknowledged.
+    """
+
+    @property
+    def participants(self) -> Mapping[str, Participant]:
+        """Those that a decision is delivered to, by name."""
+
+    def begin(self, context: BranchContext) -> Any:
+        """Open a branch, on an executor."""
+
+    def pre_commit(self, handle: Any) -> Receipt | None:
+        """Make the branch durable at every participant."""
+
+    def abort(self, handle: Any) -> None:
+        """Drop a branch, on its executor."""

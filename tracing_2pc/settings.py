@@ -103,7 +103,6 @@ class Settings:
         sweep: pause between two sweeps of the watcher.
         pause: pause between the two looks of one sweep.
         keep_finished: finished records are kept so long, then forgotten.
-        batch_records: records per Arrow batch on the wire.
         max_prepare_bytes: the largest body of a prepare.
     """
 
@@ -124,7 +123,6 @@ class Settings:
     sweep: float = 60.0
     pause: float = 10.0
     keep_finished: float = 7 * 86400.0
-    batch_records: int = 10_000
     max_prepare_bytes: int = 1 << 30
     origins: Mapping[str, str] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
@@ -212,7 +210,6 @@ _LEAST: Final = {
     "backoff_cap": 0.001,
     "pause": 0.1,
     "keep_finished": 0,
-    "batch_records": 1,
     "max_prepare_bytes": 1024,
 }
 
@@ -234,7 +231,6 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "sweep": seconds,
     "pause": seconds,
     "keep_finished": seconds,
-    "batch_records": int,
     "max_prepare_bytes": int,
 }
 

@@ -60,7 +60,7 @@ def check_digest(text: str) -> str:
     return text
 
 
-def read_answer(  # noqa: PLR0913 - an answer is judged by all of this
+def read_answer(
     status: int,
     content_type: str,
     body: bytes,
@@ -81,15 +81,15 @@ def read_answer(  # noqa: PLR0913 - an answer is judged by all of this
     """
     about = {"transaction_id": transaction_id, "participant": participant}
     item = _object(content_type, body)
+    detail = _reason(item)
     if item is None or item.get("transaction_id") != transaction_id:
         raise ParticipantUnavailableError(
             f"participant {participant!r} answered {status} without naming "
-            f"{transaction_id}: not an acknowledgement",
+            f"{transaction_id}, which is no acknowledgement: {detail}",
             **about,
         )
     if status == 200 and item.get("state") in states:
         return item
-    detail = str(item.get("detail") or item.get("title") or "no reason given")[:300]
     if status in DEFINITE or status == 400:
         raise ParticipantRefusedError(
             f"participant {participant!r} refused ({status}): {detail}",
@@ -100,6 +100,22 @@ def read_answer(  # noqa: PLR0913 - an answer is judged by all of this
     raise ParticipantUnavailableError(
         f"participant {participant!r} answered {status}: {detail}", **about
     )
+
+
+def refusal_of_prepare(status: int, content_type: str, body: bytes) -> str | None:
+    """Say why a prepare was refused for good; None if it may be sent again.
+
+    Before the decision every 4xx but "ask again" is a no, with an id in it or not:
+    a wrong token or address will not mend itself within the task.
+    """
+    if 400 <= status < 500 and status not in ASK_AGAIN | {408, 429}:
+        return _reason(_object(content_type, body))
+    return None
+
+
+def _reason(item: Mapping[str, Any] | None) -> str:
+    found = (item or {}).get("detail") or (item or {}).get("title")
+    return str(found or "no reason given")[:300]
 
 
 def _object(content_type: str, body: bytes) -> Mapping[str, Any] | None:

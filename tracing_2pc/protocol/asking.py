@@ -1,0 +1,74 @@
+"""Ask the log for a decision until it is known what stands."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+
+from tracing_2pc.errors import DecisionLogError, DecisionUnknownError, TwoPhaseError
+from tracing_2pc.interfaces import DecisionLog
+from tracing_2pc.model import Receipt, TransactionRecord
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.states import Decision
+
+logger = logging.getLogger("tracing_2pc.coordinator")
+
+
+def ask_commit(
+    log: DecisionLog,
+    record: TransactionRecord,
+    receipts: Sequence[Receipt],
+    patience: Patience,
+) -> TransactionRecord | None:
+    """Decide commit; a decide that got no answer is asked again, never taken for a no.
+
+    Raises:
+        DecisionUnknownError: still no answer after the inline tries, or the query is
+            being stopped. The next start asks the log and goes on from what stands.
+    """
+    last: TwoPhaseError | None = None
+    for tries in itertools.islice(patience.tries(), patience.inline_tries):
+        try:
+            return log.decide(record.id, Decision.COMMIT, receipts)
+        except (DecisionUnknownError, DecisionLogError) as error:
+            logger.warning("no decision: transaction=%s tries=%d", record.id, tries)
+            last = error
+    raise DecisionUnknownError(
+        f"{record.id}: the decision log did not answer, so it may or may not be "
+        "decided commit. The next start of the query asks it again; nothing is lost",
+        transaction_id=str(record.id),
+    ) from last
+
+
+def ask_abort(
+    log: DecisionLog, record: TransactionRecord, cause: BaseException
+) -> TransactionRecord | None:
+    """Decide abort; return what stands, or None if the log did not answer.
+
+    Unanswered it stays active: nobody can commit it without this driver's receipts,
+    and the next begin of the application aborts it.
+    """
+    try:
+        decided = log.decide(record.id, Decision.ABORT)
+    except TwoPhaseError:
+        logger.exception("could not record the abort: transaction=%s", record.id)
+        return None
+    logger.warning(
+        "asked for abort: transaction=%s cause=%s stands=%s",
+        record.id,
+        type(cause).__name__,
+        decided.decision if decided else Decision.ABORT,
+    )
+    return decided
+
+
+def expire(
+    log: DecisionLog,
+    record: TransactionRecord,
+    cancel: Callable[[TransactionRecord], None],
+) -> None:
+    """Out of time: ask for abort, and stop the tasks unless the votes were faster."""
+    decided = ask_abort(log, record, TimeoutError())
+    if decided is None or decided.decision is Decision.ABORT:
+        cancel(record)

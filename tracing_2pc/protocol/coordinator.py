@@ -1,0 +1,150 @@
+"""The coordinator: recover, begin, write, decide, deliver. Read `apply` first."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tracing_2pc import names
+from tracing_2pc.errors import (
+    AbortedError,
+    CommitPendingError,
+    DecisionLogError,
+    InDoubtError,
+)
+from tracing_2pc.failpoints import failpoint
+from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
+from tracing_2pc.model import Begun, Receipt, TransactionRecord
+from tracing_2pc.protocol.asking import ask_abort, ask_commit, expire
+from tracing_2pc.protocol.deadline import Deadline
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.settings import Settings
+from tracing_2pc.states import Decision, TransactionState
+
+
+@dataclasses.dataclass(frozen=True)
+class Coordinator:
+    """Decides for one application; all that it must not lose is in the log."""
+
+    application: str
+    participants: tuple[str, ...]
+    log: DecisionLog
+    delivery: Delivery
+    tracing: Tracing
+    clock: Clock
+    settings: Settings
+    patience: Patience
+
+    def apply(
+        self,
+        batch: int,
+        *,
+        run: str,
+        query: str | None,
+        write: Callable[[TransactionRecord], Sequence[Receipt]],
+        cancel: Callable[[TransactionRecord], None],
+    ) -> bool:
+        """Apply a batch at every participant or at none; False if it was a replay.
+
+        Args:
+            batch: Spark's batch id.
+            run: one life of the query; the newest wins.
+            query: Spark's query id, None where unknown.
+            write: runs the tasks; returns one receipt per partition, all votes in.
+            cancel: stops those tasks, when the transaction has run out of time.
+
+        Its errors say what to do; see `errors`.
+        """
+        self.recover()
+        failpoint("driver.before_begin")
+        begun = self.begin(batch, run, query)
+        record = begun.record
+        if begun.replay:
+            self.deliver(record)
+            return False
+        failpoint("driver.after_begin")
+        limit = self.settings.transaction_timeout
+        try:
+            with Deadline(limit, lambda: expire(self.log, record, cancel), record.id):
+                receipts = write(record)
+                failpoint("driver.before_decide")
+                record = self.decide(record, receipts)
+        except InDoubtError:
+            raise
+        except BaseException as error:
+            self.abort(record, error)
+            raise
+        failpoint("driver.after_decide")
+        self.deliver(record)
+        failpoint("driver.after_finish")
+        return True
+
+    def recover(self) -> None:
+        """Finish what is decided, oldest first. What is undecided is begin's business.
+
+        Commits are waited for, so that they reach a participant in batch order.
+        """
+        for record in self.log.unfinished(self.application):
+            if record.state is TransactionState.COMMITTING:
+                self.tracing.decided(record, reconstructed=True)
+                self.deliver(record)
+            elif record.state is TransactionState.ABORTING:
+                self.delivery.abort(record)
+
+    def begin(self, batch: int, run: str, query: str | None) -> Begun:
+        """Put the attempt on record before anybody is asked anything."""
+        started = self.clock.now()
+        begun = self.log.begin(
+            self.application,
+            batch,
+            run=run,
+            query=query,
+            participants=self.participants,
+            carrier=self.tracing.reserve(),
+        )
+        record = begun.record
+        with self.tracing.step(names.BEGIN, record.carrier, record, started) as step:
+            step.set("tpc.replay", begun.replay)
+            for old in begun.superseded:
+                self.tracing.decided(old, reconstructed=True)
+                self.delivery.abort(old)
+        return begun
+
+    def decide(
+        self, record: TransactionRecord, receipts: Sequence[Receipt]
+    ) -> TransactionRecord:
+        """Decide commit: the commit point is the return of `DecisionLog.decide`."""
+        with self.tracing.step(names.DECIDE, record.carrier, record) as step:
+            decided = ask_commit(self.log, record, receipts, self.patience)
+            stands = decided.decision if decided else Decision.ABORT
+            step.set("tpc.decision", str(stands))
+        if decided is None or stands is not Decision.COMMIT:
+            raise AbortedError(
+                f"{record.id} was decided abort before its votes were in: a newer run "
+                "took over, or it ran out of time. Nothing was committed",
+                transaction_id=str(record.id),
+            )
+        self.tracing.decided(decided, reconstructed=False)
+        return decided
+
+    def deliver(self, record: TransactionRecord) -> None:
+        """Send the commit until all have acknowledged; then forget what is old."""
+        self.delivery.commit(record, give_up=self.settings.on_pending == "fail")
+        keep_from = self.clock.now() - self.settings.keep_finished
+        with contextlib.suppress(DecisionLogError):  # it is committed: this can wait
+            self.log.forget(self.application, finished_before=keep_from, limit=100)
+
+    def abort(self, record: TransactionRecord, cause: BaseException) -> None:
+        """Ask for abort; send it once, if that is what stands."""
+        decided = ask_abort(self.log, record, cause)
+        if decided is not None and decided.decision is Decision.COMMIT:
+            raise CommitPendingError(
+                f"{record.id} is decided commit although this driver failed after its "
+                "votes were in; the next start of the query finishes it",
+                transaction_id=str(record.id),
+            ) from cause
+        if decided is not None:
+            self.tracing.decided(decided, reconstructed=False)
+            self.delivery.abort(decided)

@@ -1,0 +1,235 @@
+"""Carry a decision to every participant on record, until each has acknowledged."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from tracing_2pc import failpoints, names
+from tracing_2pc.errors import (
+    CommitPendingError,
+    ConfigurationError,
+    DecisionLogError,
+    HeuristicError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+    TwoPhaseError,
+)
+from tracing_2pc.interfaces import DecisionLog, Participant, Tracing
+from tracing_2pc.model import TransactionRecord
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.states import Decision, TransactionState
+
+logger = logging.getLogger("tracing_2pc.delivery")
+
+Answer = ParticipantUnavailableError | ParticipantRefusedError | None
+"""What one participant said: None is an acknowledgement."""
+
+
+class Delivery:
+    """Sends what was decided; decides nothing itself.
+
+    Anybody may deliver a decided transaction, twice or at the same time: every
+    request is idempotent, and the log keeps who has acknowledged.
+
+    Args:
+        log: the decision log.
+        participants: those that can be reached, by configured name.
+        tracing: where the steps are shown.
+        patience: when to try again.
+    """
+
+    def __init__(
+        self,
+        log: DecisionLog,
+        participants: Mapping[str, Participant],
+        *,
+        tracing: Tracing,
+        patience: Patience,
+    ) -> None:
+        self._log = log
+        self._participants = participants
+        self._tracing = tracing
+        self._patience = patience
+
+    def once(self, record: TransactionRecord) -> tuple[str, ...]:
+        """Ask everybody who has not acknowledged, all at once, once.
+
+        Returns:
+            Those without a trusted answer. Empty means that it is finished.
+
+        Raises:
+            HeuristicError: somebody's answer contradicts the decision, or the data is
+                lost there; the transaction is quarantined.
+            ConfigurationError: a participant on record has no address here; the
+                others were asked, and the transaction stays unfinished.
+        """
+        with self._tracing.step(names.DELIVER, record.carrier, record) as step:
+            answers = self._ask_all(record)
+            # Refusals last: they may end this, and what the others said is noted then.
+            order = sorted(record.pending, key=lambda n: _is_refusal(answers.get(n)))
+            silent = tuple(n for n in order if self._note(record, n, answers))
+            step.set("tpc.pending", len(silent))
+            if missing := [n for n in silent if n not in self._participants]:
+                raise ConfigurationError(
+                    f"{record.id} is decided {record.decision} and participant "
+                    f"{missing[0]!r} is on record, but has no address here: add it "
+                    "to `participants` again until the transaction is finished",
+                    transaction_id=str(record.id),
+                    participant=missing[0],
+                )
+            if not silent:
+                with self._tracing.step(names.FINISH, record.carrier, record):
+                    self._log.finish(record.id)
+        return silent
+
+    def abort(self, record: TransactionRecord) -> None:
+        """Send an abort once, and don't wait for it: never raises.
+
+        What is not acknowledged stays `aborting`, and is sent again before the next
+        batch, at start and by recovery.
+        """
+        try:
+            self.once(record)
+        except TwoPhaseError:
+            logger.exception("abort not delivered: transaction=%s", record.id)
+
+    def commit(self, record: TransactionRecord, *, give_up: bool) -> None:
+        """Send a commit again and again, with growing waits; it is never given up.
+
+        Args:
+            record: a transaction decided commit.
+            give_up: raise after the inline tries instead of waiting on.
+
+        Raises:
+            CommitPendingError: stopped, or out of tries. It stays in the log, and
+                recovery goes on with it.
+            HeuristicError, ConfigurationError: as `once`.
+        """
+        current: TransactionRecord | None = record
+        silent: tuple[str, ...] = record.pending
+        inline = self._patience.inline_tries
+        for tries in self._patience.tries():
+            if tries > 1:
+                current = self._read(record)
+            if current is None or current.finished is not None:
+                return
+            if not (silent := self._once_unless_log_down(current)):
+                return
+            if tries % inline == 0:
+                logger.warning(
+                    "not acknowledged: transaction=%s participants=%s tries=%d",
+                    record.id,
+                    ",".join(silent),
+                    tries,
+                )
+            if give_up and tries >= inline:
+                break
+        raise CommitPendingError(
+            f"{record.id} is decided {record.decision} and not acknowledged by "
+            f"{', '.join(silent)} yet. Nothing is lost: the next start of the query, "
+            "or `tracing-2pc recover`, goes on with it",
+            transaction_id=str(record.id),
+            participant=silent[0],
+        )
+
+    def _once_unless_log_down(self, record: TransactionRecord) -> tuple[str, ...]:
+        try:
+            return self.once(record)
+        except DecisionLogError:
+            logger.warning("decision log unreachable: transaction=%s", record.id)
+            return record.pending or record.participants
+
+    def _read(self, record: TransactionRecord) -> TransactionRecord | None:
+        try:
+            current = self._log.read(record.id)
+        except DecisionLogError:
+            return record
+        if current is not None and current.state is TransactionState.QUARANTINED:
+            raise _quarantined(record, "found so by somebody else; see the log")
+        return current
+
+    def _ask_all(self, record: TransactionRecord) -> Mapping[str, Answer]:
+        known = [n for n in record.pending if n in self._participants]
+        if not known:
+            return {}
+        # With this failpoint armed one must have committed and another must not have.
+        one_by_one = failpoints.is_armed("delivery.between_commits")
+        with ThreadPoolExecutor(1 if one_by_one else len(known)) as threads:
+            asked = {
+                # The context goes along: the requests are children of this step.
+                name: threads.submit(
+                    contextvars.copy_context().run, self._ask, p, record
+                )
+                for name, p in ((n, self._participants[n]) for n in known)
+            }
+            return {name: answer.result() for name, answer in asked.items()}
+
+    @staticmethod
+    def _ask(participant: Participant, record: TransactionRecord) -> Answer:
+        try:
+            if record.decision is Decision.COMMIT:
+                participant.commit(record)
+                failpoints.failpoint("delivery.between_commits")
+            else:
+                participant.abort(record)
+        except (ParticipantUnavailableError, ParticipantRefusedError) as error:
+            return error
+        return None
+
+    def _note(
+        self, record: TransactionRecord, name: str, answers: Mapping[str, Answer]
+    ) -> bool:
+        """Write down one answer; True if there was none to be trusted."""
+        if name not in answers:
+            return True
+        answer = answers[name]
+        if answer is None:
+            self._log.acknowledge(record.id, name)
+            return False
+        if isinstance(answer, ParticipantRefusedError):
+            return self._refused(record, name, answer)
+        logger.info(
+            "no acknowledgement: transaction=%s participant=%s reason=%s",
+            record.id,
+            name,
+            answer,
+        )
+        self._log.postpone(
+            record.id, name, type(answer).__name__, self._patience.clock.now()
+        )
+        return True
+
+    def _refused(
+        self, record: TransactionRecord, name: str, answer: ParticipantRefusedError
+    ) -> bool:
+        if answer.status == 400:  # a fault of ours, not an answer about the data
+            logger.error("refused: transaction=%s reason=%s", record.id, answer)
+            self._log.postpone(
+                record.id, name, "refused (400)", self._patience.clock.now()
+            )
+            return True
+        if answer.status == 410 and self._is_closed(record):
+            return False  # somebody else delivered it, and it was forgotten since
+        reason = f"{name} answered {answer.status} {answer.state}"
+        self._log.quarantine(record.id, reason)
+        raise _quarantined(record, str(answer)) from answer
+
+    def _is_closed(self, record: TransactionRecord) -> bool:
+        current = self._log.read(record.id)
+        return current is None or current.finished is not None
+
+
+def _is_refusal(answer: Answer) -> bool:
+    return isinstance(answer, ParticipantRefusedError)
+
+
+def _quarantined(record: TransactionRecord, why: str) -> HeuristicError:
+    return HeuristicError(
+        f"{record.id} is decided {record.decision} and quarantined: {why}. Compare "
+        "what the participants hold, then `tracing-2pc resolve "
+        f"{record.id}`; the application stays closed until then",
+        transaction_id=str(record.id),
+    )

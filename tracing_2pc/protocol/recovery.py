@@ -1,0 +1,79 @@
+"""One sweep over everything unfinished, for whoever is not the driver."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tracing_2pc.errors import TwoPhaseError
+from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
+from tracing_2pc.model import TransactionRecord
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.states import Decision, TransactionState
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a sweep did about one transaction, and what is left to do."""
+
+    record: TransactionRecord
+    done: bool
+    remark: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Recovery:
+    """Finishes what the log has decided and aborts what ran out of time.
+
+    Safe beside a living driver: what is decided may be delivered by anybody, and an
+    active attempt is only asked to abort, through the log, when it is older than the
+    transaction timeout (rule 8). Quarantined transactions are left to a person.
+
+    Args:
+        log: the decision log; if it cannot be read nothing is touched.
+        delivery: sends decisions.
+        tracing: roots of transactions taken over are exported here.
+        clock: for the age of an active attempt.
+        transaction_timeout: seconds; 0 leaves every active attempt alone.
+    """
+
+    log: DecisionLog
+    delivery: Delivery
+    tracing: Tracing
+    clock: Clock
+    transaction_timeout: float
+
+    def sweep(self, application: str | None = None) -> Iterator[Recovered]:
+        """Yield one item per unfinished transaction, oldest first, as it is handled.
+
+        Raises:
+            DecisionLogError: the log could not be read; nothing was done.
+        """
+        with self.tracing.sweep(self.log.unfinished(application)) as records:
+            for record in records:
+                yield self._settle(record)
+
+    def _settle(self, record: TransactionRecord) -> Recovered:
+        if record.state is TransactionState.QUARANTINED:
+            return Recovered(record, done=False, remark="quarantined: resolve it")
+        if record.state is TransactionState.ACTIVE:
+            age = self.clock.now() - record.started
+            if not 0 < self.transaction_timeout < age:
+                return Recovered(
+                    record, done=False, remark="active: left to its driver"
+                )
+            decided = self.log.decide(record.id, Decision.ABORT)
+            if decided is None:
+                return Recovered(record, done=True, remark="forgotten meanwhile")
+            record = decided
+        self.tracing.decided(record, reconstructed=True)
+        try:
+            silent = self.delivery.once(record)
+        except TwoPhaseError as error:
+            return Recovered(record, done=False, remark=str(error))
+        if silent:
+            return Recovered(
+                record, done=False, remark=f"no answer: {', '.join(silent)}"
+            )
+        word = "committed" if record.decision is Decision.COMMIT else "aborted"
+        return Recovered(record, done=True, remark=word)

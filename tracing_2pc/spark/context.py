@@ -1,0 +1,121 @@
+"""What a foreachBatch callback can learn from Spark, and how it is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tracing_2pc.errors import ConfigurationError, ContractError
+from tracing_2pc.model import TransactionRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger("tracing_2pc.spark")
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamContext:
+    """The query that a batch belongs to.
+
+    Args:
+        spark: the driver's SparkContext.
+        run: Spark's run id, new at every start of the query; a fresh one when the
+            callback is called by hand.
+        query: Spark's query id, kept in the checkpoint; None when called by hand.
+    """
+
+    spark: Any
+    run: str
+    query: str | None
+
+    @classmethod
+    def of(cls, df: DataFrame) -> StreamContext:
+        """Read it inside the callback.
+
+        Raises:
+            ContractError: this is not a micro-batch.
+            ConfigurationError: Spark Connect, or asynchronous progress tracking.
+        """
+        if type(df).__module__.startswith("pyspark.sql.connect"):
+            raise ConfigurationError(
+                "foreachBatch under Spark Connect is not supported yet: start the "
+                "query from a classic session"
+            )
+        if df.isStreaming:
+            raise ContractError(
+                "two_phase_commit(...) takes a micro-batch: pass it to "
+                "writeStream.foreachBatch(...), don't call it with the stream"
+            )
+        spark = df.sparkSession.sparkContext
+        run = spark.getLocalProperty("spark.jobGroup.id")
+        query = spark.getLocalProperty("sql.streaming.queryId")
+        context = cls(spark, run if query and run else uuid.uuid4().hex, query)
+        context._refuse_async_progress()
+        return context
+
+    def stopping(self) -> bool:
+        """Whether the query is being stopped; False where that cannot be known.
+
+        `stop()` interrupts Spark jobs, never plain Python: a callback that waits must
+        ask, or `stop()` waits for it.
+        """
+        query = self._query()
+        return query is not None and not query.isActive
+
+    @contextlib.contextmanager
+    def jobs_of(self, record: TransactionRecord) -> Iterator[None]:
+        """Put the transaction's id on every Spark job started inside.
+
+        A tag and a description, never a job group: Spark cancels a query's tasks by
+        its own group.
+        """
+        trace = record.carrier.get("traceparent", "").split("-")
+        traced = f" trace={trace[1]}" if len(trace) == 4 else ""
+        self.spark.addJobTag(tag_of(record))
+        self.spark.setJobDescription(f"two-phase commit {record.id}{traced}")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Exception):  # the JVM may be gone: keep the error
+                self.spark.removeJobTag(tag_of(record))
+
+    def cancel(self, record: TransactionRecord) -> None:
+        """Cancel the transaction's jobs, and no others."""
+        try:
+            self.spark.cancelJobsWithTag(tag_of(record))
+        except Exception:  # Py4J's errors have no common class
+            logger.exception("could not cancel the jobs: transaction=%s", record.id)
+
+    def _query(self) -> Any:
+        from pyspark.sql import SparkSession
+
+        if self.query is None:
+            return None
+        try:
+            # Not the DataFrame's session: that is a clone which knows no query.
+            session = SparkSession.getActiveSession()
+            return session and session.streams.get(self.query)
+        except Exception:  # noqa: BLE001 - the JVM may be gone, Py4J has many errors
+            return None
+
+    def _refuse_async_progress(self) -> None:
+        kind = ""
+        with contextlib.suppress(Exception):  # a private API: absent is no answer
+            execution = self._query()._jsq.streamingQuery()
+            kind = str(execution.getClass().getSimpleName())
+        if "AsyncProgress" in kind:
+            raise ConfigurationError(
+                "asynchronous progress tracking is refused: a batch must not begin "
+                "before Spark has committed the one before it. Remove the option "
+                "asyncProgressTrackingEnabled"
+            )
+
+
+def tag_of(record: TransactionRecord) -> str:
+    """Return the job tag of a transaction."""
+    return f"tpc-{record.id}"

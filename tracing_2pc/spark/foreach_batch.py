@@ -1,0 +1,213 @@
+"""`two_phase_commit(...)`: the callback for `writeStream.foreachBatch`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from tracing_2pc.errors import AbortedError, ConfigurationError
+from tracing_2pc.interfaces import DecisionLog, SystemClock
+from tracing_2pc.model import Receipt, TransactionRecord, check_application
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.settings import Settings
+from tracing_2pc.sinks.base import Sink, participants_of
+from tracing_2pc.sinks.participants import ParticipantSink
+from tracing_2pc.spark.context import StreamContext
+from tracing_2pc.spark.tasks import write_partitions
+from tracing_2pc.store import open_log
+from tracing_2pc.telemetry import lifecycle
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger("tracing_2pc.spark")
+
+Route = Callable[["DataFrame"], "DataFrame"]
+
+
+def two_phase_commit(
+    sink: Sink,
+    *,
+    application: str,
+    log: str | None = None,
+    routes: Mapping[str, Route] | None = None,
+    on_pending: Literal["wait", "fail"] | None = None,
+    settings: Settings | None = None,
+) -> ForeachBatch:
+    """Return a callback for `foreachBatch`: each batch lands everywhere or nowhere.
+
+    Through a crash of anything, each batch lands exactly once at every participant:
+    a batch whose commit was decided is delivered again at the next start and not
+    written again; one that was not decided is aborted and written anew. One Spark job
+    per batch; with routes one per route.
+
+    A replayed batch that is skipped leaves the participants with its first content. If
+    the source or a function is not deterministic, Spark's own state may hold another.
+
+    Args:
+        sink: a `ParticipantSink`, or a sink of your own.
+        application: the name of this streaming query, for ever: 1 to 40 lower-case
+            letters, digits and dashes. Two queries need two names.
+        log: URL of the decision log, `sqlite:///state/decisions.db` or
+            `postgresql://host/database`, or `env:NAME`. Keep it as long as the
+            checkpoint. Default: the setting `log`.
+        routes: participant to a function that makes its DataFrame from the batch. The
+            batch is persisted, and written in one job per route, in one transaction.
+            Every participant needs a route.
+        on_pending: what to do when a participant has not acknowledged a commit: `wait`
+            (the default) holds the batch back and tries on; `fail` raises
+            `CommitPendingError` after some tries, and the next start goes on.
+        settings: default is what `Settings.load()` finds.
+
+    Raises:
+        ConfigurationError: says what to change.
+    """
+    try:
+        check_application(application)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    chosen = settings or Settings.load()
+    chosen = dataclasses.replace(
+        chosen, log=log or chosen.log, on_pending=on_pending or chosen.on_pending
+    )
+    if not chosen.log:
+        raise ConfigurationError(
+            "no decision log: give log='sqlite:///state/decisions.db', or set TPC_LOG"
+        )
+    if routes is not None:
+        _check_routes(sink, routes)
+    return ForeachBatch(sink, application, chosen, dict(routes or {}))
+
+
+class ForeachBatch:
+    """The callback. Picklable: what is open stays in its process."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        application: str,
+        settings: Settings,
+        routes: Mapping[str, Route],
+    ) -> None:
+        self._sink = sink
+        self._application = application
+        self._settings = settings
+        self._routes = routes
+        self._participants = participants_of(sink)
+        self._log: DecisionLog | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_log": None}
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        """Apply one micro-batch. What it raises ends the query; Spark replays it later.
+
+        Raises:
+            AbortedError: nothing was committed.
+            CommitPendingError: decided, and not acknowledged by everybody yet.
+            HeuristicError: a participant went against the decision.
+            ConfigurationError: checkpoint, log and application don't belong together.
+        """
+        lifecycle.start(self._application)
+        stream = StreamContext.of(df)
+        attempt = _Attempt(df, stream, self._sink, self._routes)
+        wrote = self._coordinator(stream).apply(
+            batch,
+            run=stream.run,
+            query=stream.query,
+            write=attempt.write,
+            cancel=attempt.cancel,
+        )
+        if not wrote:
+            logger.info(
+                "replay of a decided batch: application=%s batch=%d",
+                self._application,
+                batch,
+            )
+            # A stateful query must still run its plan, or its state store fails.
+            df.write.format("noop").mode("overwrite").save()
+
+    def _coordinator(self, stream: StreamContext) -> Coordinator:
+        settings, clock = self._settings, SystemClock()
+        self._log = self._log or open_log(settings.log or "")
+        tracing = OpenTelemetryTracing()
+        patience = Patience(
+            clock,
+            settings.backoff_base,
+            settings.backoff_cap,
+            settings.inline_tries,
+            stream.stopping,
+        )
+        return Coordinator(
+            self._application,
+            tuple(self._participants),
+            self._log,
+            Delivery(self._log, self._participants, tracing=tracing, patience=patience),
+            tracing,
+            clock,
+            settings,
+            patience,
+        )
+
+
+@dataclasses.dataclass
+class _Attempt:
+    """The writing of one batch, once."""
+
+    df: DataFrame
+    stream: StreamContext
+    sink: Sink
+    routes: Mapping[str, Route]
+    cancelled: bool = False
+
+    def write(self, record: TransactionRecord) -> list[Receipt]:
+        with self.stream.jobs_of(record):
+            try:
+                return self._routed(record) if self.routes else self._plain(record)
+            except Exception as error:
+                if self.cancelled:
+                    raise AbortedError(
+                        f"{record.id} had no decision within transaction_timeout; "
+                        "its jobs were cancelled and nothing was committed. Make the "
+                        "batches smaller, or the timeout longer",
+                        transaction_id=str(record.id),
+                    ) from error
+                raise
+
+    def cancel(self, record: TransactionRecord) -> None:
+        self.cancelled = True
+        self.stream.cancel(record)
+
+    def _plain(self, record: TransactionRecord) -> list[Receipt]:
+        return write_partitions(self.df, self.sink, record)
+
+    def _routed(self, record: TransactionRecord) -> list[Receipt]:
+        assert isinstance(self.sink, ParticipantSink)  # noqa: S101 - for the type checker
+        batch = self.df.persist() if len(self.routes) > 1 else self.df
+        try:
+            return [
+                receipt
+                for name, route in self.routes.items()
+                for receipt in write_partitions(
+                    route(batch), self.sink.route(name), record
+                )
+            ]
+        finally:
+            if len(self.routes) > 1:
+                batch.unpersist()
+
+
+def _check_routes(sink: Sink, routes: Mapping[str, Route]) -> None:
+    if not isinstance(sink, ParticipantSink):
+        raise ConfigurationError("routes need a ParticipantSink")
+    wanted, given = set(sink.participants), set(routes)
+    if wanted != given:
+        raise ConfigurationError(
+            f"routes must name every participant: missing {sorted(wanted - given)}, "
+            f"unknown {sorted(given - wanted)}"
+        )
