@@ -64,7 +64,43 @@ def span(
     no carrier; else the carrier. An exception sets the status and `error.type`, the
     class and never the text, and goes on unchanged.
     """
-    return OpenSpan(name, SpanKind.INTERNAL, _parent(carrier), attributes)
+    return OpenSpan(name, SpanKind.INTERNAL, parent(carrier), attributes)
+
+
+def parent(carrier: Carrier | None) -> Context | None:
+    """Return the context that a span for this carrier opens in; None is the current.
+
+    The current span stands in for the carrier only where it is in the same trace: a
+    thread or worker may still be inside of something else.
+    """
+    if not carrier:
+        return None
+    here = trace.get_current_span().get_span_context()
+    current = contexts.get_current()
+    found = extract(carrier, onto=current)
+    there = trace.get_current_span(found).get_span_context()
+    return current if here.trace_id == there.trace_id else found
+
+
+def past_span(
+    name: str,
+    context: Context | None,
+    *,
+    attributes: Attributes,
+    start: int,
+    end: int,
+    error: type[BaseException] | None = None,
+) -> None:
+    """Export an internal span of something that is over; times in nanoseconds."""
+    try:
+        done = tracer().start_span(
+            name, context, attributes=registered(attributes), start_time=start
+        )
+        if error is not None:
+            mark_error(done, error)
+        done.end(end)
+    except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
+        _log.debug("a span could not be exported", exc_info=True)
 
 
 def client_span(
@@ -185,13 +221,3 @@ def mark_error(failed: Span, kind: type[BaseException]) -> None:
 def _set(target: Span, attributes: Attributes | None) -> None:
     for name, value in registered(attributes).items():
         target.set_attribute(name, value)
-
-
-def _parent(carrier: Carrier | None) -> Context | None:
-    if not carrier:
-        return None
-    here = trace.get_current_span().get_span_context()
-    current = contexts.get_current()
-    found = extract(carrier, onto=current)
-    there = trace.get_current_span(found).get_span_context()
-    return current if here.trace_id == there.trace_id else found

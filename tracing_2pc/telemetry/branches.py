@@ -1,0 +1,67 @@
+"""The branches that this process is writing: what `invoke` adds up until it ends.
+
+A record costs a look into `OPEN`, never a span. Found by the identity of the handle,
+which is often a dict; the entry holds the handle, so the identity stays its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from tracing_2pc.model import Carrier
+
+BOUND: Final = 1024
+"""Branches remembered at once; a task that died without a word left its own here."""
+
+OPEN: Final[dict[int, Branch]] = {}
+"""Open branches by `id(handle)`. Empty while tracing is off: that is the flag."""
+
+
+class Branch:
+    """One branch between its begin and its end."""
+
+    __slots__ = ("carrier", "error", "first", "handle", "inside", "last", "rows")
+
+    def __init__(self, handle: object, carrier: Carrier) -> None:
+        self.handle = handle
+        self.carrier = carrier
+        self.rows = 0
+        self.first = self.last = 0
+        self.error: type[BaseException] | None = None
+        self.inside = False
+
+    def count(self, call: Callable[..., Any], rows: int, *arguments: Any) -> Any:
+        """Call, and add to what the branch's one `invoke` span will say."""
+        if self.inside:  # a subclass calls its parent's invoke
+            return call(*arguments)
+        self.inside = True
+        self.first = self.first or time.time_ns()
+        try:
+            answer = call(*arguments)
+            self.rows += rows
+        except BaseException as error:
+            self.error = type(error)
+            raise
+        finally:
+            self.last = time.time_ns()
+            self.inside = False
+        return answer
+
+
+def remember(handle: object, carrier: Carrier) -> None:
+    """Open a branch; the oldest one is forgotten if there are too many."""
+    while len(OPEN) >= BOUND:
+        OPEN.pop(next(iter(OPEN)), None)
+    OPEN[id(handle)] = Branch(handle, carrier)
+
+
+def find(handle: object) -> Branch | None:
+    """Return the open branch of a handle, if this process began it."""
+    return OPEN.get(id(handle))
+
+
+def forget(handle: object) -> None:
+    """Close a branch: this process will be asked nothing more of it."""
+    OPEN.pop(id(handle), None)

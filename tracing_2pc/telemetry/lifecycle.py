@@ -1,0 +1,208 @@
+"""Telemetry of a process: started when first used, flushed and stopped in bounded time.
+
+If the program has set a tracer provider, that one is used as it is. Nothing here
+raises, and nothing waits longer than it says, whatever the collector does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import trace
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from tracing_2pc.telemetry.exporting import CountedBatches, Otlp
+
+EXIT_SECONDS: Final = 1.5
+TRACE_FILE: Final = "TPC_TRACE_FILE"
+_ENDPOINTS: Final = (
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+)
+_SECRETS: Final = ("HEADERS", "TOKEN", "SECRET", "PASSWORD", "API_KEY")
+_log: Final = logging.getLogger(__name__)
+
+
+class Bounded:
+    """Runs calls that may block on a daemon thread, so that a wait for them ends.
+
+    The thread is there from the start: at exit Python no longer starts one.
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], object], threading.Event]]
+        self._calls = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="tpc-flush", daemon=True).start()
+
+    def call(self, function: Callable[[], object], seconds: float) -> threading.Event:
+        """Run it, wait at most so long, and return what says that it is over."""
+        over = threading.Event()
+        self._calls.put((function, over))
+        over.wait(seconds)
+        return over
+
+    def _run(self) -> None:
+        while True:
+            function, over = self._calls.get()
+            try:
+                function()
+            except Exception:  # noqa: BLE001 - tracing may lose spans, not a thread
+                _log.debug("telemetry could not be flushed", exc_info=True)
+            over.set()
+
+
+class _Process:
+    """What this process has started, and how its last flush went."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.bounded: Bounded | None = None
+        self.otlp: tuple[CountedBatches, Otlp] | None = None
+        self.provider: TracerProvider | None = None
+        self.warned = False
+        self._late: tuple[threading.Event, int] | None = None
+
+    def forked(self) -> None:
+        """Forget the threads: they stayed in the parent. The SDK restarts its own."""
+        self.lock = threading.Lock()
+        self.bounded = None
+        self._late = None
+
+    def start(self, service: str) -> None:
+        from tracing_2pc.telemetry import exporting
+
+        provider = exporting.provider(service)
+        if path := os.environ.get(TRACE_FILE):
+            provider.add_span_processor(exporting.to_file(path))
+        if _wants_otlp():
+            self.otlp = exporting.to_otlp()
+            provider.add_span_processor(self.otlp[0])
+        self.bounded = Bounded()
+        self.provider = provider
+        atexit.register(self.stop)
+        trace.set_tracer_provider(provider)
+
+    def stop(self) -> None:
+        if self.provider is None:
+            return
+        try:
+            bounded = self.bounded or Bounded()
+        except RuntimeError:  # a forked child that never flushed, on Python 3.12
+            return
+        bounded.call(self.provider.shutdown, EXIT_SECONDS)
+
+    def flush(self, export: Callable[[], object], seconds: float) -> bool:
+        with self.lock:
+            if self._is_late():
+                return False
+            self.bounded = self.bounded or Bounded()
+        failed, successes = self._counts()
+        over = self.bounded.call(export, seconds)
+        in_time = over.is_set()
+        self._late = None if in_time else (over, successes)
+        return in_time and self._counts()[0] == failed
+
+    def _is_late(self) -> bool:
+        """Whether a flush ran out of time and nothing has shown since that it pays."""
+        if self._late is None:
+            return False
+        over, successes = self._late
+        if self.otlp is None:
+            return not over.is_set()
+        return self._counts()[1] == successes
+
+    def _counts(self) -> tuple[int, int]:
+        return (self.otlp[1].failed, self.otlp[1].successes) if self.otlp else (0, 0)
+
+
+_process: Final = _Process()
+os.register_at_fork(after_in_child=_process.forked)
+
+
+def start(service: str) -> None:
+    """Start tracing in this process, unless it runs or nobody asked for it.
+
+    It is asked for by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._TRACES_ENDPOINT`), or by
+    `TPC_TRACE_FILE`, a file to append spans to. Cheap when there is nothing to do, so
+    call it where work begins, in the process that does it: never before a fork.
+
+    Args:
+        service: name of the service, unless `OTEL_SERVICE_NAME` says another.
+    """
+    if not _wanted() or is_set():
+        return
+    with _process.lock:
+        if is_set():
+            return
+        try:
+            _process.start(service)
+        except Exception as error:  # noqa: BLE001 - no tracing is no reason not to work
+            if not _process.warned:
+                _log.warning("tracing did not start: %s", type(error).__name__)
+                _log.debug("tracing did not start", exc_info=True)
+            _process.warned = True
+
+
+def is_set() -> bool:
+    """Whether this process has a tracer provider, ours or the program's own."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+def flush(seconds: float = 0.5) -> bool:
+    """Export what has ended; True if that worked within the time given.
+
+    After a flush that ran out of time it returns False at once, until an export has
+    succeeded: a dead collector costs a process one wait, not one per task.
+    """
+    export = getattr(trace.get_tracer_provider(), "force_flush", None)
+    return export is None or _process.flush(export, seconds)
+
+
+def dropped() -> int:
+    """Return how many spans this process has lost: the queue was full, or no answer."""
+    return _process.otlp[0].dropped if _process.otlp else 0
+
+
+def telemetry_settings() -> dict[str, str]:
+    """Return this process's telemetry environment, without secrets.
+
+    For the closure of a task, so that an executor on another host can `apply` it.
+    """
+    return {k: v for k, v in os.environ.items() if _travels(k, v)}
+
+
+def apply(settings: Mapping[str, str]) -> None:
+    """Take over another process's telemetry environment where this one has none.
+
+    `OTEL_PROPAGATORS` is read when OpenTelemetry is imported: it must be in the
+    executor's own environment to have an effect.
+    """
+    for name, value in settings.items():
+        if _travels(name, value):
+            os.environ.setdefault(name, value)
+
+
+def _travels(name: str, value: str) -> bool:
+    if name != TRACE_FILE and not name.startswith("OTEL_"):
+        return False
+    return not any(word in name for word in _SECRETS) and "@" not in value
+
+
+def _wanted() -> bool:
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    return bool(os.environ.get(TRACE_FILE)) or _wants_otlp()
+
+
+def _wants_otlp() -> bool:
+    exporters = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    named = "otlp" in (name.strip() for name in exporters.split(","))
+    return named and any(os.environ.get(name) for name in _ENDPOINTS)
