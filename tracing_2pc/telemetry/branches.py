@@ -1,12 +1,14 @@
 """The branches that this process is writing: what `invoke` adds up until it ends.
 
-A record costs a look into `OPEN`, never a span. Found by the identity of the handle,
-which is often a dict; the entry holds the handle, so the identity stays its own.
+A record costs a look into `OPEN`, never a span. A branch is found by the identity of
+its handle, often a dict. While the entry is there the identity cannot pass to another
+object: it goes with the handle, or holds a handle that takes no weak reference.
 """
 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,10 +24,10 @@ OPEN: Final[dict[int, Branch]] = {}
 class Branch:
     """One branch between its begin and its end."""
 
-    __slots__ = ("carrier", "error", "first", "handle", "inside", "last", "rows")
+    __slots__ = ("carrier", "error", "first", "held", "inside", "last", "rows")
 
     def __init__(self, handle: object, carrier: Carrier) -> None:
-        self.handle = handle
+        self.held = _hold(handle)
         self.carrier = carrier
         self.rows = 0
         self.first = self.last = 0
@@ -55,6 +57,14 @@ def remember(handle: object, carrier: Carrier) -> None:
     while len(OPEN) >= BOUND:
         OPEN.pop(next(iter(OPEN)), None)
     OPEN[id(handle)] = Branch(handle, carrier)
+
+
+def _hold(handle: object) -> object:
+    key = id(handle)
+    try:
+        return weakref.ref(handle, lambda _: OPEN.pop(key, None))
+    except TypeError:
+        return handle
 
 
 def find(handle: object) -> Branch | None:

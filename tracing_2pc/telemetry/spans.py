@@ -57,14 +57,15 @@ def span(
     *,
     carrier: Carrier | None = None,
     attributes: Attributes | None = None,
+    start: int | None = None,
 ) -> AbstractContextManager[Step]:
-    """Open an internal span.
+    """Open an internal span; it began now, or at `start` in Unix nanoseconds.
 
     Its parent is the current span if that is in the carrier's trace, or if there is
     no carrier; else the carrier. An exception sets the status and `error.type`, the
     class and never the text, and goes on unchanged.
     """
-    return OpenSpan(name, SpanKind.INTERNAL, parent(carrier), attributes)
+    return OpenSpan(name, SpanKind.INTERNAL, parent(carrier), attributes, start)
 
 
 def parent(carrier: Carrier | None) -> Context | None:
@@ -146,7 +147,15 @@ class OpenSpan:
     own bookkeeping.
     """
 
-    __slots__ = ("_attributes", "_kind", "_name", "_parent", "_span", "_token")
+    __slots__ = (
+        "_attributes",
+        "_kind",
+        "_name",
+        "_parent",
+        "_span",
+        "_start",
+        "_token",
+    )
 
     def __init__(
         self,
@@ -154,16 +163,22 @@ class OpenSpan:
         kind: SpanKind,
         parent: Context | None,
         attributes: Attributes | None,
+        start: int | None = None,
     ) -> None:
         self._name = name
         self._kind = kind
         self._parent = parent
         self._attributes = registered(attributes)
+        self._start = start
 
     def __enter__(self) -> OpenSpan:
         try:
             self._span = tracer().start_span(
-                self._name, self._parent, self._kind, self._attributes
+                self._name,
+                self._parent,
+                self._kind,
+                self._attributes,
+                start_time=self._start,
             )
         except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
             _log.debug("a span could not be started", exc_info=True)

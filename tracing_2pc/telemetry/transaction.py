@@ -9,7 +9,8 @@ by whoever is alive then.
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
@@ -50,11 +51,34 @@ class OpenTelemetryTracing:
             return {}
 
     def step(
-        self, name: str, carrier: Carrier, record: TransactionRecord | None = None
+        self,
+        name: str,
+        carrier: Carrier,
+        record: TransactionRecord | None = None,
+        started: float | None = None,
     ) -> AbstractContextManager[Step]:
         """Open a span under the current one or else the carrier."""
         attributes = None if record is None else _identity(record)
-        return spans.span(name, carrier=carrier, attributes=attributes)
+        start = None if started is None else _nanoseconds(started)
+        return spans.span(name, carrier=carrier, attributes=attributes, start=start)
+
+    @contextmanager
+    def sweep(
+        self, records: Sequence[TransactionRecord]
+    ) -> Iterator[Sequence[TransactionRecord]]:
+        """Open `tpc.recovery`, linked to each transaction.
+
+        It is never the current span: what a sweep does for a transaction belongs
+        into that one's trace.
+        """
+        sweep = _start_sweep(records) if records else trace.INVALID_SPAN
+        try:
+            yield records
+        except Exception as error:
+            spans.mark_error(sweep, type(error))
+            raise
+        finally:
+            sweep.end()
 
     def decided(self, record: TransactionRecord, *, reconstructed: bool) -> None:
         """Export the root. Whoever takes a transaction over may export it again."""
@@ -87,6 +111,20 @@ def _reserve() -> Carrier:
     inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(root)))
     upstream = spans.current_carrier().get("traceparent")
     return carrier if upstream is None else {**carrier, LINK: upstream}
+
+
+def _start_sweep(records: Sequence[TransactionRecord]) -> trace.Span:
+    touched = (_context(record.carrier) for record in records)
+    try:
+        return spans.tracer().start_span(
+            names.RECOVERY,
+            Context(),
+            attributes={"tpc.unfinished": len(records)},
+            links=[Link(root) for root in touched if root.is_valid],
+        )
+    except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
+        _log.debug("a span could not be started", exc_info=True)
+        return trace.INVALID_SPAN
 
 
 def _export_root(record: TransactionRecord, *, reconstructed: bool) -> None:
