@@ -1,0 +1,216 @@
+"""Connections to the decision log: durable, relaxed and reading transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.errors import (
+    ConfigurationError,
+    DecisionLogError,
+    DecisionUnknownError,
+)
+from tracing_2pc.model import TransactionId
+from tracing_2pc.settings import reveal
+
+_PATIENCE: Final = 30  # seconds to wait for a lock that another driver holds
+_BEGIN: Final = "tpc_begin"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Database:
+    """Three kinds of transaction on one database; each `with` is one transaction.
+
+    What SQLAlchemy raises becomes `DecisionLogError`, without the password that the
+    URL may hold and without the statement's parameters. Leaving by an exception
+    rolls back.
+    """
+
+    url: sa.URL
+    durable_engine: sa.Engine
+    relaxed_engine: sa.Engine
+    reading_engine: sa.Engine
+
+    @contextlib.contextmanager
+    def durable(self) -> Iterator[sa.Connection]:
+        """Write; flushed to disk when the block has been left."""
+        with self.translated(), self.durable_engine.connect() as connection:
+            yield connection
+            connection.commit()
+
+    @contextlib.contextmanager
+    def deciding(self, transaction: TransactionId) -> Iterator[sa.Connection]:
+        """Write a decision; flushed to disk when the block has been left.
+
+        Raises:
+            DecisionUnknownError: the commit itself failed: written, or not.
+        """
+        with self.translated(), self.durable_engine.connect() as connection:
+            yield connection
+            try:
+                connection.commit()
+            except sa.exc.SQLAlchemyError as error:
+                raise DecisionUnknownError(
+                    f"{transaction}: {self._say(error)}. The decision may or may not "
+                    "be in the log: ask it again",
+                    transaction_id=str(transaction),
+                ) from None
+
+    @contextlib.contextmanager
+    def relaxed(self) -> Iterator[sa.Connection]:
+        """Write what a crash may lose; the next durable write flushes it too."""
+        with self.translated(), self.relaxed_engine.connect() as connection:
+            yield connection
+            connection.commit()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Read one snapshot, without any lock."""
+        with self.translated(), self.reading_engine.connect() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Release all connections; a later use opens new ones."""
+        for engine in (self.durable_engine, self.relaxed_engine, self.reading_engine):
+            engine.dispose()
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn what SQLAlchemy raises into `DecisionLogError`."""
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            raise DecisionLogError(self._say(error)) from None
+
+    def _say(self, error: sa.exc.SQLAlchemyError) -> str:
+        """Say what the driver said, in one line; never a parameter or a password."""
+        origin = getattr(error, "orig", None)
+        text = str(origin).strip().split("\n")[0] if origin else ""
+        if self.url.password:
+            text = text.replace(str(self.url.password), "***")
+        where = self.url.render_as_string(hide_password=True)
+        return f"decision log {where}: {type(origin or error).__name__}: {text}"
+
+
+def connect(reference: str) -> Database:
+    """Prepare the connections for a URL or `env:NAME`; opens none yet.
+
+    Raises:
+        ConfigurationError: not a URL of ours, or one with a literal password.
+    """
+    url = _url(reference)
+    if url.get_backend_name() == "sqlite":
+        return _sqlite(url)
+    return _postgresql(url.set(drivername="postgresql+psycopg"))
+
+
+def _url(reference: str) -> sa.URL:
+    secret = reference.startswith("env:")
+    try:
+        url = sa.make_url(reveal(reference, "log") if secret else reference)
+    except sa.exc.ArgumentError:
+        raise ConfigurationError(f"log: {_EXPECTED}") from None
+    if url.drivername not in _DRIVERS:
+        raise ConfigurationError(f"log ({url.drivername}): {_EXPECTED}")
+    if not secret and (url.password or "password" in url.query):
+        raise ConfigurationError(
+            "log: the URL holds a password. Write `env:NAME` and keep the URL in that "
+            "environment variable, or leave the password to the database's own "
+            "password file (~/.pgpass)"
+        )
+    return url
+
+
+_EXPECTED: Final = (
+    "expected sqlite:///folder/decisions.db or postgresql://user@host/database, or "
+    "env:NAME of a variable that holds it"
+)
+_DRIVERS: Final = {"sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg"}
+
+
+def _sqlite(url: sa.URL) -> Database:
+    path = url.database or ":memory:"
+    if path == ":memory:" or path.startswith("file:"):
+        raise ConfigurationError(
+            "log: a decision log must outlive its driver: give a file, as in "
+            "sqlite:///state/decisions.db (in tests: tracing_2pc.testing)"
+        )
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"log: cannot make folder {Path(path).parent}: {error.strerror}"
+        ) from None
+    durable, relaxed = _sqlite_engine(url, "FULL"), _sqlite_engine(url, "NORMAL")
+    # IMMEDIATE: a writer waits at the door, where waiting works, and not half way.
+    return Database(
+        url,
+        durable.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"}),
+        relaxed.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"}),
+        relaxed.execution_options(**{_BEGIN: "BEGIN"}),
+    )
+
+
+def _sqlite_engine(url: sa.URL, synchronous: str) -> sa.Engine:
+    # isolation_level None: sqlite3 itself must never begin a transaction for us.
+    arguments = {"timeout": _PATIENCE, "isolation_level": None}
+    engine = sa.create_engine(url, connect_args=arguments)
+
+    @sa.event.listens_for(engine, "connect")
+    def _configure(connection: Any, _: object) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+
+    return _beginning(engine)
+
+
+def _postgresql(url: sa.URL) -> Database:
+    arguments = {} if "connect_timeout" in url.query else {"connect_timeout": 10}
+    try:
+        engine = sa.create_engine(
+            url,
+            connect_args=arguments,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",  # a lock, then a fresh look
+        )
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "log: PostgreSQL needs psycopg 3: pip install 'tracing-2pc[postgres]'"
+        ) from None
+    sa.event.listens_for(engine, "connect")(_configure_session)
+    _beginning(engine)
+    asynchronous = "SET LOCAL synchronous_commit = off"
+    return Database(
+        url,
+        engine,
+        engine.execution_options(**{_BEGIN: asynchronous}),
+        engine.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        ),
+    )
+
+
+def _configure_session(connection: Any, _: object) -> None:
+    """Flush each commit whatever the role's default; free a frozen driver's locks."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('synchronous_commit', 'on', false)"
+            " WHERE current_setting('synchronous_commit') = 'off'"
+        )
+        for limit in ("lock_timeout", "idle_in_transaction_session_timeout"):
+            cursor.execute(f"SET {limit} = '{_PATIENCE}s'")
+    connection.commit()
+
+
+def _beginning(engine: sa.Engine) -> sa.Engine:
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        if statement := connection.get_execution_options().get(_BEGIN):
+            connection.exec_driver_sql(statement)
+
+    return engine

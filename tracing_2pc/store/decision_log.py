@@ -1,0 +1,319 @@
+"""The decision log in SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from tracing_2pc.model import (
+    Begun,
+    Carrier,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.states import FINAL, Decision, TransactionEvent, TransactionState
+from tracing_2pc.store import records, rules, schema
+from tracing_2pc.store import statements as sql
+from tracing_2pc.store.database import Database, connect
+
+
+def open_log(reference: str, *, now: Callable[[], float] = time.time) -> SqlDecisionLog:
+    """Open the decision log, making it (and a SQLite file's folder) where missing.
+
+    Args:
+        reference: `sqlite:///folder/decisions.db`, `postgresql://user@host/database`
+            (psycopg 3), or `env:NAME` of a variable that holds one. Only the URL of
+            such a variable may hold a password.
+        now: Unix seconds, for the times on record.
+
+    Raises:
+        ConfigurationError: not such a URL, or a log made by a newer release.
+        DecisionLogError: it cannot be reached.
+    """
+    log = SqlDecisionLog(connect(reference), now=now)
+    try:
+        log.create()
+    except BaseException:
+        log.close()
+        raise
+    return log
+
+
+class SqlDecisionLog:
+    """`DecisionLog` on SQLite or PostgreSQL. Safe to use from several threads.
+
+    `begin`, `decide`, `quarantine`, `forget`, `resume` and `conclude` are flushed to
+    disk when they return. Whatever changes more than a delivery locks the
+    application first, so that for one application they happen one after another.
+    """
+
+    def __init__(
+        self, database: Database, *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._database = database
+        self._now = now
+
+    def __repr__(self) -> str:
+        shown = self._database.url.render_as_string(hide_password=True)
+        return f"SqlDecisionLog({shown!r})"
+
+    def create(self) -> None:
+        """Create the tables that are missing. Idempotent."""
+        with self._database.translated():
+            schema.ensure(self._database.reading_engine, self._database.durable_engine)
+
+    def begin(
+        self,
+        application: str,
+        batch: int,
+        *,
+        run: str,
+        query: str | None,
+        participants: Sequence[str],
+        carrier: Carrier,
+    ) -> Begun:
+        """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
+        names = rules.check_participants(participants)
+        of = {"of": application, "in_batch": batch}
+        with self._database.durable() as connection:
+            standing = self._admit(connection, application, batch, run, query)
+            if replayed := records.load(connection, sql.COMMITTED, of):
+                return Begun(replayed[0], replay=True)
+            active = records.load(connection, sql.ACTIVE_OF, of)
+            for record in active:
+                if (record.id.batch, record.run) == (batch, run):
+                    return Begun(record, replay=False)
+            superseded = tuple(
+                self._write_decision(connection, record, Decision.ABORT, ())
+                for record in active
+            )
+            newest = connection.scalar(sql.NEWEST_ATTEMPT, of) or 0
+            opened = rules.opened(
+                TransactionId(application, batch, newest + 1),
+                run,
+                names,
+                carrier,
+                now=self._now(),
+                watermark=standing.watermark,
+            )
+            records.add(connection, opened)
+            return Begun(opened, replay=False, superseded=superseded)
+
+    def _admit(
+        self,
+        connection: sa.Connection,
+        application: str,
+        batch: int,
+        run: str,
+        query: str | None,
+    ) -> rules.Standing:
+        """Refuse the batch, or register its run and query."""
+        of = {"of": application}
+        known = connection.execute(sql.LOCK_APPLICATION, of).first()
+        if known is None:
+            rules.check_known(application, batch)
+            new = {"name": application, "query": query, "watermark": None}
+            connection.execute(sql.ADD_APPLICATION, new)
+            known = connection.execute(sql.LOCK_APPLICATION, of).one()
+        runs = connection.execute(sql.RUNS, {**of, "asking": run}).all()
+        quarantined = connection.execute(sql.QUARANTINED, of).first()
+        standing = rules.Standing(
+            query=known.query,
+            watermark=known.watermark,
+            quarantined=quarantined and (quarantined.id, quarantined.reason),
+            newest_run=runs[-1].run if runs else None,
+            run_known=any(row.run == run for row in runs),
+            committed=connection.scalar(sql.NEWEST_COMMITTED, of),
+        )
+        rules.check_begin(standing, application, batch, run, query)
+        if query and known.query is None:
+            connection.execute(sql.BIND_QUERY, {**of, "asked": query})
+        if not standing.run_known:
+            sequence = runs[-1].sequence + 1 if runs else 1
+            row = {"application": application, "run": run, "registered": self._now()}
+            connection.execute(sql.REGISTER_RUN, {**row, "sequence": sequence})
+        return standing
+
+    def decide(
+        self,
+        transaction: TransactionId,
+        wanted: Decision,
+        receipts: Sequence[Receipt] = (),
+    ) -> TransactionRecord | None:
+        """Decide, once; its return is the commit point. See `DecisionLog.decide`."""
+        with self._database.deciding(transaction) as connection:
+            record = records.locked(connection, transaction)
+            if record is None or rules.forgotten(record):
+                return None
+            if record.state is not TransactionState.ACTIVE:
+                return record
+            kept: tuple[Receipt, ...] = ()
+            if wanted is Decision.COMMIT:
+                kept = rules.check_receipts(record, receipts)
+                if _has_rival(connection, transaction):
+                    wanted = Decision.ABORT
+            return self._write_decision(connection, record, wanted, kept)
+
+    def _write_decision(
+        self,
+        connection: sa.Connection,
+        record: TransactionRecord,
+        decision: Decision,
+        receipts: tuple[Receipt, ...],
+    ) -> TransactionRecord:
+        after = rules.decided(record, decision, receipts, self._now())
+        records.decide(connection, after)
+        return after
+
+    def read(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Return the record; None if it was forgotten or never was."""
+        with self._database.reading() as connection:
+            return records.one(connection, transaction)
+
+    def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
+        """List what is not finished, by application, in batch order.
+
+        Cost does not depend on how many finished records the log holds.
+        """
+        which = sql.UNFINISHED if application is None else sql.UNFINISHED_OF
+        with self._database.reading() as connection:
+            return records.load(connection, which, {"of": application})
+
+    def acknowledge(self, transaction: TransactionId, participant: str) -> None:
+        """Record that a participant has obeyed the decision. Idempotent.
+
+        Raises:
+            ContractError: it is not decided, or the participant is not on record.
+        """
+        row = {"one": str(transaction), "by": participant, "at": self._now()}
+        with self._database.relaxed() as connection:
+            if connection.execute(sql.ACKNOWLEDGE, row).rowcount:
+                return
+        if (record := self.read(transaction)) is not None:
+            rules.check_acknowledge(record, participant)
+
+    def postpone(
+        self, transaction: TransactionId, participant: str, error: str, retry_at: float
+    ) -> None:
+        """Record that a try failed, why (a short word), and when the next is due."""
+        row = {"one": str(transaction), "by": participant}
+        with self._database.relaxed() as connection:
+            connection.execute(sql.POSTPONE, {**row, "why": error, "due": retry_at})
+
+    def finish(self, transaction: TransactionId) -> None:
+        """Close it, once every participant has acknowledged (rule 11). Idempotent.
+
+        Raises:
+            ContractError: somebody on record has not acknowledged.
+        """
+        with self._database.relaxed() as connection:
+            record = records.locked(connection, transaction)
+            if record is not None and record.state not in FINAL:
+                records.change(connection, rules.finished(record, self._now()))
+
+    def quarantine(self, transaction: TransactionId, reason: str) -> None:
+        """Stop automatic work on it until a person resolves it. Idempotent."""
+        with self._database.durable() as connection:
+            record = records.locked_known(connection, transaction)
+            if record.state is not TransactionState.QUARANTINED:
+                after = rules.moved(record, TransactionEvent.QUARANTINE)
+                records.change(connection, after, reason=reason)
+
+    def resume(
+        self, transaction: TransactionId, decision: Decision, *, who: str, why: str
+    ) -> None:
+        """Let a quarantined transaction go on, as it was decided. Durable, audited.
+
+        Raises:
+            ContractError: it was decided otherwise, or is not quarantined.
+        """
+        with self._database.durable() as connection:
+            record = records.locked_known(connection, transaction)
+            after = rules.resumed(record, decision)
+            records.change(connection, after)
+            what = f"resume {transaction}"
+            self._audit(connection, what, who, why, record.state, after.state)
+
+    def conclude(
+        self, transaction: TransactionId, outcome: str, *, who: str, why: str
+    ) -> None:
+        """Close a quarantined transaction that cannot be made whole. Durable, audited.
+
+        Args:
+            transaction: which.
+            outcome: `mixed` or `hazard`.
+            who: the person who says so.
+            why: the reason, and what each side holds.
+
+        Raises:
+            ContractError: another outcome, or it is not quarantined.
+        """
+        with self._database.durable() as connection:
+            record = records.locked_known(connection, transaction)
+            records.change(connection, rules.concluded(record, outcome, self._now()))
+            what, after = f"conclude {transaction}", f"concluded {outcome}"
+            self._audit(connection, what, who, why, record.state, after)
+
+    def _audit(
+        self,
+        connection: sa.Connection,
+        what: str,
+        who: str,
+        why: str,
+        before: str | None,
+        after: str,
+    ) -> None:
+        row = {"at": self._now(), "what": what, "who": who, "why": why}
+        row |= {"before": before and str(before), "after": str(after)}
+        connection.execute(sql.ADD_AUDIT, row)
+
+    def forget(self, application: str, *, finished_before: float, limit: int) -> int:
+        """Drop old finished batches and raise the watermark, durably, in one step.
+
+        Where there is nothing to forget, nothing is written. See `DecisionLog.forget`.
+        """
+        asked = {"of": application, "finished_before": finished_before, "slice": limit}
+        with self._database.reading() as connection:
+            if not connection.scalars(sql.FORGETTABLE, asked).all():
+                return 0
+        with self._database.durable() as connection:
+            connection.execute(sql.LOCK_APPLICATION, asked)
+            batches = connection.scalars(sql.FORGETTABLE, asked).all()
+            if not batches:
+                return 0
+            to = {"of": application, "up_to": batches[-1]}
+            connection.execute(sql.RAISE_WATERMARK, to)
+            connection.execute(sql.FORGET_RECEIPTS, to)
+            connection.execute(sql.FORGET_DELIVERIES, to)
+            return connection.execute(sql.FORGET_TRANSACTIONS, to).rowcount
+
+    def initialise(
+        self, application: str, from_batch: int, *, who: str = "tracing-2pc init"
+    ) -> None:
+        """Say where an application starts that already ran without this log. Audited.
+
+        Raises:
+            ConfigurationError: the log knows the application already.
+        """
+        watermark = rules.check_start(application, from_batch)
+        row = {"name": application, "query": None, "watermark": watermark}
+        with self._database.durable() as connection:
+            if not connection.execute(sql.ADD_APPLICATION, row).rowcount:
+                rules.refuse_known(application)
+            what, why = f"init {application}", "it ran before without this log"
+            after = f"from batch {from_batch}"
+            self._audit(connection, what, who, why, None, after)
+
+    def close(self) -> None:
+        """Release connections. Nothing is lost if it is never called."""
+        self._database.close()
+
+
+def _has_rival(connection: sa.Connection, transaction: TransactionId) -> bool:
+    """Say whether a newer or a committed attempt stands against a commit."""
+    of = {"of": transaction.application, "in_batch": transaction.batch}
+    row = {**of, "than_attempt": transaction.attempt}
+    return connection.execute(sql.RIVALS, row).first() is not None

@@ -1,0 +1,327 @@
+"""The rules of the decision log, free of any database: what may begin, what may move.
+
+Every implementation asks here, so that they cannot differ in what they refuse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+from tracing_2pc.errors import (
+    AbortedError,
+    ConfigurationError,
+    ContractError,
+    HeuristicError,
+    IllegalTransitionError,
+)
+from tracing_2pc.model import (
+    Carrier,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+    check_application,
+)
+from tracing_2pc.states import (
+    TRANSACTION_TABLE,
+    Decision,
+    TransactionEvent,
+    TransactionState,
+    Vote,
+    advance,
+)
+
+MAX_HANDLE: Final = 64 * 1024
+"""Bytes of a handle as JSON: it is kept in the log and read by every recovery."""
+
+DECIDE: Final = {
+    Decision.COMMIT: TransactionEvent.DECIDE_COMMIT,
+    Decision.ABORT: TransactionEvent.DECIDE_ABORT,
+}
+RESUME: Final = {
+    Decision.COMMIT: TransactionEvent.RESUME_COMMIT,
+    Decision.ABORT: TransactionEvent.RESUME_ABORT,
+}
+OUTCOMES: Final = ("mixed", "hazard")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """What the log knows of an application when one of its batches wants to begin.
+
+    Args:
+        query: Spark's query id, None if it was never told.
+        watermark: everything up to it is finished and forgotten.
+        quarantined: id and reason of a quarantined transaction.
+        newest_run: the run that registered last.
+        run_known: the run that asks has registered before.
+        committed: the newest batch that is decided commit.
+    """
+
+    query: str | None = None
+    watermark: int | None = None
+    quarantined: tuple[str, str] | None = None
+    newest_run: str | None = None
+    run_known: bool = False
+    committed: int | None = None
+
+
+def check_known(application: str, batch: int) -> None:
+    """Admit an application that the log does not know: only from its first batch."""
+    _check_name(application)
+    if batch != 0:
+        raise ConfigurationError(
+            f"this log does not know application {application!r}, and this is batch "
+            f"{batch}. If the log is the wrong one, point `log` at the right one. If "
+            "the query already ran without tracing_2pc: `tracing-2pc init "
+            f"--application {application} --from-batch {batch}`. To reprocess on "
+            "purpose, choose a new application name."
+        )
+
+
+def check_start(application: str, from_batch: int) -> int | None:
+    """Return the watermark of an application that starts at a batch."""
+    _check_name(application)
+    if from_batch < 0:
+        raise ConfigurationError(f"from batch {from_batch}: batches count from 0")
+    return from_batch - 1 if from_batch else None
+
+
+def refuse_known(application: str) -> NoReturn:
+    """Refuse to start an application that the log knows."""
+    raise ConfigurationError(
+        f"this log knows application {application!r} already: where it goes on is in "
+        "the log. To reprocess on purpose, choose a new application name."
+    )
+
+
+def _check_name(application: str) -> None:
+    try:
+        check_application(application)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def check_begin(
+    standing: Standing, application: str, batch: int, run: str, query: str | None
+) -> None:
+    """Admit a batch of a known application, or say what to do.
+
+    Raises:
+        ConfigurationError: this checkpoint and this log do not belong together.
+        HeuristicError: a transaction of the application is quarantined.
+        AbortedError: a newer run has registered.
+    """
+    if query and standing.query and query != standing.query:
+        raise ConfigurationError(
+            f"application {application!r} belongs to query {standing.query}, this is "
+            f"query {query}, from another checkpoint: restore the checkpoint, or "
+            "choose a new application name"
+        )
+    if standing.quarantined:
+        transaction, reason = standing.quarantined
+        raise HeuristicError(
+            f"{transaction} is quarantined: {reason}. A person must look: "
+            f"`tracing-2pc resolve {transaction}`",
+            transaction_id=transaction,
+        )
+    if standing.run_known and standing.newest_run != run:
+        raise AbortedError(
+            f"run {run} of application {application!r} was superseded by run "
+            f"{standing.newest_run}: stop this query"
+        )
+    _check_age(standing, application, batch)
+
+
+def _check_age(standing: Standing, application: str, batch: int) -> None:
+    if standing.watermark is not None and batch <= standing.watermark:
+        passed = f"everything up to batch {standing.watermark} is finished"
+    elif standing.committed is not None and batch < standing.committed:
+        passed = f"batch {standing.committed} is decided commit"
+    else:
+        return
+    raise ConfigurationError(
+        f"application {application!r} wants batch {batch}, but {passed}: this "
+        "checkpoint is older than the log, or this driver slept too long. Restore the "
+        "newer checkpoint, or choose a new application name."
+    )
+
+
+def check_participants(participants: Sequence[str]) -> tuple[str, ...]:
+    """Return the names, each of them once."""
+    if len(set(participants)) != len(participants):
+        raise ConfigurationError(f"a participant is named twice: {participants}")
+    return tuple(participants)
+
+
+def opened(
+    identity: TransactionId,
+    run: str,
+    participants: tuple[str, ...],
+    carrier: Carrier,
+    *,
+    now: float,
+    watermark: int | None,
+) -> TransactionRecord:
+    """Return the record of an attempt that begins."""
+    return TransactionRecord(
+        id=identity,
+        run=run,
+        state=TransactionState.ACTIVE,
+        decision=None,
+        participants=participants,
+        acknowledged=frozenset(),
+        carrier=dict(carrier),
+        started=now,
+        watermark=watermark,
+    )
+
+
+def forgotten(record: TransactionRecord) -> bool:
+    """Say whether the watermark has passed it: then nothing can be decided."""
+    return record.watermark is not None and record.id.batch <= record.watermark
+
+
+def unknown(transaction: TransactionId) -> ContractError:
+    """Make the error for a transaction that must be on record and is not."""
+    return ContractError(
+        f"{transaction}: the log has no record of it", transaction_id=str(transaction)
+    )
+
+
+def moved(
+    record: TransactionRecord, event: TransactionEvent, **changes: Any
+) -> TransactionRecord:
+    """Return the record after an event, with further changes.
+
+    Raises:
+        IllegalTransitionError: its state does not know the event.
+    """
+    try:
+        state = advance(TRANSACTION_TABLE, record.state, event)
+    except KeyError:
+        raise IllegalTransitionError(
+            f"{record.id} is {record.state}: it cannot {event}",
+            transaction_id=str(record.id),
+        ) from None
+    return dataclasses.replace(record, state=state, **changes)
+
+
+def decided(
+    record: TransactionRecord,
+    decision: Decision,
+    receipts: tuple[Receipt, ...],
+    now: float,
+) -> TransactionRecord:
+    """Return the record with its decision; the receipts only where it is commit."""
+    kept = receipts if decision is Decision.COMMIT else ()
+    event = DECIDE[decision]
+    return moved(record, event, decision=decision, decided=now, receipts=kept)
+
+
+def finished(record: TransactionRecord, now: float) -> TransactionRecord:
+    """Return the record closed, once everybody has acknowledged (rule 11)."""
+    closed = moved(record, TransactionEvent.FINISH, finished=now)
+    if record.pending:
+        raise ContractError(
+            f"{record.id} cannot finish: {', '.join(record.pending)} has not "
+            "acknowledged",
+            transaction_id=str(record.id),
+        )
+    return closed
+
+
+def resumed(record: TransactionRecord, decision: Decision) -> TransactionRecord:
+    """Return a quarantined record back under way: only as it was decided."""
+    after = moved(record, RESUME[decision])
+    if record.decision is not decision:
+        raise ContractError(
+            f"{record.id} is decided {record.decision}: it cannot {decision}",
+            transaction_id=str(record.id),
+        )
+    return after
+
+
+def concluded(record: TransactionRecord, outcome: str, now: float) -> TransactionRecord:
+    """Return a quarantined record closed by a person, as it cannot be made whole."""
+    if outcome not in OUTCOMES:
+        raise ContractError(f"outcome {outcome!r}: expected {' or '.join(OUTCOMES)}")
+    return moved(record, TransactionEvent.CONCLUDE, finished=now)
+
+
+def check_acknowledge(record: TransactionRecord, participant: str) -> None:
+    """Refuse the acknowledgement of something that nobody was told."""
+    if record.state is TransactionState.ACTIVE:
+        what = "there is no decision to acknowledge"
+    elif participant not in record.participants:
+        what = f"{participant} is not on record"
+    else:
+        return
+    raise ContractError(
+        f"{record.id}: {what}", transaction_id=str(record.id), participant=participant
+    )
+
+
+def check_receipts(
+    record: TransactionRecord, receipts: Sequence[Receipt]
+) -> tuple[Receipt, ...]:
+    """Return the receipts that a commit of this record keeps, as JSON keeps them.
+
+    One without votes and rows says nothing and is left out.
+
+    Raises:
+        ContractError: a vote is missing, to abort, or not from somebody on record;
+            one partition twice for one participant; a handle that cannot be kept.
+    """
+    seen: set[tuple[str, int]] = set()
+    for receipt in receipts:
+        if receipt.rows and not receipt.votes:
+            _refuse(record, receipt, f"{receipt.rows} rows, and nobody voted for them")
+        for participant, vote in receipt.votes.items():
+            _check_vote(record, receipt, participant, vote)
+            if (key := (participant, receipt.branch.partition)) in seen:
+                # Twins of one task: committing both would write its rows twice.
+                _refuse(record, receipt, "its partition has two receipts", participant)
+            seen.add(key)
+    return tuple(_kept(record, receipt) for receipt in receipts if receipt.votes)
+
+
+def _check_vote(
+    record: TransactionRecord, receipt: Receipt, participant: str, vote: Vote
+) -> None:
+    if participant not in record.participants:
+        _refuse(record, receipt, f"{participant} is not on record", participant)
+    if vote not in (Vote.COMMIT, Vote.READ_ONLY):
+        _refuse(record, receipt, f"{participant} voted {vote}", participant)
+
+
+def _kept(record: TransactionRecord, receipt: Receipt) -> Receipt:
+    try:
+        text = canonical(receipt.handle)
+    except (TypeError, ValueError):
+        _refuse(record, receipt, "its handle is not plain JSON")
+    if (size := len(text.encode())) > MAX_HANDLE:
+        _refuse(record, receipt, f"its handle is {size} bytes, at most {MAX_HANDLE}")
+    return dataclasses.replace(
+        receipt, votes=dict(receipt.votes), handle=json.loads(text)
+    )
+
+
+def _refuse(
+    record: TransactionRecord,
+    receipt: Receipt,
+    what: str,
+    participant: str | None = None,
+) -> NoReturn:
+    raise ContractError(
+        f"{record.id} cannot commit, receipt of branch {receipt.branch}: {what}",
+        transaction_id=str(record.id),
+        participant=participant,
+    )
+
+
+def canonical(value: Any) -> str:
+    """Write JSON in its one spelling: sorted, ASCII, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,147 @@
+"""The tables of the decision log: one schema for SQLite and PostgreSQL, versioned."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.errors import ConfigurationError
+
+VERSION: Final = 1
+_CREATING: Final = 0x7470635F  # "tpc_": one creator at a time, by advisory lock
+
+metadata: Final = sa.MetaData()
+
+version: Final = sa.Table(
+    "tpc_version", metadata, sa.Column("version", sa.Integer, primary_key=True)
+)
+
+application: Final = sa.Table(
+    "tpc_application",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("query", sa.Text),
+    sa.Column("watermark", sa.BigInteger),
+    sa.Column("lease_holder", sa.Text),
+    sa.Column("lease_until", sa.Double),
+)
+
+run: Final = sa.Table(
+    "tpc_run",
+    metadata,
+    sa.Column("application", sa.Text, primary_key=True),
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("registered", sa.Double, nullable=False),
+    sa.UniqueConstraint("application", "sequence"),
+)
+
+transaction: Final = sa.Table(
+    "tpc_transaction",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("application", sa.Text, nullable=False),
+    sa.Column("batch", sa.BigInteger, nullable=False),
+    sa.Column("attempt", sa.BigInteger, nullable=False),
+    sa.Column("run", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("decision", sa.Text),
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("decided", sa.Double),
+    sa.Column("finished", sa.Double),
+    sa.Column("carrier", sa.Text, nullable=False),
+    sa.Column("rows", sa.BigInteger),
+    sa.Column("reason", sa.Text),
+    sa.Column("checksum", sa.Text, nullable=False),
+    sa.UniqueConstraint("application", "batch", "attempt"),
+)
+
+delivery: Final = sa.Table(
+    "tpc_delivery",
+    metadata,
+    sa.Column("transaction", sa.Text, primary_key=True),
+    sa.Column("participant", sa.Text, primary_key=True),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("acknowledged", sa.Double),
+    sa.Column("retries", sa.BigInteger, nullable=False),
+    sa.Column("retry_at", sa.Double),
+    sa.Column("error", sa.Text),
+)
+
+receipt: Final = sa.Table(
+    "tpc_receipt",
+    metadata,
+    sa.Column("transaction", sa.Text, primary_key=True),
+    sa.Column("participant", sa.Text, primary_key=True),
+    sa.Column("branch", sa.Text, primary_key=True),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("vote", sa.Text, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("handle", sa.Text, nullable=False),
+)
+
+audit: Final = sa.Table(
+    "tpc_audit",
+    metadata,
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("who", sa.Text, nullable=False),
+    sa.Column("what", sa.Text, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("before", sa.Text),
+    sa.Column("after", sa.Text),
+)
+
+_COMMITTED = transaction.c.decision == sa.literal_column("'commit'")
+# A batch commits at most once (rule 18), whatever the code above does.
+sa.Index(
+    "tpc_one_commit",
+    transaction.c.application,
+    transaction.c.batch,
+    unique=True,
+    sqlite_where=_COMMITTED,
+    postgresql_where=_COMMITTED,
+)
+# What is open is found in time that does not grow with what is finished.
+sa.Index(
+    "tpc_unfinished",
+    transaction.c.application,
+    transaction.c.batch,
+    transaction.c.attempt,
+    sqlite_where=transaction.c.finished.is_(None),
+    postgresql_where=transaction.c.finished.is_(None),
+)
+
+
+def ensure(reading: sa.Engine, durable: sa.Engine) -> None:
+    """Create what is missing. Idempotent, and safe when two processes do it at once.
+
+    Where the schema is there already, nothing is written and no lock is taken.
+
+    Raises:
+        ConfigurationError: a newer release made this log.
+    """
+    with reading.connect() as connection:
+        if _known(connection):
+            return
+    with durable.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
+        if not _known(connection):
+            metadata.create_all(connection)
+            connection.execute(version.insert().values(version=VERSION))
+        connection.commit()
+
+
+def _known(connection: sa.Connection) -> bool:
+    if not sa.inspect(connection).has_table(version.name):
+        return False
+    found = connection.scalar(sa.select(sa.func.max(version.c.version)))
+    if found is not None and found > VERSION:
+        raise ConfigurationError(
+            f"the decision log has schema version {found}, this release of "
+            f"tracing_2pc knows {VERSION}: upgrade tracing_2pc, or point `log` at "
+            "another database"
+        )
+    return found is not None

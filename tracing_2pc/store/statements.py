@@ -1,0 +1,198 @@
+"""All SQL of the coordinator, each statement with a name and what it is for.
+
+What is open is found by `finished IS NULL`, spelled as the partial index spells it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.store.schema import (
+    application,
+    audit,
+    delivery,
+    receipt,
+    run,
+    transaction,
+)
+
+_OF: Final = transaction.c.application == sa.bindparam("of")
+_BATCH: Final = transaction.c.batch == sa.bindparam("in_batch")
+_OPEN: Final = transaction.c.finished.is_(None)
+_COMMIT: Final = transaction.c.decision == str(Decision.COMMIT)
+
+LOCK_APPLICATION: Final = (
+    sa.select(application.c.query, application.c.watermark)
+    .where(application.c.name == sa.bindparam("of"))
+    .with_for_update()
+)
+"""First in every write: `begin`, `decide` and `forget` of one application queue up
+here. SQLite has them queued already (BEGIN IMMEDIATE)."""
+
+ADD_APPLICATION: Final = sa.text(
+    "INSERT INTO tpc_application (name, query, watermark)"
+    " VALUES (:name, :query, :watermark) ON CONFLICT DO NOTHING"
+)
+"""Two first drivers at once: one of them inserts, the other waits and does nothing."""
+
+BIND_QUERY: Final = (
+    application.update()
+    .where(application.c.name == sa.bindparam("of"), application.c.query.is_(None))
+    .values(query=sa.bindparam("asked"))
+)
+
+RUNS: Final = (
+    sa.select(run.c.run, run.c.sequence)
+    .where(
+        run.c.application == sa.bindparam("of"),
+        sa.or_(
+            run.c.run == sa.bindparam("asking"),
+            run.c.sequence
+            == sa.select(sa.func.max(run.c.sequence))
+            .where(run.c.application == sa.bindparam("of"))
+            .scalar_subquery(),
+        ),
+    )
+    .order_by(run.c.sequence)
+)
+"""The newest run, last, and before it the one that asks, if it is another."""
+
+REGISTER_RUN: Final = run.insert()
+
+QUARANTINED: Final = (
+    sa.select(transaction.c.id, transaction.c.reason)
+    .where(_OF, _OPEN, transaction.c.state == str(TransactionState.QUARANTINED))
+    .order_by(transaction.c.batch, transaction.c.attempt)
+    .limit(1)
+)
+
+NEWEST_COMMITTED: Final = (
+    sa.select(transaction.c.batch)
+    .where(_OF, _COMMIT)
+    .order_by(transaction.c.batch.desc())
+    .limit(1)
+)
+
+NEWEST_ATTEMPT: Final = sa.select(sa.func.max(transaction.c.attempt)).where(_OF, _BATCH)
+
+RIVALS: Final = (
+    sa.select(transaction.c.id)
+    .where(
+        _OF,
+        _BATCH,
+        sa.or_(transaction.c.attempt > sa.bindparam("than_attempt"), _COMMIT),
+    )
+    .limit(1)
+)
+"""A newer attempt of the batch, or a committed one (rules 14 and 18)."""
+
+# What `load` may be asked for.
+ONE: Final = transaction.c.id == sa.bindparam("one")
+COMMITTED: Final = sa.and_(_OF, _BATCH, _COMMIT)
+UNFINISHED: Final = _OPEN
+UNFINISHED_OF: Final = sa.and_(_OPEN, _OF)
+ACTIVE_OF: Final = sa.and_(
+    _OPEN, _OF, transaction.c.state == str(TransactionState.ACTIVE)
+)
+
+
+def load_transactions(which: sa.ColumnElement[bool]) -> sa.Select[tuple[object, ...]]:
+    """Transactions with the watermark of their application, in batch order."""
+    joined = transaction.outerjoin(
+        application, application.c.name == transaction.c.application
+    )
+    return (
+        sa.select(transaction, application.c.watermark)
+        .select_from(joined)
+        .where(which)
+        .order_by(transaction.c.application, transaction.c.batch, transaction.c.attempt)
+    )
+
+
+def load_parts(
+    part: sa.Table, which: sa.ColumnElement[bool]
+) -> sa.Select[tuple[object, ...]]:
+    """Deliveries or receipts of the same transactions, by position."""
+    return (
+        sa.select(part)
+        .where(part.c.transaction.in_(sa.select(transaction.c.id).where(which)))
+        .order_by(part.c.transaction, part.c.position)
+    )
+
+
+ADD_TRANSACTION: Final = transaction.insert()
+ADD_DELIVERIES: Final = delivery.insert()
+ADD_RECEIPTS: Final = receipt.insert()
+ADD_AUDIT: Final = audit.insert()
+
+CHANGE: Final = transaction.update().where(transaction.c.id == sa.bindparam("one"))
+
+ACKNOWLEDGE: Final = (
+    delivery.update()
+    .where(
+        delivery.c.transaction == sa.bindparam("one"),
+        delivery.c.participant == sa.bindparam("by"),
+        delivery.c.acknowledged.is_(None),
+        sa.exists().where(
+            transaction.c.id == sa.bindparam("one"), transaction.c.decided.is_not(None)
+        ),
+    )
+    .values(acknowledged=sa.bindparam("at"), error=None, retry_at=None)
+)
+
+POSTPONE: Final = (
+    delivery.update()
+    .where(
+        delivery.c.transaction == sa.bindparam("one"),
+        delivery.c.participant == sa.bindparam("by"),
+        delivery.c.acknowledged.is_(None),
+    )
+    .values(
+        retries=delivery.c.retries + 1,
+        error=sa.bindparam("why"),
+        retry_at=sa.bindparam("due"),
+    )
+)
+
+_NEWEST_BEGUN: Final = sa.select(sa.func.max(transaction.c.batch)).where(_OF)
+_FIRST_TO_STAY: Final = (
+    sa.select(transaction.c.batch)
+    .where(
+        _OF, sa.or_(_OPEN, transaction.c.finished >= sa.bindparam("finished_before"))
+    )
+    .order_by(transaction.c.batch)
+    .limit(1)
+)
+FORGETTABLE: Final = (
+    sa.select(transaction.c.batch)
+    .distinct()
+    .where(
+        _OF,
+        transaction.c.batch < _NEWEST_BEGUN.scalar_subquery(),
+        transaction.c.batch
+        < sa.func.coalesce(
+            _FIRST_TO_STAY.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery()
+        ),
+    )
+    .order_by(transaction.c.batch)
+    .limit(sa.bindparam("slice"))
+)
+"""Batches below the newest begun (rule 17) and below whatever must stay."""
+
+_FORGOTTEN: Final = sa.and_(_OF, transaction.c.batch <= sa.bindparam("up_to"))
+_FORGOTTEN_IDS: Final = sa.select(transaction.c.id).where(_FORGOTTEN)
+FORGET_RECEIPTS: Final = receipt.delete().where(
+    receipt.c.transaction.in_(_FORGOTTEN_IDS)
+)
+FORGET_DELIVERIES: Final = delivery.delete().where(
+    delivery.c.transaction.in_(_FORGOTTEN_IDS)
+)
+FORGET_TRANSACTIONS: Final = transaction.delete().where(_FORGOTTEN)
+RAISE_WATERMARK: Final = (
+    application.update()
+    .where(application.c.name == sa.bindparam("of"))
+    .values(watermark=sa.bindparam("up_to"))
+)
