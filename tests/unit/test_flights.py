@@ -107,7 +107,16 @@ def test_a_stream_sees_whole_files_oldest_day_first(tmp_path):
 def test_spark_gives_what_the_oracle_expects():
     """The job's two frames of one day are the oracle's, with Spark's own types."""
     sql = pytest.importorskip("pyspark.sql")
-    spark = sql.SparkSession.builder.master("local[1]").getOrCreate()
+    running = sql.SparkSession.getActiveSession()
+    spark = running or sql.SparkSession.builder.master("local[1]").getOrCreate()
+    try:
+        _compare_one_day(spark)
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def _compare_one_day(spark):
     path = str(flights.file_of(1))
     day = spark.read.csv(path, schema=flights.SCHEMA, header=True)
     source = expected.read_day("2013-01-01")

@@ -172,6 +172,21 @@ def test_a_ledger_that_was_never_written_is_lost(world):
     assert world.faults() == (groups, 0, 0, 2)
 
 
+def test_postgresql_types_are_read_as_the_same_rows(postgres_database):
+    """Dates and numerics compare equal to the source's text and whole numbers."""
+    import psycopg
+
+    assert found.ledger_rows(postgres_database) == []
+    with psycopg.connect(postgres_database) as connection:
+        connection.execute(
+            "CREATE VIEW flights_daily AS SELECT DATE '2013-01-01' AS day, "
+            "'EWR' AS origin, 'UA' AS carrier, 3 AS flights, 1::bigint AS cancelled, "
+            "-7::numeric AS dep_delay_sum, 0 AS arr_delay_sum"
+        )
+    url = postgres_database.replace("postgresql:", "postgresql+psycopg:")
+    assert found.ledger_rows(url) == [(("2013-01-01", "EWR", "UA"), (3, 1, -7, 0))]
+
+
 def test_it_waits_for_the_outbox(world):
     """What the partner gets a little later is not lost."""
     flight = next(iter(world.notices))

@@ -1,0 +1,32 @@
+"""The notifier: tells a partner of flights through its HTTP API, by way of an outbox.
+
+`NOTIFIER_DATABASE=sqlite:///notifier.db PARTNER_URL=http://127.0.0.1:8083/notifications
+TPC_TOKENS_FILE=tokens python -m participants.notifier`
+
+"Committed" means that the partner will be told: durably accepted for sending.
+"""
+
+from __future__ import annotations
+
+import os
+
+from flask import Flask
+
+from tracing_2pc.participant import Outbox, participant_blueprint
+
+
+def create_app() -> Flask:
+    """Make the application; `PARTNER_URL` takes one POST per record."""
+    app = Flask(__name__)
+    outbox = Outbox(os.environ["NOTIFIER_DATABASE"], partner=os.environ["PARTNER_URL"])
+    app.register_blueprint(participant_blueprint(outbox))
+    app.extensions["resource"] = outbox
+    return app
+
+
+if __name__ == "__main__":
+    from .serve import serve
+
+    serve(
+        "notifier", 8082, needs=("NOTIFIER_DATABASE", "PARTNER_URL", "TPC_TOKENS_FILE")
+    )
