@@ -1,0 +1,692 @@
+"""What every decision log promises: SQLite, PostgreSQL and the double for tests."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tracing_2pc.errors import (
+    AbortedError,
+    ConfigurationError,
+    ContractError,
+    HeuristicError,
+    IllegalTransitionError,
+)
+from tracing_2pc.interfaces import DecisionLog
+from tracing_2pc.model import (
+    Begun,
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import InMemoryDecisionLog
+
+PARTICIPANTS = ("ledger", "notifier")
+ABORT, COMMIT = Decision.ABORT, Decision.COMMIT
+NOW = 1_700_000_000.0
+LATER = NOW + 1
+
+
+class Log(DecisionLog, Protocol):
+    """A decision log with what a person may do to it."""
+
+    def resume(
+        self, transaction: TransactionId, decision: Decision, *, who: str, why: str
+    ) -> None: ...
+
+    def conclude(
+        self, transaction: TransactionId, outcome: str, *, who: str, why: str
+    ) -> None: ...
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
+    """An empty log whose clock stands still."""
+    if request.param == "memory":
+        yield InMemoryDecisionLog(now=lambda: NOW)
+        return
+    url = f"sqlite:///{tmp_path}/log/decisions.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_database")
+    opened = open_log(url, now=lambda: NOW)
+    yield opened
+    opened.close()
+
+
+def begin(log: DecisionLog, batch: int = 0, **other: Any) -> Begun:
+    arguments = {
+        "run": "run-1",
+        "query": "query-1",
+        "participants": PARTICIPANTS,
+        "carrier": {"traceparent": "00-aa-bb-01"},
+        **other,
+    }
+    return log.begin(arguments.pop("application", "orders"), batch, **arguments)
+
+
+def receipt(partition: int = 0, task: int = 7, **other: Any) -> Receipt:
+    votes = {"ledger": Vote.COMMIT, "notifier": Vote.READ_ONLY}
+    arguments = {"rows": 3, "digest": "sha-256=:x:", "votes": votes, **other}
+    return Receipt(BranchId(partition, task), **arguments)
+
+
+def commit(log: DecisionLog, batch: int = 0, **other: Any) -> TransactionRecord:
+    begun = begin(log, batch, **other)
+    decided = log.decide(begun.record.id, COMMIT, [receipt()])
+    assert decided is not None
+    assert decided.decision is COMMIT
+    return decided
+
+
+def finish(log: DecisionLog, record: TransactionRecord) -> TransactionRecord:
+    for participant in record.participants:
+        log.acknowledge(record.id, participant)
+    log.finish(record.id)
+    found = log.read(record.id)
+    assert found is not None
+    return found
+
+
+def forget(log: DecisionLog, application: str = "orders", **other: Any) -> int:
+    arguments = {"finished_before": LATER, "limit": 100, **other}
+    return log.forget(application, **arguments)
+
+
+def quarantined(log: DecisionLog, batch: int = 0) -> TransactionRecord:
+    record = commit(log, batch)
+    log.quarantine(record.id, "ledger lost it")
+    return record
+
+
+def states(log: DecisionLog) -> dict[str, str]:
+    return {str(r.id): str(r.state) for r in log.unfinished()}
+
+
+# --- begin ---------------------------------------------------------------------------
+
+
+def test_participants_are_on_record_first(log: Log) -> None:
+    """What `begin` returns can be read at once: id, run, participants, carrier."""
+    begun = begin(log)
+    record = begun.record
+    assert log.read(record.id) == record
+    assert (str(record.id), record.run) == ("orders.0.1", "run-1")
+    assert record.state is TransactionState.ACTIVE
+    assert record.pending == record.participants == PARTICIPANTS
+    assert (record.carrier, record.started) == ({"traceparent": "00-aa-bb-01"}, NOW)
+    assert (begun.replay, begun.superseded, record.watermark) == (False, (), None)
+
+
+def test_participants_keep_their_order(log: Log) -> None:
+    """They are returned in the order they were given, not sorted."""
+    record = begin(log, participants=("z", "a", "m")).record
+    found = log.read(record.id)
+    assert found is not None
+    assert found.participants == ("z", "a", "m")
+
+
+def test_a_participant_is_named_once(log: Log) -> None:
+    """The same name twice is a fault of the settings."""
+    with pytest.raises(ConfigurationError, match="named twice"):
+        begin(log, participants=("ledger", "ledger"))
+
+
+def test_an_unknown_application_starts_at_batch_0(log: Log) -> None:
+    """Anything else is refused, with the three things that one may do about it."""
+    with pytest.raises(ConfigurationError) as refused:
+        begin(log, 5)
+    text = str(refused.value)
+    assert "does not know application 'orders', and this is batch 5" in text
+    assert "point `log` at the right one" in text
+    assert "`tracing-2pc init --application orders --from-batch 5`" in text
+    assert "choose a new application name" in text
+    assert log.unfinished() == []
+    begin(log, 0)  # the refusal left nothing behind
+
+
+def test_an_application_needs_a_proper_name(log: Log) -> None:
+    """A name that cannot stand in an id is refused before anything is stored."""
+    with pytest.raises(ConfigurationError, match="lower-case"):
+        begin(log, application="Orders!")
+    with pytest.raises(ConfigurationError, match="lower-case"):
+        log.initialise("Orders!", 1)
+
+
+def test_init_says_where_an_application_starts(log: Log) -> None:
+    """A query that ran before without us begins at its batch, not below it."""
+    log.initialise("orders", 5)
+    with pytest.raises(ConfigurationError, match="everything up to batch 4"):
+        begin(log, 4)
+    record = begin(log, 5).record
+    assert (str(record.id), record.watermark) == ("orders.5.1", 4)
+
+
+def test_init_from_batch_0_sets_no_watermark(log: Log) -> None:
+    """Nothing lies below batch 0."""
+    log.initialise("orders", 0)
+    assert begin(log, 0).record.watermark is None
+
+
+def test_init_is_for_unknown_applications(log: Log) -> None:
+    """It never moves an application that the log knows; nor to a negative batch."""
+    begin(log, 0)
+    with pytest.raises(ConfigurationError, match="knows application 'orders' already"):
+        log.initialise("orders", 5)
+    with pytest.raises(ConfigurationError, match="from 0"):
+        log.initialise("other", -1)
+
+
+def test_another_query_is_another_checkpoint(log: Log) -> None:
+    """The checkpoint was lost or swapped: refused, and the first query still may."""
+    commit(log, 0)
+    with pytest.raises(ConfigurationError, match=r"query query-2.*new application"):
+        begin(log, 1, run="run-2", query="query-2")
+    assert begin(log, 1).record.id.batch == 1
+
+
+def test_a_query_is_bound_when_it_is_first_told(log: Log) -> None:
+    """A log that was never told a query accepts one, and from then on only that."""
+    begin(log, 0, query=None)
+    begin(log, 0)
+    begin(log, 0, query=None)
+    with pytest.raises(ConfigurationError, match="query query-2"):
+        begin(log, 0, query="query-2")
+
+
+def test_a_quarantined_transaction_stops_its_application(log: Log) -> None:
+    """Only its own: the error names it, the reason, and the command."""
+    record = quarantined(log)
+    begin(log, 0, application="other")
+    with pytest.raises(HeuristicError) as refused:
+        begin(log, 1)
+    assert refused.value.transaction_id == str(record.id)
+    assert "ledger lost it" in str(refused.value)
+    assert "`tracing-2pc resolve orders.0.1`" in str(refused.value)
+
+
+def test_the_newest_run_wins_for_ever(log: Log) -> None:
+    """A superseded run is refused, changes nothing, and never comes back."""
+    begin(log, 0, run="old")
+    begin(log, 0, run="new")
+    before = log.unfinished()
+    for _ in range(2):
+        with pytest.raises(AbortedError, match="superseded by run new"):
+            begin(log, 0, run="old")
+    assert log.unfinished() == before
+    begin(log, 0, run="new")
+
+
+def test_a_batch_below_a_committed_one_is_refused(log: Log) -> None:
+    """The checkpoint is older than the log; the refused run is not registered."""
+    commit(log, 0)
+    commit(log, 1)
+    with pytest.raises(ConfigurationError, match="batch 1 is decided commit"):
+        begin(log, 0, run="run-2")
+    assert begin(log, 2, run="run-1").record.run == "run-1"
+
+
+def test_a_batch_at_the_watermark_is_refused(log: Log) -> None:
+    """What was forgotten must not be written again (the guard behind rule 17)."""
+    finish(log, commit(log, 0))
+    begin(log, 1)
+    assert forget(log) == 1
+    with pytest.raises(ConfigurationError, match="everything up to batch 0"):
+        begin(log, 0)
+
+
+def test_a_committed_batch_is_a_replay(log: Log) -> None:
+    """Its record comes back, whoever asks; nothing is opened."""
+    record = commit(log, 0)
+    begun = begin(log, 0, run="run-2")
+    assert begun == Begun(record, replay=True)
+    finish(log, record)
+    assert begin(log, 0, run="run-3").replay
+    assert log.unfinished() == []
+
+
+def test_a_run_joins_its_own_attempt(log: Log) -> None:
+    """To begin again without a decision is the same attempt, for the same run only."""
+    first = begin(log, 0).record
+    assert begin(log, 0) == Begun(first, replay=False)
+    assert begin(log, 0, run="run-2").record.id.attempt == 2
+
+
+def test_begin_aborts_every_undecided_attempt(log: Log) -> None:
+    """Of this application, whatever their batch; other applications keep theirs."""
+    commit(log, 0)
+    old = begin(log, 1).record
+    other = begin(log, 0, application="other").record
+    begun = begin(log, 2, run="run-2")
+    (superseded,) = begun.superseded
+    assert (superseded.id, superseded.decision, superseded.decided) == (
+        old.id,
+        ABORT,
+        NOW,
+    )
+    assert log.read(old.id) == superseded
+    assert log.read(other.id) == other
+
+
+def test_an_attempt_is_never_numbered_twice(log: Log) -> None:
+    """Each try has its own id, also after aborts that are finished (rule 3)."""
+    ids = []
+    for run in ("a", "b", "c"):
+        record = begin(log, 0, run=run).record
+        ids.append(str(record.id))
+        log.decide(record.id, ABORT)
+        finish(log, record)
+    assert ids == ["orders.0.1", "orders.0.2", "orders.0.3"]
+
+
+# --- decide --------------------------------------------------------------------------
+
+
+def test_a_decision_is_read_back_whole(log: Log) -> None:
+    """State, time, receipts, votes and handles are what was decided."""
+    wanted = [
+        receipt(0, handle={"path": "a/b", "parts": [1, 2.5, None]}),
+        receipt(1, votes={"notifier": Vote.COMMIT}),
+        receipt(1, votes={"ledger": Vote.COMMIT}, rows=9),
+    ]
+    decided = log.decide(begin(log).record.id, COMMIT, wanted)
+    assert decided is not None
+    assert (decided.state, decided.decided) == (TransactionState.COMMITTING, NOW)
+    assert decided.receipts == tuple(wanted)
+    assert [r.rows for r in decided.chosen("ledger")] == [3, 9]
+    assert log.read(decided.id) == decided
+
+
+def test_a_commit_without_branches_is_a_commit(log: Log) -> None:
+    """An empty micro-batch has no receipts, and is decided like any other."""
+    decided = log.decide(begin(log).record.id, COMMIT, [])
+    assert decided is not None
+    assert (decided.decision, decided.receipts) == (COMMIT, ())
+
+
+def test_a_receipt_that_says_nothing_is_left_out(log: Log) -> None:
+    """A partition without rows and votes needs no record."""
+    nothing = receipt(1, rows=0, votes={})
+    decided = log.decide(begin(log).record.id, COMMIT, [receipt(0), nothing])
+    assert decided is not None
+    assert decided.receipts == (receipt(0),)
+
+
+@pytest.mark.parametrize(("first", "second"), [(COMMIT, ABORT), (ABORT, COMMIT)])
+def test_a_decision_is_written_once(
+    log: Log, first: Decision, second: Decision
+) -> None:
+    """Whoever asks later is told what stands, in whatever state, and must obey."""
+    record = begin(log).record
+    stands = log.decide(record.id, first, [receipt()])
+    assert log.decide(record.id, second, [receipt(5)]) == stands
+    assert log.decide(record.id, first, [receipt()]) == stands
+    done = finish(log, record)
+    assert log.decide(record.id, second) == done
+    assert done.decision is first
+
+
+def test_without_a_record_nothing_is_decided(log: Log) -> None:
+    """An attempt, batch or application that never began: None, which means abort."""
+    record = begin(log).record
+    for other in ("orders.0.2", "orders.1.1", "other.0.1"):
+        assert log.decide(TransactionId.parse(other), COMMIT) is None
+    assert states(log) == {str(record.id): "active"}
+
+
+def test_below_the_watermark_nothing_is_decided(log: Log) -> None:
+    """A driver that slept past its own batch is told None, which means abort."""
+    record = finish(log, commit(log, 0))
+    begin(log, 1)
+    forget(log)
+    assert log.decide(record.id, COMMIT, [receipt()]) is None
+    assert log.read(record.id) is None
+
+
+def test_a_superseded_driver_is_told_abort(log: Log) -> None:
+    """It wants to commit, another began in the meantime: abort stands (rule 14)."""
+    old = begin(log, 0, run="old").record
+    new = begin(log, 0, run="new").record
+    told = log.decide(old.id, COMMIT, [receipt()])
+    assert told is not None
+    assert told.decision is ABORT
+    taken = log.decide(new.id, COMMIT, [receipt()])
+    assert taken is not None
+    assert taken.decision is COMMIT
+
+
+@pytest.mark.parametrize(
+    ("receipts", "why"),
+    [
+        ([receipt(votes={"ledger": Vote.ABORT})], "ledger voted abort"),
+        ([receipt(votes={"stranger": Vote.COMMIT})], "stranger is not on record"),
+        ([receipt(votes={})], "nobody voted"),
+        ([receipt(0, 7), receipt(0, 7)], "two receipts"),
+        ([receipt(0, 7), receipt(0, 8)], "two receipts"),
+        ([receipt(handle="x" * 65_535)], "65537 bytes, at most 65536"),
+        ([receipt(handle=object())], "not plain JSON"),
+        ([receipt(handle=float("nan"))], "not plain JSON"),
+    ],
+    ids=["abort", "stranger", "silence", "again", "twin", "large", "object", "nan"],
+)
+def test_a_commit_needs_every_vote(log: Log, receipts: list[Receipt], why: str) -> None:
+    """A commit that its receipts do not carry is a fault of the code (rule 1)."""
+    record = begin(log).record
+    with pytest.raises(ContractError, match=why) as refused:
+        log.decide(record.id, COMMIT, receipts)
+    assert refused.value.transaction_id == str(record.id)
+    assert log.read(record.id) == record
+    aborted = log.decide(record.id, ABORT, receipts)
+    assert aborted is not None
+    assert (aborted.decision, aborted.receipts) == (ABORT, ())
+
+
+def test_a_handle_of_64_kib_is_kept(log: Log) -> None:
+    """The limit itself is allowed, and comes back as JSON would have it."""
+    large = receipt(0, handle="x" * 65_534)
+    odd = receipt(1, handle={1: (2, 3)})
+    decided = log.decide(begin(log).record.id, COMMIT, [large, odd])
+    assert decided is not None
+    assert [r.handle for r in decided.receipts] == ["x" * 65_534, {"1": [2, 3]}]
+    assert log.read(decided.id) == decided
+
+
+# --- delivery and finish -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("decision", "last"),
+    [(COMMIT, TransactionState.COMMITTED), (ABORT, TransactionState.ABORTED)],
+)
+def test_finished_only_after_every_acknowledgement(
+    log: Log, decision: Decision, last: TransactionState
+) -> None:
+    """One missing participant keeps it open (rule 11), of an abort as of a commit."""
+    record = begin(log).record
+    log.decide(record.id, decision, [receipt()])
+    log.acknowledge(record.id, "ledger")
+    with pytest.raises(ContractError, match="notifier has not acknowledged"):
+        log.finish(record.id)
+    (found,) = log.unfinished()
+    assert found.pending == ("notifier",)
+    assert (finish(log, record).state, log.unfinished()) == (last, [])
+
+
+def test_acknowledge_and_finish_may_be_repeated(log: Log) -> None:
+    """A repeat changes nothing, not even the times; so does one for the forgotten."""
+    done = finish(log, commit(log, 0))
+    assert finish(log, done) == done
+    begin(log, 1)
+    assert forget(log) == 1
+    log.acknowledge(done.id, "ledger")
+    log.finish(done.id)
+    assert log.read(done.id) is None
+
+
+def test_only_decisions_are_acknowledged(log: Log) -> None:
+    """What nobody was told, or somebody not on record, is a fault of the code."""
+    record = begin(log).record
+    with pytest.raises(ContractError, match="no decision"):
+        log.acknowledge(record.id, "ledger")
+    log.decide(record.id, ABORT)
+    with pytest.raises(ContractError, match="stranger is not on record") as refused:
+        log.acknowledge(record.id, "stranger")
+    assert refused.value.participant == "stranger"
+    assert log.read(record.id) == log.unfinished()[0]
+
+
+def test_only_decisions_are_finished(log: Log) -> None:
+    """An active transaction cannot finish, a quarantined one neither."""
+    with pytest.raises(IllegalTransitionError, match="is active: it cannot finish"):
+        log.finish(begin(log).record.id)
+    record = quarantined(log)
+    with pytest.raises(IllegalTransitionError, match="is quarantined"):
+        log.finish(record.id)
+
+
+def test_a_postponed_delivery_is_still_pending(log: Log) -> None:
+    """A failed try changes nothing of the decision; neither does one for nobody."""
+    record = commit(log)
+    log.postpone(record.id, "ledger", "timeout", NOW + 5)
+    log.postpone(TransactionId("orders", 9, 1), "ledger", "timeout", NOW + 5)
+    assert log.unfinished() == [record]
+
+
+def test_unfinished_is_oldest_first(log: Log) -> None:
+    """By application, batch, attempt: commits reach a participant in batch order."""
+    for application in ("b", "a"):
+        for run in ("1", "2"):
+            begin(log, 0, application=application, run=run)
+        commit(log, 0, application=application, run="2")
+        for batch in (1, 2, 10):
+            commit(log, batch, application=application, run="2")
+    found = [str(r.id) for r in log.unfinished()]
+    one = ["0.1", "0.2", "1.1", "2.1", "10.1"]
+    assert found == [f"{a}.{rest}" for a in "ab" for rest in one]
+    assert [str(r.id) for r in log.unfinished("b")] == [f"b.{rest}" for rest in one]
+    assert log.unfinished("c") == []
+
+
+def test_unfinished_lists_what_is_open(log: Log) -> None:
+    """Active, committing, aborting, quarantined; nothing that is closed."""
+    finish(log, commit(log, 0))
+    commit(log, 1)
+    begin(log, 2)
+    begin(log, 2, run="run-2")
+    assert states(log) == {
+        "orders.1.1": "committing",
+        "orders.2.1": "aborting",
+        "orders.2.2": "active",
+    }
+    log.quarantine(TransactionId("orders", 1, 1), "why")
+    assert states(log)["orders.1.1"] == "quarantined"
+
+
+# --- a person ------------------------------------------------------------------------
+
+
+def test_quarantine_may_be_repeated(log: Log) -> None:
+    """The first reason stays."""
+    record = quarantined(log)
+    log.quarantine(record.id, "another reason")
+    with pytest.raises(HeuristicError, match="ledger lost it"):
+        begin(log, 1)
+
+
+def test_only_what_is_under_way_is_quarantined(log: Log) -> None:
+    """Not the active, not the finished, not the unknown."""
+    record = begin(log).record
+    with pytest.raises(IllegalTransitionError):
+        log.quarantine(record.id, "why")
+    log.decide(record.id, ABORT)
+    finish(log, record)
+    with pytest.raises(IllegalTransitionError):
+        log.quarantine(record.id, "why")
+    with pytest.raises(ContractError, match="no record"):
+        log.quarantine(TransactionId("orders", 9, 1), "why")
+
+
+@pytest.mark.parametrize("decision", list(Decision))
+def test_resume_repeats_the_decision(log: Log, decision: Decision) -> None:
+    """A person may only deliver again what stands; then everything goes on."""
+    record = begin(log).record
+    decided = log.decide(record.id, decision, [receipt()])
+    log.quarantine(record.id, "why")
+    other = COMMIT if decision is ABORT else ABORT
+    with pytest.raises(ContractError, match=f"decided {decision}: it cannot {other}"):
+        log.resume(record.id, other, who="ada", why="looked")
+    log.resume(record.id, decision, who="ada", why="looked")
+    assert log.read(record.id) == decided
+    finish(log, record)
+    begin(log, 1)
+
+
+def test_resume_is_for_the_quarantined(log: Log) -> None:
+    """Nothing else is resumed or concluded."""
+    record = commit(log)
+    with pytest.raises(IllegalTransitionError):
+        log.resume(record.id, COMMIT, who="ada", why="looked")
+    with pytest.raises(IllegalTransitionError):
+        log.conclude(record.id, "mixed", who="ada", why="looked")
+
+
+@pytest.mark.parametrize("outcome", ["mixed", "hazard"])
+def test_conclude_lets_the_application_begin_again(log: Log, outcome: str) -> None:
+    """What cannot be made whole is closed by a person; nobody acknowledges it."""
+    record = quarantined(log)
+    log.conclude(record.id, outcome, who="ada", why="notifier never had it")
+    found = log.read(record.id)
+    assert found is not None
+    assert (found.state, found.finished) == (TransactionState.CONCLUDED, NOW)
+    assert begin(log, 1).record.id.batch == 1
+
+
+def test_conclude_knows_two_outcomes(log: Log) -> None:
+    """Committed and aborted are not conclusions: they are delivered."""
+    record = quarantined(log)
+    with pytest.raises(ContractError, match="expected mixed or hazard"):
+        log.conclude(record.id, "committed", who="ada", why="looked")
+
+
+# --- forget --------------------------------------------------------------------------
+
+
+def run_batches(log: DecisionLog, count: int) -> list[TransactionRecord]:
+    return [finish(log, commit(log, batch)) for batch in range(count)]
+
+
+def test_the_newest_batch_is_never_forgotten(log: Log) -> None:
+    """Spark may still replay it, until it has begun the next one (rule 17)."""
+    first, second = run_batches(log, 2)
+    assert forget(log) == 1
+    assert (log.read(first.id), forget(log)) == (None, 0)
+    assert begin(log, 1).record.watermark == 0
+    begin(log, 2)
+    assert forget(log) == 1
+    assert log.read(second.id) is None
+
+
+def test_all_attempts_of_a_batch_go_together(log: Log) -> None:
+    """One unfinished attempt, an aborted one too, keeps the whole batch."""
+    old = begin(log, 0, run="old").record
+    new = finish(log, commit(log, 0, run="new"))
+    begin(log, 1, run="new")
+    assert forget(log) == 0
+    finish(log, old)
+    assert forget(log) == 2
+    assert (log.read(old.id), log.read(new.id)) == (None, None)
+
+
+@pytest.mark.parametrize("stuck", ["committing", "quarantined"])
+def test_what_is_unfinished_blocks_what_comes_after(log: Log, stuck: str) -> None:
+    """The watermark passes nothing that is open; below it, it may rise."""
+    run_batches(log, 1)
+    record = commit(log, 1)
+    finish(log, commit(log, 2))
+    begin(log, 3)
+    if stuck == "quarantined":
+        log.quarantine(record.id, "why")
+    assert forget(log) == 1
+    found = log.read(record.id)
+    assert found is not None
+    assert found.watermark == 0
+
+
+def test_young_records_stay(log: Log) -> None:
+    """Finished before the given time, not at it."""
+    run_batches(log, 2)
+    assert forget(log, finished_before=NOW) == 0
+    assert forget(log, finished_before=LATER) == 1
+
+
+def test_forget_works_in_slices(log: Log) -> None:
+    """At most so many batches at once, oldest first; other applications stay."""
+    run_batches(log, 5)
+    other = finish(log, commit(log, 0, application="other"))
+    begin(log, 1, application="other")
+    assert [forget(log, limit=3) for _ in range(3)] == [3, 1, 0]
+    assert begin(log, 4).record.watermark == 3
+    assert log.read(other.id) == other
+
+
+def test_a_concluded_transaction_can_be_forgotten(log: Log) -> None:
+    """It is closed like any other."""
+    record = quarantined(log)
+    log.conclude(record.id, "hazard", who="ada", why="looked")
+    begin(log, 1)
+    assert forget(log) == 1
+
+
+def test_an_unknown_application_has_nothing_to_forget(log: Log) -> None:
+    """Zero, and no error."""
+    assert forget(log) == 0
+
+
+# --- several at once -----------------------------------------------------------------
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Run the calls at the same moment; return results, errors among them."""
+    start = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        start.wait()
+        try:
+            return call()
+        except (AbortedError, ConfigurationError) as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [f.result() for f in [pool.submit(run, call) for call in calls]]
+
+
+def test_racing_decisions_leave_one(log: Log) -> None:
+    """Commit and abort at once, from many threads: all are told the same."""
+    for batch in range(5):
+        record = begin(log, batch).record
+        wanted = [COMMIT, ABORT] * 4
+        told = together(
+            *(partial(log.decide, record.id, w, [receipt()]) for w in wanted)
+        )
+        assert all(t == told[0] for t in told)
+        assert log.read(record.id) == told[0]
+
+
+def test_racing_begins_leave_one_live_attempt(log: Log) -> None:
+    """Many first drivers at once: each attempt its own id, all but one aborted."""
+    begins = (partial(begin, log, 0, run=f"run-{n}", query=None) for n in range(8))
+    told = together(*begins)
+    ids = sorted(str(t.record.id) for t in told)
+    assert ids == [f"orders.0.{n}" for n in range(1, 9)]
+    assert sorted(states(log).values()) == ["aborting"] * 7 + ["active"]
+
+
+def test_a_batch_commits_at_most_once(log: Log) -> None:
+    """Drivers that supersede each other while they decide: one commit (rule 18)."""
+    numbers = itertools.count()
+
+    def drive() -> TransactionRecord | None:
+        begun = begin(log, 0, run=f"run-{next(numbers)}", query=None)
+        if begun.replay:
+            return begun.record
+        return log.decide(begun.record.id, COMMIT, [receipt()])
+
+    told = together(*[drive] * 8)
+    committed = {t.id for t in told if t.decision is COMMIT}
+    assert len(committed) == 1
+    assert sum(r.decision is COMMIT for r in log.unfinished()) == 1
+
+
+def test_racing_inits_leave_one(log: Log) -> None:
+    """Two persons say where an application starts: the second is refused."""
+    told = together(*(partial(log.initialise, "orders", n) for n in range(1, 5)))
+    assert sum(t is None for t in told) == 1
