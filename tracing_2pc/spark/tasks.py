@@ -84,7 +84,7 @@ class Job:
         )
         lifecycle.apply(self.telemetry)
         lifecycle.start(self.record.id.application)
-        about = {
+        about: dict[str, str | int | float | bool] = {
             "tpc.transaction.id": str(self.record.id),
             "tpc.branch": str(branch),
             "tpc.partition": branch.partition,

@@ -1,0 +1,42 @@
+# make demo: watch it work on real data, through crashes. make test: all tests.
+# Both set everything up first, in .venv; nothing outside this folder but Java.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+JAVA = JAVA_HOME="$$(tools/java-home)"
+
+.PHONY: setup demo test test-fast lint lock clean
+
+setup: .venv/ready
+	@tools/java-home >/dev/null
+
+.venv/ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "Python 3.10 or newer is needed: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -r requirements.txt -e .
+	@touch $@
+
+demo: setup  ## stream a month of flights into two services, with kills, and judge it
+	@$(JAVA) $(BIN)/tracing-2pc demo $(ARGS)
+
+test: setup lint  ## everything that CI runs
+	$(JAVA) $(BIN)/pytest $(ARGS)
+
+test-fast: setup  ## without Spark
+	$(BIN)/pytest -m "not spark" $(ARGS)
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+lock: .venv/ready  ## after a change of the dependencies in pyproject.toml
+	VIRTUAL_ENV=.venv $(BIN)/uv pip compile --quiet --universal --all-extras --group dev \
+		--python-version 3.10 --no-header --no-emit-index-url --upgrade \
+		pyproject.toml -o requirements.txt
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,354 @@
+"""The protocol on one screen, without I/O: what holds after each step and each crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from protocol_support import DriverDiedError, FakeClock, World
+
+from tracing_2pc.errors import (
+    AbortedError,
+    CommitPendingError,
+    ConfigurationError,
+    DecisionLogError,
+    DecisionUnknownError,
+    HeuristicError,
+)
+from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.protocol import coordinator as coordinator_module
+from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.store import open_log
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    clock = FakeClock()
+    log = open_log(f"sqlite:///{tmp_path}/log.db", now=clock.now)
+    yield World(log, clock)
+    log.close()
+
+
+def state(world: World, text: str) -> TransactionState | None:
+    record = world.log.read(TransactionId.parse(text))
+    return record and record.state
+
+
+def test_a_healthy_batch_is_committed_everywhere(world: World) -> None:
+    """Both participants are told the branches that were chosen, and it is finished."""
+    assert world.run_batch(0) is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert state(world, "orders.0.1") is TransactionState.COMMITTED
+
+
+def test_participants_are_on_record_before_anybody_is_asked(world: World) -> None:
+    """A crash after the first prepare leaves a record that names whom to ask."""
+    seen: list[TransactionRecord | None] = []
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        seen.append(world.log.read(record.id))
+        return list(world.write(record))
+
+    world.run_batch(0, write=write)
+    assert seen[0] is not None
+    assert seen[0].participants == ("a", "b")
+    assert seen[0].state is TransactionState.ACTIVE
+
+
+def test_a_failed_task_aborts_everywhere(world: World) -> None:
+    """When writing raises, both are told abort, and the error goes on to Spark."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        world.run_batch(0, write=write)
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+    assert state(world, "orders.0.1") is TransactionState.ABORTED
+    assert world.run_batch(0, run="run-2") is True
+    assert world.wrote == ["orders.0.1", "orders.0.2"]
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_one_missing_vote_is_no_commit(world: World) -> None:
+    """Commit is decided with every vote or not at all (rule 1)."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        votes = {"a": Vote.COMMIT, "b": Vote.ABORT}
+        return [Receipt(BranchId(0, 10), 5, "x", votes)]
+
+    with pytest.raises(Exception, match=r"orders\.0\.1"):
+        world.run_batch(0, write=write)
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+
+
+def test_a_crash_before_the_decision_is_aborted_by_the_next_run(world: World) -> None:
+    """Prepared and undecided: the next run aborts it, and writes the batch anew."""
+
+    def die(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        raise DriverDiedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinator_module.Coordinator, "abort", lambda *_: None)
+        with pytest.raises(DriverDiedError):
+            world.run_batch(0, write=die)
+    assert (world.in_doubt(), world.visible()) == (4, 0)
+    assert world.run_batch(0, run="run-2") is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert state(world, "orders.0.1") is TransactionState.ABORTED
+    assert state(world, "orders.0.2") is TransactionState.COMMITTED
+
+
+def test_a_crash_after_the_decision_is_committed_by_the_replay(world: World) -> None:
+    """Decided commit: delivered at the next start, and not written a second time."""
+    world.a.silent = world.b.silent = 100
+    world.settings = _with(world, on_pending="fail")
+    with pytest.raises(CommitPendingError, match="tracing-2pc recover"):
+        world.run_batch(0)
+    assert (world.in_doubt(), world.visible()) == (4, 0)
+    world.a.silent = world.b.silent = 0
+    assert world.run_batch(0, run="run-2") is False
+    assert world.wrote == ["orders.0.1"]
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_a_crash_between_two_commits_is_finished(world: World) -> None:
+    """One has committed and one has not: the other is told again, nobody aborts."""
+    world.b.silent = 100
+    world.settings = _with(world, on_pending="fail")
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    assert (world.in_doubt(), world.visible()) == (2, 2)
+    world.b.silent = 0
+    world.run_batch(0, run="run-2")
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert world.a.heard == ["commit orders.0.1"]
+
+
+def test_a_crash_before_sparks_own_commit_is_a_replay(world: World) -> None:
+    """All acknowledged, and Spark replays the batch: it is recognised, nothing moves."""
+    world.run_batch(0)
+    assert world.run_batch(0, run="run-2") is False
+    assert world.wrote == ["orders.0.1"]
+    assert world.visible() == 4
+    assert world.a.heard == ["commit orders.0.1"]
+
+
+def test_waiting_is_the_default_and_backs_off(world: World) -> None:
+    """An unanswered commit holds the batch back until it is acknowledged."""
+    world.b.silent = 6
+    assert world.run_batch(0) is True
+    assert world.visible() == 4
+    waited = world.clock.now() - 1_000_000.0
+    assert waited == pytest.approx(1 + 2 + 4 + 8 + 16 + 32)
+
+
+def test_a_lost_answer_is_asked_again_and_counts_once(world: World) -> None:
+    """Committed, and the answer was lost: the repeat is answered the same."""
+    world.b.silent, world.b.after = 1, True
+    assert world.run_batch(0) is True
+    assert world.b.heard == ["commit orders.0.1"] * 2
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_stop_returns_while_a_participant_is_down(world: World) -> None:
+    """A query that is being stopped does not wait for anybody; recovery goes on."""
+    world.b.silent = 10**9
+    real = world.clock.sleep
+
+    def sleep(seconds: float) -> None:
+        real(seconds)
+        world.stopped = world.clock.now() > 1_000_005
+
+    world.clock.sleep = sleep  # type: ignore[method-assign]
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    assert world.clock.now() < 1_000_006
+    assert state(world, "orders.0.1") is TransactionState.COMMITTING
+
+
+def test_commits_reach_a_participant_in_batch_order(world: World) -> None:
+    """The next batch begins only when the one before it is acknowledged."""
+    world.b.silent = 100
+    world.settings = _with(world, on_pending="fail")
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    world.b.silent = 0
+    world.run_batch(1, run="run-2")
+    assert world.b.heard[-2:] == ["commit orders.0.1", "commit orders.1.1"]
+
+
+def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(
+    world: World,
+) -> None:
+    """It isn't waited for, it isn't forgotten, and it does not hold the batch back."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        raise ZeroDivisionError
+
+    world.b.silent = 1
+    with pytest.raises(ZeroDivisionError):
+        world.run_batch(0, write=write)
+    assert state(world, "orders.0.1") is TransactionState.ABORTING
+    world.run_batch(0, run="run-2")
+    assert state(world, "orders.0.1") is TransactionState.ABORTED
+    assert world.b.aborted == {"orders.0.1"}
+
+
+def test_a_superseded_driver_obeys_what_stands(world: World) -> None:
+    """A driver that slept through its replacement is told abort, and commits nothing."""
+
+    def sleep_through(record: TransactionRecord) -> list[Receipt]:
+        receipts = list(world.write(record))
+        world.run_batch(0, run="run-2")
+        return receipts
+
+    with pytest.raises(AbortedError, match="newer run"):
+        world.run_batch(0, write=sleep_through)
+    assert world.visible() == 4
+    assert set(world.a.committed) == {"orders.0.2"}
+    with pytest.raises(AbortedError):
+        world.run_batch(1)
+
+
+@pytest.mark.parametrize("answer", [(404, "unknown"), (409, "aborted")])
+def test_lost_or_contradicted_is_quarantined(
+    world: World, answer: tuple[int, str]
+) -> None:
+    """Nobody guesses: work on it stops, its application waits for a person."""
+    world.b.refusal = answer
+    with pytest.raises(HeuristicError, match="tracing-2pc resolve orders.0.1"):
+        world.run_batch(0)
+    assert state(world, "orders.0.1") is TransactionState.QUARANTINED
+    assert world.visible() == 2  # what the other has committed is on record
+    with pytest.raises(HeuristicError):
+        world.run_batch(0, run="run-2")
+
+
+def test_forgotten_there_and_unfinished_here_is_lost(world: World) -> None:
+    """410 for something that the log still waits for is quarantined."""
+    world.b.refusal = (410, "forgotten")
+    with pytest.raises(HeuristicError):
+        world.run_batch(0)
+
+
+def test_forgotten_there_and_finished_here_is_done(world: World) -> None:
+    """410 because somebody else has delivered it is as good as an acknowledgement."""
+    real = world.b.commit
+
+    def meanwhile(record: TransactionRecord) -> None:
+        for name in ("a", "b"):
+            world.log.acknowledge(record.id, name)
+        world.log.finish(record.id)
+        world.b.refusal = (410, "forgotten")
+        real(record)
+
+    world.b.commit = meanwhile  # type: ignore[method-assign]
+    assert world.run_batch(0) is True
+    assert state(world, "orders.0.1") is TransactionState.COMMITTED
+
+
+def test_a_participant_that_lost_its_address_is_named(world: World) -> None:
+    """The others are asked; the transaction stays, and the message says what to do."""
+    world.settings = _with(world, on_pending="fail")
+    world.b.silent = 100
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    record = world.log.unfinished("orders")[0]
+    with pytest.raises(ConfigurationError, match="'b' is on record"):
+        world.delivery("a").once(record)
+    assert state(world, "orders.0.1") is TransactionState.COMMITTING
+
+
+def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
+    world: World,
+) -> None:
+    """The driver decides abort itself; votes that come later change nothing."""
+    import threading
+
+    world.settings = _with(world, request_timeout=0.05, transaction_timeout=0.1)
+    expired = threading.Event()
+
+    def slow(record: TransactionRecord) -> list[Receipt]:
+        receipts = list(world.write(record))
+        for _ in range(200):
+            if world.cancelled:
+                break
+            expired.wait(0.05)
+        return receipts
+
+    with pytest.raises(AbortedError, match="out of time"):
+        world.run_batch(0, write=slow)
+    assert world.cancelled == ["orders.0.1"]
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+
+
+def test_a_decide_without_an_answer_is_asked_again(world: World) -> None:
+    """The log wrote it and the answer was lost: the second asking finds it decided."""
+    real, lost = world.log.decide, []
+
+    def decide(*args: object, **kwargs: object) -> object:
+        answer = real(*args, **kwargs)  # type: ignore[arg-type]
+        if not lost:
+            lost.append(answer)
+            raise DecisionUnknownError("no answer")
+        return answer
+
+    world.log.decide = decide  # type: ignore[assignment, method-assign]
+    assert world.run_batch(0) is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_a_log_that_stays_silent_is_not_taken_for_a_no(world: World) -> None:
+    """Nobody aborts on a guess: it stays in doubt until the log can be asked."""
+
+    def decide(*args: object, **kwargs: object) -> object:
+        raise DecisionLogError("down")
+
+    real = world.log.decide
+    world.log.decide = decide  # type: ignore[assignment, method-assign]
+    with pytest.raises(DecisionUnknownError):
+        world.run_batch(0)
+    assert world.a.heard == []
+    world.log.decide = real  # type: ignore[method-assign]
+    assert world.run_batch(0, run="run-2") is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_an_undecided_error_after_a_commit_that_stands_never_aborts(
+    world: World,
+) -> None:
+    """If the log says commit, an error of this driver changes nothing about it."""
+
+    def decided_behind_our_back(record: TransactionRecord) -> list[Receipt]:
+        world.log.decide(record.id, Decision.COMMIT, world.write(record))
+        raise ZeroDivisionError
+
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0, write=decided_behind_our_back)
+    assert world.a.aborted == set()
+    assert world.run_batch(0, run="run-2") is False
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_old_batches_are_forgotten_and_participants_are_told(world: World) -> None:
+    """The watermark passes finished batches, never one that could be replayed."""
+    world.settings = _with(world, keep_finished=10.0)
+    for batch in range(4):
+        world.run_batch(batch)
+        world.clock.sleep(20.0)
+    assert state(world, "orders.0.1") is None
+    assert state(world, "orders.3.1") is TransactionState.COMMITTED
+    assert world.a.watermarks[-1] is not None
+    assert world.a.watermarks[-1] < 3
+
+
+def _with(world: World, **changes: object):  # type: ignore[no-untyped-def]
+    import dataclasses
+
+    return dataclasses.replace(world.settings, **changes)

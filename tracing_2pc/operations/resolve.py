@@ -1,0 +1,64 @@
+"""`tracing-2pc resolve`: a person decides, through the log, and signs for it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import Literal
+
+from tracing_2pc.errors import ConfigurationError, ContractError
+from tracing_2pc.model import TransactionId, TransactionRecord
+from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.store import SqlDecisionLog
+
+Outcome = Literal["mixed", "hazard"]
+
+
+def resolve(
+    log: SqlDecisionLog,
+    transaction: TransactionId,
+    *,
+    wanted: Decision | Outcome,
+    reason: str,
+) -> TransactionRecord:
+    """Say what shall happen to a transaction; return the record afterwards.
+
+    An active one may be aborted: the decision is write-once, so this is safe. A
+    quarantined one is delivered again by the word that was decided, or concluded as
+    mixed or hazard, which closes it and lets its application begin again.
+
+    Raises:
+        ConfigurationError: no such transaction, or no reason.
+        ContractError: the log holds the other word, or not every vote is known.
+    """
+    if not reason.strip():
+        raise ConfigurationError("--reason: say why; it is kept in the audit")
+    if (record := log.read(transaction)) is None:
+        raise ConfigurationError(f"{transaction}: the log holds no such transaction")
+    if record.state is TransactionState.ACTIVE:
+        return _abort_active(log, record, wanted)
+    if record.state is not TransactionState.QUARANTINED:
+        raise ContractError(
+            f"{transaction} is {record.state}: nothing for a person to do here; "
+            "`tracing-2pc recover` delivers what is decided"
+        )
+    who = f"{getpass.getuser()}@{os.uname().nodename}"
+    if isinstance(wanted, Decision):
+        log.resume(transaction, wanted, who=who, why=reason)
+    else:
+        log.conclude(transaction, wanted, who=who, why=reason)
+    return log.read(transaction) or record
+
+
+def _abort_active(
+    log: SqlDecisionLog, record: TransactionRecord, wanted: Decision | Outcome
+) -> TransactionRecord:
+    if wanted is not Decision.ABORT:
+        raise ContractError(
+            f"{record.id} is undecided: only --abort is possible, because nobody knows "
+            "every vote"
+        )
+    decided = log.decide(record.id, Decision.ABORT)
+    if decided is None or decided.decision is not Decision.ABORT:
+        raise ContractError(f"{record.id} was decided meanwhile; look again")
+    return decided
