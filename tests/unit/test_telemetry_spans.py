@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.sdk.trace import sampling
+from opentelemetry.trace import SpanKind, StatusCode
 from tracing_support import exported, span_tree  # noqa: F401
 
 from tracing_2pc import names
-from tracing_2pc.model import TransactionId, TransactionRecord
-from tracing_2pc.states import Decision, TransactionState
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.interfaces import Tracing
+from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.telemetry import propagation, spans
+from tracing_2pc.telemetry.transaction import LINK, OpenTelemetryTracing
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def record(carrier: dict[str, str], decision: Decision = Decision.COMMIT):
+def record(carrier, decision=Decision.COMMIT):
+    receipts = (
+        Receipt(BranchId(0, 1), 3, "", {"ledger": Vote.COMMIT}),
+        Receipt(BranchId(1, 2), 4, "", {"ledger": Vote.COMMIT}),
+    )
     return TransactionRecord(
         id=TransactionId("orders", 7, 1),
         run="r1",
@@ -21,12 +39,19 @@ def record(carrier: dict[str, str], decision: Decision = Decision.COMMIT):
         carrier=carrier,
         started=1000.0,
         decided=1002.5,
+        receipts=receipts if decision is Decision.COMMIT else (),
+    )
+
+
+def ids(span):
+    return trace.format_trace_id(span.context.trace_id), trace.format_span_id(
+        span.context.span_id
     )
 
 
 def test_a_transaction_is_one_trace(exported):  # noqa: F811
     """Steps made before the root exists are its children once it is exported."""
-    tracing = OpenTelemetryTracing()
+    tracing: Tracing = OpenTelemetryTracing()
     carrier = tracing.reserve()
     with tracing.step(names.BEGIN, carrier):
         pass
@@ -34,11 +59,310 @@ def test_a_transaction_is_one_trace(exported):  # noqa: F811
     with tracing.step(names.DECIDE, carrier, decided):
         pass
     tracing.decided(decided, reconstructed=False)
-    with tracing.step(names.DELIVER, carrier, decided):
-        pass
+    with tracing.step(names.DELIVER, carrier, decided) as deliver:
+        deliver.set("tpc.tries", 2)
+        with tracing.step(names.FINISH, carrier, decided):
+            pass
     assert span_tree(exported()) == [
         "tpc.transaction",
         "  tpc.begin",
         "  tpc.decide",
         "  tpc.deliver",
+        "    tpc.finish",
     ]
+    deliver = next(s for s in exported() if s.name == "tpc.deliver")
+    assert deliver.attributes == {
+        "tpc.transaction.id": "orders.7.1",
+        "tpc.application": "orders",
+        "tpc.batch": 7,
+        "tpc.attempt": 1,
+        "tpc.tries": 2,
+    }
+
+
+def test_the_root_has_the_reserved_ids_and_the_records_times(exported):  # noqa: F811
+    tracing = OpenTelemetryTracing()
+    carrier = tracing.reserve()
+    assert exported() == []
+    tracing.decided(record(carrier), reconstructed=False)
+    (root,) = exported()
+    assert "-".join(ids(root)) == carrier["traceparent"][3:52]
+    assert root.parent is None
+    assert (root.start_time, root.end_time) == (1000 * 10**9, 1002_500_000_000)
+    assert root.resource.attributes["telemetry.sdk.language"] == "python"
+    assert root.instrumentation_scope.name == "tracing_2pc"
+    assert root.status.status_code is StatusCode.UNSET
+    assert root.attributes == {
+        "tpc.transaction.id": "orders.7.1",
+        "tpc.application": "orders",
+        "tpc.batch": 7,
+        "tpc.attempt": 1,
+        "tpc.run": "r1",
+        "tpc.decision": "commit",
+        "tpc.participants": 2,
+        "tpc.rows": 7,
+    }
+
+
+def test_who_takes_over_exports_the_root_again(exported):  # noqa: F811
+    """It may be there twice, never zero times, always with the same ids."""
+    carrier = json.loads(json.dumps(OpenTelemetryTracing().reserve()))
+    decided = record(carrier, Decision.ABORT)
+    OpenTelemetryTracing().decided(decided, reconstructed=False)
+    OpenTelemetryTracing().decided(decided, reconstructed=True)
+    first, second = exported()
+    assert ids(first) == ids(second)
+    assert "tpc.root.reconstructed" not in first.attributes
+    assert second.attributes["tpc.root.reconstructed"] is True
+    assert second.attributes["tpc.decision"] == "abort"
+    assert span_tree(exported()) == ["tpc.transaction", "tpc.transaction"]
+
+
+def test_the_root_links_to_what_was_current(exported):  # noqa: F811
+    """The span around a query stays a trace of its own."""
+    tracing = OpenTelemetryTracing()
+    with trace.get_tracer("user").start_as_current_span("query") as query:
+        carrier = tracing.reserve()
+        with tracing.step(names.BEGIN, carrier):
+            pass
+    tracing.decided(record(carrier), reconstructed=False)
+    assert span_tree(exported())[:2] == ["tpc.transaction", "  tpc.begin"]
+    root = next(s for s in exported() if s.name == names.TRANSACTION)
+    (link,) = root.links
+    assert link.context.span_id == query.get_span_context().span_id
+    sent: dict[str, str] = {}
+    propagation.inject(sent, propagation.extract(carrier))
+    assert LINK in carrier
+    assert sent == {"traceparent": carrier["traceparent"]}
+
+
+def test_a_sweep_is_linked_and_never_a_parent(exported):  # noqa: F811
+    tracing = OpenTelemetryTracing()
+    carrier = tracing.reserve()
+    with tracing.sweep([record(carrier)]) as records:
+        with tracing.step(names.DELIVER, carrier, records[0]):
+            pass
+        tracing.decided(records[0], reconstructed=True)
+    with tracing.sweep([]):
+        pass
+    assert sorted(span_tree(exported())) == [
+        "  tpc.deliver",
+        "tpc.recovery",
+        "tpc.transaction",
+    ]
+    sweep = next(s for s in exported() if s.name == names.RECOVERY)
+    assert (
+        trace.format_span_id(sweep.links[0].context.span_id) in carrier["traceparent"]
+    )
+
+
+def test_what_is_not_sampled_is_not_exported(exported, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(spans.tracer(), "sampler", sampling.ALWAYS_OFF)
+    tracing = OpenTelemetryTracing()
+    carrier = tracing.reserve()
+    with tracing.step(names.BEGIN, carrier):
+        pass
+    tracing.decided(record(carrier), reconstructed=False)
+    assert carrier["traceparent"][-2] != "1"
+    assert int(carrier["traceparent"][-2:], 16) & 1 == 0
+    assert exported() == []
+
+
+def test_the_current_span_is_the_parent_only_in_the_carriers_trace(
+    exported,  # noqa: F811
+):
+    tracing = OpenTelemetryTracing()
+    carrier = tracing.reserve()
+    with spans.span("inside", carrier=carrier), spans.span("child", carrier=carrier):
+        pass
+    with spans.span("elsewhere"):
+        with spans.span("joined", carrier=carrier):
+            pass
+        with spans.span("nested", carrier={}):
+            pass
+    tracing.decided(record(carrier), reconstructed=False)
+    assert span_tree(exported()) == [
+        "tpc.transaction",
+        "  inside",
+        "    child",
+        "  joined",
+        "elsewhere",
+        "  nested",
+    ]
+
+
+def test_an_error_shows_its_class_and_never_its_text(exported):  # noqa: F811
+    with pytest.raises(ValueError, match="card 4711"), spans.span("tpc.decide"):
+        raise ValueError("card 4711")
+    (span,) = exported()
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.attributes == {"error.type": "ValueError"}
+    assert "4711" not in span.to_json()
+
+
+def test_an_unknown_attribute_is_dropped_and_warned_about(exported):  # noqa: F811
+    with pytest.warns(UserWarning, match="password"):  # noqa: SIM117 - one thing
+        with spans.span("tpc.decide", attributes={"password": "x", "tpc.batch": 1}):
+            pass
+    assert exported()[0].attributes == {"tpc.batch": 1}
+
+
+def test_a_server_span_continues_its_caller(exported):  # noqa: F811
+    with spans.client_span("POST /prepare"):
+        headers = spans.current_carrier()
+    assert spans.current_carrier() == {}
+    with spans.server_span("tpc.prepare", headers, {"tpc.rows": 2}) as step:
+        step.set("tpc.vote", "commit")
+    assert span_tree(exported()) == ["POST /prepare", "  tpc.prepare"]
+    client, server = exported()
+    assert (client.kind, server.kind) == (SpanKind.CLIENT, SpanKind.SERVER)
+    assert server.attributes == {"tpc.rows": 2, "tpc.vote": "commit"}
+
+
+def test_an_instrumented_service_gets_no_second_server_span(exported):  # noqa: F811
+    tracer = trace.get_tracer("flask")
+    with (
+        tracer.start_as_current_span("POST", kind=SpanKind.SERVER),
+        spans.server_span("tpc.prepare", {"traceparent": PARENT}, {"tpc.rows": 2}),
+    ):
+        pass
+    assert span_tree(exported()) == ["POST"]
+    assert exported()[0].attributes == {"tpc.rows": 2}
+
+
+@pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TRACEPARENT"])
+def test_headers_are_read_in_any_case(name):
+    found = propagation.extract({name: PARENT})
+    span_context = trace.get_current_span(found).get_span_context()
+    assert trace.format_span_id(span_context.span_id) == "b7ad6b7169203331"
+    assert span_context.is_remote
+
+
+def test_other_propagators_add_theirs_and_ours_is_written_once(monkeypatch):
+    """The global propagator stays; with a foreign-only one we still speak W3C."""
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator
+
+    monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", W3CBaggagePropagator())
+    received = propagation.extract({"traceparent": PARENT, "baggage": "tenant=a"})
+    assert baggage.get_baggage("tenant", received) == "a"
+    sent: dict[str, str] = {}
+    propagation.inject(sent, received)
+    assert sent == {"traceparent": PARENT, "baggage": "tenant=a"}
+
+
+class Broken:
+    fields: frozenset[str] = frozenset()
+
+    def inject(self, *args, **kwargs):
+        raise RuntimeError
+
+    extract = inject
+
+
+def test_a_broken_propagator_does_not_hide_ours(monkeypatch):
+    monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", Broken())
+    sent: dict[str, str] = {}
+    propagation.inject(sent, propagation.extract({"traceparent": PARENT}))
+    assert sent == {"traceparent": PARENT}
+
+
+header = st.one_of(
+    st.text(),
+    st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", fullmatch=True),
+    st.from_regex(r"0{2}-[0-9a-z]{30,34}-[0-9a-f]{14,18}(-[0-9a-f]*)*", fullmatch=True),
+    st.none(),
+    st.integers(),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.dictionaries(
+        st.sampled_from(["traceparent", "Traceparent", "tracestate", "baggage", "x"]),
+        header,
+    )
+)
+def test_malformed_headers_never_raise(headers):
+    """What cannot be read is absent, and what was read can be sent on."""
+    found = propagation.extract(headers)
+    span_context = trace.get_current_span(found).get_span_context()
+    sent: dict[str, str] = {}
+    propagation.inject(sent, found)
+    assert ("traceparent" in sent) == span_context.is_valid
+    with spans.span("tpc.deliver", carrier=headers):
+        pass
+    OpenTelemetryTracing().decided(record(headers), reconstructed=True)
+
+
+def test_nothing_leaks_out_of_a_span(exported):  # noqa: F811
+    before = context.get_current()
+    with pytest.raises(KeyError), spans.client_span("GET"):
+        raise KeyError
+    assert context.get_current() is before
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_raising_tracer_costs_a_span_only(monkeypatch):
+    class Raising:
+        def start_span(self, *args, **kwargs):
+            raise RuntimeError("sampler")
+
+    monkeypatch.setattr(spans, "tracer", Raising)
+    with spans.span("tpc.decide") as step:
+        step.set("tpc.batch", 1)
+    spans.past_span("x", None, attributes={}, start=1, end=2)
+    with OpenTelemetryTracing().sweep([record({})]):
+        pass
+
+
+WITHOUT_SDK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter")):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Block())
+import tracing_2pc
+from tracing_2pc import traced_sink, trace_headers
+from tracing_2pc.telemetry import lifecycle, spans
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+lifecycle.start("job")
+tracing = OpenTelemetryTracing()
+assert tracing.reserve() == {}
+with tracing.step("tpc.begin", {}) as step:
+    step.set("tpc.batch", 1)
+with tracing.sweep([]):
+    pass
+caller = {"traceparent": "%s"}
+with spans.server_span("tpc.prepare", caller), spans.client_span("POST"):
+    assert trace_headers() == caller
+assert lifecycle.flush() and lifecycle.dropped() == 0
+@traced_sink
+class Sink:
+    def begin(self): return {}
+    def invoke(self, handle, record): handle["rows"] = 1
+    def pre_commit(self, handle): pass
+    def commit(self, handle): pass
+    def abort(self, handle): pass
+sink = Sink()
+handle = sink.begin()
+sink.invoke(handle, 1)
+sink.pre_commit(handle)
+sink.commit(handle)
+assert handle == {"rows": 1}
+assert not any(name.startswith("opentelemetry.sdk") for name in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("asked", [{}, {"TPC_TRACE_FILE": "/nowhere/trace"}])
+def test_everything_works_without_the_sdk(asked):
+    """With the API alone nothing is recorded, and a caller's context is passed on."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SDK % PARENT],
+        env=asked,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    warned = "tracing did not start: ModuleNotFoundError" in done.stderr
+    assert warned == bool(asked)

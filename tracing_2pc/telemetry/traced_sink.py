@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, overload
 
@@ -21,14 +19,13 @@ from opentelemetry.trace import SpanKind
 
 from tracing_2pc.errors import ContractError
 from tracing_2pc.model import BranchContext, Carrier
-from tracing_2pc.telemetry import branches, lifecycle, spans
+from tracing_2pc.telemetry import branches, lifecycle, requests_calls, spans
 from tracing_2pc.telemetry.propagation import inject
 
 CARRIER: Final = "tpc_carrier"
 """Key that a handle which is a dict gets: with it, the trace context survives in the
 log, and a commit after a restart joins the transaction's own trace."""
 
-_log: Final = logging.getLogger(__name__)
 _INSIDE: Final = contexts.create_key("tpc-phase")
 _Method = Callable[..., Any]
 _Class = TypeVar("_Class", bound=type)
@@ -212,7 +209,7 @@ def _inside(
     mark = (method.__name__, id(sink))
     if contexts.get_value(_INSIDE) == mark:  # a subclass calls its parent's phase
         return method(sink, *arguments, **named)
-    _instrument_requests()
+    requests_calls.carry_context()
     context = contexts.set_value(_INSIDE, mark, spans.parent(carrier))
     name = f"{type(sink).__name__}.{phase}"
     attributes = {"tpc.phase": phase, **attributes}
@@ -237,21 +234,3 @@ def _carrier(handle: Any, branch: branches.Branch | None) -> Carrier:
     if isinstance(kept, dict):
         return kept
     return {} if branch is None else branch.carrier
-
-
-@functools.cache
-def _instrumented() -> None:
-    """Trace `requests`, unless somebody does already or cannot."""
-    try:
-        import requests
-        from opentelemetry.instrumentation.requests import RequestsInstrumentor
-
-        if not hasattr(requests.Session.send, "__wrapped__"):
-            RequestsInstrumentor().instrument()
-    except ImportError:
-        _log.debug("opentelemetry-instrumentation-requests is not installed")
-
-
-def _instrument_requests() -> None:
-    if "requests" in sys.modules:
-        _instrumented()

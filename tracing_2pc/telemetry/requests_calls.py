@@ -1,0 +1,32 @@
+"""Calls that a sink makes with `requests` carry the trace context."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from typing import Final
+
+_log: Final = logging.getLogger(__name__)
+
+
+def carry_context() -> None:
+    """Instrument `requests`, once per process and only if it is in use here.
+
+    Whoever has instrumented it already keeps doing so; nothing happens without the
+    package opentelemetry-instrumentation-requests.
+    """
+    if "requests" in sys.modules:
+        _instrument()
+
+
+@functools.cache
+def _instrument() -> None:
+    try:
+        import requests
+        from opentelemetry.instrumentation.requests import RequestsInstrumentor
+
+        if not hasattr(requests.Session.send, "__wrapped__"):
+            RequestsInstrumentor().instrument()
+    except Exception:  # noqa: BLE001 - a sink works without the headers
+        _log.debug("calls with requests carry no trace context", exc_info=True)
