@@ -9,8 +9,6 @@ ever applied twice, a reader should see it.
 
 from __future__ import annotations
 
-import os
-
 from flask import Flask
 
 from tracing_2pc.participant import TaggedRows, participant_blueprint
@@ -19,7 +17,7 @@ from tracing_2pc.participant import TaggedRows, participant_blueprint
 def create_app() -> Flask:
     """Make the application; `LEDGER_DATABASE` is a SQLAlchemy URL."""
     app = Flask(__name__)
-    rows = TaggedRows(os.environ["LEDGER_DATABASE"], table="flights_daily")
+    rows = TaggedRows("env:LEDGER_DATABASE", table="flights_daily")
     app.register_blueprint(participant_blueprint(rows))
     app.extensions["resource"] = rows
     return app

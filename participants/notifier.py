@@ -18,7 +18,7 @@ from tracing_2pc.participant import Outbox, participant_blueprint
 def create_app() -> Flask:
     """Make the application; `PARTNER_URL` takes one POST per record."""
     app = Flask(__name__)
-    outbox = Outbox(os.environ["NOTIFIER_DATABASE"], partner=os.environ["PARTNER_URL"])
+    outbox = Outbox("env:NOTIFIER_DATABASE", partner=os.environ["PARTNER_URL"])
     app.register_blueprint(participant_blueprint(outbox))
     app.extensions["resource"] = outbox
     return app
