@@ -23,13 +23,11 @@ _OURS: Final = frozenset({"traceparent", "tracestate"})
 
 def inject(carrier: Carrier, context: Context | None = None) -> None:
     """Write a trace context, by default the current one; nothing if there is none."""
-    others: Carrier = {}
     try:
-        propagate.inject(others, context)
+        propagate.inject(carrier, context)
     except Exception:  # noqa: BLE001 - a foreign propagator must not break a request
         _log.debug("a propagator failed to inject", exc_info=True)
-    carrier.update((k, v) for k, v in others.items() if k.lower() not in _OURS)
-    _W3C.inject(carrier, context)
+    _W3C.inject(carrier, context)  # the same names: nothing is there twice
 
 
 def extract(headers: Mapping[str, str], onto: Context | None = None) -> Context:
