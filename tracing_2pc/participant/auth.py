@@ -1,0 +1,159 @@
+"""Who may ask what: bearer tokens from a file, with roles.
+
+The file has one token per line, `role token [application]`; blank lines and lines
+that start with `#` are skipped:
+
+    # role   token                              only this application
+    job      3f0c8f6f0b5a4a0f9a5be2b6c7d1e8f2   orders
+    operator 8b1d2c3e4f5061728394a5b6c7d8e9f0
+    viewer   c0ffee00c0ffee00c0ffee00c0ffee00
+
+A token has 16 to 512 printable characters. To rotate one, add its successor as a
+second line, restart, move the callers, and delete the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Protocol
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.participant.problems import Problem
+from tracing_2pc.states import Word
+
+
+class Role(Word):
+    """What a token is for."""
+
+    JOB = "job"
+    EXECUTOR = "executor"
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+
+
+MAY: Final[dict[str, frozenset[Role]]] = {
+    "prepare": frozenset({Role.JOB, Role.EXECUTOR}),
+    "commit": frozenset({Role.JOB, Role.OPERATOR}),
+    "abort": frozenset({Role.JOB, Role.OPERATOR}),
+    "abort branch": frozenset({Role.JOB, Role.OPERATOR, Role.EXECUTOR}),
+    "resolve": frozenset({Role.OPERATOR}),
+    "list": frozenset({Role.JOB, Role.OPERATOR, Role.VIEWER}),
+    "show": frozenset({Role.JOB, Role.OPERATOR, Role.VIEWER}),
+    "metrics": frozenset({Role.OPERATOR, Role.VIEWER}),
+}
+"""Which roles may do what; health checks need none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. `role` None is anybody, where the participant was told insecure."""
+
+    role: Role | None
+    application: str | None = None
+
+    def check(self, action: str, application: str | None = None) -> None:
+        """Let the caller do this, for this application.
+
+        Raises:
+            Problem: 403, saying which role may.
+        """
+        if self.role is not None and self.role not in MAY[action]:
+            may = " or ".join(sorted(map(str, MAY[action])))
+            raise Problem(403, f"role {self.role}: this needs the role {may}")
+        if application and self.application and application != self.application:
+            raise Problem(403, f"this token is bound to {self.application}")
+
+
+class Gate(Protocol):
+    """Decides who a request is from."""
+
+    def admit(self, authorization: str | None, peer: str | None) -> Caller:
+        """Return the caller, or raise `Problem` 401 or 403."""
+
+
+class LoopbackGate:
+    """Lets every process of this machine do everything, and nobody else."""
+
+    def admit(self, authorization: str | None, peer: str | None) -> Caller:  # noqa: ARG002
+        """Return anybody, if the peer's address is a loopback one."""
+        try:
+            near = ipaddress.ip_address(peer or "").is_loopback
+        except ValueError:
+            near = False
+        if not near:
+            raise Problem(403, "insecure: only loopback peers are answered; use tokens")
+        return Caller(None)
+
+
+class TokenGate:
+    """Knows tokens by their digests, so that no repr and no dump can show one.
+
+    Args:
+        lines: of a tokens file.
+        origin: where they are from, for messages.
+    """
+
+    def __init__(self, lines: Iterable[str], origin: str) -> None:
+        self._callers: list[tuple[bytes, Caller]] = []
+        for number, line in enumerate(lines, 1):
+            if (words := line.split()) and not words[0].startswith("#"):
+                self._callers.append(_read_line(words, f"{origin}, line {number}"))
+        if not self._callers:
+            raise ConfigurationError(
+                f"{origin} holds no token: run `tracing-2pc init` to make one"
+            )
+
+    @classmethod
+    def read(cls, path: Path) -> TokenGate:
+        """Read a tokens file.
+
+        Raises:
+            ConfigurationError: it cannot be read, or a line is not a token.
+        """
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8"
+            raise ConfigurationError(
+                f"tokens file {path}: {reason}; run `tracing-2pc init` to make one"
+            ) from None
+        return cls(lines, str(path))
+
+    def admit(self, authorization: str | None, peer: str | None) -> Caller:  # noqa: ARG002
+        """Return whose token it is; every known one is compared, in constant time."""
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer":
+            raise _unauthorized("send Authorization: Bearer <token>")
+        asked = _digest(token.strip())
+        found = [c for known, c in self._callers if hmac.compare_digest(known, asked)]
+        if not found:
+            raise _unauthorized(
+                "this token is not known here", ', error="invalid_token"'
+            )
+        return found[0]
+
+
+def _read_line(words: list[str], where: str) -> tuple[bytes, Caller]:
+    if not 2 <= len(words) <= 3:
+        raise ConfigurationError(f"{where}: expected `role token [application]`")
+    if words[0] not in set(map(str, Role)):
+        raise ConfigurationError(
+            f"{where}: the role must be job, executor, operator or viewer"
+        )
+    if not 16 <= len(words[1]) <= 512:
+        raise ConfigurationError(f"{where}: a token has 16 to 512 characters")
+    return _digest(words[1]), Caller(Role(words[0]), (words[2:] or [None])[0])
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _unauthorized(detail: str, error: str = "") -> Problem:
+    challenge = f'Bearer realm="tracing_2pc"{error}'
+    return Problem(401, detail, headers={"WWW-Authenticate": challenge})

@@ -1,0 +1,302 @@
+"""The participant's routes: they admit, read, ask the resource, and answer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+from flask import Blueprint, Response, g, jsonify, request
+from werkzeug.exceptions import HTTPException
+
+from tracing_2pc import names
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.interfaces import Step
+from tracing_2pc.model import Carrier, TransactionId
+from tracing_2pc.participant import forms, metrics
+from tracing_2pc.participant.answers import Answer
+from tracing_2pc.participant.auth import Caller, Gate, LoopbackGate, TokenGate
+from tracing_2pc.participant.body import CHUNK
+from tracing_2pc.participant.problems import Problem, unavailable
+from tracing_2pc.participant.resources.base import Resource
+from tracing_2pc.settings import check_name
+from tracing_2pc.telemetry.propagation import extract, inject
+from tracing_2pc.telemetry.spans import current_carrier, server_span
+from tracing_2pc.transports import wire
+
+_UNREAD: Final = 1 << 16
+"""Bytes that are read and dropped for somebody who was not admitted."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+def participant_blueprint(
+    resource: Resource,
+    *,
+    tokens: str | os.PathLike[str] | None = None,
+    insecure: bool = False,
+    max_prepare_bytes: int = 1 << 30,
+    name: str = "participant",
+) -> Blueprint:
+    """Return the routes that make a Flask application a participant.
+
+    The resource's tables are made now if its database answers, else at the first
+    request. No connection and no thread is left for a fork to share.
+
+    Args:
+        resource: what holds the data: `TaggedRows`, `Outbox`, or one of your own.
+        tokens: path of the tokens file (see `auth`); `TPC_TOKENS_FILE` by default.
+        insecure: answer every process of this machine, and nobody else, without
+            tokens: for a first try.
+        max_prepare_bytes: larger bodies of a prepare are refused before they are read.
+        name: of the blueprint and, in traces, of this participant.
+
+    Raises:
+        ConfigurationError: no tokens, or the resource's settings need a change.
+    """
+    try:
+        gate = _gate(tokens, insecure=insecure)
+        routes = _Routes(resource, gate, max_prepare_bytes, check_name(name))
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    try:
+        resource.open()
+    except sa.exc.OperationalError:
+        _log.warning("the participant's database does not answer yet")
+    return routes.blueprint()
+
+
+def _gate(tokens: str | os.PathLike[str] | None, *, insecure: bool) -> Gate:
+    if insecure and tokens is not None:
+        raise ConfigurationError("give tokens or insecure=True, not both")
+    if insecure:
+        _log.warning("insecure participant: every process of this machine may commit")
+        return LoopbackGate()
+    path = tokens or os.environ.get("TPC_TOKENS_FILE")
+    if not path:
+        raise ConfigurationError(
+            "a participant needs tokens: run `tracing-2pc init` to make a tokens file "
+            "and name it in TPC_TOKENS_FILE; or say insecure=True to answer this "
+            "machine only"
+        )
+    return TokenGate.read(Path(path))
+
+
+class _Routes:
+    """One blueprint's routes."""
+
+    def __init__(self, resource: Resource, gate: Gate, limit: int, name: str) -> None:
+        self._resource = resource
+        self._gate = gate
+        self._limit = limit
+        self._name = name
+
+    def blueprint(self) -> Blueprint:
+        """Put the routes on record."""
+        made = Blueprint(self._name, __name__)
+        for method, path, view in (
+            ("POST", "/prepare", self.prepare),
+            ("POST", "/commit", self.commit),
+            ("POST", "/abort", self.abort),
+            ("POST", "/resolve", self.resolve),
+            ("GET", "/transactions", self.list_open),
+            ("GET", "/transactions/<transaction_id>", self.show),
+            ("GET", "/health/live", self.live),
+            ("GET", "/health/ready", self.ready),
+            ("GET", "/metrics", self.metrics),
+        ):
+            made.add_url_rule(path, view.__name__, view, methods=[method])
+        made.register_error_handler(Exception, _refuse)
+        made.after_request(_drain)
+        return made
+
+    def prepare(self) -> Response:
+        """Make a branch durable, and vote."""
+        with self._serving(names.PREPARE) as step:
+            caller = self._admit("prepare")
+            transaction, named, body = forms.read_prepare(request, self._limit)
+            with forms.about(transaction):
+                caller.check("prepare", transaction.application)
+                _about(step, transaction)
+                step.set("tpc.branch", str(named.branch))
+                step.set("tpc.rows", named.rows)
+                step.set("tpc.bytes", body.length)
+                answer = self._resource.prepare(transaction, named, body, _caller())
+            return _answer(step, transaction, answer)
+
+    def commit(self) -> Response:
+        """Commit the named branches, and seal."""
+        with self._serving(names.COMMIT) as step:
+            caller = self._admit("commit")
+            order = forms.read_commit(request)
+            self._check(caller, "commit", order, step)
+            answer = self._resource.commit(
+                order.transaction, order.named, order.watermark
+            )
+            return _answer(step, order.transaction, answer)
+
+    def abort(self) -> Response:
+        """Abort a transaction and seal it, or abort one branch."""
+        with self._serving(names.ABORT) as step:
+            caller = self._admit("abort branch")
+            order = forms.read_abort(request)
+            action = "abort" if order.branch is None else "abort branch"
+            self._check(caller, action, order, step)
+            answer = self._resource.abort(
+                order.transaction, order.branch, order.watermark
+            )
+            return _answer(step, order.transaction, answer)
+
+    def resolve(self) -> Response:
+        """Do what an operator decided about an orphan."""
+        with self._serving(names.RESOLVE) as step:
+            caller = self._admit("resolve")
+            order = forms.read_resolve(request)
+            self._check(caller, "resolve", order, step)
+            assert order.outcome is not None  # noqa: S101 - read_resolve sets it
+            answer = self._resource.resolve(
+                order.transaction, order.outcome, order.reason
+            )
+            if answer.status == 200:
+                about = {
+                    "transaction_id": str(order.transaction),
+                    "outcome": str(order.outcome),
+                    "reason": order.reason,
+                }
+                _log.warning("resolved by hand", extra=about)
+            return _answer(step, order.transaction, answer)
+
+    def list_open(self) -> Response:
+        """List what is not sealed, a page at a time."""
+        with self._serving(names.LIST):
+            caller = self._admit("list")
+            query = forms.read_query(request)
+            caller.check("list", query.application)
+            page = self._resource.in_doubt(
+                application=query.application or caller.application,
+                state=query.state,
+                after=query.after,
+                limit=query.limit,
+            )
+            items = [
+                {
+                    "transaction_id": str(transaction),
+                    "branch": str(held.named.branch),
+                    "state": str(held.state),
+                    "age": max(0.0, page.now - held.since),
+                    "rows": held.named.rows,
+                    "carrier": carrier,
+                }
+                for transaction, held, carrier in page.branches
+            ]
+            return jsonify(transactions=items, next=forms.write_cursor(page.next))
+
+    def show(self, transaction_id: str) -> Response:
+        """Show one transaction."""
+        with self._serving(names.SHOW) as step:
+            caller = self._admit("show")
+            transaction = forms.read_id(transaction_id)
+            self._check(caller, "show", forms.Order(transaction), step)
+            return _answer(step, transaction, self._resource.show(transaction))
+
+    def live(self) -> Response:
+        """Say that this process answers."""
+        return jsonify(status="live")
+
+    def ready(self) -> Response:
+        """Say whether the database answers."""
+        try:
+            self._resource.gauges()
+        except (sa.exc.SQLAlchemyError, ConfigurationError):
+            raise unavailable("the participant's database is not ready") from None
+        return jsonify(status="ready")
+
+    def metrics(self) -> Response:
+        """Return the measurements, for Prometheus."""
+        self._admit("metrics")
+        text = metrics.exposition(self._resource.gauges())
+        return Response(text, content_type=metrics.CONTENT_TYPE)
+
+    def _serving(self, name: str) -> Any:
+        about = {"tpc.participant": self._name, "http.request.method": request.method}
+        return server_span(name, dict(request.headers), about)
+
+    def _admit(self, action: str) -> Caller:
+        authorization = request.headers.get("Authorization")
+        caller = self._gate.admit(authorization, request.remote_addr)
+        caller.check(action)
+        g.tpc_admitted = True
+        forms.check_version(request)
+        return caller
+
+    def _check(
+        self, caller: Caller, action: str, order: forms.Order, step: Step
+    ) -> None:
+        with forms.about(order.transaction):
+            caller.check(action, order.transaction.application)
+        _about(step, order.transaction)
+
+
+def _about(step: Step, transaction: TransactionId) -> None:
+    g.tpc_transaction = str(transaction)
+    step.set("tpc.transaction.id", str(transaction))
+    step.set("tpc.application", transaction.application)
+    step.set("tpc.batch", transaction.batch)
+    step.set("tpc.attempt", transaction.attempt)
+
+
+def _answer(step: Step, transaction: TransactionId, answer: Answer) -> Response:
+    step.set("tpc.state", str(answer.state))
+    step.set("http.response.status_code", answer.status)
+    fields = {"transaction_id": str(transaction), "state": str(answer.state)}
+    fields |= answer.fields
+    if answer.status == 200:
+        return jsonify(fields)
+    headers = {"Retry-After": "1"} if answer.status in wire.ASK_AGAIN else None
+    return _refuse(
+        Problem(answer.status, answer.detail, fields=fields, headers=headers)
+    )
+
+
+def _refuse(error: Exception) -> Response:
+    """Turn an error into a problem document that gives nothing away."""
+    problem = _problem(error)
+    if "tpc_transaction" in g:
+        problem.fields.setdefault("transaction_id", g.tpc_transaction)
+    refused = 400 <= problem.status < 500 and problem.status not in wire.ASK_AGAIN
+    if refused and request.path.endswith("/prepare"):
+        problem.fields.setdefault("vote", "abort")
+    return problem.response()
+
+
+def _caller() -> Carrier:
+    """Return the caller's trace context at rest, or ours where it sent none."""
+    carrier: Carrier = {}
+    inject(carrier, extract(dict(request.headers)))
+    return carrier or current_carrier()
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, HTTPException):
+        return Problem(error.code or 500, error.name)
+    if isinstance(error, sa.exc.TimeoutError | sa.exc.OperationalError):
+        _log.warning("database not available", extra={"error": type(error).__name__})
+        return unavailable()
+    _log.exception("a request was not answered")
+    return Problem(500, "this participant has a fault: see its log")
+
+
+def _drain(response: Response) -> Response:
+    """Read what is left of a body, so that the client gets to reading the answer."""
+    if request.method == "POST" and response.status_code not in {411, 413}:
+        left = request.content_length or 0
+        left = left if g.get("tpc_admitted") else min(left, _UNREAD)
+        with contextlib.suppress(HTTPException, OSError):
+            while left and (piece := request.stream.read(min(left, CHUNK))):
+                left -= len(piece)
+    return response

@@ -1,0 +1,176 @@
+"""The body of a prepare: bytes that are counted and digested as they pass.
+
+Records are read from it in Arrow batches, whatever the format on the wire.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.json
+
+from tracing_2pc.participant.problems import Problem
+from tracing_2pc.transports import wire
+
+CHUNK: Final = 1 << 18
+
+
+class Body(io.RawIOBase):
+    """A request's body, read once.
+
+    Args:
+        stream: where it comes from.
+        length: bytes that Content-Length promised; never more are read.
+        content_type: Arrow or JSON lines.
+        digest: what Content-Digest promised.
+    """
+
+    def __init__(
+        self, stream: IO[bytes], length: int, content_type: str, digest: str
+    ) -> None:
+        self._stream = stream
+        self._left = length
+        self._sha256 = hashlib.sha256()
+        self.length = length
+        self.content_type = content_type
+        self.digest = digest
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what has arrived; a body that ends early is a problem, not an end."""
+        view = memoryview(buffer).cast("B")
+        if not (wanted := min(self._left, len(view))):
+            return 0
+        if not (piece := self._stream.read(wanted)):
+            raise Problem(400, f"the body ended {self._left} bytes early")
+        view[: len(piece)] = piece
+        self._sha256.update(piece)
+        self._left -= len(piece)
+        return len(piece)
+
+    def drain(self) -> None:
+        """Read the rest and drop it, so that the client gets to reading the answer."""
+        room = bytearray(CHUNK)
+        while self.readinto(room):
+            pass
+
+    def verify(self) -> None:
+        """Read to the end.
+
+        Raises:
+            Problem: 400, the bytes are not those that Content-Digest names.
+        """
+        self.drain()
+        if wire.write_digest(self._sha256.digest()) != self.digest:
+            raise Problem(400, "Content-Digest: the body has another digest")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Records to write: a body as it arrives, or a spooled one, verified already."""
+
+    file: IO[bytes]
+    content_type: str
+    length: int
+
+    @classmethod
+    def streamed(cls, body: Body) -> Source:
+        """Return a body to be read as it arrives."""
+        buffered = io.BufferedReader(body, CHUNK)
+        return cls(buffered, body.content_type, body.length)
+
+    def batches(self, expected: pa.Schema | None = None) -> tuple[pa.Schema, Any]:
+        """Open the records from the start: their schema, and batches to iterate once.
+
+        Args:
+            expected: for JSON lines, types of fields that are known already.
+
+        Raises:
+            Problem: 400, this is not what Content-Type says; also while iterating.
+        """
+        if self.content_type == wire.NDJSON and not self.length:
+            return pa.schema([]), iter(())
+        with unreadable(self.content_type):
+            reader = (
+                pa.ipc.open_stream(self.file)
+                if self.content_type == wire.ARROW
+                else _json_lines(self.file, expected)
+            )
+        return reader.schema, _valid(reader, self.content_type)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Read JSON lines one by one, each with its types as they were written."""
+        for number, line in enumerate(self.file, 1):
+            if line.strip():
+                yield _record(line, number)
+
+
+class unreadable:  # noqa: N801 - reads as a word of the with statement
+    """Turn Arrow's errors into a problem that names the format, and nothing else."""
+
+    def __init__(self, content_type: str) -> None:
+        self._content_type = content_type
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, (pa.ArrowException, OSError, UnicodeDecodeError)):
+            detail = f"the body cannot be read as {self._content_type}"
+            raise Problem(400, detail) from None
+
+
+def strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object, refusing a key that is given twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def strict_json(text: bytes) -> Any:
+    """Read JSON without duplicate keys, NaN or bottomless nesting; or `ValueError`."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    try:
+        return json.loads(
+            text.decode("utf-8"),
+            object_pairs_hook=strict_object,
+            parse_constant=refuse,
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _valid(reader: Any, content_type: str) -> Iterator[pa.RecordBatch]:
+    with unreadable(content_type):
+        for batch in reader:
+            batch.validate(full=True)
+            yield batch
+
+
+def _json_lines(file: IO[bytes], expected: pa.Schema | None) -> Any:
+    options = pa.json.ParseOptions(explicit_schema=expected)
+    return pa.json.open_json(file, parse_options=options)
+
+
+def _record(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        record = strict_json(line)
+    except ValueError:
+        raise Problem(400, f"line {number} is not strict JSON") from None
+    if not isinstance(record, dict):
+        raise Problem(400, f"line {number} is not a JSON object")
+    return record

@@ -1,0 +1,125 @@
+"""The participant's own database: what a resource asks of it, whichever it is.
+
+A local transaction is opened for a purpose, and the purpose says what it locks and
+whether it flushes:
+
+- `read`: locks nothing, writes nothing.
+- `decide`: the application's exclusive lock; durable.
+- `note`: the same lock, not durable: what is lost in a crash was never promised.
+- `setup`: excludes every other setup.
+
+A `Writer` holds a branch while it is written. While it lives, everybody can see
+that; when its process dies, everybody can see that too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.participant.body import Body, Source
+from tracing_2pc.settings import reveal
+
+
+class Writer(Protocol):
+    """One upload: claimed, received, written, and made durable, in this order."""
+
+    owner: int
+
+    def note(self, application: str) -> AbstractContextManager[Connection]:
+        """Open the short transaction that puts the claim on record."""
+
+    def receive(self, body: Body) -> Source:
+        """Return the body to read records from: as it arrives, or whole on disk."""
+
+    def write(self) -> AbstractContextManager[Connection]:
+        """Open the durable transaction that the rows go into."""
+
+    def share(self, connection: Connection, application: str) -> None:
+        """Take the application's lock, shared with other prepares, till the commit."""
+
+
+class Database(Protocol):
+    """A database that data and journal share."""
+
+    engine: sa.Engine
+    driver: Any
+    """The PEP 249 module: whose errors `load` raises."""
+
+    def read(self) -> AbstractContextManager[Connection]:
+        """Open a transaction that only reads."""
+
+    def decide(self, application: str) -> AbstractContextManager[Connection]:
+        """Open a durable transaction with the application's exclusive lock."""
+
+    def note(self, application: str) -> AbstractContextManager[Connection]:
+        """Open a transaction with the same lock that need not survive a crash."""
+
+    def setup(self) -> AbstractContextManager[Connection]:
+        """Open the transaction in which tables and views are made."""
+
+    def writer(self) -> AbstractContextManager[Writer]:
+        """Open an upload. Leaving it ends it, however it went."""
+
+    def alive(self, connection: Connection, writers: set[int]) -> set[int]:
+        """Return those of the writers whose upload is still under way."""
+
+    def load(
+        self,
+        connection: Connection,
+        table: str,
+        names: list[str],
+        batches: Iterable[Any],
+    ) -> int:
+        """Write Arrow batches with these columns; return how many rows they had."""
+
+    def delete_slice(
+        self, connection: Connection, table: str, tag: int, limit: int
+    ) -> int:
+        """Delete some rows of a tag, newest first; return how many."""
+
+    def now(self) -> sa.ColumnElement[float]:
+        """Return the database's clock, Unix seconds, as an expression."""
+
+
+def open_database(url: str) -> Database:
+    """Return the database of an SQLAlchemy URL, or of `env:NAME` that holds one.
+
+    Nothing is connected yet.
+
+    Raises:
+        ConfigurationError: a password in the URL, or a database that we don't know.
+    """
+    parsed = _parse(url)
+    if parsed.get_backend_name() == "postgresql":
+        from tracing_2pc.participant.postgresql import PostgreSQL
+
+        return PostgreSQL(parsed.set(drivername="postgresql+psycopg"))
+    if parsed.get_backend_name() == "sqlite":
+        from tracing_2pc.participant.sqlite import SQLite
+
+        return SQLite(parsed.set(drivername="sqlite+pysqlite"))
+    raise ConfigurationError(
+        f"{parsed.get_backend_name()}: a participant's database is postgresql or sqlite"
+    )
+
+
+def _parse(url: str) -> sa.URL:
+    secret = url.startswith("env:")
+    try:
+        parsed = sa.make_url(reveal(url, "database URL") if secret else url)
+    except sa.exc.ArgumentError:
+        raise ConfigurationError(
+            "database URL: expected postgresql://host/name, sqlite:///file or env:NAME"
+        ) from None
+    if parsed.password and not secret:
+        raise ConfigurationError(
+            "database URL: it holds a password; write env:NAME and put the URL into "
+            "that variable, or leave the password to the database's password file"
+        )
+    return parsed

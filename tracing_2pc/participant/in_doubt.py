@@ -1,0 +1,36 @@
+"""The span of a wait: made when it ends, because an open one is never exported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tracing_2pc import names
+from tracing_2pc.participant.answers import Seen
+from tracing_2pc.states import BranchState
+from tracing_2pc.telemetry.propagation import extract
+from tracing_2pc.telemetry.spans import tracer
+
+WORTH_A_SPAN: Final = 10.0
+"""Seconds that a branch may wait for its decision without one."""
+
+
+def record_wait(
+    seen: Seen, since: Sequence[float], now: float, outcome: BranchState
+) -> None:
+    """Make one `tpc.in_doubt` span for a transaction that waited long."""
+    if not since or now - min(since) <= WORTH_A_SPAN:
+        return
+    span = tracer().start_span(
+        names.IN_DOUBT,
+        extract(seen.carrier),
+        start_time=int(min(since) * 1e9),
+        attributes={
+            "tpc.transaction.id": str(seen.transaction),
+            "tpc.application": seen.transaction.application,
+            "tpc.batch": seen.transaction.batch,
+            "tpc.attempt": seen.transaction.attempt,
+            "tpc.state": str(outcome),
+        },
+    )
+    span.end(int(now * 1e9))

@@ -1,0 +1,430 @@
+"""The participant's durable memory; all of its SQL is in this module.
+
+Rows live in the service's own database, next to the data, and change in the same
+local transaction. Callers hold the application's lock: exclusive for everything but
+the end of a prepare, which may share it with other prepares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.model import BranchId, Carrier, TransactionId
+from tracing_2pc.participant.answers import Held, Named, Seen
+from tracing_2pc.states import BranchState
+
+VERSION: Final = 1
+TAG: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+Alive = Callable[[Connection, set[int]], set[int]]
+"""Which of these writers still live."""
+
+
+class Tables:
+    """The journal of one resource: `<name>_tpc_...`. Versioned by `schema`."""
+
+    def __init__(self, name: str) -> None:
+        self.metadata = m = sa.MetaData()
+        self.schema = sa.Table(
+            f"{name}_tpc_schema", m, sa.Column("version", sa.Integer, nullable=False)
+        )
+        self.application = sa.Table(
+            f"{name}_tpc_application",
+            m,
+            sa.Column("application", sa.String(40), primary_key=True),
+            sa.Column("watermark", sa.BigInteger, nullable=False),
+        )
+        self.transaction = sa.Table(
+            f"{name}_tpc_transaction",
+            m,
+            sa.Column("application", sa.String(40), primary_key=True),
+            sa.Column("batch", sa.BigInteger, primary_key=True),
+            sa.Column("attempt", sa.Integer, primary_key=True),
+            sa.Column("seal", sa.String(9)),
+            sa.Column("resolved_because", sa.Text),
+            sa.Column("carrier", sa.Text, nullable=False),
+        )
+        self.branch = sa.Table(
+            f"{name}_tpc_branch",
+            m,
+            sa.Column("tag", TAG, primary_key=True),
+            sa.Column("application", sa.String(40), nullable=False),
+            sa.Column("batch", sa.BigInteger, nullable=False),
+            sa.Column("attempt", sa.Integer, nullable=False),
+            sa.Column("partition", sa.BigInteger, nullable=False),
+            sa.Column("task_attempt", sa.BigInteger, nullable=False),
+            sa.Column("state", sa.String(9), nullable=False),
+            sa.Column("rows", sa.BigInteger, nullable=False),
+            sa.Column("digest", sa.String(64), nullable=False),
+            sa.Column("writer", sa.BigInteger),
+            sa.Column("since", sa.Float(53), nullable=False),
+            sa.Column("sealed", sa.Float(53)),
+            sa.UniqueConstraint(
+                "application", "batch", "attempt", "partition", "task_attempt"
+            ),
+            sqlite_autoincrement=True,  # rows outlive the journal: no tag comes twice
+        )
+        open_branches = sa.text("sealed IS NULL")
+        sa.Index(
+            f"{name}_tpc_open",
+            self.branch.c.tag,
+            sqlite_where=open_branches,
+            postgresql_where=open_branches,
+        )
+        # Tags that readers don't see: prepared, or aborted with `doomed` rows left.
+        self.hidden = sa.Table(
+            f"{name}_tpc_hidden",
+            m,
+            sa.Column("tag", TAG, primary_key=True, autoincrement=False),
+            sa.Column("doomed", sa.BigInteger),
+        )
+
+
+class Journal:
+    """What one resource holds of transactions and branches."""
+
+    def __init__(self, tables: Tables, alive: Alive) -> None:
+        self._t = tables
+        self._alive = alive
+
+    def create(self, connection: Connection) -> None:
+        """Make the tables that are missing. The caller excludes other creators.
+
+        Raises:
+            ConfigurationError: a newer version of this package has made them.
+        """
+        self._t.metadata.create_all(connection)
+        version = connection.execute(sa.select(self._t.schema.c.version)).scalar()
+        if version is None:
+            connection.execute(self._t.schema.insert().values(version=VERSION))
+        elif version > VERSION:
+            raise ConfigurationError(
+                f"{self._t.schema.name} has version {version}, this tracing_2pc knows "
+                f"{VERSION}: upgrade tracing_2pc here"
+            )
+
+    def read(
+        self,
+        connection: Connection,
+        transaction: TransactionId,
+        branch: BranchId | None = None,
+    ) -> Seen:
+        """Read what is known of a transaction: of one branch, or of all of them."""
+        rows = connection.execute(self._select(transaction, branch)).all()
+        known = [r for r in rows if r.attempt == transaction.attempt]
+        own = known[0] if known else None
+        others = [r.attempt for r in rows if r.seal == "committed" and r not in known]
+        return Seen(
+            transaction,
+            watermark=rows[0].watermark,
+            recorded=own is not None,
+            seal=BranchState(own.seal) if own and own.seal else None,
+            by_hand=own is not None and own.resolved_because is not None,
+            carrier=json.loads(own.carrier) if own else {},
+            branches={h.named.branch: h for h in self._held(connection, known)},
+            committed=TransactionId(
+                transaction.application, transaction.batch, others[0]
+            )
+            if others
+            else None,
+        )
+
+    def _select(
+        self, transaction: TransactionId, branch: BranchId | None
+    ) -> sa.Select[Any]:
+        one = sa.select(sa.literal(1).label("one")).subquery()
+        a, t, b = self._t.application, self._t.transaction, self._t.branch
+        joined = one.outerjoin(a, a.c.application == transaction.application)
+        batch = sa.and_(
+            t.c.application == transaction.application, t.c.batch == transaction.batch
+        )
+        own = sa.and_(t.c.attempt == transaction.attempt, *_of(b, transaction))
+        if branch is not None:
+            own = sa.and_(own, *_is(b, branch))
+        return sa.select(
+            a.c.watermark,
+            *(t.c.attempt, t.c.seal, t.c.resolved_because, t.c.carrier),
+            *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),
+            *(b.c.rows.label("row_count"), b.c.digest, b.c.writer, b.c.since),
+        ).select_from(joined.outerjoin(t, batch).outerjoin(b, own))
+
+    def _held(self, connection: Connection, rows: Iterable[Any]) -> list[Held]:
+        found = [r for r in rows if r.tag is not None]
+        writers = {r.writer for r in found if r.state == "writing"}
+        alive = self._alive(connection, writers) if writers else set()
+        return [
+            Held(
+                Named(BranchId(r.partition, r.task_attempt), r.row_count, r.digest),
+                BranchState(r.state),
+                r.tag,
+                r.since,
+            )
+            for r in found
+            if r.state != "writing" or r.writer in alive
+        ]
+
+    def claim(
+        self,
+        connection: Connection,
+        seen: Seen,
+        wanted: Named,
+        *,
+        carrier: Carrier,
+        writer: int,
+        now: float,
+    ) -> int:
+        """Put a writing branch on record, and return its tag.
+
+        A row of the same branch can only be a dead writer's here.
+        """
+        self._record(connection, seen, carrier)
+        b = self._t.branch
+        connection.execute(
+            b.delete().where(*_of(b, seen.transaction), *_is(b, wanted.branch))
+        )
+        state = BranchState.WRITING
+        return self._insert(
+            connection, seen.transaction, wanted, state, writer=writer, since=now
+        )
+
+    def _insert(
+        self,
+        connection: Connection,
+        transaction: TransactionId,
+        named: Named,
+        state: BranchState,
+        **values: Any,
+    ) -> int:
+        statement = self._t.branch.insert().values(
+            application=transaction.application,
+            batch=transaction.batch,
+            attempt=transaction.attempt,
+            partition=named.branch.partition,
+            task_attempt=named.branch.task_attempt,
+            state=str(state),
+            rows=named.rows,
+            digest=named.digest,
+            **values,
+        )
+        key = connection.execute(statement).inserted_primary_key
+        assert key is not None  # noqa: S101 - an insert of one row has a key
+        return int(key[0])
+
+    def _record(self, connection: Connection, seen: Seen, carrier: Carrier) -> None:
+        t, text = self._t.transaction, json.dumps(carrier)
+        if not seen.recorded:
+            id_ = seen.transaction
+            connection.execute(
+                t.insert().values(
+                    application=id_.application,
+                    batch=id_.batch,
+                    attempt=id_.attempt,
+                    carrier=text,
+                )
+            )
+        elif carrier and not seen.carrier:
+            statement = t.update().where(*_of(t, seen.transaction))
+            connection.execute(statement.values(carrier=text))
+
+    def prepared(self, connection: Connection, tag: int, now: float) -> None:
+        """Move a written branch to prepared, hidden from readers."""
+        b = self._t.branch
+        values = {"state": "prepared", "writer": None, "since": now}
+        connection.execute(b.update().where(b.c.tag == tag).values(values))
+        connection.execute(self._t.hidden.insert().values(tag=tag))
+
+    def release(
+        self, connection: Connection, transaction: TransactionId, tag: int
+    ) -> None:
+        """Forget a branch whose writing failed; its transaction too if that was all."""
+        b, t = self._t.branch, self._t.transaction
+        connection.execute(
+            b.delete().where(b.c.tag == tag, b.c.state == str(BranchState.WRITING))
+        )
+        rest = sa.exists().where(*_of(b, transaction))
+        connection.execute(
+            t.delete().where(*_of(t, transaction), t.c.seal.is_(None), ~rest)
+        )
+
+    def seal(
+        self,
+        connection: Connection,
+        seen: Seen,
+        outcome: BranchState,
+        *,
+        losers: Iterable[int],
+        now: float,
+        because: str | None = None,
+    ) -> None:
+        """Seal a transaction: its prepared branches take the outcome, losers abort.
+
+        Args:
+            connection: in the local transaction that holds the application's lock.
+            seen: what was read in it.
+            outcome: committed or aborted.
+            losers: tags that abort whatever the outcome: not named, or still writing.
+            now: Unix seconds.
+            because: a person's reason, where a person decided.
+        """
+        self._record(connection, seen, {})
+        t, b = self._t.transaction, self._t.branch
+        values = {"seal": str(outcome), "resolved_because": because}
+        connection.execute(t.update().where(*_of(t, seen.transaction)).values(values))
+        for tag in losers:
+            self._abort(connection, tag, now)
+        of = (*_of(b, seen.transaction), b.c.sealed.is_(None))
+        writing = b.c.state == str(BranchState.WRITING)
+        connection.execute(b.delete().where(*of, writing))  # whose writers are dead
+        tags = sa.select(b.c.tag).where(*of)
+        self._unhide(connection, tags, outcome)
+        sealed = {"state": str(outcome), "sealed": now}
+        connection.execute(b.update().where(*of).values(sealed))
+
+    def abort_branch(
+        self, connection: Connection, seen: Seen, branch: BranchId, now: float
+    ) -> None:
+        """Abort one branch; an unknown one leaves a tombstone."""
+        held = seen.branches.get(branch)
+        if held is not None and held.state is not BranchState.ABORTED:
+            self._abort(connection, held.tag, now)
+        elif held is None and seen.seal is None:
+            self._record(connection, seen, {})
+            b = self._t.branch
+            dead = (*_of(b, seen.transaction), *_is(b, branch))
+            connection.execute(b.delete().where(*dead))
+            tombstone = Named(branch, 0, "")
+            aborted = BranchState.ABORTED
+            self._insert(
+                connection, seen.transaction, tombstone, aborted, since=now, sealed=now
+            )
+
+    def _abort(self, connection: Connection, tag: int, now: float) -> None:
+        b = self._t.branch
+        self._unhide(connection, sa.select(sa.literal(tag)), BranchState.ABORTED)
+        values = {"state": "aborted", "sealed": now, "writer": None}
+        connection.execute(b.update().where(b.c.tag == tag).values(values))
+
+    def _unhide(
+        self, connection: Connection, tags: sa.Select[Any], outcome: BranchState
+    ) -> None:
+        h, b = self._t.hidden, self._t.branch
+        if outcome is BranchState.COMMITTED:
+            connection.execute(h.delete().where(h.c.tag.in_(tags)))
+            return
+        rows = sa.select(b.c.rows).where(b.c.tag == h.c.tag).scalar_subquery()
+        connection.execute(h.update().where(h.c.tag.in_(tags)).values(doomed=rows))
+
+    def raise_watermark(self, connection: Connection, seen: Seen, to: int) -> None:
+        """Raise an application's watermark and drop what lies below (rule 19).
+
+        It never falls. A branch that is prepared is kept and listed (rule 12).
+        """
+        if seen.watermark is not None and to <= seen.watermark:
+            return
+        a, b, t = self._t.application, self._t.branch, self._t.transaction
+        name = seen.transaction.application
+        statement = (
+            a.insert().values(application=name, watermark=to)
+            if seen.watermark is None
+            else a.update().where(a.c.application == name).values(watermark=to)
+        )
+        connection.execute(statement)
+        below = (b.c.application == name, b.c.batch <= to)
+        connection.execute(b.delete().where(*below, b.c.state != "prepared"))
+        rest = sa.exists().where(
+            b.c.application == t.c.application,
+            b.c.batch == t.c.batch,
+            b.c.attempt == t.c.attempt,
+        )
+        below = (t.c.application == name, t.c.batch <= to)
+        connection.execute(t.delete().where(*below, ~rest))
+
+    def open_branches(
+        self,
+        connection: Connection,
+        *,
+        application: str | None,
+        state: str | None,
+        after: int,
+        limit: int,
+    ) -> tuple[list[tuple[TransactionId, Held, Carrier]], int | None]:
+        """List what is not sealed, oldest first: a page, and where the next begins."""
+        b, t = self._t.branch, self._t.transaction
+        same = sa.and_(
+            t.c.application == b.c.application,
+            t.c.batch == b.c.batch,
+            t.c.attempt == b.c.attempt,
+        )
+        statement = (
+            sa.select(b, b.c.rows.label("row_count"), t.c.carrier)
+            .join_from(b, t, same)
+            .where(b.c.sealed.is_(None), b.c.tag > after)
+        )
+        if application is not None:
+            statement = statement.where(b.c.application == application)
+        if state is not None:
+            statement = statement.where(b.c.state == state)
+        rows = connection.execute(statement.order_by(b.c.tag).limit(limit)).all()
+        about = {r.tag: r for r in rows}
+        page = [
+            (
+                TransactionId(r.application, r.batch, r.attempt),
+                held,
+                json.loads(r.carrier),
+            )
+            for held in self._held(connection, rows)
+            if (r := about[held.tag])
+        ]
+        return page, (rows[-1].tag if len(rows) == limit else None)
+
+    def in_doubt(self, connection: Connection) -> tuple[int, float | None]:
+        """Count the prepared branches, and say since when the oldest waits."""
+        b = self._t.branch
+        count, since = connection.execute(
+            sa.select(sa.func.count(), sa.func.min(b.c.since)).where(
+                b.c.sealed.is_(None), b.c.state == str(BranchState.PREPARED)
+            )
+        ).one()
+        return count, since
+
+    def doomed(self, connection: Connection) -> tuple[int, int] | None:
+        """Lock one tag whose rows are to be deleted: the tag, and rows left."""
+        h = self._t.hidden
+        statement = sa.select(h.c.tag, h.c.doomed).where(h.c.doomed.is_not(None))
+        found = connection.execute(
+            statement.limit(1).with_for_update(skip_locked=True)
+        ).one_or_none()
+        return (found.tag, found.doomed) if found else None
+
+    def doom(self, connection: Connection, tag: int, left: int) -> None:
+        """Note how many rows of an aborted tag are left; none ends it."""
+        h = self._t.hidden
+        if left <= 0:
+            connection.execute(h.delete().where(h.c.tag == tag))
+            return
+        connection.execute(h.update().where(h.c.tag == tag).values(doomed=left))
+
+
+def _of(
+    table: sa.Table, transaction: TransactionId
+) -> tuple[sa.ColumnElement[bool], ...]:
+    c = table.c
+    return (
+        c.application == transaction.application,
+        c.batch == transaction.batch,
+        c.attempt == transaction.attempt,
+    )
+
+
+def _is(table: sa.Table, branch: BranchId) -> tuple[sa.ColumnElement[bool], ...]:
+    c = table.c
+    return (
+        c.partition == branch.partition,
+        c.task_attempt == branch.task_attempt,
+    )

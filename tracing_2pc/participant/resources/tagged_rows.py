@@ -1,0 +1,202 @@
+"""Rows that are written once, and seen when their transaction is committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.model import TransactionId
+from tracing_2pc.participant.body import Source
+from tracing_2pc.participant.database import open_database
+from tracing_2pc.participant.journal import TAG
+from tracing_2pc.participant.problems import Problem
+from tracing_2pc.participant.resources.base import JournalledResource, check_prefix
+from tracing_2pc.participant.resources.columns import (
+    check_fit,
+    check_names,
+    hints,
+    plain,
+    sql_type,
+)
+from tracing_2pc.transports import wire
+
+_TAG: Final = "tpc_tag"
+_WHEN: Final = ("tpc_application", "tpc_batch")
+
+
+class TaggedRows(JournalledResource):
+    """Keeps committed records in a table of PostgreSQL or SQLite.
+
+    `table` is what readers SELECT from: a view. Rows lie in `<table>_tpc`, each with
+    the tag of its branch in `tpc_tag`; the view leaves out the few tags that stand in
+    `<table>_tpc_hidden`, prepared or aborted. Nothing is ever moved, so writing costs
+    one COPY, and reading does not slow down with the number of transactions.
+
+    Both are made from the first prepare's Arrow schema. To keep rows of a table that
+    exists, rename it and add the tag, as the error at start says; old rows have tag 0
+    and stay visible. A primary key or index of your own on `<table>_tpc` is kept to:
+    a record that violates it is a vote to abort.
+
+    SQLite has no type for decimals, times and NaN: they are kept as text.
+
+    Args:
+        url: `postgresql://host/name`, `sqlite:///relative`, `sqlite:////absolute`, or
+            `env:NAME` to read it from there. No password in it.
+        table: what readers SELECT from.
+        key: column or columns that identify a row. With it the view shows, per key
+            and application, the row of the latest committed batch, as an update-mode
+            aggregate needs it. Older rows of a key stay in `<table>_tpc`.
+        clock: Unix seconds.
+
+    Raises:
+        ConfigurationError: a password in the URL, or a name that cannot be a table.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        key: str | Sequence[str] | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(check_prefix(table), open_database(url), clock)
+        self._view = table
+        self._key = (key,) if isinstance(key, str) else tuple(key or ())
+        self._columns: Mapping[str, sa.types.TypeEngine[Any]] | None = None
+
+    @property
+    def rows(self) -> str:
+        """Name of the table that the rows lie in."""
+        return f"{self._view}_tpc"
+
+    def set_up(self, connection: Connection) -> None:
+        """Refuse a table that is not ours; make the view of one that is.
+
+        Raises:
+            ConfigurationError: with the SQL to run.
+        """
+        inspector = sa.inspect(connection)
+        tables, views = inspector.get_table_names(), inspector.get_view_names()
+        wanted = [_TAG, *(_WHEN if self._key else ())]
+        if self._view in tables:
+            raise ConfigurationError(
+                f"{self._view} is a table; readers need a view of that name. Run: "
+                f"{self._adopt([f'RENAME TO {self.rows}'], self._view)} "
+                f"{self._adopt(_additions(wanted))}"
+            )
+        if self.rows not in tables:
+            if self._view in views:
+                raise ConfigurationError(
+                    f"{self._view} is a view of something else: choose another table"
+                )
+            return
+        there = {column["name"] for column in inspector.get_columns(self.rows)}
+        if lacking := [name for name in wanted if name not in there]:
+            raise ConfigurationError(
+                f"{self.rows} lacks {', '.join(lacking)}. Run: "
+                f"{self._adopt(_additions(lacking))}"
+            )
+        self._columns = self._reflect(connection)
+        if self._view not in views:
+            self._make_view(connection)
+
+    def records(
+        self, source: Source, transaction: TransactionId, tag: int
+    ) -> tuple[list[str], Iterable[Any]]:
+        """Return the body's columns and ours.
+
+        Raises:
+            Problem: 400, the columns are not the table's.
+        """
+        schema, batches = source.batches(
+            hints(self._columns) if self._columns else None
+        )
+        check_names(schema)
+        if schema.names:
+            self._fit(schema, partial=source.content_type == wire.NDJSON)
+        ours: dict[str, Any] = {_TAG: tag}
+        if self._key:
+            ours |= dict(
+                zip(_WHEN, (transaction.application, transaction.batch), strict=True)
+            )
+        return [*schema.names, *ours], self._stamped(batches, list(ours.values()))
+
+    def _stamped(self, batches: Iterable[Any], ours: list[Any]) -> Iterator[Any]:
+        as_text = self._database.engine.dialect.name == "postgresql"
+        for batch in batches:
+            columns = [plain(c, binary_as_text=as_text) for c in batch.columns]
+            columns += [pa.repeat(value, batch.num_rows) for value in ours]
+            names = [str(n) for n in range(len(columns))]
+            yield pa.RecordBatch.from_arrays(columns, names)
+
+    def _fit(self, schema: pa.Schema, *, partial: bool) -> None:
+        if self._columns is None:
+            self._make(schema)
+        try:
+            check_fit(schema, self._columns or {}, partial=partial)
+        except Problem:
+            # Somebody may have added a column since: look once more.
+            with self._database.read() as connection:
+                self._columns = self._reflect(connection)
+            check_fit(schema, self._columns, partial=partial)
+
+    def _make(self, schema: pa.Schema) -> None:
+        if lacking := [name for name in self._key if name not in schema.names]:
+            raise Problem(400, f"the key {', '.join(lacking)} is not in the records")
+        with self._database.setup() as connection:
+            if not sa.inspect(connection).has_table(self.rows):
+                self._table(schema).create(connection)
+                self._make_view(connection)
+            self._columns = self._reflect(connection)
+
+    def _table(self, schema: pa.Schema) -> sa.Table:
+        columns = [sa.Column(f.name, sql_type(f.type)) for f in schema]
+        columns.append(sa.Column(_TAG, TAG, nullable=False))
+        if self._key:
+            columns.append(sa.Column(_WHEN[0], sa.String(40), nullable=False))
+            columns.append(sa.Column(_WHEN[1], sa.BigInteger, nullable=False))
+        table = sa.Table(self.rows, sa.MetaData(), *columns)
+        if self._database.engine.dialect.name == "postgresql":
+            # Tags only grow: this index is a few pages and costs a COPY nothing.
+            sa.Index(f"{self.rows}_tag", table.c[_TAG], postgresql_using="brin")
+        return table
+
+    def _reflect(self, connection: Connection) -> dict[str, sa.types.TypeEngine[Any]]:
+        columns = sa.inspect(connection).get_columns(self.rows)
+        return {c["name"]: c["type"] for c in columns if c["name"][:4] != "tpc_"}
+
+    def _make_view(self, connection: Connection) -> None:
+        quote = self._database.engine.dialect.identifier_preparer.quote
+        shown = ", ".join(f"r.{quote(name)}" for name in self._reflect(connection))
+        seen = (
+            f"SELECT r.* FROM {quote(self.rows)} r WHERE NOT EXISTS (SELECT 1 FROM "  # noqa: S608 - quoted
+            f"{quote(self._tables.hidden.name)} h WHERE h.tag = r.{_TAG})"
+        )
+        if self._key:
+            key = ", ".join(f"r.{quote(name)}" for name in (_WHEN[0], *self._key))
+            newest = f"PARTITION BY {key} ORDER BY r.{_WHEN[1]} DESC, r.{_TAG} DESC"
+            seen = (
+                f"SELECT r.*, row_number() OVER ({newest}) AS tpc_nth FROM ({seen}) r"
+            )
+        last = " WHERE r.tpc_nth = 1" if self._key else ""
+        sql = f"CREATE VIEW {quote(self._view)} AS SELECT {shown} FROM ({seen}) r{last}"  # noqa: S608 - quoted
+        connection.execute(sa.text(sql.replace(":", "\\:")))
+
+    def _adopt(self, changes: Iterable[str], table: str | None = None) -> str:
+        return " ".join(f"ALTER TABLE {table or self.rows} {c};" for c in changes)
+
+
+def _additions(names: Iterable[str]) -> list[str]:
+    kinds = {
+        _TAG: "bigint NOT NULL DEFAULT 0",
+        _WHEN[0]: "varchar(40) NOT NULL DEFAULT ''",
+        _WHEN[1]: "bigint NOT NULL DEFAULT -1",
+    }
+    return [f"ADD COLUMN {name} {kinds[name]}" for name in names]

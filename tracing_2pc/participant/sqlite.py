@@ -1,0 +1,195 @@
+"""SQLite: one writer at a time, so a body is on disk before the database is locked.
+
+The file it is spooled to, beside the database, is also the proof of life: its
+writer holds an flock on it, which the kernel drops when the process dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.participant.body import CHUNK, Body, Source
+
+
+class SQLite:
+    """`database.Database` on SQLite: WAL, `synchronous=FULL` for what is promised.
+
+    Args:
+        url: of a file; a relative one is relative to the working directory.
+    """
+
+    def __init__(self, url: sa.URL) -> None:
+        if not url.database or url.database == ":memory:":
+            raise ConfigurationError("sqlite: name a file; a vote must survive a crash")
+        self.driver = sqlite3
+        self._file = Path(url.database).absolute()
+        url = url.set(database=str(self._file))
+        self.engine = sa.create_engine(url, pool_size=8, max_overflow=56)
+        sa.event.listen(self.engine, "connect", _prepare_session)
+        sa.event.listen(self.engine, "begin", _begin)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Open a transaction that only reads, and waits for nobody."""
+        with self.engine.connect() as connection:
+            yield connection
+
+    def decide(self, application: str) -> AbstractContextManager[Connection]:  # noqa: ARG002
+        """Open a durable transaction; SQLite has one writer."""
+        return self._write("FULL")
+
+    def note(self, application: str) -> AbstractContextManager[Connection]:  # noqa: ARG002
+        """Open a transaction that costs no flush."""
+        return self._write("NORMAL")
+
+    @contextmanager
+    def setup(self) -> Iterator[Connection]:
+        """Open the transaction in which tables and views are made."""
+        with self.engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert driver is not None  # noqa: S101 - it has just been opened
+            driver.execute("PRAGMA journal_mode=WAL")
+        for left in self._file.parent.glob(f"{self._file.name}-tpc-*.spool"):
+            _locked(left)
+        with self._write("FULL") as connection:
+            yield connection
+
+    @contextmanager
+    def _write(self, synchronous: str) -> Iterator[Connection]:
+        with self.engine.connect() as connection:
+            connection.execution_options(tpc_synchronous=synchronous)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def writer(self) -> Iterator[SQLiteWriter]:
+        """Open an upload: a file that is locked while this process lives."""
+        owner = secrets.randbits(62)
+        path = self._spool(owner)
+        with path.open("x+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                yield SQLiteWriter(self, owner, file)
+            finally:
+                path.unlink(missing_ok=True)
+
+    def _spool(self, owner: int) -> Path:
+        return self._file.with_name(f"{self._file.name}-tpc-{owner:016x}.spool")
+
+    def alive(self, connection: Connection, writers: set[int]) -> set[int]:  # noqa: ARG002
+        """Return the writers whose file is still locked; remove what others left."""
+        return {owner for owner in writers if _locked(self._spool(owner))}
+
+    def load(
+        self,
+        connection: Connection,
+        table: str,
+        names: list[str],
+        batches: Iterable[Any],
+    ) -> int:
+        """Insert batches column-wise."""
+        quote = self.engine.dialect.identifier_preparer.quote
+        columns = ", ".join(map(quote, names))
+        marks = ", ".join("?" * len(names))
+        statement = f"INSERT INTO {quote(table)} ({columns}) VALUES ({marks})"  # noqa: S608 - quoted
+        driver = connection.connection.driver_connection
+        assert driver is not None  # noqa: S101 - a transaction is open on it
+        rows = 0
+        for batch in batches:
+            values = [_values(column) for column in batch.columns]
+            driver.executemany(statement, zip(*values, strict=True))
+            rows += batch.num_rows
+        return rows
+
+    def delete_slice(
+        self, connection: Connection, table: str, tag: int, limit: int
+    ) -> int:
+        """Delete some rows of a tag, from the end, where aborted rows lie."""
+        name = self.engine.dialect.identifier_preparer.quote(table)
+        some = (
+            f"SELECT rowid FROM {name} WHERE tpc_tag = :tag "  # noqa: S608 - quoted
+            "ORDER BY rowid DESC LIMIT :limit"
+        )
+        statement = sa.text(f"DELETE FROM {name} WHERE rowid IN ({some})")  # noqa: S608 - quoted
+        return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
+
+    def now(self) -> sa.ColumnElement[float]:
+        """Return the clock as SQLite reads it."""
+        return (sa.func.julianday("now") - 2440587.5) * 86400.0
+
+
+class SQLiteWriter:
+    """`database.Writer`: the body is whole and verified before a lock is taken."""
+
+    def __init__(self, database: SQLite, owner: int, file: IO[bytes]) -> None:
+        self._database = database
+        self._file = file
+        self.owner = owner
+
+    def note(self, application: str) -> AbstractContextManager[Connection]:
+        """Open the short transaction that puts the claim on record."""
+        return self._database.note(application)
+
+    def receive(self, body: Body) -> Source:
+        """Spool the body and verify its digest."""
+        shutil.copyfileobj(body, self._file, CHUNK)
+        body.verify()
+        self._file.seek(0)
+        return Source(self._file, body.content_type, body.length)
+
+    def write(self) -> AbstractContextManager[Connection]:
+        """Open the durable transaction that the rows go into."""
+        return self._database.decide("")
+
+    def share(self, connection: Connection, application: str) -> None:
+        """Do nothing: the database is locked."""
+
+
+def _locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Return a column as SQLite stores it: no datetime, no decimal, no lost NaN."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return [v if v == v else "NaN" for v in column.to_pylist()]  # noqa: PLR0124 - NaN
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        column = pc.cast(column, pa.string())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _prepare_session(driver: Any, _: object) -> None:
+    driver.isolation_level = None  # we say BEGIN ourselves
+    driver.execute("PRAGMA busy_timeout=10000")
+
+
+def _begin(connection: Connection) -> None:
+    wanted = connection.get_execution_options().get("tpc_synchronous")
+    if wanted is None:
+        connection.exec_driver_sql("BEGIN")
+        return
+    connection.exec_driver_sql(f"PRAGMA synchronous={wanted}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
