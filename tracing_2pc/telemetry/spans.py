@@ -134,8 +134,10 @@ def current_carrier() -> Carrier:
 
 def registered(attributes: Attributes | None) -> dict[str, Value]:
     """Keep the attributes of the registry; warn about others, so that tests fail."""
-    kept = {k: v for k, v in (attributes or {}).items() if k in names.ATTRIBUTES}
-    for name in (attributes or {}).keys() - kept.keys():
+    if not attributes:
+        return {}
+    kept = {k: v for k, v in attributes.items() if k in names.ATTRIBUTES}
+    for name in attributes.keys() - kept.keys():
         warnings.warn(f"attribute {name!r} is not in names.ATTRIBUTES", stacklevel=3)
     return kept
 
