@@ -198,6 +198,9 @@ def _postgresql(url: sa.URL) -> Database:
 def _configure_session(connection: Any, _: object) -> None:
     """Flush each commit whatever the role's default; free a frozen driver's locks."""
     with connection.cursor() as cursor:
+        if cursor.execute("SHOW fsync").fetchone() != ("on",):
+            connection.close()
+            raise ConfigurationError("log: this PostgreSQL runs with fsync off")
         cursor.execute(
             "SELECT set_config('synchronous_commit', 'on', false)"
             " WHERE current_setting('synchronous_commit') = 'off'"

@@ -39,7 +39,7 @@ def load(
 def _by_transaction(found: Iterable[rows.Row]) -> dict[str, list[rows.Row]]:
     parts: dict[str, list[rows.Row]] = collections.defaultdict(list)
     for row in found:
-        parts[row["transaction"]].append(row)
+        parts[row["transaction_id"]].append(row)
     return parts
 
 

@@ -71,7 +71,7 @@ def delivery_rows(record: TransactionRecord) -> list[dict[str, Any]]:
     """One row per participant: on record before it is asked anything."""
     return [
         {
-            "transaction": str(record.id),
+            "transaction_id": str(record.id),
             "participant": participant,
             "position": position,
             "retries": 0,
@@ -84,7 +84,7 @@ def receipt_rows(record: TransactionRecord) -> list[dict[str, Any]]:
     """One row per vote; `position` says which votes are one receipt."""
     return [
         {
-            "transaction": str(record.id),
+            "transaction_id": str(record.id),
             "participant": participant,
             "branch": str(receipt.branch),
             "position": position,

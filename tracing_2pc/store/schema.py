@@ -60,7 +60,7 @@ transaction: Final = sa.Table(
 delivery: Final = sa.Table(
     "tpc_delivery",
     metadata,
-    sa.Column("transaction", sa.Text, primary_key=True),
+    sa.Column("transaction_id", sa.Text, primary_key=True),
     sa.Column("participant", sa.Text, primary_key=True),
     sa.Column("position", sa.Integer, nullable=False),
     sa.Column("acknowledged", sa.Double),
@@ -72,7 +72,7 @@ delivery: Final = sa.Table(
 receipt: Final = sa.Table(
     "tpc_receipt",
     metadata,
-    sa.Column("transaction", sa.Text, primary_key=True),
+    sa.Column("transaction_id", sa.Text, primary_key=True),
     sa.Column("participant", sa.Text, primary_key=True),
     sa.Column("branch", sa.Text, primary_key=True),
     sa.Column("position", sa.Integer, nullable=False),

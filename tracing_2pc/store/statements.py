@@ -118,8 +118,8 @@ def load_parts(
     """Deliveries or receipts of the same transactions, by position."""
     return (
         sa.select(part)
-        .where(part.c.transaction.in_(sa.select(transaction.c.id).where(which)))
-        .order_by(part.c.transaction, part.c.position)
+        .where(part.c.transaction_id.in_(sa.select(transaction.c.id).where(which)))
+        .order_by(part.c.transaction_id, part.c.position)
     )
 
 
@@ -133,7 +133,7 @@ CHANGE: Final = transaction.update().where(transaction.c.id == sa.bindparam("one
 ACKNOWLEDGE: Final = (
     delivery.update()
     .where(
-        delivery.c.transaction == sa.bindparam("one"),
+        delivery.c.transaction_id == sa.bindparam("one"),
         delivery.c.participant == sa.bindparam("by"),
         delivery.c.acknowledged.is_(None),
         sa.exists().where(
@@ -146,7 +146,7 @@ ACKNOWLEDGE: Final = (
 POSTPONE: Final = (
     delivery.update()
     .where(
-        delivery.c.transaction == sa.bindparam("one"),
+        delivery.c.transaction_id == sa.bindparam("one"),
         delivery.c.participant == sa.bindparam("by"),
         delivery.c.acknowledged.is_(None),
     )
@@ -185,10 +185,10 @@ FORGETTABLE: Final = (
 _FORGOTTEN: Final = sa.and_(_OF, transaction.c.batch <= sa.bindparam("up_to"))
 _FORGOTTEN_IDS: Final = sa.select(transaction.c.id).where(_FORGOTTEN)
 FORGET_RECEIPTS: Final = receipt.delete().where(
-    receipt.c.transaction.in_(_FORGOTTEN_IDS)
+    receipt.c.transaction_id.in_(_FORGOTTEN_IDS)
 )
 FORGET_DELIVERIES: Final = delivery.delete().where(
-    delivery.c.transaction.in_(_FORGOTTEN_IDS)
+    delivery.c.transaction_id.in_(_FORGOTTEN_IDS)
 )
 FORGET_TRANSACTIONS: Final = transaction.delete().where(_FORGOTTEN)
 RAISE_WATERMARK: Final = (

@@ -1,0 +1,551 @@
+"""What a decision log in a database promises beyond the common contract."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import resource
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tracing_2pc.errors import (
+    ConfigurationError,
+    DecisionLogError,
+    DecisionUnknownError,
+)
+from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.states import Decision, Vote
+from tracing_2pc.store import SqlDecisionLog, database, open_log, schema, statements
+from tracing_2pc.store.database import Database
+
+ABORT, COMMIT = Decision.ABORT, Decision.COMMIT
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a log may be made."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_database"))
+    return f"sqlite:///{tmp_path}/log/decisions.db"
+
+
+@pytest.fixture
+def base(url: str) -> Iterator[Database]:
+    """The connections of an empty log."""
+    opened = database.connect(url)
+    SqlDecisionLog(opened).create()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def log(base: Database) -> SqlDecisionLog:
+    """A log over `base`, whose clock stands still."""
+    return SqlDecisionLog(base, now=lambda: NOW)
+
+
+def begin(log: SqlDecisionLog, batch: int = 0, run: str = "r") -> TransactionRecord:
+    return log.begin(
+        "orders",
+        batch,
+        run=run,
+        query=None,
+        participants=["ledger", "notifier"],
+        carrier={"traceparent": "00-aa-bb-01"},
+    ).record
+
+
+def receipts() -> list[Receipt]:
+    votes = {"ledger": Vote.COMMIT, "notifier": Vote.COMMIT}
+    return [Receipt(BranchId(p, 7), 3, "digest", votes, {"p": p}) for p in range(2)]
+
+
+def commit(log: SqlDecisionLog, batch: int = 0) -> TransactionRecord:
+    decided = log.decide(begin(log, batch).id, COMMIT, receipts())
+    assert decided is not None
+    return decided
+
+
+def finish(log: SqlDecisionLog, record: TransactionRecord) -> None:
+    for participant in record.participants:
+        log.acknowledge(record.id, participant)
+    log.finish(record.id)
+
+
+def write(base: Database, statement: str) -> int:
+    with base.durable() as connection:
+        return int(connection.exec_driver_sql(statement).rowcount)
+
+
+def ask(base: Database, statement: str) -> list[tuple[Any, ...]]:
+    with base.reading() as connection:
+        return [tuple(row) for row in connection.exec_driver_sql(statement)]
+
+
+# --- durability ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def flushed(base: Database) -> Callable[[Callable[[], object]], list[bool]]:
+    """Say, for each commit that a call makes, whether it waits for the disk."""
+    seen: list[bool] = []
+
+    def look(connection: sa.Connection) -> None:
+        asked = "SHOW synchronous_commit"
+        if connection.dialect.name == "sqlite":
+            asked = "PRAGMA synchronous"
+        value = connection.exec_driver_sql(asked).scalar()
+        assert value in {1, 2, "on", "off"}
+        seen.append(value in {2, "on"})
+
+    one_per_pool = {e.pool: e for e in (base.relaxed_engine, base.durable_engine)}
+    for engine in one_per_pool.values():
+        sa.event.listen(engine, "commit", look)
+
+    def watch(call: Callable[[], object]) -> list[bool]:
+        seen.clear()
+        call()
+        return list(seen)
+
+    return watch
+
+
+def test_begin_and_decide_wait_for_the_disk(log: SqlDecisionLog, flushed: Any) -> None:
+    """Each of them is one flushed commit; acknowledging and finishing need none."""
+    record = TransactionId("orders", 0, 1)
+    assert flushed(lambda: begin(log)) == [True]
+    assert flushed(lambda: log.decide(record, COMMIT, receipts())) == [True]
+    assert flushed(lambda: log.postpone(record, "ledger", "why", NOW)) == [False]
+    assert flushed(lambda: log.acknowledge(record, "ledger")) == [False]
+    assert flushed(lambda: log.acknowledge(record, "notifier")) == [False]
+    assert flushed(lambda: log.finish(record)) == [False]
+    assert flushed(log.unfinished) == []
+
+
+def test_forget_waits_for_the_disk(log: SqlDecisionLog, flushed: Any) -> None:
+    """A watermark is told to participants; with nothing to forget, nothing is done."""
+    finish(log, commit(log))
+
+    def forget() -> int:
+        return log.forget("orders", finished_before=NOW + 1, limit=9)
+
+    assert flushed(forget) == []
+    begin(log, 1)
+    assert flushed(forget) == [True]
+    assert flushed(forget) == []
+
+
+def test_what_a_person_does_waits_for_the_disk(
+    log: SqlDecisionLog, flushed: Any
+) -> None:
+    """Quarantine, resume, conclude and init are kept for ever."""
+    record = commit(log).id
+    who = {"who": "ada", "why": "looked"}
+    assert flushed(lambda: log.quarantine(record, "why")) == [True]
+    assert flushed(lambda: log.resume(record, COMMIT, **who)) == [True]
+    log.quarantine(record, "why")
+    assert flushed(lambda: log.conclude(record, "mixed", **who)) == [True]
+    assert flushed(lambda: log.initialise("other", 3)) == [True]
+
+
+def test_sqlite_writes_ahead(tmp_path: Path) -> None:
+    """Readers never wait for the writer: the file is in WAL mode."""
+    base = database.connect(f"sqlite:///{tmp_path}/d.db")
+    assert ask(base, "PRAGMA journal_mode") == [("wal",)]
+    base.close()
+
+
+def test_a_role_that_does_not_flush_is_overruled(postgres_database: str) -> None:
+    """`synchronous_commit = off` as the database's default loses no decision."""
+    base = database.connect(postgres_database)
+    name = base.url.database
+    write(base, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    base.close()
+    with base.durable() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+    base.close()
+
+
+def test_a_server_that_does_not_flush_is_refused(postgres_database: str) -> None:
+    """With fsync off no decision would be durable: not a place for a log."""
+    import psycopg
+
+    with psycopg.connect(postgres_database, autocommit=True) as server:
+        server.execute("ALTER SYSTEM SET fsync = off")
+        server.execute("SELECT pg_reload_conf()")
+        try:
+            while server.execute("SHOW fsync").fetchone() == ("on",):
+                pass
+            with pytest.raises(ConfigurationError, match="fsync off"):
+                open_log(postgres_database)
+        finally:
+            server.execute("ALTER SYSTEM RESET fsync")
+            server.execute("SELECT pg_reload_conf()")
+            while server.execute("SHOW fsync").fetchone() != ("on",):
+                pass
+
+
+def test_a_transaction_costs_two_flushes_in_postgresql(postgres_database: str) -> None:
+    """Begin and decide; acknowledgements and finish leave it to the next one."""
+    flushes = (
+        "SELECT sum(fsyncs) FROM pg_stat_io"
+        " WHERE object = 'wal' AND backend_type = 'client backend'"
+    )
+    base = database.connect(postgres_database)
+    log = SqlDecisionLog(base)
+    log.create()
+    counts = []
+    for batch in range(0, 30, 10):
+        for n in range(batch, batch + 10):
+            finish(log, commit(log, n))
+        base.close()  # a backend reports when it leaves
+        counts.append(ask(base, flushes)[0][0])
+    base.close()
+    assert [b - a for a, b in itertools.pairwise(counts)] == [20, 20]
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_a_transaction_costs_two_flushes_in_sqlite(tmp_path: Path) -> None:
+    """Begin and decide; acknowledgements and finish leave it to the next one."""
+    counts = []
+    for batches in (10, 20):
+        summary = tmp_path / f"{batches}.strace"
+        url = f"sqlite:///{tmp_path}/{batches}.db"
+        strace = ["strace", "-f", "-o", str(summary), "-e", "trace=fsync,fdatasync"]
+        command = [*strace, sys.executable, __file__, url, str(batches)]
+        subprocess.run(command, check=True, timeout=120)
+        counts.append(sum("sync(" in s for s in summary.read_text().splitlines()))
+    assert counts[1] - counts[0] == 20
+
+
+# --- what is refused -----------------------------------------------------------------
+
+EDITS = {
+    "state": "UPDATE tpc_transaction SET state = 'aborting'",
+    "no state": "UPDATE tpc_transaction SET state = 'nonsense'",
+    "decision": "UPDATE tpc_transaction SET decision = 'abort'",
+    "no decision": "UPDATE tpc_transaction SET decision = NULL",
+    "run": "UPDATE tpc_transaction SET run = 'other'",
+    "attempt": "UPDATE tpc_transaction SET attempt = 2",
+    "checksum": "UPDATE tpc_transaction SET checksum = 'x'",
+    "carrier": "UPDATE tpc_transaction SET carrier = '{\"torn'",
+    "participant": "UPDATE tpc_delivery SET participant = 'x' WHERE position = 0",
+    "no participant": "DELETE FROM tpc_delivery WHERE position = 1",
+    "rows": "UPDATE tpc_receipt SET rows = 4 WHERE position = 1",
+    "digest": "UPDATE tpc_receipt SET digest = 'x' WHERE position = 0",
+    "handle": "UPDATE tpc_receipt SET handle = '{\"p\":2}' WHERE position = 0",
+    "vote": "UPDATE tpc_receipt SET vote = 'read_only' WHERE position = 0",
+    "no receipt": "DELETE FROM tpc_receipt WHERE position = 1",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_an_edited_record_is_refused(
+    log: SqlDecisionLog, base: Database, edit: str
+) -> None:
+    """Torn or edited, whatever the protocol reads: never guessed, by no operation."""
+    record = commit(log)
+    assert write(base, edit) > 0
+    match = r"record orders\.0\.1 does not match its checksum: refused"
+    for operation in (
+        lambda: log.read(record.id),
+        lambda: log.unfinished(),
+        lambda: log.decide(record.id, ABORT),
+        lambda: log.quarantine(record.id, "why"),
+    ):
+        with pytest.raises(DecisionLogError, match=match) as refused:
+            operation()
+        assert refused.value.transaction_id == "orders.0.1"
+
+
+def test_begin_refuses_an_edited_record(log: SqlDecisionLog, base: Database) -> None:
+    """It neither replays nor supersedes what it cannot trust; nothing changes."""
+    begin(log)
+    write(base, "UPDATE tpc_transaction SET checksum = 'x'")
+    with pytest.raises(DecisionLogError, match="refused"):
+        begin(log, run="other")
+    assert ask(base, "SELECT id, state FROM tpc_transaction") == [
+        ("orders.0.1", "active")
+    ]
+    assert ask(base, "SELECT run FROM tpc_run") == [("r",)]
+
+
+def test_a_newer_schema_is_refused(url: str, base: Database) -> None:
+    """A log of a later release is not touched by this one."""
+    write(base, f"UPDATE tpc_version SET version = {schema.VERSION + 1}")
+    with pytest.raises(ConfigurationError, match=r"schema version 2.*upgrade"):
+        open_log(url)
+
+
+def test_opening_again_keeps_everything(url: str, log: SqlDecisionLog) -> None:
+    """The schema is made once; what is in the log survives its process."""
+    record = commit(log)
+    again = open_log(url)
+    assert again.unfinished() == [record]
+    again.close()
+
+
+def test_a_second_commit_does_not_fit_into_the_table(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """Whatever the code above does wrong, a batch has one commit (rule 18)."""
+    begin(log, run="a")
+    begin(log, run="b")
+    both = "UPDATE tpc_transaction SET decision = 'commit' WHERE attempt = "
+    write(base, both + "1")
+    with pytest.raises(DecisionLogError, match=r"(?i)unique"):
+        write(base, both + "2")
+
+
+# --- faults --------------------------------------------------------------------------
+
+
+def test_an_unreachable_log_says_so_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither message nor traceback shows it, though the URL holds it."""
+    secret = "s3cret-word"
+    monkeypatch.setenv("LOG_URL", f"postgresql://tpc:{secret}@127.0.0.1:1/decisions")
+    with pytest.raises(DecisionLogError, match=r"tpc:\*\*\*@127\.0\.0\.1:1") as refused:
+        open_log("env:LOG_URL")
+    assert "refused" in str(refused.value)
+    assert secret not in "".join(traceback.format_exception(refused.value))
+    assert secret not in repr(SqlDecisionLog(database.connect("env:LOG_URL")))
+
+
+def test_an_error_shows_no_statement_and_no_values(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """What a record holds is nobody's business who reads the driver's log."""
+    record = begin(log)
+    write(base, "DROP TABLE tpc_receipt")
+    with pytest.raises(DecisionLogError, match="tpc_receipt") as failed:
+        log.decide(record.id, COMMIT, receipts())
+    text = "".join(traceback.format_exception(failed.value))
+    assert "SELECT" not in text
+    assert "orders.0.1" not in text
+
+
+def test_a_lost_connection_before_the_commit_decides_nothing(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """`DecisionLogError`, not unknown: it cannot have been written."""
+    record = begin(log)
+
+    def die(connection: sa.Connection, *_: object) -> None:
+        raise sa.exc.OperationalError("", {}, Exception("connection lost"))
+
+    sa.event.listen(base.durable_engine, "before_cursor_execute", die)
+    with pytest.raises(DecisionLogError, match="connection lost"):
+        log.decide(record.id, COMMIT, receipts())
+    sa.event.remove(base.durable_engine, "before_cursor_execute", die)
+    assert log.read(record.id) == record
+    assert commit(log).decision is COMMIT
+
+
+@pytest.mark.parametrize("arrives", [False, True], ids=["request", "answer"])
+def test_a_connection_lost_at_the_commit_is_unknown(
+    postgres_database: str, arrives: bool
+) -> None:
+    """Request or answer was lost: nobody knows, until the log is asked again."""
+    base = database.connect(postgres_database)
+    log = SqlDecisionLog(base)
+    log.create()
+    record = begin(log)
+
+    def cut(connection: sa.Connection) -> None:
+        mine = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        if arrives:
+            connection.exec_driver_sql("COMMIT")
+            connection.exec_driver_sql("BEGIN")  # for the driver to end
+        with base.reading() as other:
+            other.exec_driver_sql(f"SELECT pg_terminate_backend({mine}, 5000)")
+
+    sa.event.listen(base.durable_engine, "commit", cut)
+    with pytest.raises(DecisionUnknownError, match=r"orders\.0\.1.*ask it again"):
+        log.decide(record.id, COMMIT, receipts())
+    sa.event.remove(base.durable_engine, "commit", cut)
+    told = log.decide(record.id, ABORT)
+    assert told is not None
+    assert told.decision is (COMMIT if arrives else ABORT)
+    base.close()
+
+
+def test_a_full_disk_at_the_commit_is_loud(tmp_path: Path) -> None:
+    """SQLite cannot append the decision: unknown, then clean once there is space."""
+    path = tmp_path / "decisions.db"
+    log = open_log(f"sqlite:///{path}")
+    record = begin(log)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    full = path.with_name("decisions.db-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
+    try:
+        with pytest.raises(DecisionUnknownError, match=r"orders\.0\.1"):
+            log.decide(record.id, COMMIT, receipts())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert log.read(record.id) == record
+    assert commit(log).decision is COMMIT
+    log.close()
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """Garbage instead of a log: an error, and the file stays as it is."""
+    path = tmp_path / "decisions.db"
+    path.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(DecisionLogError, match="not a database"):
+        open_log(f"sqlite:///{path}")
+    assert path.read_bytes() == b"not a database at all" * 100
+
+
+def test_a_frozen_driver_does_not_hold_the_others_for_ever(
+    url: str, base: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for its lock gives up with an error, having decided nothing."""
+    monkeypatch.setattr(database, "_PATIENCE", 0.2)
+    log = open_log(url)
+    record = begin(log)
+    with base.durable() as frozen:
+        frozen.execute(statements.LOCK_APPLICATION, {"of": "orders"})
+        with pytest.raises(DecisionLogError, match="lock"):
+            log.decide(record.id, COMMIT, receipts())
+        assert log.read(record.id) == record  # to read needs no lock
+    assert commit(log).decision is COMMIT
+    log.close()
+
+
+# --- what is in the tables -----------------------------------------------------------
+
+
+def test_unfinished_comes_from_the_partial_index(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """Its cost is that of what is open, however many finished records there are."""
+    commit(log)
+    filler = (
+        "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
+        " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 1 UNION"
+        " ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT 'orders.' || i || '.1',"
+        " 'orders', i, 1, 'r', 'aborted', 1, 1, '{}', 'x' FROM n"
+    )
+    assert write(base, filler) == 5000
+    write(base, "ANALYZE")
+    explain = "EXPLAIN QUERY PLAN " if base.url.drivername == "sqlite" else "EXPLAIN "
+    for which in (statements.UNFINISHED, statements.UNFINISHED_OF):
+        query = statements.load_transactions(which).params(of="orders")
+        literal = query.compile(base.durable_engine, compile_kwargs=LITERAL)
+        plan = "\n".join(str(row) for row in ask(base, f"{explain}{literal}"))
+        assert "tpc_unfinished" in plan, plan
+    assert [str(r.id) for r in log.unfinished()] == ["orders.0.1"]
+
+
+LITERAL = {"literal_binds": True}
+
+
+def test_a_commit_stores_its_rows(log: SqlDecisionLog, base: Database) -> None:
+    """The total, for who looks with SQL; null while undecided."""
+    begin(log, run="a")
+    commit(log)
+    found = ask(base, "SELECT id, rows FROM tpc_transaction ORDER BY id")
+    assert found == [("orders.0.1", 0), ("orders.0.2", 6)]
+
+
+def test_a_postponed_delivery_says_when_and_why(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """Until it is acknowledged: then neither, and a late failure changes nothing."""
+    record = commit(log)
+    show = (
+        "SELECT acknowledged, retries, retry_at, error FROM tpc_delivery"
+        " WHERE participant = 'ledger'"
+    )
+    log.postpone(record.id, "ledger", "timeout", NOW + 5)
+    log.postpone(record.id, "ledger", "refused", NOW + 9)
+    assert ask(base, show) == [(None, 2, NOW + 9, "refused")]
+    log.acknowledge(record.id, "ledger")
+    log.postpone(record.id, "ledger", "late", NOW + 99)
+    assert ask(base, show) == [(NOW, 2, None, None)]
+
+
+def test_what_a_person_did_is_audited(log: SqlDecisionLog, base: Database) -> None:
+    """Who, what, why, before and after, in the same transaction as the change."""
+    record = commit(log)
+    log.quarantine(record.id, "ledger lost it")
+    log.resume(record.id, COMMIT, who="ada", why="restored")
+    log.quarantine(record.id, "again")
+    log.conclude(record.id, "hazard", who="bob", why="gone")
+    log.initialise("other", 3, who="eve")
+    show = 'SELECT at, who, what, why, before, "after" FROM tpc_audit ORDER BY who'
+    init = "it ran before without this log"
+    assert ask(base, show) == [
+        (NOW, "ada", "resume orders.0.1", "restored", "quarantined", "committing"),
+        (NOW, "bob", "conclude orders.0.1", "gone", "quarantined", "concluded hazard"),
+        (NOW, "eve", "init other", init, None, "from batch 3"),
+    ]
+
+
+def test_forget_leaves_nothing_behind(log: SqlDecisionLog, base: Database) -> None:
+    """Receipts and deliveries go with their transaction; runs and audit stay."""
+    finish(log, commit(log))
+    begin(log, 1)
+    assert log.forget("orders", finished_before=NOW + 1, limit=9) == 1
+    for table in ("tpc_delivery", "tpc_receipt"):
+        left = ask(base, f"SELECT DISTINCT transaction_id FROM {table}")
+        assert left in ([], [("orders.1.1",)])
+    assert ask(base, "SELECT name, watermark FROM tpc_application") == [("orders", 0)]
+
+
+# --- several processes ---------------------------------------------------------------
+
+
+def drive(url: str, run: str) -> list[tuple[str, str]]:
+    """Open a log that may not exist yet, and drive batch 0 as if alone."""
+    log = open_log(url)
+    told = []
+    for _ in range(5):
+        record = begin(log, run=run)
+        decided = log.decide(record.id, COMMIT, receipts())
+        assert decided is not None
+        told.append((str(decided.id), str(decided.decision)))
+    log.close()
+    return told
+
+
+def test_processes_agree(url: str) -> None:
+    """Drivers that start at once make one schema, and commit a batch at most once."""
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(3) as pool:
+        results = [pool.apply_async(drive, (url, f"run-{n}")) for n in range(3)]
+        told = [result for r in results for result in _outcome(r)]
+        pool.close()
+        pool.join()
+    committed = {name for name, decision in told if decision == "commit"}
+    assert len(committed) == 1
+    log = open_log(url)
+    found = {str(r.id): str(r.decision) for r in log.unfinished()}
+    assert found.items() >= set(told)
+    log.close()
+
+
+def _outcome(result: Any) -> list[tuple[str, str]]:
+    from tracing_2pc.errors import AbortedError
+
+    try:
+        return list(result.get(60))
+    except AbortedError:
+        return []  # superseded by another driver
+
+
+if __name__ == "__main__":  # under strace
+    under_test = open_log(sys.argv[1])
+    for number in range(int(sys.argv[2])):
+        finish(under_test, commit(under_test, number))
