@@ -87,7 +87,6 @@ class Job:
         about: dict[str, str | int | float | bool] = {
             "tpc.transaction.id": str(self.record.id),
             "tpc.branch": str(branch),
-            "tpc.partition": branch.partition,
         }
         try:
             with span(

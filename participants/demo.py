@@ -1,0 +1,224 @@
+"""`tracing-2pc demo`: real data through two services, with kills inside transactions.
+
+Starts a partner, a ledger and a notifier, streams NYC flights of January 2013 into the
+ledger and the notifier, one day a batch, and kills first the driver between two commits
+and then a participant before its commit. Each is started again. At the end an oracle
+that shares no code with the job compares what is there with the source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tracing_2pc.errors import DecisionLogError
+from tracing_2pc.operations.setup import init
+from tracing_2pc.settings import Settings
+from tracing_2pc.states import TransactionState
+from tracing_2pc.store import SqlDecisionLog, open_log
+
+from . import flights
+from .demo_report import Kill, Summary, crashed_trace, found_after
+from .embedded import databases
+from .job import APPLICATION
+from .oracle import judge
+from .processes import Process, Service, free_ports, stopping
+from .serve import PACKAGE, ROOT
+
+STALLED = 180.0
+"""Seconds without a new committed batch after which the demo gives up."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the demo; 0 if nothing was lost, duplicated, split or left unfinished."""
+    options = _parser().parse_args(arguments)
+    started = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="tracing-2pc-demo-"))
+    try:
+        with databases(options.embedded, folder / "databases") as database:
+            demo = Demo.prepare(folder, database("ledger"), database("notifier"))
+            with stopping(*demo.services, demo.job), contextlib.closing(demo.log):
+                summary = demo.run(options.batches, crash=not options.no_crash)
+    finally:
+        if not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    summary = dataclasses.replace(summary, seconds=time.monotonic() - started)
+    if options.json:
+        print(json.dumps(summary.as_json()))
+    else:
+        print("\n".join(summary.lines()))
+    if options.keep:
+        say(f"kept {folder}")
+    return 0 if summary.good else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("tracing-2pc demo", description=__doc__)
+    parser.add_argument(
+        "--batches", type=int, choices=flights.DAYS, default=31, metavar="N",
+        help="days to stream, 1 to 31; default: all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--embedded", choices=["postgres", "sqlite"], default="postgres",
+        help="the services' databases; default: postgres",
+    )  # fmt: skip
+    parser.add_argument("--no-crash", action="store_true", help="kill nothing")
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    return parser
+
+
+@dataclasses.dataclass(frozen=True)
+class Demo:
+    """Everything that runs, in one folder."""
+
+    folder: Path
+    ledger_database: str
+    partner: Service
+    ledger: Service
+    notifier: Service
+    job: Process
+    log: SqlDecisionLog
+    token: str
+
+    @property
+    def services(self) -> tuple[Service, Service, Service]:
+        """In the order of their start."""
+        return self.partner, self.ledger, self.notifier
+
+    @classmethod
+    def prepare(
+        cls, folder: Path, ledger_database: str, notifier_database: str
+    ) -> Demo:
+        """Lay everything out; nothing runs yet."""
+        tokens = folder / "tokens"
+        log = f"sqlite:///{folder / 'decisions.db'}"
+        for _ in init(folder / "tpc.toml", Settings(log=log), tokens):
+            pass
+        held = dict(line.split() for line in tokens.read_text().splitlines()[1:])
+        ports, logs = free_ports(3), folder / "logs"
+        partner = Service(
+            "partner", ports[0], logs / "partner.log",
+            {"PARTNER_DATABASE": str(folder / "partner.db")},
+        )  # fmt: skip
+        common = {
+            "TPC_TOKENS_FILE": str(tokens),
+            "TPC_TRACE_FILE": str(folder / "trace.jsonl"),
+        }
+        ledger = Service(
+            "ledger", ports[1], logs / "ledger.log",
+            {"LEDGER_DATABASE": ledger_database, **common},
+        )  # fmt: skip
+        notifier = Service(
+            "notifier", ports[2], logs / "notifier.log",
+            {
+                "NOTIFIER_DATABASE": notifier_database,
+                "PARTNER_URL": f"{partner.url}/notifications",
+                **common,
+            },
+        )  # fmt: skip
+        job = Process(
+            "job",
+            [
+                sys.executable,
+                "-m",
+                f"{PACKAGE}.job",
+                str(folder),
+                ledger.url,
+                notifier.url,
+            ],
+            logs / "job.log",
+            {"TPC_TOKEN": held["job"], "PYTHONPATH": str(ROOT), **common},
+        )
+        return cls(
+            folder, ledger_database, partner, ledger, notifier, job,
+            open_log(log), held["viewer"],
+        )  # fmt: skip
+
+    def run(self, batches: int, *, crash: bool) -> Summary:
+        """Stream, kill, restart, judge."""
+        days = range(1, batches + 1)
+        flights.feed(self.folder / "in", days)
+        kill_driver, kill_ledger = batches // 3 + 1, 2 * batches // 3 + 1
+        say("starting a partner, a ledger and a notifier")
+        self.partner.start()
+        # The driver's own kill repeats one commit at most, and the ledger has it then.
+        self.ledger.start(
+            **self._armed("participant.before_commit", kill_ledger, crash)
+        )
+        self.notifier.start()
+        say("starting the Spark job: one day of flights is one batch")
+        # With it armed, each transaction reaches it twice: once per participant.
+        self.job.start(
+            **self._armed("delivery.between_commits", 2 * kill_driver - 1, crash)
+        )
+        kills = list(self._watch(batches))
+        say("waiting for the outbox, then comparing with the source")
+        verdict = judge(self.ledger_database, self.partner.url, days)
+        return Summary.of(verdict, kills, self.log, crashed_trace(self.folder, kills))
+
+    def _armed(self, failpoint: str, times: int, crash: bool) -> dict[str, str]:  # noqa: FBT001
+        if not crash:
+            return {}
+        file = self.folder / f"fired-{failpoint}"
+        return {
+            "TPC_FAILPOINT": f"{failpoint}:{times}",
+            "TPC_FAILPOINT_FILE": str(file),
+        }
+
+    def _watch(self, batches: int) -> Iterator[Kill]:
+        """Show progress and start again what dies, until the job has ended well."""
+        shown, moved = 0, time.monotonic()
+        while self.job.alive() or self.job.wait(1) != 0:
+            time.sleep(0.2)
+            if not self.job.alive() and self.job.wait(1) != 0:
+                yield self._restart_job()
+            if not self.ledger.alive():
+                yield self._restart_ledger()
+            if (done := self._committed()) != shown:
+                shown, moved = done, time.monotonic()
+                say(f"batch {shown:>2} of {batches} is committed in both services")
+            if time.monotonic() - moved > STALLED:
+                raise RuntimeError(f"nothing moves; the job's log:\n{self.job.tail()}")
+
+    def _restart_job(self) -> Kill:
+        fired = self.folder / "fired-delivery.between_commits"
+        if not fired.exists() or self.job.wait(1) != -9:
+            raise RuntimeError(f"the job failed:\n{self.job.tail()}")
+        kill = found_after("driver", fired.read_text(), self.log, self)
+        say(f"KILLED {kill}")
+        fired.rename(fired.with_suffix(".seen"))
+        self.job.start()
+        say("started the driver again")
+        return kill
+
+    def _restart_ledger(self) -> Kill:
+        fired = self.folder / "fired-participant.before_commit"
+        if not fired.exists():
+            raise RuntimeError(f"the ledger failed:\n{self.ledger.tail()}")
+        time.sleep(2.0)  # long enough for the driver to notice
+        kill = found_after("ledger", fired.read_text(), self.log, self)
+        say(f"KILLED {kill}")
+        fired.rename(fired.with_suffix(".seen"))
+        self.ledger.start()
+        say("started the ledger again")
+        return kill
+
+    def _committed(self) -> int:
+        try:
+            return self.log.count(APPLICATION, TransactionState.COMMITTED)
+        except DecisionLogError:
+            return 0
+
+
+def say(line: str) -> None:
+    """Tell the person who watches; the result itself goes to standard output."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,178 @@
+"""What the demo says at the end: kills, counts, and one transaction as a tree."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from tracing_2pc.states import FINAL, TransactionState
+from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.testing import read_trace_file, span_tree
+
+from .job import APPLICATION
+from .oracle import Verdict
+
+
+class Url(Protocol):
+    """Something with an address."""
+
+    url: str
+
+
+class Running(Protocol):
+    """What of the demo is asked for the state after a kill."""
+
+    @property
+    def ledger(self) -> Url: ...  # noqa: D102
+    @property
+    def notifier(self) -> Url: ...  # noqa: D102
+    @property
+    def token(self) -> str: ...  # noqa: D102
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """One SIGKILL, and what was found after it.
+
+    Attributes:
+        who: driver or ledger.
+        failpoint: where it died.
+        transaction: the one it died in.
+        state: of that transaction in the log.
+        found: what each participant answers about it.
+    """
+
+    who: str
+    failpoint: str
+    transaction: str
+    state: str
+    found: dict[str, str]
+
+    def __str__(self) -> str:
+        held = ", ".join(f"{name} {state}" for name, state in self.found.items())
+        return (
+            f"the {self.who} at {self.failpoint}, in {self.transaction}: the log says "
+            f"{self.state}; {held}"
+        )
+
+
+def found_after(who: str, failpoint: str, log: SqlDecisionLog, demo: Running) -> Kill:
+    """Look at the log and at both participants, while the dead one is down."""
+    records = [r for r in log.unfinished(APPLICATION) if r.decision is not None]
+    if not records:
+        return Kill(who, failpoint, "no transaction", "nothing unfinished", {})
+    record = records[0]
+    services = {"ledger": demo.ledger, "notifier": demo.notifier}
+    found = {
+        name: _ask(service.url, str(record.id), demo.token)
+        for name, service in services.items()
+    }
+    return Kill(who, failpoint, str(record.id), str(record.state), found)
+
+
+def _ask(url: str, transaction: str, token: str) -> str:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=5)
+    try:
+        headers = {"Authorization": f"Bearer {token}"}
+        connection.request("GET", f"/transactions/{transaction}", headers=headers)
+        return str(json.loads(connection.getresponse().read()).get("state", "silent"))
+    except (OSError, http.client.HTTPException, ValueError):
+        return "is down"
+    finally:
+        connection.close()
+
+
+def crashed_trace(folder: Path, kills: Sequence[Kill]) -> list[str]:
+    """Return the trace of the first killed transaction, or the last one, as a tree."""
+    file = folder / "trace.jsonl"
+    spans = read_trace_file(file) if file.exists() else []
+    of: dict[str, str] = {}
+    for span in spans:
+        if named := span["attributes"].get("tpc.transaction.id"):
+            of[str(named)] = span["trace_id"]
+    wanted = kills[0].transaction if kills else next(reversed(of), "")
+    if wanted not in of:
+        return []
+    return [wanted, *span_tree(s for s in spans if s["trace_id"] == of[wanted])]
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The result, for a person and for a program."""
+
+    verdict: Verdict
+    kills: Sequence[Kill]
+    committed: int
+    aborted: int
+    unfinished: int
+    trace: Sequence[str]
+    seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        verdict: Verdict,
+        kills: Sequence[Kill],
+        log: SqlDecisionLog,
+        trace: Sequence[str],
+    ) -> Summary:
+        """Put it together; the counts of transactions are the log's."""
+        counts = {s: log.count(APPLICATION, s) for s in TransactionState}
+        return cls(
+            verdict,
+            kills,
+            counts[TransactionState.COMMITTED],
+            counts[TransactionState.ABORTED],
+            sum(n for s, n in counts.items() if s not in FINAL),
+            trace,
+        )
+
+    @property
+    def good(self) -> bool:
+        """Whether every promise was kept."""
+        return self.verdict.good and self.unfinished == 0
+
+    def as_json(self) -> dict[str, Any]:
+        """One flat object; fields are only added."""
+        return {
+            "batches": self.verdict.batches,
+            "records": self.verdict.records,
+            "kills": len(self.kills),
+            "committed": self.committed,
+            "aborted": self.aborted,
+            "lost": self.verdict.lost,
+            "duplicated": self.verdict.duplicated,
+            "wrong": self.verdict.wrong,
+            "split": self.verdict.split,
+            "unfinished": self.unfinished,
+            "seconds": round(self.seconds, 1),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Say it to a person."""
+        if self.trace:
+            transaction, *tree = self.trace
+            yield f"\nthe trace of {transaction}, through the crash:"
+            yield from (f"  {line}" for line in tree)
+        yield ""
+        for number, kill in enumerate(self.kills, 1):
+            yield f"kill {number}: {kill}"
+        yield ""
+        yield from self.verdict.lines()
+        yield f"committed   {self.committed:>7,}"
+        yield f"aborted     {self.aborted:>7,}"
+        yield f"unfinished  {self.unfinished:>7,}"
+        yield f"kills       {len(self.kills):>7,}"
+        yield f"seconds     {self.seconds:>7,.0f}"
+        yield ""
+        yield (
+            "every batch is in both services, once"
+            if self.good
+            else "A PROMISE WAS BROKEN: please report this, with --keep"
+        )

@@ -1,0 +1,41 @@
+"""A job for the crash tests: files of numbers to participants a and b, until the end.
+
+job.py FOLDER A_URL B_URL
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
+
+from spark_support import new_session
+
+from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc.spark import two_phase_commit
+
+folder, a, b = sys.argv[1:]
+spark = new_session("crash")
+numbers = (
+    spark.readStream.schema("value long")
+    .option("maxFilesPerTrigger", 1)
+    .json(f"{folder}/in")
+    .repartition(2)
+)
+query = (
+    numbers.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
+    .trigger(availableNow=True)
+    .foreachBatch(
+        two_phase_commit(
+            ParticipantSink({"a": a, "b": b}, token=None),
+            application="crash",
+            log=f"sqlite:///{folder}/log.db",
+            settings=Settings(backoff_cap=2.0),
+        )
+    )
+    .start()
+)
+query.awaitTermination()
+spark.stop()

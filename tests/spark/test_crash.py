@@ -1,0 +1,134 @@
+"""Real Spark, real services, SIGKILL inside a transaction: each batch lands once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spark_support import held, numbers_of, write_numbers
+
+from participants.processes import Process, Service, answers, free_ports, stopping
+from tracing_2pc.model import TransactionId
+from tracing_2pc.states import TransactionState
+from tracing_2pc.store import open_log
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+BATCHES = 3
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+class Participant(Service):
+    """`service.py` under gunicorn, with its own SQLite file."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        (port,) = free_ports(1)
+        self.database = folder / f"{name}.db"
+        environment = {"DATABASE": f"sqlite:///{self.database}"}
+        super().__init__(name, port, folder / f"{name}.log", environment)
+        config = ROOT / "participants" / "gunicorn_conf.py"
+        self._command = [
+            *(sys.executable, "-m", "gunicorn", "--config", str(config)),
+            *("--pythonpath", str(HERE), "--bind", f"127.0.0.1:{port}"),
+            "service:create_app()",
+        ]
+
+
+class Crash:
+    """Two participants and a driver that can be told where to die."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.a, self.b = Participant("a", folder), Participant("b", folder)
+        path = os.pathsep.join([str(HERE), str(ROOT)])
+        command = [
+            *(sys.executable, str(HERE / "job.py"), str(folder)),
+            *(self.a.url, self.b.url),
+        ]
+        self.job = Process("job", command, folder / "job.log", {"PYTHONPATH": path})
+        write_numbers(folder, range(BATCHES))
+
+    def arm(self, failpoint: str) -> dict[str, str]:
+        name = failpoint.partition(":")[0]
+        file = self.folder / f"fired-{name}"
+        return {"TPC_FAILPOINT": failpoint, "TPC_FAILPOINT_FILE": str(file)}
+
+    def fired(self, failpoint: str) -> bool:
+        return (self.folder / f"fired-{failpoint.partition(':')[0]}").exists()
+
+    def run(self, **environment: str) -> int:
+        self.job.start(**environment)
+        return self.job.wait(150)
+
+    def held(self) -> tuple[int, int]:
+        return held(self.a.database).total(), held(self.b.database).total()
+
+    def state(self, transaction: str) -> TransactionState | None:
+        log = open_log(f"sqlite:///{self.folder / 'log.db'}")
+        try:
+            record = log.read(TransactionId.parse(transaction))
+            return record and record.state
+        finally:
+            log.close()
+
+    def assert_exactly_once(self) -> None:
+        """Each participant has every number once, and nothing is unfinished."""
+        assert held(self.a.database) == numbers_of(BATCHES)
+        assert held(self.b.database) == numbers_of(BATCHES)
+        log = open_log(f"sqlite:///{self.folder / 'log.db'}")
+        try:
+            assert log.unfinished() == []
+        finally:
+            log.close()
+
+
+@pytest.fixture
+def crash(tmp_path: Path) -> Iterator[Crash]:
+    crash = Crash(tmp_path)
+    with stopping(crash.a, crash.b, crash.job):
+        yield crash
+
+
+STATES = TransactionState
+FAILPOINTS = [
+    # failpoint, state of crash.1.1 after the kill, rows that readers of a and b see
+    ("executor.after_first_prepare:2", STATES.ACTIVE, (10, 10)),
+    ("driver.after_decide:2", STATES.COMMITTING, (10, 10)),
+    ("delivery.between_commits:3", STATES.COMMITTING, (20, 10)),
+    ("driver.after_finish:2", STATES.COMMITTED, (20, 20)),
+]
+
+
+@pytest.mark.parametrize(("failpoint", "state", "rows"), FAILPOINTS)
+def test_the_driver_is_killed(
+    crash: Crash, failpoint: str, state: TransactionState, rows: tuple[int, int]
+) -> None:
+    """Whatever step the driver dies at, its next start makes the batch whole, once."""
+    crash.a.start()
+    crash.b.start()
+    assert crash.run(**crash.arm(failpoint)) == -9, crash.job.tail()
+    assert crash.fired(failpoint)
+    assert crash.state("crash.1.1") is state
+    assert crash.held() == rows
+    assert crash.run() == 0, crash.job.tail()
+    crash.assert_exactly_once()
+    again = crash.state("crash.1.2")
+    assert again is (STATES.COMMITTED if state is STATES.ACTIVE else None)
+
+
+def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
+    """Prepared and killed: it comes back with its branch, and obeys the decision."""
+    crash.a.start()
+    crash.b.start(**crash.arm("participant.before_commit:2"))
+    crash.job.start()
+    assert crash.b.wait(120) == -9
+    assert crash.fired("participant.before_commit")
+    assert not answers(f"{crash.b.url}/health/ready")
+    assert crash.state("crash.1.1") is STATES.COMMITTING
+    assert held(crash.b.database).total() == 10
+    crash.b.start()
+    assert crash.job.wait(120) == 0, crash.job.tail()
+    crash.assert_exactly_once()
