@@ -6,8 +6,10 @@ import itertools
 import multiprocessing
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +25,15 @@ from tracing_2pc.errors import (
 )
 from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
 from tracing_2pc.states import Decision, Vote
-from tracing_2pc.store import SqlDecisionLog, database, open_log, schema, statements
+from tracing_2pc.store import (
+    SqlDecisionLog,
+    database,
+    open_log,
+    records,
+    rules,
+    schema,
+    statements,
+)
 from tracing_2pc.store.database import Database
 
 ABORT, COMMIT = Decision.ABORT, Decision.COMMIT
@@ -306,6 +316,53 @@ def test_a_second_commit_does_not_fit_into_the_table(
         write(base, both + "2")
 
 
+# --- second guards -------------------------------------------------------------------
+
+
+def sneak_in(
+    base: Database, record: TransactionRecord, attempt: int
+) -> TransactionRecord:
+    """Open an attempt as a begin would that had not looked at the others."""
+    identity = TransactionId(record.id.application, record.id.batch, attempt)
+    sneaked = rules.opened(identity, "x", ("ledger",), {}, now=NOW, watermark=None)
+    with base.durable() as connection:
+        records.add(connection, sneaked)
+    return sneaked
+
+
+def test_an_attempt_with_a_newer_one_cannot_commit(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """Even if begin had not aborted it: only the newest may (rule 14)."""
+    record = begin(log)
+    sneak_in(base, record, 2)
+    told = log.decide(record.id, COMMIT, receipts())
+    assert told is not None
+    assert (told.decision, told.receipts) == (ABORT, ())
+    assert log.read(record.id) == told
+
+
+def test_a_committed_batch_cannot_commit_again(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """Even if begin had not noticed the replay: once per batch (rule 18)."""
+    second = sneak_in(base, commit(log), 2)
+    told = log.decide(second.id, COMMIT, [])
+    assert told is not None
+    assert told.decision is ABORT
+
+
+def test_nothing_is_decided_at_the_watermark(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """Even if a record were left there: participants have forgotten the batch."""
+    record = begin(log)
+    write(base, "UPDATE tpc_application SET watermark = 0")
+    assert log.decide(record.id, COMMIT, receipts()) is None
+    write(base, "UPDATE tpc_application SET watermark = NULL")
+    assert log.read(record.id) == record
+
+
 # --- faults --------------------------------------------------------------------------
 
 
@@ -534,6 +591,35 @@ def test_processes_agree(url: str) -> None:
     found = {str(r.id): str(r.decision) for r in log.unfinished()}
     assert found.items() >= set(told)
     log.close()
+
+
+def test_opening_waits_for_another_that_opens(tmp_path: Path) -> None:
+    """SQLite itself would give up at once where two switch a new file to WAL."""
+    other = sqlite3.connect(tmp_path / "d.db", check_same_thread=False)
+    other.executescript("CREATE TABLE t (x); BEGIN IMMEDIATE; INSERT INTO t VALUES (1)")
+    release = threading.Timer(0.3, other.commit)
+    release.start()
+    open_log(f"sqlite:///{tmp_path}/d.db").close()
+    release.join()
+    other.close()
+
+
+def test_a_record_is_read_in_one_piece(
+    url: str, log: SqlDecisionLog, base: Database
+) -> None:
+    """A decision that lands while it is read is seen whole or not at all."""
+    record = begin(log)
+    writer = open_log(url)
+
+    def decide(_: object, __: object, statement: str, *___: object) -> None:
+        if statement.startswith("SELECT"):
+            writer.decide(record.id, COMMIT, receipts())
+
+    sa.event.listen(base.reading_engine, "after_cursor_execute", decide)
+    assert log.read(record.id) == record
+    sa.event.remove(base.reading_engine, "after_cursor_execute", decide)
+    assert log.read(record.id) == writer.read(record.id) != record
+    writer.close()
 
 
 def _outcome(result: Any) -> list[tuple[str, str]]:

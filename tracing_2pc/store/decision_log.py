@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
@@ -181,6 +182,12 @@ class SqlDecisionLog:
         which = sql.UNFINISHED if application is None else sql.UNFINISHED_OF
         with self._database.reading() as connection:
             return records.load(connection, which, {"of": application})
+
+    def counts(self, application: str) -> Counter[TransactionState]:
+        """Count transactions by state; the cost grows with the log."""
+        with self._database.reading() as connection:
+            rows = connection.execute(sql.COUNTS, {"of": application}).all()
+        return Counter({TransactionState(state): count for state, count in rows})
 
     def acknowledge(self, transaction: TransactionId, participant: str) -> None:
         """Record that a participant has obeyed the decision. Idempotent.

@@ -196,3 +196,10 @@ RAISE_WATERMARK: Final = (
     .where(application.c.name == sa.bindparam("of"))
     .values(watermark=sa.bindparam("up_to"))
 )
+
+COUNTS: Final = (
+    sa.select(transaction.c.state, sa.func.count())
+    .where(_OF)
+    .group_by(transaction.c.state)
+)
+"""Transactions by state; reads every record of the application."""

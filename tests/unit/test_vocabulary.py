@@ -1,0 +1,385 @@
+"""States, ids, receipts, errors and settings: what everything else relies on."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracing_2pc import errors
+from tracing_2pc.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.model import (
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+    check_application,
+)
+from tracing_2pc.settings import Settings, reveal, seconds
+from tracing_2pc.states import (
+    BRANCH_TABLE,
+    FINAL,
+    SEALED,
+    TRANSACTION_TABLE,
+    UNFINISHED,
+    BranchEvent,
+    BranchState,
+    Decision,
+    TransactionEvent,
+    TransactionState,
+    Vote,
+    advance,
+)
+
+# --- states --------------------------------------------------------------------------
+
+TRANSACTION_MOVES = {
+    "active": {"decide commit": "committing", "decide abort": "aborting"},
+    "committing": {"finish": "committed", "quarantine": "quarantined"},
+    "aborting": {"finish": "aborted", "quarantine": "quarantined"},
+    "quarantined": {
+        "resume commit": "committing",
+        "resume abort": "aborting",
+        "conclude": "concluded",
+    },
+}
+BRANCH_MOVES = {
+    "writing": {"prepare": "prepared", "abort": "aborted"},
+    "prepared": {"commit": "committed", "abort": "aborted"},
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    list(itertools.product(TransactionState, TransactionEvent)),
+    ids=str,
+)
+def test_a_transaction_moves_only_like_this(
+    state: TransactionState, event: TransactionEvent
+) -> None:
+    """Every state meets every event: the listed move, or `KeyError`."""
+    expected = TRANSACTION_MOVES.get(str(state), {}).get(str(event))
+    if expected is None:
+        with pytest.raises(KeyError):
+            advance(TRANSACTION_TABLE, state, event)
+        return
+    assert advance(TRANSACTION_TABLE, state, event) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), list(itertools.product(BranchState, BranchEvent)), ids=str
+)
+def test_a_branch_moves_only_like_this(state: BranchState, event: BranchEvent) -> None:
+    """Every state meets every event: the listed move, or `KeyError`."""
+    expected = BRANCH_MOVES.get(str(state), {}).get(str(event))
+    if expected is None:
+        with pytest.raises(KeyError):
+            advance(BRANCH_TABLE, state, event)
+        return
+    assert advance(BRANCH_TABLE, state, event) == expected
+
+
+def reachable(state: TransactionState) -> set[TransactionState]:
+    seen = {state}
+    while (
+        more := {
+            after for (before, _), after in TRANSACTION_TABLE.items() if before in seen
+        }
+        - seen
+    ):
+        seen |= more
+    return seen
+
+
+def test_a_decision_never_turns() -> None:
+    """From committing no path leads to aborted, but through a person's resume."""
+    turning = {TransactionEvent.RESUME_COMMIT, TransactionEvent.RESUME_ABORT}
+    straight = {k: v for k, v in TRANSACTION_TABLE.items() if k[1] not in turning}
+    for start, never in (("committing", "aborted"), ("aborting", "committed")):
+        seen = {TransactionState(start)}
+        for _ in TransactionState:
+            seen |= {v for (state, _), v in straight.items() if state in seen}
+        assert TransactionState(never) not in seen
+
+
+def test_final_states_are_left_by_nothing() -> None:
+    """And all others can still reach one of them."""
+    for state in TransactionState:
+        leaves = {s for s, _ in TRANSACTION_TABLE}
+        assert (state in FINAL) == (state not in leaves)
+        assert reachable(state) & FINAL
+    assert {s for s, e in TRANSACTION_TABLE if e is TransactionEvent.FINISH} == (
+        UNFINISHED
+    )
+    assert not {s for s, _ in BRANCH_TABLE} & SEALED
+
+
+@pytest.mark.parametrize("word", [*Decision, *Vote, *TransactionState], ids=repr)
+def test_enums_are_their_words(word: Any) -> None:
+    """Stored, sent and shown as text; never as an ordinal."""
+    assert str(word) == f"{word}" == word.value == word
+    assert pickle.loads(pickle.dumps(word)) is word
+
+
+# --- ids -----------------------------------------------------------------------------
+
+applications = st.from_regex(r"\A[a-z0-9][a-z0-9-]{0,39}\Z")
+ordinals = st.integers(0, 10**18 - 1)
+
+
+@given(applications, ordinals, st.integers(1, 10**9 - 1))
+def test_a_transaction_id_reads_what_it_writes(name: str, n: int, attempt: int) -> None:
+    """One spelling, there and back."""
+    identity = TransactionId(name, n, attempt)
+    assert TransactionId.parse(str(identity)) == identity
+    assert check_application(name) == name
+
+
+@given(ordinals, ordinals)
+def test_a_branch_id_reads_what_it_writes(partition: int, task: int) -> None:
+    """One spelling, there and back."""
+    branch = BranchId(partition, task)
+    assert BranchId.parse(str(branch)) == branch
+
+
+ODD = ["", "a", "a.1", "A.1.1", "a.01.1", "a.1.0", "a.1.01", "a.-1.1", "a.1.1.1"]
+ODD += ["a.1.1\n", " a.1.1", "a.\u0661.1", "a.1.\u00b2", "-a.1.1", "a/b.1.1", "é.1.1"]
+ODD += ["a" * 41 + ".1.1", "a.1" + "0" * 18 + ".1", "a.1.1" + "0" * 9, "a.1.1\x00"]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_transaction_id_has_no_second_spelling(text: str) -> None:
+    """Anything else is refused, and the error shows at most its beginning."""
+    with pytest.raises(ValueError, match="expected <application>") as refused:
+        TransactionId.parse(text * 100)
+    assert len(str(refused.value)) < 600
+    with pytest.raises(ValueError, match="expected <application>"):
+        TransactionId.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1.", "01.1", "1.01", "-1.1", "1.1.1", "\u0661.1"]
+)
+def test_a_branch_id_has_no_second_spelling(text: str) -> None:
+    """Anything else is refused."""
+    with pytest.raises(ValueError, match="expected <partition>"):
+        BranchId.parse(text)
+
+
+@given(st.text(max_size=60))
+def test_reading_an_id_never_fails_otherwise(text: str) -> None:
+    """Any text is an id or a `ValueError`; what is an id is spelled like itself."""
+    for kind in (TransactionId, BranchId):
+        with contextlib.suppress(ValueError):
+            assert str(kind.parse(text)) == text
+
+
+def test_ids_sort_as_numbers() -> None:
+    """Batch 10 comes after batch 2."""
+    ids = [TransactionId.parse(f"a.{n}.1") for n in (10, 2, 1)]
+    assert [i.batch for i in sorted(ids)] == [1, 2, 10]
+
+
+# --- records -------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+receipts = st.builds(
+    Receipt,
+    st.builds(BranchId, ordinals, ordinals),
+    st.integers(0),
+    st.text(),
+    st.dictionaries(st.text(), st.sampled_from(Vote)),
+    json_values,
+)
+
+
+@given(receipts)
+def test_a_receipt_survives_json_and_pickle(receipt: Receipt) -> None:
+    """From a task to the driver, votes and handle included."""
+    assert Receipt.from_json(receipt.to_json()) == receipt
+    assert pickle.loads(pickle.dumps(receipt)) == receipt
+
+
+def test_a_record_knows_whom_to_tell_what() -> None:
+    """Pending keeps the order on record; chosen are those who voted commit."""
+    written = Receipt(BranchId(0, 1), 1, "", {"a": Vote.COMMIT, "b": Vote.READ_ONLY})
+    record = TransactionRecord(
+        id=TransactionId("orders", 1, 1),
+        run="r",
+        state=TransactionState.COMMITTING,
+        decision=Decision.COMMIT,
+        participants=("c", "b", "a"),
+        acknowledged=frozenset({"b"}),
+        carrier={},
+        started=0.0,
+        receipts=(written,),
+    )
+    assert record.pending == ("c", "a")
+    assert record.chosen("a") == (written,)
+    assert record.chosen("b") == record.chosen("c") == ()
+
+
+# --- errors --------------------------------------------------------------------------
+
+KINDS = [e for _, e in inspect.getmembers(errors, inspect.isclass)]
+KINDS = [e for e in KINDS if issubclass(e, TwoPhaseError)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
+def test_an_error_survives_pickle(kind: type[TwoPhaseError]) -> None:
+    """Message, ids and whatever was added: a task raises it, the driver reads it."""
+    fields = {n for n in inspect.signature(kind).parameters if n != "message"}
+    given_fields = {name: f"the {name}" for name in fields}
+    error = kind("what happened", **given_fields)
+    error.hint = "added later"  # type: ignore[attr-defined]
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy)) == (kind, "what happened")
+    assert vars(copy) == {**given_fields, "hint": "added later"}
+    assert {"transaction_id", "participant"} <= fields
+
+
+def test_unknown_is_never_failed() -> None:
+    """Who catches "nothing was committed" or "unreachable" never catches in doubt."""
+    for certain in (errors.AbortedError, errors.DecisionLogError):
+        assert not issubclass(errors.DecisionUnknownError, certain)
+        assert not issubclass(certain, errors.InDoubtError)
+    assert issubclass(errors.DecisionUnknownError, errors.InDoubtError)
+    assert issubclass(errors.CommitPendingError, errors.InDoubtError)
+
+
+# --- settings ------------------------------------------------------------------------
+
+
+def test_argument_over_environment_over_file(tmp_path: Path) -> None:
+    """The later one wins, for each setting by itself, and says where it is from."""
+    (tmp_path / "tpc.toml").write_text(
+        'stuck_after = "100s"\nsweep = 61\nlog = "sqlite:///file.db"\n'
+    )
+    settings = Settings.load(
+        tmp_path / "tpc.toml",
+        environ={"TPC_SWEEP": "62s", "TPC_LOG": "sqlite:///environment.db"},
+        log="sqlite:///argument.db",
+        pause=None,
+    )
+    found = {
+        name: (getattr(settings, name), settings.origin(name))
+        for name in ("log", "sweep", "stuck_after", "pause")
+    }
+    assert found == {
+        "log": ("sqlite:///argument.db", "argument"),
+        "sweep": (62.0, "TPC_SWEEP"),
+        "stuck_after": (100.0, str(tmp_path / "tpc.toml")),
+        "pause": (10.0, "default"),
+    }
+
+
+def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TPC_CONFIG, else tpc.toml, else the table in pyproject.toml, else nothing."""
+    monkeypatch.chdir(tmp_path)
+    assert Settings.load(environ={}).sweep == 60
+    (tmp_path / "pyproject.toml").write_text("[tool.tracing_2pc]\nsweep = 71\n")
+    assert Settings.load(environ={}).sweep == 71
+    (tmp_path / "tpc.toml").write_text("sweep = 72\n")
+    assert Settings.load(environ={}).sweep == 72
+    (tmp_path / "named.toml").write_text("sweep = 73\n")
+    assert Settings.load(environ={"TPC_CONFIG": "named.toml"}).sweep == 73
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"request_timeout": 30}, ("safety_interval", "request_timeout")),
+        ({"safety_interval": 300}, ("orphan_after", "safety_interval")),
+        ({"stuck_after": 20}, ("stuck_after", "safety_interval")),
+        ({"stuck_critical": 300}, ("stuck_critical", "stuck_after")),
+        ({"pause": "60s"}, ("sweep", "pause")),
+        ({"transaction_timeout": 5}, ("transaction_timeout", "request_timeout")),
+        ({"inline_tries": 0}, ("inline_tries",)),
+        ({"batch_records": 0}, ("batch_records",)),
+    ],
+)
+def test_a_contradiction_names_the_pair(
+    values: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    """Each value alone is plausible: the error names both, and where they are from."""
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.load(environ={}, **values)
+    text = str(refused.value)
+    assert all(name in text for name in names)
+    assert "argument" in text
+
+
+def test_no_transaction_timeout_is_none() -> None:
+    """Zero switches it off, and contradicts nothing."""
+    assert Settings.load(environ={}, transaction_timeout=0).transaction_timeout == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"sweep": "soon"}, r"sweep \(argument\): 'soon'"),
+        ({"sweep": True}, "expected a duration"),
+        ({"swep": 3}, r"no setting 'swep'.*sweep"),
+        ({"on_pending": "ask"}, "expected wait or fail"),
+        ({"participants": {"a b": "http://x"}}, "participant name"),
+        ({"participants": {"a": "ftp://x"}}, "expected http"),
+        ({"participants": {"a": "http://u:s3cret@x"}}, "must not hold a password"),
+        ({"participants": {"a": "http://x/?token=1"}}, "no query"),
+    ],
+)
+def test_a_wrong_value_is_named(values: dict[str, Any], why: str) -> None:
+    """Which setting, where it is from, what was expected; never a secret."""
+    with pytest.raises(ConfigurationError, match=why) as refused:
+        Settings.load(environ={}, **values)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_participants_from_the_environment() -> None:
+    """Name=URL, separated by commas."""
+    listed = "ledger=http://127.0.0.1:1/,notifier=https://n"
+    settings = Settings.load(environ={"TPC_PARTICIPANTS": listed})
+    assert settings.participants == {
+        "ledger": "http://127.0.0.1:1",
+        "notifier": "https://n",
+    }
+
+
+def test_the_token_of_the_environment_is_not_a_setting() -> None:
+    """TPC_TOKEN is the secret itself: it is never read into the settings."""
+    settings = Settings.load(environ={"TPC_TOKEN": "s3cret"})
+    assert "s3cret" not in repr(settings)
+    assert settings.token == "env:TPC_TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("10", 10), ("250ms", 0.25), ("1.5s", 1.5), ("15 m", 900), ("2h", 7200), (7, 7)],
+)
+def test_durations_are_seconds(text: str | float, expected: float) -> None:
+    """A number, or a number with a unit."""
+    assert seconds(text) == expected
+
+
+def test_a_secret_is_given_by_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`env:` and `file:` are read where they are used; a literal is refused."""
+    monkeypatch.setenv("TOKEN", " from-env\n")
+    (tmp_path / "token").write_text("from-file\n")
+    assert reveal("env:TOKEN", "token") == "from-env"
+    assert reveal(f"file:{tmp_path}/token", "token") == "from-file"
+    for missing in ("s3cret", "env:", "env:NOT_THERE", f"file:{tmp_path}/none"):
+        with pytest.raises(ConfigurationError) as refused:
+            reveal(missing, "token")
+        assert "s3cret" not in str(refused.value)
