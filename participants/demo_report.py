@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import http.client
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from tracing_2pc import names
 from tracing_2pc.states import FINAL, TransactionState
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.testing import read_trace_file, span_tree
 
-from .job import APPLICATION
+from .flights import APPLICATION
 from .oracle import Verdict
 
 
@@ -99,7 +101,34 @@ def crashed_trace(folder: Path, kills: Sequence[Kill]) -> list[str]:
     wanted = kills[0].transaction if kills else next(reversed(of), "")
     if wanted not in of:
         return []
-    return [wanted, *span_tree(s for s in spans if s["trace_id"] == of[wanted])]
+    # A root that was exported by whoever took over is there twice, with one id.
+    ours = {s["span_id"]: s for s in spans if s["trace_id"] == of[wanted]}
+    return [wanted, *(_explained(line) for line in _folded(span_tree(ours.values())))]
+
+
+def _explained(line: str) -> str:
+    if _depth(line) or line.startswith(names.TRANSACTION):
+        return line
+    return f"{line}  (its parent died with the driver, unsent)"
+
+
+def _folded(tree: Sequence[str]) -> Iterator[str]:
+    """Say once what stands there many times in a row: a span and what is below it."""
+    blocks: list[list[str]] = []
+    top = min((_depth(line) for line in tree), default=0)
+    for line in tree:
+        if _depth(line) == top:
+            blocks.append([line])
+        else:
+            blocks[-1].append(line)
+    for block, same in itertools.groupby(blocks):
+        times = len(list(same))
+        yield block[0] + (f"  ({times} times)" if times > 1 else "")
+        yield from _folded(block[1:])
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +152,7 @@ class Summary:
         trace: Sequence[str],
     ) -> Summary:
         """Put it together; the counts of transactions are the log's."""
-        counts = {s: log.count(APPLICATION, s) for s in TransactionState}
+        counts = log.counts(APPLICATION)
         return cls(
             verdict,
             kills,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+APPLICATION: Final = "flights"
 DATA: Final = Path(__file__).with_name("data")
 DAYS: Final = range(1, 32)
 

@@ -12,19 +12,12 @@ import os
 import sys
 from pathlib import Path
 
-# Before Spark starts: tasks run in this Python, and a failpoint in a task takes the
-# driver along.
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-os.environ.setdefault("TPC_FAILPOINT_GROUP", str(os.getpgrp()))
-
 from pyspark.sql import SparkSession
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.spark import two_phase_commit
 
-from .flights import SCHEMA, to_ledger, to_notifier
-
-APPLICATION = "flights"
+from .flights import APPLICATION, SCHEMA, to_ledger, to_notifier
 
 
 def main(folder: Path, ledger: str, notifier: str) -> None:
@@ -63,4 +56,8 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
 
 
 if __name__ == "__main__":
+    # Before Spark starts: tasks run in this Python, and a failpoint in a task takes
+    # the driver along.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
     main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -18,7 +18,12 @@ from tracing_2pc.participant import Outbox, participant_blueprint
 def create_app() -> Flask:
     """Make the application; `PARTNER_URL` takes one POST per record."""
     app = Flask(__name__)
-    outbox = Outbox("env:NOTIFIER_DATABASE", partner=os.environ["PARTNER_URL"])
+    outbox = Outbox(
+        "env:NOTIFIER_DATABASE",
+        partner=os.environ["PARTNER_URL"],
+        timeout=2.0,
+        lease=6.0,  # a killed one's successor waits so long before it sends
+    )
     app.register_blueprint(participant_blueprint(outbox))
     app.extensions["resource"] = outbox
     return app

@@ -147,6 +147,14 @@ class Service(Process):
             RuntimeError: it ended, or was not ready in 30 s; with the end of its log.
         """
         super().start(**environment)
+        self.ready()
+
+    def launch(self, **environment: str | None) -> None:
+        """Start it without waiting; `ready` waits."""
+        super().start(**environment)
+
+    def ready(self) -> None:
+        """Wait until it is ready, or raise as `start` does."""
         if not self.until_ready(30):
             self.kill()
             raise RuntimeError(f"{self.name} did not start:\n{self.tail()}")
@@ -173,3 +181,11 @@ def stopping(*processes: Process) -> Iterator[None]:
         for process in processes:
             stack.callback(process.stop)
         yield
+
+
+def start_together(*services: Service) -> None:
+    """Start services side by side; all are ready when it returns."""
+    for service in services:
+        service.launch()
+    for service in services:
+        service.ready()

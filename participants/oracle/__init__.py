@@ -71,7 +71,7 @@ def judge(
     *,
     data: Path | None = None,
     timeout: float = 60.0,
-    stall: float = 15.0,
+    stall: float = 30.0,
 ) -> Verdict:
     """Compare both services with the source, once the outbox has drained.
 

@@ -1,6 +1,7 @@
 """All SQL of the coordinator, each statement with a name and what it is for.
 
-What is open is found by `finished IS NULL`, spelled as the partial index spells it.
+What is open and what is committed is spelled as the partial indexes spell it: with a
+parameter in its place neither database would use them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.states import TransactionState
 from tracing_2pc.store.schema import (
     application,
     audit,
@@ -22,7 +23,7 @@ from tracing_2pc.store.schema import (
 _OF: Final = transaction.c.application == sa.bindparam("of")
 _BATCH: Final = transaction.c.batch == sa.bindparam("in_batch")
 _OPEN: Final = transaction.c.finished.is_(None)
-_COMMIT: Final = transaction.c.decision == str(Decision.COMMIT)
+_COMMIT: Final = transaction.c.decision == sa.literal_column("'commit'")
 
 LOCK_APPLICATION: Final = (
     sa.select(application.c.query, application.c.watermark)

@@ -1,0 +1,424 @@
+"""`two_phase_commit(...)` in real micro-batches: what lands, what is refused, and how."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service import create_app
+from spark_support import ROWS, held, numbers_of, serving, write_numbers
+
+from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.model import TransactionId
+from tracing_2pc.spark import two_phase_commit
+from tracing_2pc.states import TransactionState
+from tracing_2pc.store import SqlDecisionLog, open_log
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+QUICK = Settings(request_timeout=2.0, backoff_base=0.2, backoff_cap=0.5)
+
+
+@dataclasses.dataclass
+class World:
+    """Two participants in threads of this process, a source, and a log."""
+
+    spark: Any
+    folder: Path
+    a: str
+    b: str
+    apps: contextlib.ExitStack
+    sink: Any = None
+
+    def __post_init__(self) -> None:
+        self.sink = ParticipantSink({"a": self.a, "b": self.b}, token=None, timeout=2)
+
+    @property
+    def log_url(self) -> str:
+        return f"sqlite:///{self.folder / 'log.db'}"
+
+    @contextlib.contextmanager
+    def log(self) -> Iterator[SqlDecisionLog]:
+        with contextlib.closing(open_log(self.log_url)) as log:
+            yield log
+
+    def state(self, transaction: str) -> TransactionState | None:
+        with self.log() as log:
+            record = log.read(TransactionId.parse(transaction))
+            return record and record.state
+
+    def callback(self, **arguments: Any) -> Any:
+        given = {"application": "test", "log": self.log_url, "settings": QUICK}
+        return two_phase_commit(arguments.pop("sink", self.sink), **given | arguments)
+
+    def source(self) -> Any:
+        reader = self.spark.readStream.schema("value long")
+        return reader.option("maxFilesPerTrigger", 1).json(str(self.folder / "in"))
+
+    def start(self, callback: Any, source: Any = None, checkpoint: str = "ck") -> Any:
+        return (
+            (self.source() if source is None else source)
+            .writeStream.option("checkpointLocation", str(self.folder / checkpoint))
+            .trigger(availableNow=True)
+            .foreachBatch(callback)
+            .start()
+        )
+
+    def run(self, callback: Any, source: Any = None, checkpoint: str = "ck") -> None:
+        self.start(callback, source, checkpoint).awaitTermination()
+
+    def held(self) -> tuple[Any, Any]:
+        return held(self.folder / "a.db"), held(self.folder / "b.db")
+
+    def forget_sparks_commit_of(self, batch: int) -> None:
+        """Do what a crash just before Spark's own commit does."""
+        commits = self.folder / "ck" / "commits"
+        for file in (commits / str(batch), commits / f".{batch}.crc"):
+            file.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def world(spark: Any, tmp_path: Path) -> Iterator[World]:
+    with contextlib.ExitStack() as apps:
+        urls = []
+        for name in ("a", "b"):
+            app = create_app(f"sqlite:///{tmp_path / name}.db")
+            apps.callback(app.extensions["resource"].close)
+            urls.append(apps.enter_context(serving(app)))
+        yield World(spark, tmp_path, urls[0], urls[1], apps)
+
+
+@contextlib.contextmanager
+def failing_query(match: str) -> Iterator[None]:
+    from pyspark.errors import StreamingQueryException
+
+    with pytest.raises(StreamingQueryException, match=match):
+        yield
+
+
+def test_each_batch_lands_in_both(world: World) -> None:
+    """The simplest promise: three batches, two services, each row once in each."""
+    write_numbers(world.folder, range(3))
+    world.run(world.callback(), world.source().repartition(2))
+    assert world.held() == (numbers_of(3), numbers_of(3))
+    assert world.state("test.2.1") is TransactionState.COMMITTED
+
+
+def test_one_spark_job_per_batch_that_names_its_transaction(world: World) -> None:
+    """Tag and description lead from the Spark UI to the transaction, and don't leak."""
+    seen: list[tuple[str, str]] = []
+    write_numbers(world.folder, range(2))
+    real = world.callback()
+
+    def callback(df: Any, batch: int) -> None:
+        real(df, batch)
+        context = df.sparkSession.sparkContext
+        tracker = context.statusTracker()
+        for transaction in (f"test.{batch}.1",):
+            tagged = [
+                job
+                for job in tracker.getJobIdsForGroup(
+                    context.getLocalProperty("spark.jobGroup.id")
+                )
+                if f"tpc-{transaction}" in _tags(context, job)
+            ]
+            seen.append((transaction, str(len(tagged))))
+        assert not [t for t in context.getJobTags() if str(t).startswith("tpc-")]
+
+    world.run(callback)
+    assert seen == [("test.0.1", "1"), ("test.1.1", "1")]
+
+
+def _tags(context: Any, job: int) -> str:
+    store = context._jsc.sc().statusStore()
+    return str(store.job(job).jobTags())
+
+
+def test_empty_batches_and_partitions(world: World) -> None:
+    """A partition without rows sends nothing; a batch without rows commits as well."""
+    write_numbers(world.folder, range(2))
+    source = world.source().where(f"value < {ROWS}").repartition(8)
+    world.run(world.callback(), source)
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    assert world.state("test.1.1") is TransactionState.COMMITTED
+    with world.log() as log:
+        record = log.read(TransactionId.parse("test.1.1"))
+    assert record is not None
+    assert record.chosen("a") == ()
+
+
+def test_routes_give_each_participant_its_own_rows(world: World) -> None:
+    """Two DataFrames of one batch, in one transaction."""
+    write_numbers(world.folder, range(2))
+    routes = {
+        "a": lambda df: df.where("value % 2 = 0"),
+        "b": lambda df: df.selectExpr("value + 100 AS value"),
+    }
+    world.run(world.callback(routes=routes))
+    a, b = world.held()
+    assert sorted(a) == list(range(0, 2 * ROWS, 2))
+    assert sorted(b) == list(range(100, 100 + 2 * ROWS))
+    assert world.spark.sparkContext._jsc.getPersistentRDDs().size() == 0
+
+
+def test_routes_must_name_every_participant(world: World) -> None:
+    """A participant that nobody routes to is a mistake, said before the query starts."""
+    with pytest.raises(ConfigurationError, match=r"missing \['b'\], unknown \['c'\]"):
+        world.callback(routes={"a": lambda df: df, "c": lambda df: df})
+
+
+def test_a_task_that_fails_after_prepare_leaves_no_twin(world: World) -> None:
+    """Spark retries the task: only the attempt that reported is committed."""
+    write_numbers(world.folder, range(1))
+    flag = str(world.folder / "failed-once")
+
+    class Stumbling(ParticipantSink):
+        def pre_commit(self, handle: Any) -> Any:
+            import os
+
+            receipt = super().pre_commit(handle)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+                raise RuntimeError("after prepare")
+            return receipt
+
+    sink = Stumbling({"a": world.a, "b": world.b}, token=None)
+    world.run(world.callback(sink=sink), world.source().repartition(2))
+    assert Path(flag).exists()
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    assert world.state("test.0.1") is TransactionState.COMMITTED
+
+
+def test_a_batch_that_fails_is_aborted_and_written_anew(world: World) -> None:
+    """The query ends with the job's own error; the next start writes it, once."""
+    write_numbers(world.folder, range(1))
+    broken = world.source().selectExpr(
+        "IF(value = 7, raise_error('poison'), value) AS value"
+    )
+    with failing_query("poison"):
+        world.run(world.callback(), broken)
+    assert world.state("test.0.1") is TransactionState.ABORTED
+    assert world.held()[0].total() == 0
+    world.run(world.callback())
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    assert world.state("test.0.2") is TransactionState.COMMITTED
+
+
+def test_a_replayed_batch_is_recognised(world: World) -> None:
+    """The last entry of Spark's commit log is lost: delivered again, not written."""
+    write_numbers(world.folder, range(2))
+    world.run(world.callback())
+    world.forget_sparks_commit_of(1)
+    write_numbers(world.folder, range(2, 3))
+    world.run(world.callback())
+    assert world.held() == (numbers_of(3), numbers_of(3))
+    assert world.state("test.1.2") is None
+
+
+def test_a_stateful_query_survives_a_skipped_replay(world: World) -> None:
+    """The plan runs, so that the state store commits; the participants see nothing."""
+    write_numbers(world.folder, range(2))
+
+    def source() -> Any:
+        return world.source().dropDuplicates(["value"])
+
+    world.run(world.callback(), source())
+    world.forget_sparks_commit_of(1)
+    write_numbers(world.folder, range(2, 3))
+    world.run(world.callback(), source())
+    assert world.held() == (numbers_of(3), numbers_of(3))
+    assert world.state("test.1.2") is None
+
+
+def test_another_checkpoint_is_refused(world: World) -> None:
+    """A lost checkpoint would begin at batch 0 again: refused, and nothing is written."""
+    write_numbers(world.folder, range(2))
+    world.run(world.callback())
+    shutil.rmtree(world.folder / "ck")
+    with failing_query("checkpoint"):
+        world.run(world.callback())
+    assert world.held() == (numbers_of(2), numbers_of(2))
+
+
+def test_another_log_is_refused(world: World) -> None:
+    """A log that does not know the application accepts batch 0 only."""
+    write_numbers(world.folder, range(1))
+    world.run(world.callback())
+    write_numbers(world.folder, range(1, 2))
+    empty = f"sqlite:///{world.folder / 'other.db'}"
+    with failing_query("tracing-2pc init --application test --from-batch 1"):
+        world.run(world.callback(log=empty))
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    with contextlib.closing(open_log(empty)) as log:
+        log.initialise("test", 1)
+    world.run(world.callback(log=empty))
+    assert world.held() == (numbers_of(2), numbers_of(2))
+
+
+def test_an_empty_log_cannot_write_a_batch_twice(world: World) -> None:
+    """Log and checkpoint lost together: the participants still refuse the batch."""
+    write_numbers(world.folder, range(1))
+    world.run(world.callback())
+    other = f"sqlite:///{world.folder / 'other.db'}"
+    with contextlib.closing(open_log(other)) as log:
+        log.initialise("test", 0)  # as an operator might, by mistake
+        with contextlib.suppress(Exception):
+            log.begin(
+                "test", 0, run="x", query=None, participants=["a", "b"], carrier={}
+            )
+    with failing_query("votes abort"):
+        world.run(world.callback(log=other), checkpoint="ck2")
+    assert world.held() == (numbers_of(1), numbers_of(1))
+
+
+def test_stop_returns_while_a_participant_is_down(world: World) -> None:
+    """Decided, not acknowledged, and stopped: the next start finishes it."""
+    write_numbers(world.folder, range(1))
+    with _b_down_at_commit(world) as gone:
+        query = world.start(world.callback())
+        assert gone.wait(60)
+        _until(lambda: world.state("test.0.1") is TransactionState.COMMITTING)
+        started = time.monotonic()
+        query.stop()
+        assert time.monotonic() - started < 30
+    assert world.state("test.0.1") is TransactionState.COMMITTING
+    assert [h.total() for h in world.held()] == [ROWS, 0]
+    world.run(world.callback())
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    assert world.state("test.0.1") is TransactionState.COMMITTED
+
+
+def test_fail_raises_and_the_next_start_finishes(world: World) -> None:
+    """`on_pending="fail"`: the query ends after the inline tries; nothing is lost."""
+    write_numbers(world.folder, range(1))
+    quick = dataclasses.replace(QUICK, inline_tries=2)
+    with _b_down_at_commit(world), failing_query("not acknowledged by b"):
+        world.run(world.callback(on_pending="fail", settings=quick))
+    world.run(world.callback())
+    assert world.held() == (numbers_of(1), numbers_of(1))
+
+
+@contextlib.contextmanager
+def _b_down_at_commit(world: World) -> Iterator[threading.Event]:
+    """Let participant b answer prepares, and hang up on commits."""
+    import urllib3
+
+    from tracing_2pc.transports import http
+
+    gone, real = threading.Event(), http._ask
+
+    def ask(pool: Any, path: str, *rest: Any) -> Any:
+        if path == "/commit" and str(pool.port) in world.b:
+            gone.set()
+            raise urllib3.exceptions.ProtocolError("down")
+        return real(pool, path, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http, "_ask", ask)
+        yield gone
+
+
+def test_stop_in_the_middle_of_the_tasks_aborts(world: World) -> None:
+    """`stop()` interrupts the job: abort is decided, late tasks are refused."""
+    write_numbers(world.folder, range(1))
+    flag = str(world.folder / "running")
+
+    class Slow(ParticipantSink):
+        def pre_commit(self, handle: Any) -> Any:
+            import pathlib
+            import time
+
+            pathlib.Path(flag).touch()
+            time.sleep(3)
+            return super().pre_commit(handle)
+
+    sink = Slow({"a": world.a, "b": world.b}, token=None)
+    query = world.start(world.callback(sink=sink))
+    _until(Path(flag).exists)
+    query.stop()
+    assert world.state("test.0.1") is TransactionState.ABORTED
+    time.sleep(4)  # the task outlives stop(), and prepares now
+    assert [h.total() for h in world.held()] == [0, 0]
+    world.run(world.callback())
+    assert world.held() == (numbers_of(1), numbers_of(1))
+
+
+def test_out_of_time_the_jobs_are_cancelled(world: World) -> None:
+    """No decision in time: abort is decided, the tasks end, the message says why."""
+    write_numbers(world.folder, range(1))
+
+    class Slow(ParticipantSink):
+        def pre_commit(self, handle: Any) -> Any:
+            import time
+
+            time.sleep(30)
+            return super().pre_commit(handle)
+
+    sink = Slow({"a": world.a, "b": world.b}, token=None)
+    short = dataclasses.replace(QUICK, transaction_timeout=4.0)
+    started = time.monotonic()
+    with failing_query("no decision within transaction_timeout"):
+        world.run(world.callback(sink=sink, settings=short))
+    assert time.monotonic() - started < 25
+    assert world.state("test.0.1") is TransactionState.ABORTED
+
+
+def test_a_sink_of_ones_own(world: World) -> None:
+    """Any class with the five methods: its handles come back from the log as JSON."""
+    write_numbers(world.folder, range(2))
+    folder = str(world.folder)
+
+    class Files:
+        def begin(self, context: Any) -> Any:
+            name = f"{context.transaction_id}.{context.branch}"
+            return {"name": name, "rows": []}
+
+        def invoke(self, handle: Any, record: Any) -> None:
+            handle["rows"].append(record["value"])
+
+        def pre_commit(self, handle: Any) -> None:
+            import json
+            import pathlib
+
+            file = pathlib.Path(folder, handle["name"] + ".tmp")
+            file.write_text(json.dumps(handle["rows"]))
+            handle["rows"].clear()
+
+        def commit(self, handle: Any) -> None:
+            import pathlib
+
+            file = pathlib.Path(folder, handle["name"] + ".tmp")
+            if file.exists():
+                file.rename(file.with_suffix(".done"))
+
+        def abort(self, handle: Any) -> None:
+            import pathlib
+
+            pathlib.Path(folder, handle["name"] + ".tmp").unlink(missing_ok=True)
+
+    world.run(world.callback(sink=Files()))
+    import json
+
+    done = [json.loads(f.read_text()) for f in world.folder.glob("*.done")]
+    assert sorted(value for rows in done for value in rows) == list(range(2 * ROWS))
+
+
+def test_the_stream_itself_is_refused(world: World) -> None:
+    """Called with the stream instead of being passed to foreachBatch."""
+    write_numbers(world.folder, range(1))
+    with pytest.raises(Exception, match="foreachBatch"):
+        world.callback()(world.source(), 0)
+
+
+def _until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
+    until = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < until, "timed out"
+        time.sleep(0.05)
