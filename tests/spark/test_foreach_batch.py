@@ -1,4 +1,4 @@
-"""`two_phase_commit(...)` in real micro-batches: what lands, what is refused, and how."""
+"""`two_phase_commit(...)` in real micro-batches: what lands, and what is refused."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_routes_give_each_participant_its_own_rows(world: World) -> None:
 
 
 def test_routes_must_name_every_participant(world: World) -> None:
-    """A participant that nobody routes to is a mistake, said before the query starts."""
+    """A participant that nobody routes to is a mistake, said before anything runs."""
     with pytest.raises(ConfigurationError, match=r"missing \['b'\], unknown \['c'\]"):
         world.callback(routes={"a": lambda df: df, "c": lambda df: df})
 
@@ -238,7 +238,7 @@ def test_a_stateful_query_survives_a_skipped_replay(world: World) -> None:
 
 
 def test_another_checkpoint_is_refused(world: World) -> None:
-    """A lost checkpoint would begin at batch 0 again: refused, and nothing is written."""
+    """A lost checkpoint would begin at batch 0 again: refused, nothing is written."""
     write_numbers(world.folder, range(2))
     world.run(world.callback())
     shutil.rmtree(world.folder / "ck")
