@@ -261,6 +261,14 @@ def test_a_run_joins_its_own_attempt(log: Log) -> None:
     assert begin(log, 0, run="run-2").record.id.attempt == 2
 
 
+def test_a_run_joins_the_same_batch_only(log: Log) -> None:
+    """Its next batch is another transaction: what it left undecided is aborted."""
+    left = begin(log, 0).record
+    begun = begin(log, 1)
+    assert str(begun.record.id) == "orders.1.1"
+    assert [r.id for r in begun.superseded] == [left.id]
+
+
 def test_begin_aborts_every_undecided_attempt(log: Log) -> None:
     """Of this application, whatever their batch; other applications keep theirs."""
     commit(log, 0)

@@ -480,6 +480,37 @@ def test_a_frozen_driver_does_not_hold_the_others_for_ever(
     log.close()
 
 
+def test_every_change_locks_its_application_first(postgres_database: str) -> None:
+    """Before it looks at anything: what it decides upon cannot change meanwhile."""
+    base = database.connect(postgres_database)
+    log = SqlDecisionLog(base, now=lambda: NOW)
+    log.create()
+    record = commit(log)
+    seen: list[str] = []
+
+    def note(by: sa.Connection, _: object, statement: str, *__: object) -> None:
+        if by.engine is not base.reading_engine and not statement.startswith("SET"):
+            seen.append(statement)
+
+    sa.event.listen(base.durable_engine, "before_cursor_execute", note)
+    for call in (
+        lambda: log.quarantine(record.id, "why"),
+        lambda: log.resume(record.id, COMMIT, who="ada", why="looked"),
+        lambda: finish(log, record),
+        lambda: begin(log, 1),
+        lambda: log.decide(TransactionId("orders", 1, 1), ABORT),
+        lambda: log.forget("orders", finished_before=NOW + 1, limit=9),
+    ):
+        seen.clear()
+        call()
+        looked = [s for s in seen if not s.startswith("UPDATE tpc_delivery")]
+        assert looked[0].startswith("SELECT tpc_application.query")
+        assert looked[0].endswith("FOR UPDATE")
+        assert looked[-1].startswith(("UPDATE", "INSERT", "DELETE"))
+    sa.event.remove(base.durable_engine, "before_cursor_execute", note)
+    base.close()
+
+
 # --- what is in the tables -----------------------------------------------------------
 
 
