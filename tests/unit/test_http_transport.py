@@ -1,0 +1,230 @@
+"""What counts as an answer of a participant, and what never does."""
+
+from __future__ import annotations
+
+import io
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tracing_2pc.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.transports.http import HttpParticipant
+from tracing_2pc.transports.wire import digest_of
+
+ID = TransactionId("orders", 3, 1)
+Raw = Callable[[bytes], bytes]
+
+
+def record(decision: Decision = Decision.COMMIT) -> TransactionRecord:
+    chosen = Receipt(BranchId(0, 7), 2, "sha-256=:x:", {"p": Vote.COMMIT})
+    beaten = Receipt(BranchId(1, 8), 0, "", {"p": Vote.READ_ONLY})
+    return TransactionRecord(
+        ID, "run", TransactionState.COMMITTING, decision, ("p",), frozenset(), {}, 0.0,
+        receipts=(chosen, beaten), watermark=1,
+    )  # fmt: skip
+
+
+def raw(status: str, body: bytes, content_type: str = "application/json") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def answer(status: str, **item: Any) -> bytes:
+    return raw(status, json.dumps({"transaction_id": str(ID), **item}).encode())
+
+
+class Wire:
+    """A server that says exactly what the test wants, and keeps what it heard."""
+
+    def __init__(self) -> None:
+        self.says: list[bytes] = []
+        self.heard: list[tuple[str, dict[str, str], bytes]] = []
+        self.connections = 0
+
+
+@pytest.fixture
+def wire() -> Iterator[tuple[Wire, HttpParticipant]]:
+    wire = Wire()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            wire.connections += 1
+            while line := self.rfile.readline().decode().strip():
+                headers: dict[str, str] = {}
+                while text := self.rfile.readline().decode().strip():
+                    name, _, value = text.partition(":")
+                    headers[name.lower()] = value.strip()
+                body = self.rfile.read(int(headers.get("content-length", 0)))
+                wire.heard.append((line, headers, body))
+                said = wire.says.pop(0)
+                self.wfile.write(said)
+                if not said or b"Content-Length" not in said:
+                    return
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield wire, HttpParticipant("p", url, None, 1.0)
+        server.shutdown()
+        thread.join()
+
+
+def test_a_commit_names_its_branches_and_the_watermark(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """Only branches that voted commit are named; others never matter (rule 4)."""
+    server, participant = wire
+    server.says = [answer("200 OK", state="committed")]
+    participant.commit(record())
+    line, headers, body = server.heard[0]
+    assert line == "POST /commit HTTP/1.1"
+    assert headers["tpc-version"] == "1"
+    assert json.loads(body) == {
+        "transaction_id": "orders.3.1",
+        "branches": [{"branch": "0.7", "rows": 2, "digest": "sha-256=:x:"}],
+        "watermark": 1,
+    }
+
+
+NOT_ANSWERS = {
+    "a page with 200": raw("200 OK", b"<html>hello</html>", "text/html"),
+    "json with a page's type": raw("200 OK", b"{}", "text/html"),
+    "an empty 200": raw("200 OK", b""),
+    "another transaction": raw(
+        "200 OK", b'{"transaction_id": "orders.4.1", "state": "committed"}'
+    ),
+    "another state": answer("200 OK", state="prepared"),
+    "no state": answer("200 OK"),
+    "a list": raw("200 OK", b"[]"),
+    "a redirect": b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
+    "accepted, not done": answer("202 Accepted", state="committed"),
+    "ask again": answer("425 Too Early", state="writing"),
+    "locked": answer("423 Locked", state="prepared"),
+    "overloaded": answer("503 Service Unavailable", state="prepared"),
+    "a server's error": raw("500 Internal Server Error", b"oops", "text/plain"),
+    "a proxy's 404": raw("404 Not Found", b"nothing here", "text/html"),
+    "a 409 about nothing": raw("409 Conflict", b"{}", "application/problem+json"),
+    "hung up": b"",
+    "cut": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 999\r\n\r\n{"transaction_id": "orders.3.1", "state"',
+    "garbage": b"\x00\x01\x02\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("said", NOT_ANSWERS.values(), ids=NOT_ANSWERS.keys())
+def test_anything_else_is_no_answer(
+    wire: tuple[Wire, HttpParticipant], said: bytes
+) -> None:
+    """Not the exact status with a body that repeats id and state: ask again."""
+    server, participant = wire
+    server.says = [said]
+    with pytest.raises(ParticipantUnavailableError) as caught:
+        participant.commit(record())
+    assert caught.value.transaction_id == "orders.3.1"
+    assert caught.value.participant == "p"
+    assert len(server.heard) == 1, "nothing is repeated behind the coordinator's back"
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [("404", "unknown"), ("409", "aborted"), ("410", "forgotten")]
+)
+def test_a_definite_no_says_what_is_there(
+    wire: tuple[Wire, HttpParticipant], status: str, state: str
+) -> None:
+    """404, 409 and 410 about this transaction are answers, with their state."""
+    server, participant = wire
+    server.says = [answer(f"{status} No", state=state, detail="because")]
+    with pytest.raises(ParticipantRefusedError, match="because") as caught:
+        participant.commit(record())
+    assert (caught.value.status, caught.value.state) == (int(status), state)
+
+
+def test_nobody_there(wire: tuple[Wire, HttpParticipant]) -> None:
+    """A refused connection is no answer either."""
+    participant = HttpParticipant("p", "http://127.0.0.1:9", None, 0.5)
+    with pytest.raises(ParticipantUnavailableError, match="may or may not"):
+        participant.abort(record(Decision.ABORT))
+
+
+def test_one_connection_for_many_transactions(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """Requests one after another share a connection."""
+    server, participant = wire
+    server.says = [answer("200 OK", state="committed")] * 50
+    for _ in range(50):
+        participant.commit(record())
+    assert server.connections == 1
+
+
+def prepare(participant: HttpParticipant, body: bytes = b"rows") -> Vote:
+    return participant.prepare(
+        ID, BranchId(0, 7), lambda: io.BytesIO(body),
+        rows=2, length=len(body), digest=digest_of(body),
+    )  # fmt: skip
+
+
+def test_a_vote_counts_only_for_these_rows_and_this_digest(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """What the participant counted must be what was sent."""
+    server, participant = wire
+    good = {"state": "prepared", "vote": "commit", "rows": 2}
+    server.says = [
+        answer("200 OK", **good, digest=digest_of(b"rows")),
+        answer("200 OK", **good | {"rows": 1}, digest=digest_of(b"rows")),
+        answer("200 OK", **good, digest=digest_of(b"other")),
+    ]
+    assert prepare(participant) is Vote.COMMIT
+    for _ in range(2):
+        with pytest.raises(ParticipantRefusedError, match="counted"):
+            prepare(participant)
+    _, headers, body = server.heard[0]
+    assert body == b"rows"
+    assert headers["tpc-branch"] == "0.7"
+    assert headers["content-digest"] == digest_of(b"rows")
+
+
+@pytest.mark.parametrize("status", ["400", "401", "403", "404", "409", "413", "415"])
+def test_before_the_decision_a_4xx_is_a_no(
+    wire: tuple[Wire, HttpParticipant], status: str
+) -> None:
+    """A wrong token or address doesn't mend itself within the task: fail at once."""
+    server, participant = wire
+    server.says = [raw(f"{status} No", b'{"detail": "your token"}')]
+    with pytest.raises(ParticipantRefusedError, match="your token"):
+        prepare(participant)
+
+
+def test_the_token_is_read_where_it_is_used(
+    wire: tuple[Wire, HttpParticipant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reference travels, the secret does not; missing, it is named."""
+    import cloudpickle
+
+    server, open_one = wire
+    participant = HttpParticipant("p", open_one.url, "env:MY_TOKEN", 1.0)
+    monkeypatch.setenv("MY_TOKEN", "s3cret-s3cret")
+    assert b"s3cret" not in cloudpickle.dumps(participant)
+    assert "s3cret" not in repr(participant)
+    server.says = [answer("200 OK", state="committed")]
+    participant.commit(record())
+    assert server.heard[0][1]["authorization"] == "Bearer s3cret-s3cret"
+    monkeypatch.delenv("MY_TOKEN")
+    with pytest.raises(ConfigurationError, match="MY_TOKEN"):
+        participant.commit(record())

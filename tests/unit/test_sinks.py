@@ -1,0 +1,310 @@
+"""Sinks: ours over participants, and a class of one's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+from tracing_2pc import ParticipantSink
+from tracing_2pc.errors import (
+    ConfigurationError,
+    ContractError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionId
+from tracing_2pc.sinks.base import participants_of, write_branch
+from tracing_2pc.sinks.spool import Spool
+from tracing_2pc.states import Vote
+from tracing_2pc.transports.http import HttpParticipant
+from tracing_2pc.transports.wire import digest_of
+
+CONTEXT = BranchContext(TransactionId("orders", 0, 1), BranchId(2, 5), ("a", "b"), {})
+
+
+def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
+    for size in sizes:
+        yield pa.RecordBatch.from_pydict({"n": pa.array(range(size), pa.int64())})
+
+
+@pytest.mark.parametrize("in_memory", [10, 1 << 20])
+def test_a_spool_is_read_by_many_at_once(in_memory: int) -> None:
+    """Written once; each reader has a position of its own, in memory or in a file."""
+    spool = Spool(in_memory)
+    for part in (b"abc", b"defgh" * 10, b"i"):
+        assert spool.write(part) == len(part)
+    whole = b"abc" + b"defgh" * 10 + b"i"
+    first, second = spool.open(), spool.open()
+    assert first.read(5) == whole[:5]
+    assert second.read() == whole
+    assert first.read() == whole[5:]
+    assert (spool.length, spool.digest) == (len(whole), digest_of(whole))
+    spool.close()
+
+
+class Prepared:
+    """Stands in for the wire: keeps what each participant was sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: dict[str, list[bytes]] = {"a": [], "b": []}
+        self.silent = 0
+        self.aborted: list[str] = []
+        prepared = self
+
+        def prepare(me: HttpParticipant, *args: Any, **kwargs: Any) -> Vote:
+            with args[2]() as body:
+                prepared.sent[me.name].append(body.read())
+            if me.name == "b" and prepared.silent:
+                prepared.silent -= 1
+                raise ParticipantUnavailableError("lost")
+            return Vote.COMMIT
+
+        monkeypatch.setattr(HttpParticipant, "prepare", prepare)
+        monkeypatch.setattr(
+            HttpParticipant,
+            "abort_branch",
+            lambda me, transaction, branch: self.aborted.append(f"{me.name} {branch}"),
+        )
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    return Prepared(monkeypatch)
+
+
+def sink() -> ParticipantSink:
+    made = ParticipantSink({"a": "http://127.0.0.1:1", "b": "http://127.0.0.1:2/"})
+    return cloudpickle.loads(cloudpickle.dumps(made))  # type: ignore[no-any-return]
+
+
+def test_a_branch_is_encoded_once_and_sent_to_all(prepared: Prepared) -> None:
+    """One Arrow stream per branch, the same bytes to everybody, one digest."""
+    receipt = write_branch(sink(), CONTEXT, batches(3, 0, 2))
+    (body,) = prepared.sent["a"]
+    assert prepared.sent["b"] == [body]
+    assert receipt.digest == digest_of(body)
+    assert pa.ipc.open_stream(body).read_all().to_pydict() == {"n": [0, 1, 2, 0, 1]}
+    assert (receipt.rows, receipt.branch) == (5, BranchId(2, 5))
+    assert receipt.votes == {"a": Vote.COMMIT, "b": Vote.COMMIT}
+
+
+def test_a_partition_without_rows_sends_nothing(prepared: Prepared) -> None:
+    """Empty, or only empty batches: read_only, and no request."""
+    for empty in (batches(), batches(0, 0)):
+        receipt = write_branch(sink(), CONTEXT, empty)
+        assert receipt.votes == {"a": Vote.READ_ONLY, "b": Vote.READ_ONLY}
+    assert prepared.sent == {"a": [], "b": []}
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_bytes(
+    prepared: Prepared,
+) -> None:
+    """That is not a new attempt: same branch, same digest."""
+    prepared.silent = 1
+    receipt = write_branch(sink(), CONTEXT, batches(3))
+    assert len(prepared.sent["a"]) == 1
+    assert len(set(prepared.sent["b"])) == 1
+    assert len(prepared.sent["b"]) == 2
+    assert receipt.votes["b"] is Vote.COMMIT
+
+
+def test_a_task_that_fails_aborts_its_own_branch(prepared: Prepared) -> None:
+    """And the error goes on: raising is the vote."""
+
+    def poison() -> Iterator[pa.RecordBatch]:
+        yield from batches(3)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_branch(sink(), CONTEXT, poison())
+    assert sorted(prepared.aborted) == ["a 2.5", "b 2.5"]
+
+
+def test_records_one_by_one(prepared: Prepared) -> None:
+    """Without Spark a sink takes records, too."""
+    one = sink()
+    handle = one.begin(CONTEXT)
+    one.invoke(handle, {"n": 1})
+    one.invoke(handle, {"n": None})
+    assert one.pre_commit(handle).rows == 2
+    (body,) = prepared.sent["a"]
+    assert pa.ipc.open_stream(body).read_all().to_pydict() == {"n": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (({},), "at least one"),
+        (({"a": "ftp://x"},), "http://"),
+        (({"a": "http://me:secret@x"},), "password"),
+        (({"not a name": "http://x"},), "participant name"),
+    ],
+)
+def test_a_bad_sink_is_refused_before_anything_runs(
+    arguments: tuple[Any, ...], says: str
+) -> None:
+    """The message says what to change, and never repeats a secret."""
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        ParticipantSink(*arguments)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_literal_token_is_refused() -> None:
+    """It would be pickled into Spark's files and pages."""
+    with pytest.raises(ConfigurationError, match="reference") as caught:
+        ParticipantSink({"a": "http://x"}, token="hunter2hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+class Own:
+    """A sink without context, without receipt, that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def begin(self) -> Any:
+        return {"rows": 0}
+
+    def invoke(self, handle: Any, record: Any) -> None:
+        handle["rows"] += 1
+
+    def pre_commit(self, handle: Any) -> None:
+        self.told.append(("pre_commit", dict(handle)))
+
+    def commit(self, handle: Any) -> None:
+        self.told.append(("commit", handle))
+
+    def abort(self, handle: Any) -> None:
+        self.told.append(("abort", handle))
+
+
+def test_a_class_of_ones_own_is_one_participant() -> None:
+    """Named after its class; its handle travels in the receipt as JSON."""
+    own = Own()
+    context = dataclasses.replace(CONTEXT, participants=tuple(participants_of(own)))
+    assert context.participants == ("Own",)
+    receipt = Receipt.from_json(write_branch(own, context, batches(2, 1)).to_json())
+    assert (receipt.rows, receipt.handle) == (3, {"rows": 3})
+    assert receipt.votes == {"Own": Vote.COMMIT}
+
+
+def test_what_is_missing_is_named() -> None:
+    """A class that is no sink is refused, saying which phase it lacks."""
+
+    class Half:
+        def begin(self) -> None: ...
+        def pre_commit(self, handle: Any) -> None: ...
+        def abort(self, handle: Any) -> None: ...
+
+    with pytest.raises(ContractError, match="Half is not a sink: it has no commit, in"):
+        participants_of(Half())  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Handle:
+    """A handle of plain fields."""
+
+    name: str
+
+
+class Typed(Own):
+    """A sink whose handle is a dataclass."""
+
+    handle_type = Handle
+
+    def begin(self) -> Any:
+        return Handle("x")
+
+    def invoke(self, handle: Any, record: Any) -> None: ...
+
+    def pre_commit(self, handle: Any) -> None: ...
+
+
+def test_a_dataclass_handle_is_rebuilt_for_recovery() -> None:
+    """The log holds plain fields; `handle_type` says what they were."""
+    typed = Typed()
+    receipt = write_branch(typed, CONTEXT, batches(1))
+    assert receipt.handle == {"name": "x"}
+    typed_participant = participants_of(typed)["Typed"]
+    record = _record((dataclasses.replace(receipt, votes={"Typed": Vote.COMMIT}),))
+    typed_participant.commit(record)
+    assert typed.told == [("commit", Handle("x"))]
+
+
+def test_a_handle_that_is_not_json_is_named() -> None:
+    """A lock in a handle is found at pre_commit, not in a recovery."""
+
+    class Bad(Own):
+        def begin(self) -> Any:
+            return {"rows": 0, "lock": object()}
+
+        def pre_commit(self, handle: Any) -> None: ...
+
+    with pytest.raises(ContractError, match="Bad is not JSON"):
+        write_branch(Bad(), CONTEXT, batches(1))
+
+
+def test_a_sink_that_raises_at_commit_is_asked_again() -> None:
+    """Whatever it raises means "not yet", never "no"."""
+
+    class Shy(Own):
+        def commit(self, handle: Any) -> None:
+            raise ZeroDivisionError
+
+    receipt = Receipt(BranchId(0, 1), 1, "", {"Shy": Vote.COMMIT}, {"rows": 1})
+    with pytest.raises(ParticipantUnavailableError, match="ZeroDivisionError"):
+        participants_of(Shy())["Shy"].commit(_record((receipt,)))
+
+
+def test_one_call_for_the_whole_transaction() -> None:
+    """`commit_transaction` and `abort_transaction` are used where they are."""
+
+    class Whole(Own):
+        def commit_transaction(self, transaction_id: str, handles: list[Any]) -> None:
+            self.told.append((transaction_id, handles))
+
+        def abort_transaction(self, transaction_id: str) -> None:
+            self.told.append(transaction_id)
+
+    whole = Whole()
+    receipts = tuple(
+        Receipt(BranchId(n, n), 1, "", {"Whole": Vote.COMMIT}, {"n": n}) for n in (1, 2)
+    )
+    participant = participants_of(whole)["Whole"]
+    participant.commit(_record(receipts))
+    participant.abort(_record(receipts))
+    assert whole.told == [("orders.0.1", [{"n": 1}, {"n": 2}]), "orders.0.1"]
+
+
+def _record(receipts: tuple[Receipt, ...]) -> Any:
+    from tracing_2pc.model import TransactionRecord
+    from tracing_2pc.states import Decision, TransactionState
+
+    return TransactionRecord(
+        TransactionId("orders", 0, 1),
+        "run",
+        TransactionState.COMMITTING,
+        Decision.COMMIT,
+        ("Typed",),
+        frozenset(),
+        {},
+        0.0,
+        receipts=receipts,
+    )
+
+
+def test_importing_the_package_loads_no_backend() -> None:
+    """`import tracing_2pc` is cheap: no Spark, no Arrow, no database, no SDK."""
+    import subprocess
+    import sys
+
+    heavy = ["pyspark", "pyarrow", "sqlalchemy", "flask", "opentelemetry.sdk", "pandas"]
+    code = f"import sys, tracing_2pc; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
