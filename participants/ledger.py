@@ -18,7 +18,7 @@ def create_app() -> Flask:
     """Make the application; `LEDGER_DATABASE` is a SQLAlchemy URL."""
     app = Flask(__name__)
     rows = TaggedRows("env:LEDGER_DATABASE", table="flights_daily")
-    app.register_blueprint(participant_blueprint(rows))
+    app.register_blueprint(participant_blueprint(rows, name="ledger"))
     app.extensions["resource"] = rows
     return app
 

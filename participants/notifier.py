@@ -24,7 +24,7 @@ def create_app() -> Flask:
         timeout=2.0,
         lease=6.0,  # a killed one's successor waits so long before it sends
     )
-    app.register_blueprint(participant_blueprint(outbox))
+    app.register_blueprint(participant_blueprint(outbox, name="notifier"))
     app.extensions["resource"] = outbox
     return app
 

@@ -22,7 +22,11 @@ class World:
     def __init__(self, folder, database=None):
         ports = processes.free_ports(3)
         (folder / "tokens").write_text(f"job {TOKEN}\n")
-        tokens = {"TPC_TOKENS_FILE": str(folder / "tokens")}
+        self.traces = folder / "traces"
+        tokens = {
+            "TPC_TOKENS_FILE": str(folder / "tokens"),
+            "TPC_TRACE_FILE": str(self.traces),
+        }
         self.database = database or f"sqlite:///{folder}/ledger.db"
         settings = {
             "partner": {"PARTNER_DATABASE": f"{folder}/partner.db"},
@@ -139,6 +143,9 @@ def test_they_end_on_sigterm_within_seconds(world):
         started = time.monotonic()
         assert service.stop() == 0, service.tail()
         assert time.monotonic() - started < 5
+    spans = [json.loads(line) for line in world.traces.read_text().splitlines()]
+    prepared = {span["service"] for span in spans if span["name"] == "tpc.prepare"}
+    assert prepared == {"ledger", "notifier"}, "telemetry was started and flushed"
 
 
 def test_two_days_arrive_once_at_both(world):
