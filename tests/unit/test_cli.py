@@ -1,0 +1,159 @@
+"""The command line: what it writes, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from spark_support import serving
+
+from tracing_2pc.cli import main
+from tracing_2pc.model import BranchId, Receipt, TransactionId
+from tracing_2pc.participant.auth import Role, TokenGate
+from tracing_2pc.settings import Settings
+from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.store import SqlDecisionLog, open_log
+
+ID = TransactionId("orders", 0, 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@contextlib.contextmanager
+def log_of(folder: Path) -> contextlib.AbstractContextManager[SqlDecisionLog]:  # type: ignore[misc]
+    with contextlib.closing(open_log(f"sqlite:///{folder}/state/decisions.db")) as log:
+        yield log
+
+
+def begin(log: SqlDecisionLog, participants: list[str], *, decided: bool) -> None:
+    log.begin("orders", 0, run="r", query="q", participants=participants, carrier={})
+    if decided:
+        votes = dict.fromkeys(participants, Vote.READ_ONLY)
+        log.decide(ID, Decision.COMMIT, [Receipt(BranchId(0, 1), 0, "", votes)])
+
+
+def test_init_writes_what_is_missing_and_nothing_else(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings, tokens only the owner reads, a schema; a second time all is kept."""
+    assert main(["init"]) == 0
+    said = capsys.readouterr().out
+    assert "wrote tpc.toml" in said
+    assert "wrote tokens" in said
+    assert stat.S_IMODE((folder / "tokens").stat().st_mode) == 0o600
+    assert Settings.load(environ={}).log == "sqlite:///state/decisions.db"
+    assert (folder / "state" / "decisions.db").exists()
+    before = (folder / "tokens").read_text()
+    job = before.splitlines()[1].split()[1]
+    assert job not in said
+    assert main(["init"]) == 0
+    assert "kept tokens" in capsys.readouterr().out
+    assert (folder / "tokens").read_text() == before
+    gate = TokenGate.read(folder / "tokens")
+    assert gate.admit(f"Bearer {job}", None).role is Role.JOB
+
+
+def test_init_lets_a_running_query_begin_later(folder: Path) -> None:
+    """A query that already ran without us begins where it is, once."""
+    assert main(["init"]) == 0
+    assert main(["init", "--application", "orders", "--from-batch", "7"]) == 0
+    with log_of(folder) as log:
+        begun = log.begin(
+            "orders", 7, run="r", query="q", participants=["a"], carrier={}
+        )
+    assert str(begun.record.id) == "orders.7.1"
+    assert main(["init", "--application", "orders", "--from-batch", "9"]) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["init", "--application", "orders"],
+        ["init", "--application", "Orders!", "--from-batch", "1"],
+        ["recover", "--config", "nowhere.toml"],
+        ["recover"],
+        ["resolve", "not-an-id", "--abort", "--reason", "x", "--log", "sqlite:///x.db"],
+    ],
+)
+def test_a_wrong_call_ends_with_2(
+    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And one line that says what to change."""
+    assert main(arguments) == 2
+    assert capsys.readouterr() != ("", "")
+
+
+def test_recover_finishes_at_the_participants_of_the_settings(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Decided, and the driver is gone: one command finishes it, without Spark."""
+    from service import create_app
+
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=True)
+    assert main(["recover"]) == 1
+    assert "has no address here" in capsys.readouterr().out
+    app = create_app(f"sqlite:///{folder}/ledger.db")
+    with serving(app) as url, contextlib.closing(app.extensions["resource"]):
+        monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
+        monkeypatch.setenv("TPC_TOKEN", "anything")
+        assert main(["recover", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {
+            "transaction_id": "orders.0.1",
+            "state": "committing",
+            "decision": "commit",
+            "pending": ["ledger"],
+            "done": True,
+            "remark": "committed",
+        }
+        assert main(["recover"]) == 0
+        assert capsys.readouterr().out == "nothing unfinished\n"
+
+
+def test_resolve_signs_for_what_a_person_decides(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Quarantined: the decided word resumes it, the other is refused; or conclude."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=True)
+        log.quarantine(ID, "for a test")
+    assert main(["resolve", str(ID), "--abort", "--reason", "because"]) == 2
+    assert main(["resolve", str(ID), "--commit", "--reason", "  "]) == 2
+    assert main(["resolve", str(ID), "--commit", "--reason", "it is there again"]) == 0
+    assert "tracing-2pc recover" in capsys.readouterr().out
+    with log_of(folder) as log:
+        record = log.read(ID)
+        assert record is not None
+        assert record.state is TransactionState.COMMITTING
+        log.quarantine(ID, "again")
+    assert main(["resolve", str(ID), "--conclude", "mixed", "--reason", "lost"]) == 0
+    with log_of(folder) as log:
+        record = log.read(ID)
+        assert record is not None
+        assert record.state is TransactionState.CONCLUDED
+        assert log.unfinished() == []
+
+
+def test_resolve_aborts_what_is_undecided_and_never_commits_it(folder: Path) -> None:
+    """Nobody knows every vote: only abort is safe, because it is write-once."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=False)
+    assert main(["resolve", str(ID), "--commit", "--reason", "x"]) == 2
+    assert main(["resolve", str(ID), "--abort", "--reason", "x"]) == 0
+    with log_of(folder) as log:
+        record = log.read(ID)
+    assert record is not None
+    assert record.state is TransactionState.ABORTING

@@ -1,0 +1,167 @@
+"""A sweep by somebody who is not the driver, and when it is left alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from protocol_support import DriverDiedError, FakeClock, World
+from tracing_support import exported, span_tree  # noqa: F401 - a fixture
+
+from tracing_2pc.errors import CommitPendingError, DecisionLogError
+from tracing_2pc.model import Receipt, TransactionId, TransactionRecord
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.protocol.recovery import Recovery
+from tracing_2pc.states import TransactionState
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.testing import InMemoryDecisionLog
+
+
+@pytest.fixture
+def world() -> World:
+    clock = FakeClock()
+    return World(InMemoryDecisionLog(now=clock.now), clock)
+
+
+def recovery(world: World, *names: str, timeout: float = 900.0) -> Recovery:
+    tracing = OpenTelemetryTracing()
+    delivery = world.delivery(*names)
+    return Recovery(world.log, delivery, tracing, world.clock, timeout)
+
+
+def leave_committing(world: World, batch: int = 0) -> None:
+    world.settings = dataclasses.replace(world.settings, on_pending="fail")
+    world.b.silent = 100
+    with pytest.raises(CommitPendingError):
+        world.run_batch(batch)
+    world.b.silent = 0
+
+
+def leave_active(world: World, batch: int = 0) -> None:
+    def die(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        raise DriverDiedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Coordinator, "abort", lambda *_: None)
+        with pytest.raises(DriverDiedError):
+            world.run_batch(batch, write=die)
+
+
+def test_what_is_decided_is_delivered(world: World) -> None:
+    """Without any driver: the missing commit goes out, and the transaction ends."""
+    leave_committing(world)
+    (item,) = recovery(world).sweep()
+    assert (item.done, item.remark) == (True, "committed")
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert list(recovery(world).sweep()) == []
+
+
+def test_a_current_attempt_is_left_to_its_driver(world: World) -> None:
+    """Undecided and in time: nobody but its driver may want an abort (rule 8)."""
+    leave_active(world)
+    world.clock.time += 899
+    (item,) = recovery(world).sweep()
+    assert (item.done, item.remark) == (False, "active: left to its driver")
+    assert world.in_doubt() == 4
+
+
+def test_an_attempt_out_of_time_is_aborted_through_the_log(world: World) -> None:
+    """Past the transaction timeout abort is decided, written, and sent."""
+    leave_active(world)
+    world.clock.time += 901
+    (item,) = recovery(world).sweep()
+    assert (item.done, item.remark) == (True, "aborted")
+    assert world.in_doubt() == 0
+    record = world.log.read(TransactionId("orders", 0, 1))
+    assert record is not None
+    assert record.state is TransactionState.ABORTED
+
+
+def test_without_a_timeout_nothing_is_aborted(world: World) -> None:
+    """A timeout of 0 means none: an active attempt waits for its driver for ever."""
+    leave_active(world)
+    world.clock.time += 10**9
+    assert [i.done for i in recovery(world, timeout=0).sweep()] == [False]
+    assert world.in_doubt() == 4
+
+
+def test_who_does_not_answer_is_named_and_asked_the_next_time(world: World) -> None:
+    """One try per sweep; the transaction stays."""
+    leave_committing(world)
+    world.b.silent = 1
+    assert [i.remark for i in recovery(world).sweep()] == ["no answer: b"]
+    assert [i.remark for i in recovery(world).sweep()] == ["committed"]
+
+
+def test_one_that_cannot_be_finished_does_not_stop_the_others(world: World) -> None:
+    """A participant without an address: said, and the sweep goes on."""
+    leave_committing(world)
+    world.log.begin("other", 0, run="r", query=None, participants=["a"], carrier={})
+    world.clock.time += 901
+    swept = {i.record.id.application: i for i in recovery(world, "a").sweep()}
+    assert "has no address here" in swept["orders"].remark
+    assert swept["other"].done
+
+
+def test_quarantined_is_left_to_a_person(world: World) -> None:
+    """Nothing automatic touches it again."""
+    leave_committing(world)
+    world.log.quarantine(TransactionId("orders", 0, 1), "for a test")
+    heard = list(world.b.heard)
+    (item,) = recovery(world).sweep()
+    assert (item.done, item.remark) == (False, "quarantined: resolve it")
+    assert world.b.heard == heard
+
+
+def test_an_unreadable_log_means_leave_alone(world: World) -> None:
+    """Nothing is sent when the log cannot be read (rule 9)."""
+    leave_committing(world)
+    heard = list(world.b.heard)
+
+    def unreadable(*_: object) -> list[TransactionRecord]:
+        raise DecisionLogError("down")
+
+    world.log.unfinished = unreadable  # type: ignore[method-assign]
+    with pytest.raises(DecisionLogError):
+        list(recovery(world).sweep())
+    assert world.b.heard == heard
+
+
+def test_what_a_sweep_delivers_is_in_the_transactions_trace(
+    world: World,
+    exported: Callable[[], Any],  # noqa: F811 - the fixture
+) -> None:
+    """The sweep is a trace of its own; the delivery belongs to the transaction's."""
+    leave_committing(world)
+    list(recovery(world).sweep())
+    spans = exported()
+    root = next(s for s in spans if s.name == "tpc.transaction")
+    mine = [s for s in spans if s.context.trace_id == root.context.trace_id]
+    assert span_tree({s.context.span_id: s for s in mine}.values()) == [
+        "tpc.transaction",
+        "  tpc.begin",
+        "  tpc.decide",
+        *["  tpc.deliver"] * 4,
+        "    tpc.finish",
+    ]
+    (sweep,) = [s for s in spans if s.name == "tpc.recovery"]
+    assert [link.context.trace_id for link in sweep.links] == [root.context.trace_id]
+
+
+def test_waits_double_up_to_the_cap_with_full_jitter() -> None:
+    """Seconds: each wait is drawn from 0 to a limit that doubles, and is capped."""
+    clock = FakeClock()
+    limits: list[float] = []
+
+    def draw(low: float, high: float) -> float:
+        assert low == 0.0
+        limits.append(high)
+        return 0.0
+
+    tries = Patience(clock, base=1.0, cap=60.0, uniform=draw).tries()
+    assert [next(tries) for _ in range(9)] == list(range(1, 10))
+    assert limits == [1, 2, 4, 8, 16, 32, 60, 60]
