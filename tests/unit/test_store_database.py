@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
+import sqlalchemy as sa
 
 from tracing_2pc.errors import ConfigurationError, DecisionLogError
 from tracing_2pc.store import SqlDecisionLog, database, open_log
@@ -37,7 +39,22 @@ def test_a_password_from_the_environment_is_taken(
     assert "s3cret" not in repr(base) + repr(SqlDecisionLog(base))
 
 
-def test_postgresql_means_psycopg_3(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_says_the_password_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever text comes with the failure to connect."""
+    monkeypatch.setenv("LOG_URL", "postgresql://tpc:s3cret@db/decisions")
+    base = database.connect("env:LOG_URL")
+
+    def fail(*_: object) -> None:
+        raise psycopg.OperationalError("no way in for tpc with s3cret\nHINT: s3cret")
+
+    sa.event.listen(base.durable_engine, "do_connect", fail)
+    with pytest.raises(DecisionLogError, match=r"for tpc with \*\*\*$"):
+        SqlDecisionLog(base).create()
+
+
+def test_postgresql_means_psycopg_3() -> None:
     """Whatever driver the URL's short form means elsewhere."""
     base = database.connect("postgresql://tpc@db/decisions")
     assert base.durable_engine.driver == "psycopg"
