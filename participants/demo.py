@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ from .demo_report import Kill, Summary, crashed_trace, found_after
 from .embedded import databases
 from .flights import APPLICATION
 from .oracle import judge
-from .processes import Process, Service, free_ports, stopping
+from .processes import Process, Service, free_ports, start_together, stopping
 from .serve import PACKAGE, ROOT
 
 STALLED = 180.0
@@ -150,28 +151,23 @@ class Demo:
         # Which commit: the driver's own death has one of them sent to the ledger twice.
         kill_driver, kill_ledger = batches // 3 + 1, 2 * batches // 3 + 2
         say("starting a partner, a ledger and a notifier")
-        self.partner.start()
-        self.ledger.start(
-            **self._armed("participant.before_commit", kill_ledger, crash)
-        )
-        self.notifier.start()
+        armed = self._armed("participant.before_commit", kill_ledger) if crash else {}
+        self.ledger.launch(**armed)
+        start_together(self.partner, self.notifier)
+        self.ledger.ready()
         say("starting the Spark job: one day of flights is one batch")
         # With it armed, each transaction reaches it twice: once per participant.
-        self.job.start(
-            **self._armed("delivery.between_commits", 2 * kill_driver - 1, crash)
-        )
+        point, times = "delivery.between_commits", 2 * kill_driver - 1
+        self.job.start(**(self._armed(point, times) if crash else {}))
         kills = list(self._watch(batches))
         say("waiting for the outbox, then comparing with the source")
         verdict = judge(self.ledger_database, self.partner.url, days)
         return Summary.of(verdict, kills, self.log, crashed_trace(self.folder, kills))
 
-    def _armed(self, failpoint: str, times: int, crash: bool) -> dict[str, str]:  # noqa: FBT001
-        if not crash:
-            return {}
-        file = self.folder / f"fired-{failpoint}"
+    def _armed(self, failpoint: str, times: int) -> dict[str, str]:
         return {
             "TPC_FAILPOINT": f"{failpoint}:{times}",
-            "TPC_FAILPOINT_FILE": str(file),
+            "TPC_FAILPOINT_FILE": str(self.folder / f"fired-{failpoint}"),
         }
 
     def _watch(self, batches: int) -> Iterator[Kill]:
@@ -190,26 +186,25 @@ class Demo:
                 raise RuntimeError(f"nothing moves; the job's log:\n{self.job.tail()}")
 
     def _restart_job(self) -> Kill:
-        fired = self.folder / "fired-delivery.between_commits"
-        if not fired.exists() or self.job.wait(1) != -9:
-            raise RuntimeError(f"the job failed:\n{self.job.tail()}")
-        kill = found_after("driver", fired.read_text(), self.log, self)
-        say(f"KILLED {kill}")
-        fired.rename(fired.with_suffix(".seen"))
+        kill = self._found("driver", "delivery.between_commits", self.job)
         self.job.start()
         say("started the driver again")
         return kill
 
     def _restart_ledger(self) -> Kill:
-        fired = self.folder / "fired-participant.before_commit"
-        if not fired.exists():
-            raise RuntimeError(f"the ledger failed:\n{self.ledger.tail()}")
         time.sleep(2.0)  # long enough for the driver to notice
-        kill = found_after("ledger", fired.read_text(), self.log, self)
-        say(f"KILLED {kill}")
-        fired.rename(fired.with_suffix(".seen"))
+        kill = self._found("ledger", "participant.before_commit", self.ledger)
         self.ledger.start()
         say("started the ledger again")
+        return kill
+
+    def _found(self, who: str, failpoint: str, process: Process) -> Kill:
+        fired = self.folder / f"fired-{failpoint}"
+        if process.wait(1) != -signal.SIGKILL or not fired.exists():
+            raise RuntimeError(f"the {who} failed:\n{process.tail()}")
+        kill = found_after(who, fired.read_text(), self.log, self)
+        fired.rename(f"{fired}.seen")  # the next death is not this one
+        say(f"KILLED {kill}")
         return kill
 
     def _committed(self) -> int:
