@@ -103,7 +103,6 @@ class Settings:
         sweep: pause between two sweeps of the watcher.
         pause: pause between the two looks of one sweep.
         keep_finished: finished records are kept so long, then forgotten.
-        max_prepare_bytes: the largest body of a prepare.
     """
 
     log: str | None = None
@@ -123,7 +122,6 @@ class Settings:
     sweep: float = 60.0
     pause: float = 10.0
     keep_finished: float = 7 * 86400.0
-    max_prepare_bytes: int = 1 << 30
     origins: Mapping[str, str] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
@@ -210,7 +208,6 @@ _LEAST: Final = {
     "backoff_cap": 0.001,
     "pause": 0.1,
     "keep_finished": 0,
-    "max_prepare_bytes": 1024,
 }
 
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -231,7 +228,6 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "sweep": seconds,
     "pause": seconds,
     "keep_finished": seconds,
-    "max_prepare_bytes": int,
 }
 
 
