@@ -172,7 +172,6 @@ FORGETTABLE: Final = (
     .distinct()
     .where(
         _OF,
-        transaction.c.batch < _NEWEST_BEGUN.scalar_subquery(),
         transaction.c.batch
         < sa.func.coalesce(
             _FIRST_TO_STAY.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery()
