@@ -187,12 +187,12 @@ class Summary:
         """Say it to a person."""
         if self.trace:
             transaction, *tree = self.trace
-            yield f"\nthe trace of {transaction}, through the crash:"
+            crash = ", through the crash" if self.kills else ""
+            yield f"\nthe trace of {transaction}{crash}:"
             yield from (f"  {line}" for line in tree)
         yield ""
         for number, kill in enumerate(self.kills, 1):
             yield f"kill {number}: {kill}"
-        yield ""
         yield from self.verdict.lines()
         yield f"committed   {self.committed:>7,}"
         yield f"aborted     {self.aborted:>7,}"
