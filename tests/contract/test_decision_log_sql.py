@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -621,6 +622,22 @@ def test_processes_agree(url: str) -> None:
     log = open_log(url)
     found = {str(r.id): str(r.decision) for r in log.unfinished()}
     assert found.items() >= set(told)
+    log.close()
+
+
+def test_an_empty_database_may_be_opened_by_many_at_once(url: str) -> None:
+    """One of them makes the schema; the others find it, and none of them fails."""
+    start = threading.Barrier(6)
+
+    def open_with_the_others() -> None:
+        start.wait()
+        open_log(url).close()
+
+    with ThreadPoolExecutor(6) as pool:
+        for opened in [pool.submit(open_with_the_others) for _ in range(6)]:
+            opened.result()
+    log = open_log(url)
+    assert commit(log).decision is COMMIT
     log.close()
 
 
