@@ -594,6 +594,17 @@ def test_all_attempts_of_a_batch_go_together(log: Log) -> None:
     assert (log.read(old.id), log.read(new.id)) == (None, None)
 
 
+def test_a_finished_attempt_waits_for_the_later_one(log: Log) -> None:
+    """An abort that is closed is not forgotten before the commit that followed it."""
+    old = begin(log, 0, run="old").record
+    log.decide(old.id, ABORT)
+    finish(log, old)
+    commit(log, 0, run="new")
+    begin(log, 1, run="new")
+    assert forget(log) == 0
+    assert log.read(old.id) is not None
+
+
 @pytest.mark.parametrize("stuck", ["committing", "quarantined"])
 def test_what_is_unfinished_blocks_what_comes_after(log: Log, stuck: str) -> None:
     """The watermark passes nothing that is open; below it, it may rise."""
