@@ -234,7 +234,10 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
     # TPC_TOKEN is the secret itself; `token` is the reference to it.
     names = (n for n in _READ if n != "token")
-    return {n: env[f"TPC_{n.upper()}"] for n in names if f"TPC_{n.upper()}" in env}
+    found = {n: env[f"TPC_{n.upper()}"] for n in names if f"TPC_{n.upper()}" in env}
+    if "log" in found and not found["log"].startswith("env:"):
+        found["log"] = "env:TPC_LOG"  # it may hold a password: pass on the reference
+    return found
 
 
 def _file(chosen: str | Path | None) -> tuple[str, dict[str, Any]]:

@@ -157,3 +157,16 @@ def test_resolve_aborts_what_is_undecided_and_never_commits_it(folder: Path) -> 
         record = log.read(ID)
     assert record is not None
     assert record.state is TransactionState.ABORTING
+
+
+def test_a_password_in_tpc_log_is_used_and_never_shown(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The environment may hold it: the log is asked for, and the message is clean."""
+    monkeypatch.setenv("TPC_LOG", "postgresql://me:s3cret@127.0.0.1:9/log")
+    assert main(["recover"]) == 1
+    said = capsys.readouterr().err
+    assert "s3cret" not in said
+    assert "password" not in said
