@@ -165,10 +165,14 @@ class World:
             setattr(self.log, method, real)
 
     def in_doubt(self) -> int:
-        return sum(len(b) for p in self.participants.values() for b in p.prepared.values())
+        return sum(
+            len(b) for p in self.participants.values() for b in p.prepared.values()
+        )
 
     def visible(self) -> int:
-        return sum(len(b) for p in self.participants.values() for b in p.committed.values())
+        return sum(
+            len(b) for p in self.participants.values() for b in p.committed.values()
+        )
 
 
 class DriverDiedError(BaseException):

@@ -95,6 +95,9 @@ METRICS: Final[dict[str, Metric]] = {
     "tpc_outbox_oldest_age_seconds": Metric(
         "gauge", "s", (), "age of the oldest of them"
     ),
+    "tpc_outbox_quarantined": Metric(
+        "gauge", "{request}", (), "requests that the partner refused: look at them"
+    ),
     "tpc_in_doubt_branches": Metric(
         "gauge", "{branch}", (), "branches that voted commit and wait for a decision"
     ),

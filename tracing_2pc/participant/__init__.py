@@ -5,6 +5,7 @@ the work. Whatever only one service needs does not belong here.
 """
 
 from tracing_2pc.participant.blueprint import participant_blueprint
+from tracing_2pc.participant.resources.outbox import Outbox
 from tracing_2pc.participant.resources.tagged_rows import TaggedRows
 
-__all__ = ["TaggedRows", "participant_blueprint"]
+__all__ = ["Outbox", "TaggedRows", "participant_blueprint"]

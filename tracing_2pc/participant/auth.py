@@ -79,7 +79,7 @@ class Gate(Protocol):
 class LoopbackGate:
     """Lets every process of this machine do everything, and nobody else."""
 
-    def admit(self, authorization: str | None, peer: str | None) -> Caller:  # noqa: ARG002
+    def admit(self, authorization: str | None, peer: str | None) -> Caller:
         """Return anybody, if the peer's address is a loopback one."""
         try:
             near = ipaddress.ip_address(peer or "").is_loopback
@@ -124,7 +124,7 @@ class TokenGate:
             ) from None
         return cls(lines, str(path))
 
-    def admit(self, authorization: str | None, peer: str | None) -> Caller:  # noqa: ARG002
+    def admit(self, authorization: str | None, peer: str | None) -> Caller:
         """Return whose token it is; every known one is compared, in constant time."""
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
@@ -147,7 +147,8 @@ def _read_line(words: list[str], where: str) -> tuple[bytes, Caller]:
         )
     if not 16 <= len(words[1]) <= 512:
         raise ConfigurationError(f"{where}: a token has 16 to 512 characters")
-    return _digest(words[1]), Caller(Role(words[0]), (words[2:] or [None])[0])
+    application = words[2] if len(words) > 2 else None
+    return _digest(words[1]), Caller(Role(words[0]), application)
 
 
 def _digest(token: str) -> bytes:

@@ -110,6 +110,7 @@ class _Routes:
         ):
             made.add_url_rule(path, view.__name__, view, methods=[method])
         made.register_error_handler(Exception, _refuse)
+        made.before_request(self._resource.start)
         made.after_request(_drain)
         return made
 

@@ -9,6 +9,8 @@ import dataclasses
 import hashlib
 import io
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
@@ -88,6 +90,19 @@ class Source:
         """Return a body to be read as it arrives."""
         buffered = io.BufferedReader(body, CHUNK)
         return cls(buffered, body.content_type, body.length)
+
+    @classmethod
+    def spooled(cls, body: Body) -> Source:
+        """Return a body that is on disk, verified, and can be read again."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the last reader
+        shutil.copyfileobj(body, file, CHUNK)
+        body.verify()
+        file.seek(0)
+        return cls(file, body.content_type, body.length)
+
+    def rewind(self) -> None:
+        """Go back to the first record of a spooled body."""
+        self.file.seek(0)
 
     def batches(self, expected: pa.Schema | None = None) -> tuple[pa.Schema, Any]:
         """Open the records from the start: their schema, and batches to iterate once.

@@ -48,8 +48,10 @@ class Database(Protocol):
     """A database that data and journal share."""
 
     engine: sa.Engine
-    driver: Any
-    """The PEP 249 module: whose errors `load` raises."""
+
+    @property
+    def driver(self) -> Any:
+        """The PEP 249 module whose errors `load` raises."""
 
     def read(self) -> AbstractContextManager[Connection]:
         """Open a transaction that only reads."""

@@ -50,7 +50,6 @@ class PostgreSQL:
     """
 
     def __init__(self, url: sa.URL) -> None:
-        self.driver = psycopg
         self.engine = sa.create_engine(
             url,
             pool_size=8,
@@ -59,6 +58,11 @@ class PostgreSQL:
             isolation_level="READ COMMITTED",  # what is read after the lock is new
         )
         sa.event.listen(self.engine, "connect", _prepare_session)
+
+    @property
+    def driver(self) -> Any:
+        """The module whose errors `load` raises."""
+        return psycopg
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

@@ -34,12 +34,16 @@ class SQLite:
     def __init__(self, url: sa.URL) -> None:
         if not url.database or url.database == ":memory:":
             raise ConfigurationError("sqlite: name a file; a vote must survive a crash")
-        self.driver = sqlite3
         self._file = Path(url.database).absolute()
         url = url.set(database=str(self._file))
         self.engine = sa.create_engine(url, pool_size=8, max_overflow=56)
         sa.event.listen(self.engine, "connect", _prepare_session)
         sa.event.listen(self.engine, "begin", _begin)
+
+    @property
+    def driver(self) -> Any:
+        """The module whose errors `load` raises."""
+        return sqlite3
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -47,11 +51,11 @@ class SQLite:
         with self.engine.connect() as connection:
             yield connection
 
-    def decide(self, application: str) -> AbstractContextManager[Connection]:  # noqa: ARG002
+    def decide(self, application: str) -> AbstractContextManager[Connection]:
         """Open a durable transaction; SQLite has one writer."""
         return self._write("FULL")
 
-    def note(self, application: str) -> AbstractContextManager[Connection]:  # noqa: ARG002
+    def note(self, application: str) -> AbstractContextManager[Connection]:
         """Open a transaction that costs no flush."""
         return self._write("NORMAL")
 
@@ -89,7 +93,7 @@ class SQLite:
     def _spool(self, owner: int) -> Path:
         return self._file.with_name(f"{self._file.name}-tpc-{owner:016x}.spool")
 
-    def alive(self, connection: Connection, writers: set[int]) -> set[int]:  # noqa: ARG002
+    def alive(self, connection: Connection, writers: set[int]) -> set[int]:
         """Return the writers whose file is still locked; remove what others left."""
         return {owner for owner in writers if _locked(self._spool(owner))}
 
@@ -174,7 +178,7 @@ def _values(column: pa.Array) -> list[Any]:
     """Return a column as SQLite stores it: no datetime, no decimal, no lost NaN."""
     kind = column.type
     if pa.types.is_floating(kind):
-        return [v if v == v else "NaN" for v in column.to_pylist()]  # noqa: PLR0124 - NaN
+        return [v if v == v else "NaN" for v in column.to_pylist()]
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         column = pc.cast(column, pa.string())
     values: list[Any] = column.to_pylist()

@@ -61,6 +61,9 @@ class Resource(Protocol):
             ConfigurationError: with the setting or the SQL that cures it.
         """
 
+    def start(self) -> None:
+        """Start what runs in the background. Called with every request, after forks."""
+
     def prepare(
         self, transaction: TransactionId, wanted: Named, body: Body, carrier: Carrier
     ) -> Answer:
@@ -132,16 +135,23 @@ class JournalledResource(abc.ABC):
     def set_up(self, connection: Connection) -> None:
         """Check the tables, make what can be made before the first prepare."""
 
+    def receive(self, writer: Writer, body: Body) -> Source:
+        """Return the body to read records from."""
+        return writer.receive(body)
+
     @abc.abstractmethod
     def records(
         self, source: Source, transaction: TransactionId, tag: int
     ) -> tuple[list[str], Iterable[Any]]:
         """Return columns, and Arrow batches as they go into them, tag included."""
 
-    def committed(
+    def committed(  # noqa: B027 - most commits mean nothing else
         self, connection: Connection, seen: Seen, kept: Iterable[Held]
     ) -> None:
         """Do what else a commit means, in its local transaction."""
+
+    def start(self) -> None:  # noqa: B027 - most resources have no background
+        """Have nothing to start."""
 
     def open(self) -> None:
         """Make the journal; leaves no connection behind for a fork to share."""
@@ -191,7 +201,8 @@ class JournalledResource(abc.ABC):
         tag: int,
         body: Body,
     ) -> Answer:
-        names, batches = self.records(writer.receive(body), transaction, tag)
+        source = self.receive(writer, body)
+        names, batches = self.records(source, transaction, tag)
         with writer.write() as connection:
             rows = self._load(connection, names, batches)
             body.verify()

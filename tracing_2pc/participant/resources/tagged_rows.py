@@ -183,7 +183,7 @@ class TaggedRows(JournalledResource):
             key = ", ".join(f"r.{quote(name)}" for name in (_WHEN[0], *self._key))
             newest = f"PARTITION BY {key} ORDER BY r.{_WHEN[1]} DESC, r.{_TAG} DESC"
             seen = (
-                f"SELECT r.*, row_number() OVER ({newest}) AS tpc_nth FROM ({seen}) r"
+                f"SELECT r.*, row_number() OVER ({newest}) AS tpc_nth FROM ({seen}) r"  # noqa: S608 - quoted
             )
         last = " WHERE r.tpc_nth = 1" if self._key else ""
         sql = f"CREATE VIEW {quote(self._view)} AS SELECT {shown} FROM ({seen}) r{last}"  # noqa: S608 - quoted

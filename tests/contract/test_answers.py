@@ -1,0 +1,398 @@
+"""What a participant answers, cell by cell, whatever it holds its data with."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from participant_support import KINDS, ONE, OTHER, TWIN, Branch, World, sqlite_url
+
+T = "orders.7.1"
+PREVIOUS = "orders.7.2"
+
+KIND_AND_DATABASE = [
+    pytest.param((kind, database), id=f"{kind}-{database}")
+    for kind in KINDS
+    for database in ("sqlite", "postgresql")
+]
+
+
+@pytest.fixture(params=KIND_AND_DATABASE)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    kind, database = request.param
+    if database == "postgresql":
+        url = request.getfixturevalue("postgres_database")
+    else:
+        url = sqlite_url(tmp_path)
+    made = KINDS[kind](url)
+    yield made
+    made.resource.close()
+
+
+def prepared(world: World, branch: Branch = ONE) -> None:
+    assert world.prepare(T, branch).status_code == 200
+
+
+def committed(world: World) -> None:
+    prepared(world)
+    assert world.commit(T, ONE).status_code == 200
+
+
+def aborted(world: World) -> None:
+    prepared(world)
+    assert world.abort(T).status_code == 200
+
+
+def resolved_commit(world: World) -> None:
+    prepared(world)
+    assert world.resolve(T, "commit").status_code == 200
+
+
+def resolved_abort(world: World) -> None:
+    prepared(world)
+    assert world.resolve(T, "abort").status_code == 200
+
+
+def another_committed(world: World) -> None:
+    assert world.prepare(PREVIOUS).status_code == 200
+    assert world.commit(PREVIOUS, ONE).status_code == 200
+
+
+def forgotten(world: World) -> None:
+    committed(world)
+    assert world.commit("orders.9.1", watermark=8).status_code == 200
+
+
+REQUESTS: dict[str, Callable[[World], Any]] = {
+    "prepare same": lambda world: world.prepare(T, ONE),
+    "prepare other": lambda world: world.prepare(T, OTHER),
+    "commit": lambda world: world.commit(T, ONE),
+    "commit empty": lambda world: world.commit(T),
+    "abort": lambda world: world.abort(T),
+    "abort branch": lambda world: world.abort(T, branch=ONE.branch),
+    "look up": lambda world: world.show(T),
+}
+
+CELLS: dict[Callable[[World], None], dict[str, tuple[int, str]]] = {
+    (lambda world: None): {
+        "prepare same": (200, "prepared"),
+        "commit": (404, "unknown"),
+        "commit empty": (200, "committed"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (404, "unknown"),
+    },
+    prepared: {
+        "prepare same": (200, "prepared"),
+        "prepare other": (409, "prepared"),
+        "commit": (200, "committed"),
+        "commit empty": (200, "committed"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (200, "prepared"),
+    },
+    committed: {
+        "prepare same": (409, "committed"),
+        "prepare other": (409, "committed"),
+        "commit": (200, "committed"),
+        "commit empty": (200, "committed"),
+        "abort": (409, "committed"),
+        "abort branch": (409, "committed"),
+        "look up": (200, "committed"),
+    },
+    aborted: {
+        "prepare same": (409, "aborted"),
+        "prepare other": (409, "aborted"),
+        "commit": (409, "aborted"),
+        "commit empty": (409, "aborted"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (200, "aborted"),
+    },
+    resolved_commit: {
+        "prepare same": (409, "committed"),
+        "prepare other": (409, "committed"),
+        "commit": (200, "committed"),
+        "commit empty": (200, "committed"),
+        "abort": (409, "committed"),
+        "abort branch": (409, "committed"),
+        "look up": (200, "committed"),
+    },
+    resolved_abort: {
+        "prepare same": (409, "aborted"),
+        "prepare other": (409, "aborted"),
+        "commit": (409, "aborted"),
+        "commit empty": (409, "aborted"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (200, "aborted"),
+    },
+    another_committed: {
+        "prepare same": (409, "committed"),
+        "prepare other": (409, "committed"),
+        "commit": (404, "unknown"),
+        "commit empty": (404, "unknown"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (404, "unknown"),
+    },
+    forgotten: dict.fromkeys(REQUESTS, (410, "forgotten")),
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        pytest.param(given, asked, id=f"{given.__name__}-{asked}")
+        for given, row in CELLS.items()
+        for asked in row
+    ],
+)
+def test_every_cell(world: World, given: Callable[[World], None], asked: str) -> None:
+    """A participant answers as the table says, names the transaction, and says why."""
+    given(world)
+    answer = REQUESTS[asked](world)
+    body = answer.get_json()
+    assert (answer.status_code, body["state"]) == CELLS[given][asked]
+    assert body["transaction_id"] == T
+    if answer.status_code != 200:
+        assert answer.content_type == "application/problem+json"
+        assert body["status"] == answer.status_code
+        assert body["detail"]
+        assert body.get("vote") == ("abort" if "prepare" in asked else None)
+    by_hand = given in {resolved_commit, resolved_abort}
+    assert body.get("resolved_by_hand", False) is by_hand
+    if given is another_committed and asked.startswith("prepare"):
+        assert body["committed"] == PREVIOUS
+
+
+@pytest.mark.parametrize("asked", REQUESTS)
+def test_an_answer_can_be_asked_for_again(world: World, asked: str) -> None:
+    """A request whose answer was lost is repeated safely: the same answer, one effect."""
+    prepared(world)
+    first, second = REQUESTS[asked](world), REQUESTS[asked](world)
+    assert second.status_code == first.status_code
+    assert second.get_json() == first.get_json()
+    assert world.visible() in {0, ONE.rows}
+
+
+def test_while_a_prepare_is_under_way(world: World) -> None:
+    """Others see a branch that is being written, and are told to ask again."""
+    with world.writing(T) as upload:
+        assert world.listed() == [(T, ONE.branch, "writing")]
+        assert world.show(T).get_json()["branches"][0]["state"] == "writing"
+        again = world.prepare(T, ONE)
+        assert (again.status_code, again.get_json()["state"]) == (425, "writing")
+        assert "vote" not in again.get_json()
+        assert world.prepare(T, OTHER).status_code == 409
+        assert world.commit(T, ONE).status_code == 425
+        assert world.resolve(T, "commit").status_code == 425
+        assert upload.finish().get_json()["vote"] == "commit"
+    assert (world.in_doubt(), world.visible()) == (1, 0)
+
+
+@pytest.mark.parametrize("how", ["whole", "branch", "commit without it", "watermark"])
+def test_an_upload_whose_transaction_is_sealed_votes_abort(
+    world: World, how: str
+) -> None:
+    """Nobody waits for a slow upload; it finds out when it ends (rule 20)."""
+    with world.writing(T) as upload:
+        answer = {
+            "whole": lambda: world.abort(T),
+            "branch": lambda: world.abort(T, branch=ONE.branch),
+            "commit without it": lambda: world.commit(T),
+            "watermark": lambda: world.commit("orders.8.1", watermark=7),
+        }[how]()
+        assert answer.status_code == 200
+        late = upload.finish()
+    assert late.status_code == (410 if how == "watermark" else 409)
+    assert late.get_json()["vote"] == "abort"
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+
+
+def test_commit_is_all_or_nothing(world: World) -> None:
+    """One branch that cannot be committed keeps all of them prepared."""
+    prepared(world)
+    for wrong, status in (
+        (Branch(TWIN.body, TWIN.rows, "5.5"), 404),
+        (Branch(OTHER.body, OTHER.rows, "0.2"), 409),
+        (Branch(TWIN.body, TWIN.rows + 1, "0.2"), 409),
+    ):
+        assert world.prepare(T, TWIN).status_code == 200
+        assert world.commit(T, ONE, wrong).status_code == status
+        assert (world.in_doubt(), world.visible()) == (2, 0)
+    assert world.commit(T, ONE, TWIN).status_code == 200
+    assert (world.in_doubt(), world.visible()) == (0, 6)
+
+
+def test_a_branch_that_is_not_named_aborts(world: World) -> None:
+    """Of two twins exactly the named one is seen, and the other cannot come back."""
+    prepared(world)
+    prepared(world, TWIN)
+    assert world.commit(T, TWIN).status_code == 200
+    assert (world.in_doubt(), world.visible()) == (0, 3)
+    assert world.prepare(T, ONE).get_json()["state"] == "aborted"
+    assert world.commit(T, TWIN, ONE).status_code == 409
+    assert world.abort(T, branch=ONE.branch).status_code == 200
+    never = Branch(ONE.body, ONE.rows, "9.9")
+    assert world.commit(T, TWIN, never).status_code == 404
+    assert world.visible() == 3
+
+
+def test_a_task_aborts_its_own_branch_only(world: World) -> None:
+    """A branch abort leaves its twin prepared, and a tombstone where it was unknown."""
+    prepared(world)
+    assert world.abort(T, branch=TWIN.branch).status_code == 200
+    assert world.prepare(T, TWIN).get_json()["state"] == "aborted"
+    assert world.commit(T, ONE, TWIN).status_code == 409
+    assert world.commit(T, ONE).status_code == 200
+    assert world.visible() == 3
+
+
+def test_late_prepare_after_an_abort_is_refused(world: World) -> None:
+    """An abort of what is unknown leaves a tombstone: nothing stays prepared."""
+    assert world.abort(T).status_code == 200
+    assert world.prepare(T).status_code == 409
+    assert world.in_doubt() == 0
+
+
+def test_a_batch_is_committed_once(world: World) -> None:
+    """A prepared attempt cannot commit after another attempt did; it can abort."""
+    prepared(world)
+    another_committed(world)
+    assert world.commit(T, ONE).status_code == 404
+    assert world.commit(T).status_code == 404
+    assert world.resolve(T, "commit").status_code == 409
+    assert world.show(T).get_json()["state"] == "prepared"
+    assert world.abort(T).status_code == 200
+    assert (world.in_doubt(), world.visible()) == (0, 3)
+
+
+def test_an_empty_commit_counts_as_the_committed_attempt(world: World) -> None:
+    """No other attempt of a batch is accepted after a commit without rows."""
+    assert world.commit(T).status_code == 200
+    refused = world.prepare(PREVIOUS)
+    assert (refused.status_code, refused.get_json()["committed"]) == (409, T)
+    assert refused.get_json()["transaction_id"] == PREVIOUS
+
+
+def test_an_empty_branch_leaves_nothing(world: World) -> None:
+    """Prepare of no rows is read_only: nothing in doubt, nothing to name."""
+    from participant_support import orders
+
+    empty = Branch(orders(), 0)
+    answer = world.prepare(T, empty)
+    assert (answer.status_code, answer.get_json()["vote"]) == (200, "read_only")
+    assert world.in_doubt() == 0
+    assert world.show(T).status_code == 404
+    assert world.commit(T).status_code == 200
+
+
+def test_the_watermark_never_falls(world: World) -> None:
+    """Only a 200 raises it, a repeated one too; a lower one changes nothing."""
+    committed(world)
+    assert world.commit("orders.20.1", ONE, watermark=15).status_code == 404
+    assert world.show(T).status_code == 200
+    assert world.commit(T, ONE, watermark=3).status_code == 200
+    assert world.prepare("orders.3.1").status_code == 410
+    assert world.abort("orders.9.1", watermark=2).status_code == 200
+    assert world.prepare("orders.3.1").status_code == 410
+    assert world.prepare("other.3.1").status_code == 200
+    assert world.commit(T, ONE, watermark=4).status_code == 200
+    assert world.prepare("orders.4.1").status_code == 410
+    assert world.visible() == 3
+
+
+def test_a_prepared_branch_outlives_the_watermark(world: World) -> None:
+    """Below the watermark it is listed, and a person can still resolve it (rule 12)."""
+    prepared(world)
+    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert world.listed() == [(T, ONE.branch, "prepared")]
+    assert world.commit(T, ONE).status_code == 410
+    assert world.resolve(T, "abort").status_code == 200
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+
+
+def test_resolving_by_hand(world: World) -> None:
+    """Only what is prepared can be resolved, once, and it is remembered who did."""
+    assert world.resolve(T, "commit").status_code == 404
+    prepared(world)
+    prepared(world, TWIN)
+    answer = world.resolve(T, "commit")
+    assert answer.get_json() == {
+        "transaction_id": T,
+        "state": "committed",
+        "resolved_by_hand": True,
+    }
+    assert world.visible() == 6
+    assert world.resolve(T, "abort").status_code == 409
+
+
+def test_the_list(world: World) -> None:
+    """Pages hold each open branch once, with its age, rows and first carrier."""
+    from participant_support import TRACE
+
+    for batch in range(5):
+        world.prepare(f"orders.{batch}.1")
+    world.prepare("other.0.1")
+    found, after = [], ""
+    while True:
+        page = world.client.get(f"/transactions?application=orders&limit=2{after}")
+        found += page.get_json()["transactions"]
+        if (next_ := page.get_json()["next"]) is None:
+            break
+        after = f"&after={next_}"
+    assert [t["transaction_id"] for t in found] == [f"orders.{n}.1" for n in range(5)]
+    assert {(t["rows"], t["branch"], t["state"]) for t in found} == {
+        (3, "0.1", "prepared")
+    }
+    assert found[0]["carrier"] == TRACE
+    assert all(0 <= t["age"] < 60 for t in found)
+    assert len(world.listed()) == 6
+    assert world.listed("?state=writing") == []
+
+
+def test_the_carrier_is_that_of_the_first_prepare(world: World) -> None:
+    """Later branches of a transaction do not change its trace context at rest."""
+    from participant_support import TRACE
+
+    prepared(world)
+    other = {"traceparent": f"00-{'c' * 32}-{'d' * 16}-01"}
+    world.prepare(T, TWIN, headers=other)
+    page = world.client.get("/transactions").get_json()["transactions"]
+    assert [t["carrier"] for t in page] == [TRACE, TRACE]
+
+
+@pytest.mark.parametrize("what", ["rows", "digest", "cut", "not arrow"])
+def test_wrong_content_leaves_nothing_behind(world: World, what: str) -> None:
+    """A body that is not what its headers say is 400, and may be sent again right."""
+    body, headers = ONE.body, {}
+    if what == "rows":
+        headers = {"Tpc-Rows": "4"}
+    if what == "digest":
+        headers = {"Content-Digest": OTHER.digest}
+    if what == "cut":
+        body = body[:-20]
+        headers = {"Content-Length": str(len(ONE.body))}
+    if what == "not arrow":
+        wrong = Branch(b"this is not arrow", 1)
+        body, headers = wrong.body, {"Content-Digest": wrong.digest}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        answer = world.prepare(T, ONE, data=body, headers=headers)
+    assert (answer.status_code, answer.get_json()["vote"]) == (400, "abort")
+    assert answer.get_json()["transaction_id"] == T
+    assert world.show(T).status_code == 404
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+    prepared(world)
+
+
+def test_health_and_metrics(world: World) -> None:
+    """A participant says that it lives, is ready, and how much is in doubt."""
+    prepared(world)
+    assert world.client.get("/health/live").status_code == 200
+    assert world.client.get("/health/ready").status_code == 200
+    assert "\ntpc_in_doubt_branches 1\n" in world.client.get("/metrics").text

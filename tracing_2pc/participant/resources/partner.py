@@ -1,0 +1,122 @@
+"""The partner's HTTP API: one request, one outcome, nothing guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import urllib3
+
+from tracing_2pc import names
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.participant.problems import Problem, unavailable
+from tracing_2pc.participant.resources.queue import Request
+from tracing_2pc.settings import check_url, reveal
+from tracing_2pc.telemetry.spans import client_span, current_carrier, span
+
+_NOT_NOW: Final = frozenset({408, 425, 429})
+_ENOUGH: Final = 1 << 16
+
+
+class Partner:
+    """Where an outbox's requests go. No redirects: a redirected POST is a GET.
+
+    Args:
+        url: each record is posted there.
+        check: asked at prepare, or None.
+        headers: sent with each request.
+        token: reference to a bearer token, or None.
+        timeout: seconds to connect, and for each read.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        check: str | None,
+        headers: Mapping[str, str],
+        token: str | None,
+        timeout: float,
+    ) -> None:
+        self._url = _checked(url)
+        self._check = _checked(check) if check else None
+        self._headers = {"Content-Type": "application/json", **headers}
+        self._token = token
+        self._pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(connect=timeout, read=timeout), retries=False
+        )
+
+    @property
+    def checks(self) -> bool:
+        """There is a check call."""
+        return self._check is not None
+
+    def check(self, records: Sequence[str]) -> None:
+        """Ask whether these records would be taken.
+
+        Raises:
+            Problem: 409, they would not; 503, no answer.
+        """
+        assert self._check is not None  # noqa: S101 - callers look at `checks`
+        status = self._post(self._check, f'{{"records": [{", ".join(records)}]}}', {})
+        if is_refusal(status):
+            raise Problem(
+                409,
+                f"the partner refuses these records ({status})",
+                fields={"state": "unknown"},
+            )
+        if status // 100 != 2:
+            raise unavailable("the partner's check did not answer")
+
+    def send(self, request: Request) -> int:
+        """Send a request once; returns the HTTP status, 0 for no answer."""
+        about = {
+            "tpc.transaction.id": str(request.transaction),
+            "tpc.application": request.transaction.application,
+            "tpc.branch": str(request.branch),
+        }
+        with span(names.OUTBOX_SEND, carrier=request.carrier, attributes=about):
+            key = {"Idempotency-Key": request.key}
+            return self._post(self._url, request.body, key)
+
+    def _post(self, url: str, body: str, extra: Mapping[str, str]) -> int:
+        headers = {**self._headers, **extra}
+        if self._token:
+            token = reveal(self._token, "token of the partner")
+            headers["Authorization"] = f"Bearer {token}"
+        address = urlsplit(url)
+        about: dict[str, str | int | float | bool] = {
+            "http.request.method": "POST",
+            "server.address": address.hostname or "",
+            "server.port": address.port or (443 if address.scheme == "https" else 80),
+        }
+        with client_span("POST", about) as step:
+            headers.update(current_carrier())
+            try:
+                response = self._pool.request(
+                    "POST",
+                    url,
+                    body=body.encode(),
+                    headers=headers,
+                    redirect=False,
+                    preload_content=False,
+                )
+                response.read(_ENOUGH)
+                response.release_conn()
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                step.set("error.type", type(error).__name__)
+                return 0
+            step.set("http.response.status_code", response.status)
+            return int(response.status)
+
+
+def is_refusal(status: int) -> bool:
+    """Say whether a status is a definite no: 4xx, but not "not now"."""
+    return 400 <= status < 500 and status not in _NOT_NOW
+
+
+def _checked(url: str) -> str:
+    try:
+        return check_url(url)
+    except ValueError as error:
+        raise ConfigurationError(f"partner: {error}") from None

@@ -1,0 +1,195 @@
+"""What an outbox has to send: its tables, and all of their SQL.
+
+A committed branch stands in the queue by its tag; its requests lie where prepare
+wrote them and go one by one, as the partner confirms them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.model import BranchId, Carrier, TransactionId
+from tracing_2pc.participant.answers import Held, Seen
+from tracing_2pc.participant.database import Database
+from tracing_2pc.participant.journal import TAG
+
+_LOCK: Final = "/sender"
+"""No application has such a name, so senders wait for nobody."""
+
+_SLICE: Final = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """One record on its way to the partner."""
+
+    tag: int
+    row: int
+    body: str
+    transaction: TransactionId
+    branch: BranchId
+    carrier: Carrier
+
+    @property
+    def key(self) -> str:
+        """The same however often it is sent, and never another request's."""
+        return f"{self.transaction}.{self.branch}.{self.row}"
+
+
+class Queue:
+    """The tables of one outbox.
+
+    Args:
+        metadata: the journal's: they are made together.
+        name: their prefix.
+        database: where they are.
+    """
+
+    def __init__(self, metadata: sa.MetaData, name: str, database: Database) -> None:
+        self._database = database
+        self.request = sa.Table(
+            f"{name}_tpc",
+            metadata,
+            sa.Column("tpc_tag", TAG, primary_key=True, autoincrement=False),
+            sa.Column("tpc_row", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("body", sa.Text, nullable=False),
+        )
+        self.queue = sa.Table(
+            f"{name}_tpc_queue",
+            metadata,
+            sa.Column("application", sa.String(40), primary_key=True),
+            sa.Column("batch", sa.BigInteger, primary_key=True),
+            sa.Column("partition", sa.BigInteger, primary_key=True),
+            sa.Column("task_attempt", sa.BigInteger, primary_key=True),
+            sa.Column("attempt", sa.Integer, nullable=False),
+            sa.Column("tag", TAG, nullable=False),
+            sa.Column("carrier", sa.Text, nullable=False),
+            sa.Column("committed", sa.Float(53), nullable=False),
+        )
+        self.quarantine = sa.Table(
+            f"{name}_tpc_quarantine",
+            metadata,
+            sa.Column("key", sa.String(160), primary_key=True),
+            sa.Column("body", sa.Text, nullable=False),
+            sa.Column("status", sa.Integer, nullable=False),
+            sa.Column("since", sa.Float(53), nullable=False),
+        )
+        self.sender = sa.Table(
+            f"{name}_tpc_sender",
+            metadata,
+            sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("holder", sa.String(40), nullable=False),
+            sa.Column("until", sa.Float(53), nullable=False),
+        )
+
+    def set_up(self, connection: Connection) -> None:
+        """Put the lease on record, held by nobody."""
+        if connection.execute(sa.select(self.sender.c.id)).first() is None:
+            nobody = {"id": 1, "holder": "", "until": 0.0}
+            connection.execute(self.sender.insert().values(nobody))
+
+    def add(self, connection: Connection, seen: Seen, held: Held, now: float) -> None:
+        """Queue a branch, in the local transaction that commits it."""
+        transaction, branch = seen.transaction, held.named.branch
+        connection.execute(
+            self.queue.insert().values(
+                application=transaction.application,
+                batch=transaction.batch,
+                attempt=transaction.attempt,
+                partition=branch.partition,
+                task_attempt=branch.task_attempt,
+                tag=held.tag,
+                carrier=json.dumps(seen.carrier),
+                committed=now,
+            )
+        )
+
+    def hold(self, holder: str, seconds: float) -> bool:
+        """Take or renew the lease, by the database's clock; False: another has it."""
+        s, now = self.sender.c, self._database.now()
+        free = sa.or_(s.holder == holder, s.until < now)
+        taken = self.sender.update().where(free)
+        with self._database.note(_LOCK) as connection:
+            values = {"holder": holder, "until": now + seconds}
+            return connection.execute(taken.values(values)).rowcount == 1
+
+    def let_go(self, holder: str) -> None:
+        """Give the lease back."""
+        mine = self.sender.update().where(self.sender.c.holder == holder)
+        with self._database.note(_LOCK) as connection:
+            connection.execute(mine.values(until=0.0))
+
+    def next(self) -> list[Request]:
+        """Return the first requests in order; none when all are sent."""
+        q = self.queue.c
+        order = (q.application, q.batch, q.partition, q.task_attempt)
+        while True:
+            with self._database.read() as connection:
+                first = sa.select(self.queue).order_by(*order).limit(1)
+                if (branch := connection.execute(first).one_or_none()) is None:
+                    return []
+                if found := self._requests(connection, branch):
+                    return found
+            with self._database.note(_LOCK) as connection:
+                sent = self.queue.delete().where(q.tag == branch.tag)
+                connection.execute(sent)
+
+    def _requests(self, connection: Connection, branch: Any) -> list[Request]:
+        r = self.request.c
+        statement = sa.select(r.tpc_row, r.body).where(r.tpc_tag == branch.tag)
+        rows = connection.execute(statement.order_by(r.tpc_row).limit(_SLICE))
+        transaction = TransactionId(branch.application, branch.batch, branch.attempt)
+        task = BranchId(branch.partition, branch.task_attempt)
+        carrier = json.loads(branch.carrier)
+        return [
+            Request(branch.tag, row, body, transaction, task, carrier)
+            for row, body in rows
+        ]
+
+    def confirmed(self, request: Request) -> None:
+        """Drop a request; lost in a crash, it is sent again with the same key."""
+        with self._database.note(_LOCK) as connection:
+            self._drop(connection, request)
+
+    def refused(self, request: Request, status: int, now: float) -> None:
+        """Set a request aside, durably, for a person to look at."""
+        aside = {
+            "key": request.key,
+            "body": request.body,
+            "status": status,
+            "since": now,
+        }
+        with self._database.decide(_LOCK) as connection:
+            connection.execute(self.quarantine.insert().values(aside))
+            self._drop(connection, request)
+
+    def _drop(self, connection: Connection, request: Request) -> None:
+        r = self.request.c
+        this = (r.tpc_tag == request.tag, r.tpc_row == request.row)
+        connection.execute(self.request.delete().where(*this))
+
+    def gauges(self, connection: Connection, now: float) -> dict[str, float]:
+        """Measure what waits, and what was refused."""
+        q, r = self.queue.c, self.request.c
+        waiting = sa.select(sa.func.count()).join_from(
+            self.queue, self.request, q.tag == r.tpc_tag
+        )
+        refused = sa.select(sa.func.count()).select_from(self.quarantine)
+        first = sa.select(sa.func.min(q.committed))
+        oldest = connection.execute(first).scalar() or now
+        backlog = connection.execute(waiting).scalar_one()
+        return {
+            "tpc_outbox_backlog": backlog,
+            "tpc_outbox_oldest_age_seconds": max(0.0, now - oldest) if backlog else 0.0,
+            "tpc_outbox_quarantined": connection.execute(refused).scalar_one(),
+        }
+
+    def quarantined(self, connection: Connection) -> list[dict[str, Any]]:
+        """Return what the partner refused, oldest first."""
+        statement = sa.select(self.quarantine).order_by(self.quarantine.c.since)
+        return [dict(row._mapping) for row in connection.execute(statement)]
