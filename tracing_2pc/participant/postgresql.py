@@ -34,8 +34,8 @@ _SHARED: Final = sa.text("SELECT pg_advisory_xact_lock_shared(:key)")
 _ALIVE: Final = sa.text(
     "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-    f"AND classid::bigint = {_WRITERS} AND objsubid = 2"
-)
+    "AND classid::bigint = :writers AND objsubid = 2"
+).bindparams(writers=_WRITERS)
 _FLUSH: Final = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') = 'off'"

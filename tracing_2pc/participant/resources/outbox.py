@@ -15,7 +15,10 @@ from tracing_2pc.model import TransactionId
 from tracing_2pc.participant.answers import Answer, Held, Named, Seen
 from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.database import Writer, open_database
-from tracing_2pc.participant.resources.base import JournalledResource, check_prefix
+from tracing_2pc.participant.resources.journalled import (
+    JournalledResource,
+    check_prefix,
+)
 from tracing_2pc.participant.resources.partner import Partner
 from tracing_2pc.participant.resources.queue import Queue
 from tracing_2pc.participant.resources.records import json_records

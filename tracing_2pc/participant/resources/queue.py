@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from tracing_2pc.model import BranchId, Carrier, TransactionId
 from tracing_2pc.participant.answers import Held, Seen
 from tracing_2pc.participant.database import Database
-from tracing_2pc.participant.journal import TAG
+from tracing_2pc.participant.schema import TAG
 
 _LOCK: Final = "/sender"
 """No application has such a name, so senders wait for nobody."""

@@ -14,9 +14,7 @@ from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.model import TransactionId
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.database import open_database
-from tracing_2pc.participant.journal import TAG
 from tracing_2pc.participant.problems import Problem
-from tracing_2pc.participant.resources.base import JournalledResource, check_prefix
 from tracing_2pc.participant.resources.columns import (
     check_fit,
     check_names,
@@ -24,6 +22,11 @@ from tracing_2pc.participant.resources.columns import (
     plain,
     sql_type,
 )
+from tracing_2pc.participant.resources.journalled import (
+    JournalledResource,
+    check_prefix,
+)
+from tracing_2pc.participant.schema import TAG
 from tracing_2pc.transports import wire
 
 _TAG: Final = "tpc_tag"
