@@ -108,7 +108,13 @@ class _Routes:
             ("GET", "/health/ready", self.ready),
             ("GET", "/metrics", self.metrics),
         ):
-            made.add_url_rule(path, view.__name__, view, methods=[method])
+            made.add_url_rule(
+                path,
+                view.__name__,
+                view,
+                methods=[method],
+                provide_automatic_options=False,
+            )
         made.register_error_handler(Exception, _refuse)
         made.before_request(self._resource.start)
         made.after_request(_drain)
@@ -285,8 +291,8 @@ def _problem(error: Exception) -> Problem:
         return error
     if isinstance(error, HTTPException):
         return Problem(error.code or 500, error.name)
-    if isinstance(error, sa.exc.TimeoutError | sa.exc.OperationalError):
-        _log.warning("database not available", extra={"error": type(error).__name__})
+    if isinstance(error, sa.exc.TimeoutError | sa.exc.OperationalError | OSError):
+        _log.warning("not available", extra={"error": type(error).__name__})
         return unavailable()
     _log.exception("a request was not answered")
     return Problem(500, "this participant has a fault: see its log")

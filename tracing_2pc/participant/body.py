@@ -178,7 +178,9 @@ def _valid(reader: Any, content_type: str) -> Iterator[pa.RecordBatch]:
 
 def _json_lines(file: IO[bytes], expected: pa.Schema | None) -> Any:
     options = pa.json.ParseOptions(explicit_schema=expected)
-    return pa.json.open_json(file, parse_options=options)
+    if hasattr(pa.json, "open_json"):  # pyarrow 19: block by block
+        return pa.json.open_json(file, parse_options=options)
+    return pa.json.read_json(file, parse_options=options).to_reader()
 
 
 def _record(line: bytes, number: int) -> dict[str, Any]:

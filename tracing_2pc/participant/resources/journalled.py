@@ -1,0 +1,329 @@
+"""A resource whose journal and data change in one local transaction.
+
+Its subclasses say where a branch's records go and what a commit does to them; the
+answers are the protocol's.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.failpoints import failpoint
+from tracing_2pc.model import BranchId, Carrier, TransactionId
+from tracing_2pc.participant import answers
+from tracing_2pc.participant.answers import Answer, Held, Named, Seen
+from tracing_2pc.participant.body import Body, Source
+from tracing_2pc.participant.database import Database, Writer
+from tracing_2pc.participant.in_doubt import record_wait
+from tracing_2pc.participant.journal import Journal
+from tracing_2pc.participant.problems import Problem, unavailable
+from tracing_2pc.participant.resources.base import Page
+from tracing_2pc.participant.schema import Tables
+from tracing_2pc.states import BranchState, Decision
+from tracing_2pc.telemetry.spans import client_span
+
+SLICE: Final = 10_000
+"""Aborted rows that one prepare deletes at most."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+class NotKeptError(Exception):
+    """Carries an answer out of a local transaction that must be rolled back."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.detail)
+        self.answer = answer
+
+
+class JournalledResource(abc.ABC):
+    """A resource whose data and journal share a database.
+
+    Args:
+        name: prefix of its tables there.
+        database: which one.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self, name: str, database: Database, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._tables = Tables(name)
+        self._journal = Journal(self._tables, database.alive)
+        self._database = database
+        self._clock = clock
+        self._opening = threading.Lock()
+        self._opened = False
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> str:
+        """Name of the table that holds the records, each with its `tpc_tag`."""
+
+    @abc.abstractmethod
+    def set_up(self, connection: Connection) -> None:
+        """Check the tables, make what can be made before the first prepare."""
+
+    def receive(self, writer: Writer, body: Body) -> Source:
+        """Return the body to read records from."""
+        return writer.receive(body)
+
+    @abc.abstractmethod
+    def records(
+        self, source: Source, transaction: TransactionId, tag: int
+    ) -> tuple[list[str], Iterable[Any]]:
+        """Return columns, and Arrow batches as they go into them, tag included."""
+
+    def committed(  # noqa: B027 - most commits mean nothing else
+        self, connection: Connection, seen: Seen, kept: Iterable[Held]
+    ) -> None:
+        """Do what else a commit means, in its local transaction."""
+
+    def start(self) -> None:  # noqa: B027 - most resources have no background
+        """Have nothing to start."""
+
+    def open(self) -> None:
+        """Make the journal; leaves no connection behind for a fork to share."""
+        with self._opening:
+            if self._opened:
+                return
+            with self._database.setup() as connection:
+                self._journal.create(connection)
+                self.set_up(connection)
+            self._database.engine.dispose()
+            self._opened = True
+
+    def prepare(
+        self, transaction: TransactionId, wanted: Named, body: Body, carrier: Carrier
+    ) -> Answer:
+        """Claim the branch, write its rows, look again, make them durable."""
+        self.open()
+        with self._database.writer() as writer:
+            with writer.note(transaction.application) as connection:
+                seen = self._journal.read(connection, transaction, wanted.branch)
+                if (answer := answers.prepare(seen, wanted)) is not None:
+                    return answer
+                tag = self._journal.claim(
+                    connection,
+                    seen,
+                    wanted,
+                    carrier=carrier,
+                    writer=writer.owner,
+                    now=self._clock(),
+                )
+            try:
+                answer = self._write(writer, transaction, wanted, tag, body)
+            except NotKeptError as refused:
+                self._release(transaction, tag)
+                return refused.answer
+            except BaseException:
+                self._release(transaction, tag)
+                raise
+        failpoint("participant.after_prepare")
+        return answer
+
+    def _write(
+        self,
+        writer: Writer,
+        transaction: TransactionId,
+        wanted: Named,
+        tag: int,
+        body: Body,
+    ) -> Answer:
+        source = self.receive(writer, body)
+        names, batches = self.records(source, transaction, tag)
+        with writer.write() as connection:
+            rows = self._load(connection, names, batches)
+            body.verify()
+            if rows != wanted.rows:
+                detail = f"Tpc-Rows: it says {wanted.rows}, the body has {rows} records"
+                raise Problem(400, detail)
+            self._sweep(connection)
+            writer.share(connection, transaction.application)
+            seen = self._journal.read(connection, transaction, wanted.branch)
+            answer = answers.finish(seen, tag, wanted)
+            if answer.status != 200 or not rows:
+                raise NotKeptError(answer)
+            self._journal.prepared(connection, tag, self._clock())
+        return answer
+
+    def _load(
+        self, connection: Connection, names: list[str], batches: Iterable[Any]
+    ) -> int:
+        driver = self._database.driver
+        try:
+            with client_span("COPY" if driver.paramstyle == "pyformat" else "INSERT"):
+                return self._database.load(connection, self.rows, names, batches)
+        except (driver.DataError, OverflowError):
+            raise Problem(400, "a value does not fit the column it is for") from None
+        except driver.IntegrityError:
+            raise Problem(
+                409,
+                "a record violates a constraint of the table",
+                fields={"state": "unknown"},
+            ) from None
+        except driver.Error as error:
+            _log.warning("records not written", extra={"error": type(error).__name__})
+            raise unavailable() from None
+
+    def _sweep(self, connection: Connection) -> None:
+        if (found := self._journal.doomed(connection)) is None:
+            return
+        tag, left = found
+        gone = self._database.delete_slice(connection, self.rows, tag, min(left, SLICE))
+        self._journal.doom(connection, tag, left - gone if gone else 0)
+
+    def _release(self, transaction: TransactionId, tag: int) -> None:
+        # What cannot be released here is a dead writer's soon, and taken for nothing.
+        with (
+            contextlib.suppress(sa.exc.SQLAlchemyError),
+            self._database.note(transaction.application) as connection,
+        ):
+            self._journal.release(connection, transaction, tag)
+
+    def commit(
+        self, transaction: TransactionId, named: Sequence[Named], watermark: int | None
+    ) -> Answer:
+        """Commit all of the named branches or none, in one local transaction."""
+        failpoint("participant.before_commit")
+        with self._deciding(transaction) as (connection, seen):
+            answer = answers.commit(seen, named)
+            chosen = {n.branch for n in named}
+            prepared = seen.holding(BranchState.PREPARED)
+            losers = [held for held in prepared if held.named.branch not in chosen]
+            losers += seen.holding(BranchState.WRITING)
+            self._obey(connection, seen, answer, losers, watermark=watermark)
+        self._waited(seen, answer)
+        if answer.status == 200:
+            failpoint("participant.after_commit")
+        return answer
+
+    def abort(
+        self, transaction: TransactionId, branch: BranchId | None, watermark: int | None
+    ) -> Answer:
+        """Abort in one local transaction, never waiting for an upload."""
+        with self._deciding(transaction) as (connection, seen):
+            answer = answers.abort(seen, branch)
+            if branch is not None and answer.status == 200:
+                self._journal.abort_branch(connection, seen, branch, self._clock())
+            losers = seen.holding(BranchState.WRITING)
+            self._obey(connection, seen, answer, losers, watermark=watermark)
+        self._waited(seen, answer)
+        return answer
+
+    def resolve(
+        self, transaction: TransactionId, outcome: Decision, reason: str
+    ) -> Answer:
+        """Seal an orphan by hand."""
+        with self._deciding(transaction) as (connection, seen):
+            answer = answers.resolve(seen, outcome)
+            losers = seen.holding(BranchState.WRITING)
+            self._obey(connection, seen, answer, losers, because=reason)
+        self._waited(seen, answer)
+        return answer
+
+    def show(self, transaction: TransactionId) -> Answer:
+        """Read one transaction."""
+        self.open()
+        with self._database.read() as connection:
+            return answers.show(self._journal.read(connection, transaction))
+
+    def in_doubt(
+        self, *, application: str | None, state: str | None, after: int, limit: int
+    ) -> Page:
+        """Read one page, oldest first."""
+        self.open()
+        with self._database.read() as connection:
+            branches, next_ = self._journal.open_branches(
+                connection,
+                application=application,
+                state=state,
+                after=after,
+                limit=limit,
+            )
+        return Page(branches, next_, self._clock())
+
+    def gauges(self) -> dict[str, float]:
+        """Count what is in doubt."""
+        self.open()
+        with self._database.read() as connection:
+            count, since = self._journal.in_doubt(connection)
+        age = 0.0 if since is None else max(0.0, self._clock() - since)
+        return {
+            "tpc_in_doubt_branches": count,
+            "tpc_oldest_in_doubt_age_seconds": age,
+        }
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._database.engine.dispose()
+
+    @contextlib.contextmanager
+    def _deciding(
+        self, transaction: TransactionId
+    ) -> Iterator[tuple[Connection, Seen]]:
+        self.open()
+        with self._database.decide(transaction.application) as connection:
+            yield connection, self._journal.read(connection, transaction)
+
+    def _obey(
+        self,
+        connection: Connection,
+        seen: Seen,
+        answer: Answer,
+        losers: Sequence[Held],
+        *,
+        watermark: int | None = None,
+        because: str | None = None,
+    ) -> None:
+        """Make true what the answer says; nothing changes unless it is 200."""
+        if answer.status != 200:
+            return
+        if answer.seal is not None:
+            lost = {held.tag for held in losers}
+            self._journal.seal(
+                connection,
+                seen,
+                answer.seal,
+                losers=lost,
+                now=self._clock(),
+                because=because,
+            )
+            if answer.seal is BranchState.COMMITTED:
+                prepared = seen.holding(BranchState.PREPARED)
+                self.committed(
+                    connection, seen, [h for h in prepared if h.tag not in lost]
+                )
+        if watermark is not None:
+            self._journal.raise_watermark(connection, seen, watermark)
+
+    def _waited(self, seen: Seen, answer: Answer) -> None:
+        if answer.seal is not None:
+            since = [held.since for held in seen.holding(BranchState.PREPARED)]
+            record_wait(seen, since, self._clock(), answer.seal)
+
+
+def check_prefix(name: str) -> str:
+    """Return a name that tables can be made from.
+
+    Raises:
+        ConfigurationError: it is not one.
+    """
+    if not (
+        name.isascii() and name.isidentifier() and name.islower() and len(name) <= 40
+    ):
+        raise ConfigurationError(
+            f"{name[:60]!r}: use 1 to 40 lower-case letters, digits and underscores, "
+            "starting with a letter"
+        )
+    return name
