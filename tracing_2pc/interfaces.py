@@ -103,7 +103,8 @@ class DecisionLog(Protocol):
             or below the watermark: that means abort.
 
         Raises:
-            ContractError: commit without every vote, or a handle above 64 KiB.
+            ContractError: commit without every vote, with more than `MAX_BRANCHES`
+                branches for one participant, or with a handle above 64 KiB.
             DecisionUnknownError: no answer; ask again, never take it for a no.
         """
 

@@ -13,6 +13,9 @@ from tracing_2pc.states import Decision, TransactionState, Vote
 Carrier = dict[str, str]
 """A trace context at rest: header names to values."""
 
+MAX_BRANCHES: Final = 20_000
+"""A commit names at most so many branches to one participant: its body has a limit."""
+
 _APPLICATION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _ORDINAL: Final = r"(0|[1-9][0-9]{0,17})"
 _TRANSACTION: Final = re.compile(

@@ -21,6 +21,7 @@ from tracing_2pc.errors import (
 )
 from tracing_2pc.interfaces import DecisionLog
 from tracing_2pc.model import (
+    MAX_BRANCHES,
     Begun,
     BranchId,
     Receipt,
@@ -396,6 +397,16 @@ def test_a_commit_needs_every_vote(log: Log, receipts: list[Receipt], why: str) 
     aborted = log.decide(record.id, ABORT, receipts)
     assert aborted is not None
     assert (aborted.decision, aborted.receipts) == (ABORT, ())
+
+
+def test_a_batch_of_too_many_branches_is_not_committed(log: Log) -> None:
+    """More than a participant can be told at once: nothing is decided."""
+    record = begin(log).record
+    many = [receipt(n) for n in range(MAX_BRANCHES + 1)]
+    with pytest.raises(ContractError, match="coalesce") as refused:
+        log.decide(record.id, COMMIT, many)
+    assert refused.value.participant == "ledger"
+    assert log.read(record.id) == record
 
 
 def test_a_handle_of_64_kib_is_kept(log: Log) -> None:

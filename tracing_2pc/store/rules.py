@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
@@ -18,6 +19,7 @@ from tracing_2pc.errors import (
     IllegalTransitionError,
 )
 from tracing_2pc.model import (
+    MAX_BRANCHES,
     Carrier,
     Receipt,
     TransactionId,
@@ -273,7 +275,8 @@ def check_receipts(
 
     Raises:
         ContractError: a vote is missing, to abort, or not from somebody on record;
-            one partition twice for one participant; a handle that cannot be kept.
+            one partition twice for one participant; more branches than a commit can
+            name; a handle that cannot be kept.
     """
     seen: set[tuple[str, int]] = set()
     for receipt in receipts:
@@ -285,6 +288,7 @@ def check_receipts(
                 # Twins of one task: committing both would write its rows twice.
                 _refuse(record, receipt, "its partition has two receipts", participant)
             seen.add(key)
+    _check_count(record, receipts)
     return tuple(_kept(record, receipt) for receipt in receipts if receipt.votes)
 
 
@@ -295,6 +299,24 @@ def _check_vote(
         _refuse(record, receipt, f"{participant} is not on record", participant)
     if vote not in (Vote.COMMIT, Vote.READ_ONLY):
         _refuse(record, receipt, f"{participant} voted {vote}", participant)
+
+
+def _check_count(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
+    named = Counter(
+        participant
+        for receipt in receipts
+        for participant, vote in receipt.votes.items()
+        if vote is Vote.COMMIT
+    )
+    for participant, count in named.items():
+        if count > MAX_BRANCHES:
+            raise ContractError(
+                f"{record.id} cannot commit: {count} branches at {participant}, and a "
+                f"commit names at most {MAX_BRANCHES}: coalesce the batch into fewer "
+                "partitions",
+                transaction_id=str(record.id),
+                participant=participant,
+            )
 
 
 def _kept(record: TransactionRecord, receipt: Receipt) -> Receipt:
