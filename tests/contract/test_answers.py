@@ -171,7 +171,7 @@ def test_every_cell(world: World, given: Callable[[World], None], asked: str) ->
 
 @pytest.mark.parametrize("asked", REQUESTS)
 def test_an_answer_can_be_asked_for_again(world: World, asked: str) -> None:
-    """A request whose answer was lost is repeated safely: the same answer, one effect."""
+    """A repeated request, its answer lost, gets the same answer and has one effect."""
     prepared(world)
     first, second = REQUESTS[asked](world), REQUESTS[asked](world)
     assert second.status_code == first.status_code

@@ -77,6 +77,22 @@ class Body(io.RawIOBase):
             raise Problem(400, "Content-Digest: the body has another digest")
 
 
+class _Claimed:
+    """A file for Arrow, which believes any length that a body claims: we don't."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes], length: int) -> None:
+        self._file = file
+        self._left = length
+
+    def read(self, size: int = -1) -> bytes:
+        """Read at most what can still come."""
+        piece = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(piece)
+        return piece
+
+
 @dataclasses.dataclass(frozen=True)
 class Source:
     """Records to write: a body as it arrives, or a spooled one, verified already."""
@@ -115,12 +131,16 @@ class Source:
         """
         if self.content_type == wire.NDJSON and not self.length:
             return pa.schema([]), iter(())
+        file = _Claimed(self.file, self.length)
         with unreadable(self.content_type):
             reader = (
-                pa.ipc.open_stream(self.file)
+                pa.ipc.open_stream(file)
                 if self.content_type == wire.ARROW
-                else _json_lines(self.file, expected)
+                else _json_lines(file, expected)
             )
+            _ = (
+                reader.schema.names
+            )  # read once, while a name that is not UTF-8 is caught
         return reader.schema, _valid(reader, self.content_type)
 
     def lines(self) -> Iterator[dict[str, Any]]:
@@ -176,7 +196,7 @@ def _valid(reader: Any, content_type: str) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def _json_lines(file: IO[bytes], expected: pa.Schema | None) -> Any:
+def _json_lines(file: _Claimed, expected: pa.Schema | None) -> Any:
     options = pa.json.ParseOptions(explicit_schema=expected)
     if hasattr(pa.json, "open_json"):  # pyarrow 19: block by block
         return pa.json.open_json(file, parse_options=options)

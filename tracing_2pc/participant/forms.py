@@ -66,14 +66,13 @@ def check_body(request: Request, types: Iterable[str], limit: int) -> int:
     """Return the length of a body of an expected type; none of it is read yet."""
     if request.mimetype not in types:
         raise Problem(415, f"Content-Type: send {' or '.join(types)}")
-    if request.content_length is None or "chunked" in request.headers.get(
-        "Transfer-Encoding", ""
-    ):
+    chunked = "chunked" in request.headers.get("Transfer-Encoding", "").lower()
+    if chunked or not (text := request.headers.get("Content-Length", "")):
         raise Problem(411, "Content-Length is missing: chunked bodies are not read")
-    if request.content_length > limit:
+    if (length := _field("Content-Length", text, _count)) > limit:
         close = {"Connection": "close"}
         raise Problem(413, f"the body is larger than {limit} bytes", headers=close)
-    return request.content_length
+    return length
 
 
 def read_prepare(request: Request, limit: int) -> tuple[TransactionId, Named, Body]:
@@ -137,7 +136,9 @@ def read_query(request: Request) -> Query:
         raise Problem(400, "state: expected writing or prepared")
     application = given.get("application")
     return Query(
-        application and _field("application", application, check_application),
+        None
+        if application is None
+        else _field("application", application, check_application),
         state,
         _field("after", given["after"], _read_cursor) if "after" in given else 0,
         _field("limit", given["limit"], _limit) if "limit" in given else _PAGE,
