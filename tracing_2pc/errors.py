@@ -78,7 +78,27 @@ class ParticipantError(TwoPhaseError):
 
 
 class ParticipantUnavailableError(ParticipantError):
-    """No answer, or none that can be trusted: it may or may not have happened."""
+    """No answer, or none that can be trusted: it may or may not have happened.
+
+    Args:
+        message: what came instead.
+        status: the HTTP status, if one came; 425 means that it is being worked on.
+        transaction_id: the transaction it is about, as text.
+        participant: the participant that gave none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        transaction_id: str | None = None,
+        participant: str | None = None,
+    ) -> None:
+        super().__init__(
+            message, transaction_id=transaction_id, participant=participant
+        )
+        self.status = status
 
 
 class ParticipantRefusedError(ParticipantError):

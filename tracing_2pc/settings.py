@@ -63,9 +63,9 @@ def check_url(url: str) -> str:
     if parts.username or parts.password:
         raise ValueError("a URL must not hold a password: use a token reference")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"{url!r}: expected http://host:port or https://host:port")
+        raise ValueError("expected http://host:port or https://host:port")
     if parts.query or parts.fragment:
-        raise ValueError(f"{url!r}: a base URL has no query and no fragment")
+        raise ValueError("a base URL has no query and no fragment")
     return url.rstrip("/")
 
 

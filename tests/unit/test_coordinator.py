@@ -15,6 +15,7 @@ from tracing_2pc.errors import (
     DecisionLogError,
     DecisionUnknownError,
     HeuristicError,
+    ParticipantUnavailableError,
 )
 from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
 from tracing_2pc.protocol import coordinator as coordinator_module
@@ -130,7 +131,7 @@ def test_a_crash_between_two_commits_is_finished(world: World) -> None:
 
 
 def test_a_crash_before_sparks_own_commit_is_a_replay(world: World) -> None:
-    """All acknowledged, and Spark replays the batch: it is recognised, nothing moves."""
+    """All acknowledged, and Spark replays it: recognised, and nothing moves."""
     world.run_batch(0)
     assert world.run_batch(0, run="run-2") is False
     assert world.wrote == ["orders.0.1"]
@@ -201,7 +202,7 @@ def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(
 
 
 def test_a_superseded_driver_obeys_what_stands(world: World) -> None:
-    """A driver that slept through its replacement is told abort, and commits nothing."""
+    """Who slept through a replacement is told abort, and commits nothing."""
 
     def sleep_through(record: TransactionRecord) -> list[Receipt]:
         receipts = list(world.write(record))
@@ -222,7 +223,7 @@ def test_lost_or_contradicted_is_quarantined(
 ) -> None:
     """Nobody guesses: work on it stops, its application waits for a person."""
     world.b.refusal = answer
-    with pytest.raises(HeuristicError, match="tracing-2pc resolve orders.0.1"):
+    with pytest.raises(HeuristicError, match=r"tracing-2pc resolve orders\.0\.1"):
         world.run_batch(0)
     assert state(world, "orders.0.1") is TransactionState.QUARANTINED
     assert world.visible() == 2  # what the other has committed is on record
@@ -334,6 +335,64 @@ def test_an_undecided_error_after_a_commit_that_stands_never_aborts(
     assert world.a.aborted == set()
     assert world.run_batch(0, run="run-2") is False
     assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_whoever_waits_is_told_why(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong token at commit is in the warning, the error, and nowhere a riddle."""
+    world.settings = _with(world, on_pending="fail")
+
+    def refuse(record: TransactionRecord) -> None:
+        raise ParticipantUnavailableError("participant 'b' answered 401: your token")
+
+    world.b.commit = refuse  # type: ignore[method-assign]
+    with pytest.raises(CommitPendingError, match="401: your token"):
+        world.run_batch(0)
+    assert "401: your token" in caplog.text
+
+
+def test_a_fault_of_a_participants_adapter_is_no_answer(world: World) -> None:
+    """Whatever a call raises, the transaction stays and is delivered later."""
+    real, failures = world.b.commit, [KeyError("x"), RecursionError()]
+
+    def fail(record: TransactionRecord) -> None:
+        if failures:
+            raise failures.pop()
+        real(record)
+
+    world.b.commit = fail  # type: ignore[method-assign]
+    assert world.run_batch(0) is True
+    assert world.visible() == 4
+
+
+def test_an_abort_with_all_votes_in_names_the_branches(world: World) -> None:
+    """A hand-written sink's handles are known then: it is told to drop them."""
+    told: list[int] = []
+
+    def sleep_through(record: TransactionRecord) -> list[Receipt]:
+        receipts = list(world.write(record))
+        world.log.decide(record.id, Decision.ABORT)
+        return receipts
+
+    world.a.abort = lambda record: told.append(len(record.receipts))  # type: ignore[method-assign]
+    with pytest.raises(AbortedError):
+        world.run_batch(0, write=sleep_through)
+    assert told == [2]
+
+
+def test_a_clock_that_is_set_back_stops_nothing(world: World) -> None:
+    """A wait is counted down, not compared with a clock."""
+    world.b.silent = 1
+    real = world.clock.sleep
+
+    def sleep(seconds: float) -> None:
+        real(seconds)
+        world.clock.time -= 3600
+
+    world.clock.sleep = sleep  # type: ignore[method-assign]
+    assert world.run_batch(0) is True
+    assert sum(world.clock.slept) == pytest.approx(1.0)
 
 
 def test_old_batches_are_forgotten_and_participants_are_told(world: World) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +53,7 @@ class Wire:
         self.says: list[bytes] = []
         self.heard: list[tuple[str, dict[str, str], bytes]] = []
         self.connections = 0
+        self.drip = 0.0
 
 
 @pytest.fixture
@@ -68,6 +72,10 @@ def wire() -> Iterator[tuple[Wire, HttpParticipant]]:
                 wire.heard.append((line, headers, body))
                 said = wire.says.pop(0)
                 self.wfile.write(said)
+                for byte in getattr(said, "body", b""):
+                    time.sleep(wire.drip)
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(bytes([byte]))
                 if not said or b"Content-Length" not in said:
                     return
 
@@ -102,6 +110,8 @@ def test_a_commit_names_its_branches_and_the_watermark(
 
 
 NOT_ANSWERS = {
+    "a state that is no word": answer("200 OK", state={"committed": 1}),
+    "json too deep": raw("200 OK", b"[" * 100_000),
     "a page with 200": raw("200 OK", b"<html>hello</html>", "text/html"),
     "json with a page's type": raw("200 OK", b"{}", "text/html"),
     "an empty 200": raw("200 OK", b""),
@@ -228,3 +238,68 @@ def test_the_token_is_read_where_it_is_used(
     monkeypatch.delenv("MY_TOKEN")
     with pytest.raises(ConfigurationError, match="MY_TOKEN"):
         participant.commit(record())
+
+
+@pytest.mark.parametrize("vote", ["read_only", "abort", "maybe", None])
+def test_rows_without_a_vote_to_commit_are_refused(
+    wire: tuple[Wire, HttpParticipant], vote: str | None
+) -> None:
+    """A participant that took rows votes commit, or nothing is committed."""
+    server, participant = wire
+    said = {"state": "prepared", "vote": vote, "rows": 2, "digest": digest_of(b"rows")}
+    server.says = [answer("200 OK", **said)]
+    with pytest.raises(ParticipantRefusedError, match="does not vote commit"):
+        prepare(participant)
+
+
+def test_a_refusals_words_are_made_harmless(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """Control characters and lone surrogates go into no message and no database."""
+    server, participant = wire
+    server.says = [answer("409 No", state="\ud800\n" * 99, detail="a\nb\x1b[31m")]
+    with pytest.raises(ParticipantRefusedError) as caught:
+        participant.commit(record())
+    assert caught.value.state is not None
+    assert caught.value.state.isprintable()
+    assert len(caught.value.state) <= 40
+    assert str(caught.value).isprintable()
+
+
+def test_a_token_file_with_two_lines_is_refused_and_not_shown(
+    wire: tuple[Wire, HttpParticipant], tmp_path: Path
+) -> None:
+    """An easy mistake while rotating: said without the secret, and nothing is sent."""
+    server, open_one = wire
+    (tmp_path / "token").write_text("s3cret-old\ns3cret-new\n")
+    participant = HttpParticipant("p", open_one.url, f"file:{tmp_path}/token", 1.0)
+    with pytest.raises(ConfigurationError, match="one token") as caught:
+        participant.commit(record())
+    assert "s3cret" not in str(caught.value)
+    assert server.heard == []
+
+
+def test_an_answer_that_drips_is_no_answer(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """The timeout holds for the whole answer, not only for each read."""
+    server, participant = wire
+    whole = answer("200 OK", state="committed")
+    head, _, body = whole.partition(b"\r\n\r\n")
+
+    class Dripping(list[bytes]):
+        def pop(self, index: Any = 0) -> Any:
+            return Drip(head + b"\r\n\r\n", body)
+
+    class Drip(bytes):
+        def __new__(cls, head: bytes, body: bytes) -> Drip:
+            made = super().__new__(cls, head)
+            made.body = body  # type: ignore[attr-defined]
+            return made
+
+    server.says = Dripping()
+    server.drip = 0.2
+    started = time.monotonic()
+    with pytest.raises(ParticipantUnavailableError):
+        participant.commit(record())
+    assert time.monotonic() - started < 6

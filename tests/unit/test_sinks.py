@@ -112,6 +112,44 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_bytes(
     assert receipt.votes["b"] is Vote.COMMIT
 
 
+def test_a_prepare_under_way_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """425 says that it is being written: not a lost try, however long it takes."""
+    from tracing_2pc.interfaces import SystemClock
+
+    said = [ParticipantUnavailableError("busy", status=425)] * 50
+
+    def prepare(me: HttpParticipant, *args: Any, **kwargs: Any) -> Vote:
+        if me.name == "b" and said:
+            raise said.pop()
+        return Vote.COMMIT
+
+    monkeypatch.setattr(HttpParticipant, "prepare", prepare)
+    monkeypatch.setattr(SystemClock, "sleep", lambda *_: None)
+    assert write_branch(sink(), CONTEXT, batches(1)).votes["b"] is Vote.COMMIT
+    assert said == []
+
+
+def test_one_service_under_two_names_is_refused() -> None:
+    """It would seal the transaction with the first commit, and refuse the second."""
+    with pytest.raises(ConfigurationError, match="one URL"):
+        ParticipantSink({"a": "http://127.0.0.1:1", "b": "http://127.0.0.1:1/"})
+
+
+def test_a_pre_commit_that_returns_something_else_is_named() -> None:
+    """Found before the vote, and the branch is aborted."""
+
+    class Flinkish(Own):
+        def pre_commit(self, handle: Any) -> Any:
+            return {"committable": 1}
+
+    own = Flinkish()
+    with pytest.raises(ContractError, match=r"Flinkish\.pre_commit returned a dict"):
+        write_branch(own, CONTEXT, batches(1))
+    assert own.told == [("abort", {"rows": 1})]
+
+
 def test_a_task_that_fails_aborts_its_own_branch(prepared: Prepared) -> None:
     """And the error goes on: raising is the vote."""
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
 from tracing_2pc import names
-from tracing_2pc.errors import (
-    AbortedError,
-    CommitPendingError,
-    DecisionLogError,
-    InDoubtError,
-)
+from tracing_2pc.errors import AbortedError, CommitPendingError, InDoubtError
 from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
 from tracing_2pc.model import Begun, Receipt, TransactionRecord
@@ -22,6 +16,8 @@ from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import Decision, TransactionState
+
+Receipts = Sequence[Receipt]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +39,7 @@ class Coordinator:
         *,
         run: str,
         query: str | None,
-        write: Callable[[TransactionRecord], Sequence[Receipt]],
+        write: Callable[[TransactionRecord], Receipts],
         cancel: Callable[[TransactionRecord], None],
     ) -> bool:
         """Apply a batch at every participant or at none; False if it was a replay.
@@ -54,8 +50,6 @@ class Coordinator:
             query: Spark's query id, None where unknown.
             write: runs the tasks; returns one receipt per partition, all votes in.
             cancel: stops those tasks, when the transaction has run out of time.
-
-        Its errors say what to do; see `errors`.
         """
         self.recover()
         failpoint("driver.before_begin")
@@ -66,6 +60,7 @@ class Coordinator:
             return False
         failpoint("driver.after_begin")
         limit = self.settings.transaction_timeout
+        receipts: Receipts = ()
         try:
             with Deadline(limit, lambda: expire(self.log, record, cancel), record.id):
                 receipts = write(record)
@@ -74,7 +69,7 @@ class Coordinator:
         except InDoubtError:
             raise
         except BaseException as error:
-            self.abort(record, error)
+            self.abort(record, error, receipts)
             raise
         failpoint("driver.after_decide")
         self.deliver(record)
@@ -113,7 +108,7 @@ class Coordinator:
         return begun
 
     def decide(
-        self, record: TransactionRecord, receipts: Sequence[Receipt]
+        self, record: TransactionRecord, receipts: Receipts
     ) -> TransactionRecord:
         """Decide commit: the commit point is the return of `DecisionLog.decide`."""
         with self.tracing.step(names.DECIDE, record.carrier, record) as step:
@@ -133,11 +128,12 @@ class Coordinator:
         """Send the commit until all have acknowledged; then forget what is old."""
         self.delivery.commit(record, give_up=self.settings.on_pending == "fail")
         keep_from = self.clock.now() - self.settings.keep_finished
-        with contextlib.suppress(DecisionLogError):  # it is committed: this can wait
-            self.log.forget(self.application, finished_before=keep_from, limit=100)
+        self.delivery.forget(self.application, keep_from)
 
-    def abort(self, record: TransactionRecord, cause: BaseException) -> None:
-        """Ask for abort; send it once, if that is what stands."""
+    def abort(
+        self, record: TransactionRecord, cause: BaseException, known: Receipts
+    ) -> None:
+        """Ask for abort; send it once, if that stands, for all that is known."""
         decided = ask_abort(self.log, record, cause)
         if decided is not None and decided.decision is Decision.COMMIT:
             raise CommitPendingError(
@@ -147,4 +143,4 @@ class Coordinator:
             ) from cause
         if decided is not None:
             self.tracing.decided(decided, reconstructed=False)
-            self.delivery.abort(decided)
+            self.delivery.abort(dataclasses.replace(decided, receipts=tuple(known)))

@@ -27,6 +27,9 @@ logger = logging.getLogger("tracing_2pc.delivery")
 Answer = ParticipantUnavailableError | ParticipantRefusedError | None
 """What one participant said: None is an acknowledgement."""
 
+SLICE = 100
+"""Finished batches that are forgotten at a time."""
+
 
 class Delivery:
     """Sends what was decided; decides nothing itself.
@@ -54,11 +57,12 @@ class Delivery:
         self._tracing = tracing
         self._patience = patience
 
-    def once(self, record: TransactionRecord) -> tuple[str, ...]:
+    def once(self, record: TransactionRecord) -> Mapping[str, str]:
         """Ask everybody who has not acknowledged, all at once, once.
 
         Returns:
-            Those without a trusted answer. Empty means that it is finished.
+            Those without a trusted answer, and what came instead. Empty means that it
+            is finished.
 
         Raises:
             HeuristicError: somebody's answer contradicts the decision, or the data is
@@ -70,7 +74,8 @@ class Delivery:
             answers = self._ask_all(record)
             # Refusals last: they may end this, and what the others said is noted then.
             order = sorted(record.pending, key=lambda n: _is_refusal(answers.get(n)))
-            silent = tuple(n for n in order if self._note(record, n, answers))
+            noted = {n: self._note(record, n, answers) for n in order}
+            silent = {n: why for n, why in noted.items() if why}
             step.set("tpc.pending", len(silent))
             if missing := [n for n in silent if n not in self._participants]:
                 raise ConfigurationError(
@@ -109,7 +114,7 @@ class Delivery:
             HeuristicError, ConfigurationError: as `once`.
         """
         current: TransactionRecord | None = record
-        silent: tuple[str, ...] = record.pending
+        silent: Mapping[str, str] = {}
         inline = self._patience.inline_tries
         for tries in self._patience.tries():
             if tries > 1:
@@ -120,27 +125,35 @@ class Delivery:
                 return
             if tries % inline == 0:
                 logger.warning(
-                    "not acknowledged: transaction=%s participants=%s tries=%d",
+                    "not acknowledged: transaction=%s tries=%d reasons=%s",
                     record.id,
-                    ",".join(silent),
                     tries,
+                    "; ".join(silent.values()),
                 )
             if give_up and tries >= inline:
                 break
         raise CommitPendingError(
             f"{record.id} is decided {record.decision} and not acknowledged by "
             f"{', '.join(silent)} yet. Nothing is lost: the next start of the query, "
-            "or `tracing-2pc recover`, goes on with it",
+            "or `tracing-2pc recover`, goes on with it. The last answers: "
+            f"{'; '.join(silent.values())}",
             transaction_id=str(record.id),
-            participant=silent[0],
+            participant=next(iter(silent), None),
         )
 
-    def _once_unless_log_down(self, record: TransactionRecord) -> tuple[str, ...]:
+    def forget(self, application: str, before: float) -> None:
+        """Forget a slice of what finished before; if it fails, it can wait."""
+        try:
+            self._log.forget(application, finished_before=before, limit=SLICE)
+        except DecisionLogError:
+            logger.warning("could not forget: application=%s", application)
+
+    def _once_unless_log_down(self, record: TransactionRecord) -> Mapping[str, str]:
         try:
             return self.once(record)
-        except DecisionLogError:
+        except DecisionLogError as error:
             logger.warning("decision log unreachable: transaction=%s", record.id)
-            return record.pending or record.participants
+            return dict.fromkeys(record.pending or record.participants, str(error))
 
     def _read(self, record: TransactionRecord) -> TransactionRecord | None:
         try:
@@ -177,42 +190,42 @@ class Delivery:
                 participant.abort(record)
         except (ParticipantUnavailableError, ParticipantRefusedError) as error:
             return error
+        except ConfigurationError:
+            raise  # ours to mend: a token that is not there
+        except Exception as error:
+            logger.exception("a fault of ours: transaction=%s", record.id)
+            return ParticipantUnavailableError(f"{type(error).__name__} on our side")
         return None
 
     def _note(
         self, record: TransactionRecord, name: str, answers: Mapping[str, Answer]
-    ) -> bool:
-        """Write down one answer; True if there was none to be trusted."""
+    ) -> str | None:
+        """Write down one answer; return why there was none to be trusted."""
         if name not in answers:
-            return True
+            return "no address"
         answer = answers[name]
         if answer is None:
             self._log.acknowledge(record.id, name)
-            return False
+            return None
         if isinstance(answer, ParticipantRefusedError):
-            return self._refused(record, name, answer)
-        logger.info(
-            "no acknowledgement: transaction=%s participant=%s reason=%s",
-            record.id,
-            name,
-            answer,
-        )
-        self._log.postpone(
-            record.id, name, type(answer).__name__, self._patience.clock.now()
-        )
-        return True
+            self._refused(record, name, answer)
+            if answer.status == 410:
+                return None
+        else:
+            logger.info("not acknowledged: transaction=%s: %s", record.id, answer)
+        reason = str(answer)[:200]
+        self._log.postpone(record.id, name, reason, self._patience.clock.now())
+        return reason
 
     def _refused(
         self, record: TransactionRecord, name: str, answer: ParticipantRefusedError
-    ) -> bool:
-        if answer.status == 400:  # a fault of ours, not an answer about the data
-            logger.error("refused: transaction=%s reason=%s", record.id, answer)
-            self._log.postpone(
-                record.id, name, "refused (400)", self._patience.clock.now()
-            )
-            return True
+    ) -> None:
+        """Quarantine a contradiction; return if it says nothing of the data."""
+        if answer.status == 400:  # a fault of ours
+            logger.error("refused: transaction=%s: %s", record.id, answer)
+            return
         if answer.status == 410 and self._is_closed(record):
-            return False  # somebody else delivered it, and it was forgotten since
+            return  # somebody else delivered it, and it was forgotten since
         reason = f"{name} answered {answer.status} {answer.state}"
         self._log.quarantine(record.id, reason)
         raise _quarantined(record, str(answer)) from answer

@@ -47,6 +47,7 @@ class Patience:
             yield n
 
     def _wait(self, seconds: float) -> None:
-        until = self.clock.now() + seconds
-        while (left := until - self.clock.now()) > 0 and not self.stopping():
-            self.clock.sleep(min(left, _LOOK_EVERY))
+        # Counted down, not compared: a clock that is set back must not stop us.
+        while seconds > 0 and not self.stopping():
+            self.clock.sleep(min(seconds, _LOOK_EVERY))
+            seconds -= _LOOK_EVERY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tracing_2pc.errors import TwoPhaseError
 from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
@@ -72,8 +72,10 @@ class Recovery:
         except TwoPhaseError as error:
             return Recovered(record, done=False, remark=str(error))
         if silent:
-            return Recovered(
-                record, done=False, remark=f"no answer: {', '.join(silent)}"
-            )
+            return Recovered(record, done=False, remark=_unheard(silent))
         word = "committed" if record.decision is Decision.COMMIT else "aborted"
         return Recovered(record, done=True, remark=word)
+
+
+def _unheard(silent: Mapping[str, str]) -> str:
+    return "no answer: " + "; ".join(f"{name} ({why})" for name, why in silent.items())

@@ -101,14 +101,21 @@ def write_branch(sink: Sink, context: BranchContext, batches: Iterable[Any]) -> 
             votes = dict.fromkeys(context.participants, Vote.READ_ONLY)
             return Receipt(context.branch, 0, "", votes)
         receipt = sink.pre_commit(handle)
+        if not isinstance(receipt, Receipt | None):
+            raise ContractError(
+                f"{type(sink).__name__}.pre_commit returned a "
+                f"{type(receipt).__name__}: return None; what commit needs goes into "
+                "the handle"
+            )
+        if receipt is None:
+            votes = dict.fromkeys(context.participants, Vote.COMMIT)
+            plain = _plain(sink, handle)
+            receipt = Receipt(context.branch, rows, "", votes, plain)
     except BaseException:
         if handle is not None:
             _abort_quietly(sink, handle, context)
         raise
-    if receipt is not None:
-        return receipt
-    votes = dict.fromkeys(context.participants, Vote.COMMIT)
-    return Receipt(context.branch, rows, "", votes, _plain(sink, handle))
+    return receipt
 
 
 def _begin(sink: Sink, context: BranchContext) -> Any:

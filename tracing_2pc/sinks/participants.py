@@ -86,6 +86,11 @@ class ParticipantSink:
             }
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
+        if len({p.url for p in self._participants.values()}) < len(participants):
+            raise ConfigurationError(
+                "two participants have one URL: a service seals a transaction once, so "
+                "it can take part once"
+            )
 
     def __repr__(self) -> str:
         urls = {n: p.url for n, p in self._participants.items()}
@@ -220,12 +225,17 @@ class PhasedParticipant:
 
 
 def _insist(ask: Callable[[], Vote]) -> Vote:
-    """Ask again when the answer was lost; a refusal is an answer."""
-    patience = Patience(SystemClock(), base=0.5, cap=5.0)
-    for tries in patience.tries():
+    """Ask again when the answer was lost; a refusal is an answer.
+
+    425 is not counted as a try: the participant is alive and writes this very branch,
+    so there will be an answer.
+    """
+    lost = 0
+    for _ in Patience(SystemClock(), base=0.5, cap=5.0).tries():
         try:
             return ask()
-        except ParticipantUnavailableError:
-            if tries == PREPARE_TRIES:
+        except ParticipantUnavailableError as error:
+            lost += error.status != 425
+            if lost == PREPARE_TRIES:
                 raise
     raise AssertionError("patience without a reason to stop does not end")

@@ -7,12 +7,17 @@ import dataclasses
 import functools
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any, Final
 
 import urllib3
 
-from tracing_2pc.errors import ParticipantRefusedError, ParticipantUnavailableError
+from tracing_2pc.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
 from tracing_2pc.model import BranchId, TransactionId, TransactionRecord
 from tracing_2pc.settings import reveal
 from tracing_2pc.states import Vote
@@ -95,7 +100,15 @@ class HttpParticipant:
                 transaction_id=str(transaction),
                 participant=self.name,
             )
-        return Vote(str(item.get("vote")))
+        if item.get("vote") != Vote.COMMIT:
+            raise ParticipantRefusedError(
+                f"participant {self.name!r} prepared {rows} rows and does not vote "
+                "commit",
+                status=answer.status,
+                transaction_id=str(transaction),
+                participant=self.name,
+            )
+        return Vote.COMMIT
 
     def commit(self, record: TransactionRecord) -> None:
         """Commit the branches chosen for this participant, and seal."""
@@ -150,7 +163,7 @@ class HttpParticipant:
         headers["Accept"] = wire.JSON
         if self.token:
             what = f"token of participant {self.name!r}"
-            headers["Authorization"] = f"Bearer {reveal(self.token, what)}"
+            headers["Authorization"] = f"Bearer {_one_word(self.token, what)}"
         target = _pool(self.url, self.timeout, os.getpid())
         about: dict[str, str | int | float | bool] = {
             "http.request.method": "POST",
@@ -162,11 +175,14 @@ class HttpParticipant:
         with client_span(f"POST {route}", about) as span:
             headers.update(current_carrier())
             try:
-                answer = _ask(target, _path(self.url) + route, body, headers)
+                answer = _ask(
+                    target, _path(self.url) + route, body, headers, self.timeout
+                )
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 raise ParticipantUnavailableError(
-                    f"participant {self.name!r} did not answer POST {route}: "
-                    f"{type(error).__name__}; it may or may not have happened",
+                    f"participant {self.name!r} did not answer POST {route} within "
+                    f"{self.timeout:g} s ({type(error).__name__}): it may or may not "
+                    "have happened",
                     transaction_id=str(transaction),
                     participant=self.name,
                 ) from error
@@ -179,6 +195,7 @@ def _ask(
     path: str,
     body: bytes | IO[bytes],
     headers: Mapping[str, str],
+    timeout: float,
 ) -> Answer:
     response = pool.urlopen(
         "POST",
@@ -189,14 +206,18 @@ def _ask(
         redirect=False,
         preload_content=False,
     )
+    content = bytearray()
+    until = time.monotonic() + timeout
     try:
-        content = response.read(wire.MAX_ANSWER_BYTES + 1)
-        if len(content) <= wire.MAX_ANSWER_BYTES:
-            response.drain_conn()
-            response.release_conn()
+        while part := response.read1(1 << 16):
+            content += part
+            if len(content) > wire.MAX_ANSWER_BYTES or time.monotonic() > until:
+                raise urllib3.exceptions.ProtocolError("too long, or too slow")
+        response.release_conn()
     finally:
         response.close()
-    return Answer(response.status, response.headers.get("Content-Type", ""), content)
+    kind = response.headers.get("Content-Type", "")
+    return Answer(response.status, kind, bytes(content))
 
 
 @functools.cache
@@ -209,6 +230,15 @@ def _pool(url: str, timeout: float, _pid: int) -> urllib3.HTTPConnectionPool:
         timeout=urllib3.Timeout(connect=timeout, read=timeout),
         retries=False,
     )
+
+
+def _one_word(reference: str, what: str) -> str:
+    token = reveal(reference, what)
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigurationError(
+            f"{what}: {reference} must hold one token, and no more"
+        )
+    return token
 
 
 def _path(url: str) -> str:

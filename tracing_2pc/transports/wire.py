@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from tracing_2pc.errors import ParticipantRefusedError, ParticipantUnavailableError
 
@@ -60,6 +60,11 @@ def check_digest(text: str) -> str:
     return text
 
 
+class _About(TypedDict):
+    transaction_id: str
+    participant: str
+
+
 def read_answer(
     status: int,
     content_type: str,
@@ -79,26 +84,30 @@ def read_answer(
         ParticipantRefusedError: a definite no.
         ParticipantUnavailableError: not an answer; ask again, guess nothing.
     """
-    about = {"transaction_id": transaction_id, "participant": participant}
+    about: _About = {"transaction_id": transaction_id, "participant": participant}
     item = _object(content_type, body)
     detail = _reason(item)
+    state = _word((item or {}).get("state"))
     if item is None or item.get("transaction_id") != transaction_id:
         raise ParticipantUnavailableError(
             f"participant {participant!r} answered {status} without naming "
             f"{transaction_id}, which is no acknowledgement: {detail}",
+            status=status,
             **about,
         )
-    if status == 200 and item.get("state") in states:
+    if status == 200 and state in states:
         return item
     if status in DEFINITE or status == 400:
         raise ParticipantRefusedError(
             f"participant {participant!r} refused ({status}): {detail}",
             status=status,
-            state=str(item.get("state", "")),
+            state=state,
             **about,
         )
     raise ParticipantUnavailableError(
-        f"participant {participant!r} answered {status}: {detail}", **about
+        f"participant {participant!r} answered {status}: {detail}",
+        status=status,
+        **about,
     )
 
 
@@ -115,7 +124,17 @@ def refusal_of_prepare(status: int, content_type: str, body: bytes) -> str | Non
 
 def _reason(item: Mapping[str, Any] | None) -> str:
     found = (item or {}).get("detail") or (item or {}).get("title")
-    return str(found or "no reason given")[:300]
+    return _printable(found, 300) or "no reason given"
+
+
+def _word(found: object) -> str:
+    return _printable(found, 40) if isinstance(found, str) else ""
+
+
+def _printable(found: object, longest: int) -> str:
+    """Somebody else's text, as it may stand in a message, a log line, a database."""
+    text = str(found or "")[:longest]
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _object(content_type: str, body: bytes) -> Mapping[str, Any] | None:
@@ -123,6 +142,6 @@ def _object(content_type: str, body: bytes) -> Mapping[str, Any] | None:
         return None
     try:
         item = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return item if isinstance(item, dict) else None
