@@ -18,6 +18,7 @@ from tracing_2pc.store import SqlDecisionLog, database, open_log
         "postgresql://tpc:s3cret@db/decisions",
         "postgresql+psycopg://tpc:s3cret@db/decisions",
         "postgresql://tpc@db/decisions?password=s3cret",
+        "postgresql://tpc@db/decisions?sslpassword=s3cret",
     ],
 )
 def test_a_literal_password_is_refused(url: str) -> None:
@@ -29,29 +30,40 @@ def test_a_literal_password_is_refused(url: str) -> None:
     assert "s3cret" not in str(refused.value)
 
 
+SECRET = [
+    "postgresql://tpc:s3cret@db/decisions",
+    "postgresql://tpc@db/decisions?password=s3cret",
+    "postgresql://tpc@db/decisions?password=other&password=s3cret",
+    "postgresql://tpc@db/decisions?sslmode=require&sslpassword=s3cret",
+]
+
+
+@pytest.mark.parametrize("url", SECRET)
 def test_a_password_from_the_environment_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     """The URL that a variable holds may have one, and never shows it."""
-    monkeypatch.setenv("LOG_URL", "postgresql://tpc:s3cret@db/decisions")
+    monkeypatch.setenv("LOG_URL", url)
     base = database.connect("env:LOG_URL")
-    assert base.url.password == "s3cret"
+    assert "s3cret" in base.url.render_as_string(hide_password=False)
     assert "s3cret" not in repr(base) + repr(SqlDecisionLog(base))
 
 
+@pytest.mark.parametrize("url", SECRET)
 def test_a_driver_that_says_the_password_is_not_repeated(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     """Whatever text comes with the failure to connect."""
-    monkeypatch.setenv("LOG_URL", "postgresql://tpc:s3cret@db/decisions")
+    monkeypatch.setenv("LOG_URL", url)
     base = database.connect("env:LOG_URL")
 
     def fail(*_: object) -> None:
         raise psycopg.OperationalError("no way in for tpc with s3cret\nHINT: s3cret")
 
     sa.event.listen(base.durable_engine, "do_connect", fail)
-    with pytest.raises(DecisionLogError, match=r"for tpc with \*\*\*$"):
-        SqlDecisionLog(base).create()
+    with pytest.raises(DecisionLogError, match=r"for tpc with \*\*\*$") as failed:
+        SqlDecisionLog(base).unfinished()
+    assert "s3cret" not in str(failed.value)
 
 
 def test_postgresql_means_psycopg_3() -> None:

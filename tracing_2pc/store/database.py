@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -24,11 +25,11 @@ _PATIENCE: Final = 30  # seconds to wait for a lock that another driver holds
 _BEGIN: Final = "tpc_begin"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Database:
     """Three kinds of transaction on one database; each `with` is one transaction.
 
-    What SQLAlchemy raises becomes `DecisionLogError`, without the password that the
+    What SQLAlchemy raises becomes `DecisionLogError`, without any password that the
     URL may hold and without the statement's parameters. Leaving by an exception
     rolls back.
     """
@@ -37,6 +38,14 @@ class Database:
     durable_engine: sa.Engine
     relaxed_engine: sa.Engine
     reading_engine: sa.Engine
+
+    def __repr__(self) -> str:
+        return f"Database({self.shown!r})"
+
+    @property
+    def shown(self) -> str:
+        """The address as it may be shown; options, which may be secret, left out."""
+        return self.url.set(query={}).render_as_string(hide_password=True)
 
     @contextlib.contextmanager
     def durable(self) -> Iterator[sa.Connection]:
@@ -93,10 +102,9 @@ class Database:
         """Say what the driver said, in one line; never a parameter or a password."""
         origin = getattr(error, "orig", None)
         text = str(origin).strip().split("\n")[0] if origin else ""
-        if self.url.password:
-            text = text.replace(str(self.url.password), "***")
-        where = self.url.render_as_string(hide_password=True)
-        return f"decision log {where}: {type(origin or error).__name__}: {text}"
+        for secret in _secrets(self.url):
+            text = text.replace(secret, "***")
+        return f"decision log {self.shown}: {type(origin or error).__name__}: {text}"
 
 
 def connect(reference: str) -> Database:
@@ -119,7 +127,7 @@ def _url(reference: str) -> sa.URL:
         raise ConfigurationError(f"log: {_EXPECTED}") from None
     if url.drivername not in _DRIVERS:
         raise ConfigurationError(f"log ({url.drivername}): {_EXPECTED}")
-    if not secret and (url.password or "password" in url.query):
+    if not secret and _secrets(url):
         raise ConfigurationError(
             "log: the URL holds a password. Write `env:NAME` and keep the URL in that "
             "environment variable, or leave the password to the database's own "
@@ -127,6 +135,15 @@ def _url(reference: str) -> sa.URL:
         )
     return url
 
+
+def _secrets(url: sa.URL) -> list[str]:
+    options = (url.normalized_query.get(name, ()) for name in _SECRET_OPTIONS)
+    found = [str(url.password or ""), *itertools.chain(*options)]
+    return [secret for secret in found if secret]
+
+
+_SECRET_OPTIONS: Final = ("password", "sslpassword", "oauth_client_secret")
+"""Those of libpq."""
 
 _EXPECTED: Final = (
     "expected sqlite:///folder/decisions.db or postgresql://user@host/database, or "

@@ -58,8 +58,7 @@ class SqlDecisionLog:
         self._now = now
 
     def __repr__(self) -> str:
-        shown = self._database.url.render_as_string(hide_password=True)
-        return f"SqlDecisionLog({shown!r})"
+        return f"SqlDecisionLog({self._database.shown!r})"
 
     def create(self) -> None:
         """Create the tables that are missing. Idempotent."""
