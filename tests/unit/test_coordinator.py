@@ -1,4 +1,4 @@
-"""The protocol on one screen, without I/O: what holds after each step and each crash."""
+"""The protocol without I/O: what holds after each step and each crash."""
 
 from __future__ import annotations
 
@@ -229,6 +229,18 @@ def test_lost_or_contradicted_is_quarantined(
     assert world.visible() == 2  # what the other has committed is on record
     with pytest.raises(HeuristicError):
         world.run_batch(0, run="run-2")
+
+
+def test_an_abort_that_meets_a_commit_is_quarantined_at_once(world: World) -> None:
+    """Somebody committed what is decided abort: the query stops, a person looks."""
+
+    def fail(record: TransactionRecord) -> list[Receipt]:
+        world.b.refusal = (409, "committed")
+        raise ZeroDivisionError
+
+    with pytest.raises(HeuristicError, match="decided abort and quarantined"):
+        world.run_batch(0, write=fail)
+    assert state(world, "orders.0.1") is TransactionState.QUARANTINED
 
 
 def test_forgotten_there_and_unfinished_here_is_lost(world: World) -> None:

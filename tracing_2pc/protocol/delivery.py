@@ -91,13 +91,18 @@ class Delivery:
         return silent
 
     def abort(self, record: TransactionRecord) -> None:
-        """Send an abort once, and don't wait for it: never raises.
+        """Send an abort once, and don't wait for it.
 
         What is not acknowledged stays `aborting`, and is sent again before the next
         batch, at start and by recovery.
+
+        Raises:
+            HeuristicError: somebody has committed; the transaction is quarantined.
         """
         try:
             self.once(record)
+        except HeuristicError:
+            raise
         except TwoPhaseError:
             logger.exception("abort not delivered: transaction=%s", record.id)
 

@@ -56,6 +56,9 @@ class StreamContext:
         query = spark.getLocalProperty("sql.streaming.queryId")
         context = cls(spark, run if query and run else uuid.uuid4().hex, query)
         context._refuse_async_progress()
+        if (found := context._query()) is not None:
+            # Not the job group, where it can be had: a callback may have set its own.
+            context = dataclasses.replace(context, run=str(found.runId))
         return context
 
     def stopping(self) -> bool:
