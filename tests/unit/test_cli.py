@@ -60,6 +60,24 @@ def test_init_writes_what_is_missing_and_nothing_else(
     assert gate.admit(f"Bearer {job}", None).role is Role.JOB
 
 
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        ("postgresql://me:s3cret@127.0.0.1:9/log", 2),
+        ("postgresql://me@127.0.0.1:9/log?password=s3cret", 2),
+        ("mysql://me@127.0.0.1/log", 2),
+        ("postgresql://me@127.0.0.1:9/log", 1),
+    ],
+)
+def test_init_writes_nothing_about_a_log_that_it_cannot_use(
+    folder: Path, log: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A password above all: it would be in a file that everybody may read."""
+    assert main(["init", "--log", log]) == code
+    assert "s3cret" not in "".join(capsys.readouterr())
+    assert list(folder.iterdir()) == []
+
+
 def test_init_lets_a_running_query_begin_later(folder: Path) -> None:
     """A query that already ran without us begins where it is, once."""
     assert main(["init"]) == 0

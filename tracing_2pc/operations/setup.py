@@ -44,15 +44,16 @@ def init(config: Path, settings: Settings, tokens: Path) -> Iterator[str]:
     """Write what is missing; yield a line about each thing, never a secret.
 
     Raises:
-        ConfigurationError: a file could not be written.
-        DecisionLogError: the log could not be reached.
+        ConfigurationError: a URL that cannot be a log's, and nothing was written; or a
+            file that could not be.
+        DecisionLogError: the log could not be reached; nothing was written.
     """
     log = settings.log or DEFAULT_LOG
+    open_log(log).close()  # first: a URL that it refuses must not get into a file
     yield _write(config, _TEMPLATE.format(log=log, tokens=tokens), 0o644)
     lines = [f"{role} {secrets.token_urlsafe(32)}" for role in ROLES]
     comment = "# role token [application]; two lines of one role while you rotate\n"
     yield _write(tokens, comment + "\n".join(lines) + "\n", 0o600)
-    open_log(log).close()
     yield f"schema is ready in {'the log' if log.startswith('env:') else log}"
     yield f"the job's token: export TPC_TOKEN=$(sed -n 's/^job //p' {tokens})"
 
