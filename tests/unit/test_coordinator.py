@@ -279,9 +279,9 @@ def test_a_participant_that_lost_its_address_is_named(world: World) -> None:
 
 
 def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
-    world: World,
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The driver decides abort itself; votes that come later change nothing."""
+    """A warning at 0.8; then the driver decides abort, and late votes change nothing."""
     import threading
 
     world.settings = _with(world, request_timeout=0.05, transaction_timeout=0.1)
@@ -298,6 +298,7 @@ def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
     with pytest.raises(AbortedError, match="out of time"):
         world.run_batch(0, write=slow)
     assert world.cancelled == ["orders.0.1"]
+    assert "no decision yet: transaction=orders.0.1" in caplog.text
     assert (world.in_doubt(), world.visible()) == (0, 0)
 
 
