@@ -12,7 +12,7 @@ from typing import Any
 from tracing_2pc.errors import ConfigurationError, ContractError, TwoPhaseError
 from tracing_2pc.model import TransactionId, TransactionRecord, check_application
 from tracing_2pc.settings import Settings
-from tracing_2pc.states import UNFINISHED, Decision, TransactionState
+from tracing_2pc.states import UNFINISHED, Decision
 
 DONE, LEFT, USAGE = 0, 1, 2
 
@@ -147,8 +147,14 @@ def _resolve(options: argparse.Namespace) -> int:
             wanted=decision,
             reason=options.reason,
         )
-    again = record.state in UNFINISHED | {TransactionState.ACTIVE}
-    hint = "; `tracing-2pc recover` delivers it" if again else ""
+    hint = ""
+    if record.state in UNFINISHED:
+        hint = "; `tracing-2pc recover` delivers it"
+    elif record.pending:
+        hint = (
+            f"; not acknowledged by {', '.join(record.pending)}: what they prepared "
+            "for it may still be there"
+        )
     _say(options, _shown(record), f"{record.id} is {record.state}{hint}")
     return DONE
 

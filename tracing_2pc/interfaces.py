@@ -46,11 +46,11 @@ class SystemClock:
 class DecisionLog(Protocol):
     """The coordinator's durable memory; the only truth about a decision (rule 15).
 
-    `begin` and `decide` are durable when they return, and serialised with `forget`
-    for one application. What the other methods write may be lost in a crash:
-    recovery sends again what they would have said. Every method raises
-    `DecisionLogError` when the log cannot be reached; only `decide` can leave it
-    unknown whether it was written, and says so with `DecisionUnknownError`.
+    What changes it is durable when the method returns, and serialised for one
+    application. Only what `acknowledge`, `postpone` and `finish` write may be lost in
+    a crash: recovery sends again what they would have said. Every method raises
+    `DecisionLogError` when the log cannot be reached; only `decide` and `abort` can
+    leave it unknown whether they were written: that is `DecisionUnknownError`.
     """
 
     def begin(
@@ -133,7 +133,65 @@ class DecisionLog(Protocol):
         """
 
     def quarantine(self, transaction: TransactionId, reason: str) -> None:
-        """Stop automatic work on it, keep it for ever, until a person resolves it."""
+        """Stop automatic work on it until a person resolves it. Idempotent.
+
+        The first reason stays. Its application cannot begin until then.
+
+        Raises:
+            ContractError: it is not under way, or there is no record.
+        """
+
+    def abort(self, transaction: TransactionId, *, who: str, why: str) -> None:
+        """Decide abort of an active transaction, because a person says so. Audited.
+
+        Its driver, if it lives, is told so when it asks.
+
+        Args:
+            transaction: which.
+            who: the person who says so.
+            why: the reason.
+
+        Raises:
+            ContractError: it is not active, or there is no record.
+            DecisionUnknownError: no answer; look again.
+        """
+
+    def resume(
+        self, transaction: TransactionId, decision: Decision, *, who: str, why: str
+    ) -> None:
+        """Let a quarantined transaction go on, as it was decided. Audited.
+
+        It is delivered again to whoever has not acknowledged.
+
+        Args:
+            transaction: which.
+            decision: what was decided; the person must know it.
+            who: the person who says so.
+            why: the reason.
+
+        Raises:
+            ContractError: it was decided otherwise, is not quarantined, or there is
+                no record.
+        """
+
+    def conclude(
+        self, transaction: TransactionId, outcome: str, *, who: str, why: str
+    ) -> None:
+        """Close a quarantined transaction that cannot be made whole. Audited.
+
+        Its application may begin again. Nobody is told anything: who is still
+        `pending` on the record may hold prepared branches for ever.
+
+        Args:
+            transaction: which.
+            outcome: `mixed` or `hazard`.
+            who: the person who says so.
+            why: the reason, and what each side holds.
+
+        Raises:
+            ContractError: another outcome, it is not quarantined, or there is no
+                record.
+        """
 
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:
         """Drop old finished batches and raise the watermark past them, in one step.

@@ -177,6 +177,14 @@ class InMemoryDecisionLog:
                 self._keep(rules.moved(record, TransactionEvent.QUARANTINE))
                 self._reasons[transaction] = reason
 
+    def abort(self, transaction: TransactionId, *, who: str, why: str) -> None:
+        """Decide abort, because a person says so. Audited."""
+        with self._lock:
+            before = self._known(transaction)
+            after = rules.decided(before, Decision.ABORT, (), self._now())
+            states = (str(before.state), str(self._keep(after).state))
+            self.audit.append((who, f"abort {transaction}", why, *states))
+
     def resume(
         self, transaction: TransactionId, decision: Decision, *, who: str, why: str
     ) -> None:

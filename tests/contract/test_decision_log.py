@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -38,20 +38,8 @@ NOW = 1_700_000_000.0
 LATER = NOW + 1
 
 
-class Log(DecisionLog, Protocol):
-    """A decision log with what a person may do to it."""
-
-    def resume(
-        self, transaction: TransactionId, decision: Decision, *, who: str, why: str
-    ) -> None: ...
-
-    def conclude(
-        self, transaction: TransactionId, outcome: str, *, who: str, why: str
-    ) -> None: ...
-
-
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DecisionLog]:
     """An empty log whose clock stands still."""
     if request.param == "memory":
         yield InMemoryDecisionLog(now=lambda: NOW)
@@ -116,7 +104,7 @@ def states(log: DecisionLog) -> dict[str, str]:
 # --- begin ---------------------------------------------------------------------------
 
 
-def test_participants_are_on_record_first(log: Log) -> None:
+def test_participants_are_on_record_first(log: DecisionLog) -> None:
     """What `begin` returns can be read at once: id, run, participants, carrier."""
     begun = begin(log)
     record = begun.record
@@ -128,7 +116,7 @@ def test_participants_are_on_record_first(log: Log) -> None:
     assert (begun.replay, begun.superseded, record.watermark) == (False, (), None)
 
 
-def test_participants_keep_their_order(log: Log) -> None:
+def test_participants_keep_their_order(log: DecisionLog) -> None:
     """They are returned in the order they were given, not sorted."""
     record = begin(log, participants=("z", "a", "m")).record
     found = log.read(record.id)
@@ -136,13 +124,13 @@ def test_participants_keep_their_order(log: Log) -> None:
     assert found.participants == ("z", "a", "m")
 
 
-def test_a_participant_is_named_once(log: Log) -> None:
+def test_a_participant_is_named_once(log: DecisionLog) -> None:
     """The same name twice is a fault of the settings."""
     with pytest.raises(ConfigurationError, match="named twice"):
         begin(log, participants=("ledger", "ledger"))
 
 
-def test_an_unknown_application_starts_at_batch_0(log: Log) -> None:
+def test_an_unknown_application_starts_at_batch_0(log: DecisionLog) -> None:
     """Anything else is refused, with the three things that one may do about it."""
     with pytest.raises(ConfigurationError) as refused:
         begin(log, 5)
@@ -155,7 +143,7 @@ def test_an_unknown_application_starts_at_batch_0(log: Log) -> None:
     begin(log, 0)  # the refusal left nothing behind
 
 
-def test_an_application_needs_a_proper_name(log: Log) -> None:
+def test_an_application_needs_a_proper_name(log: DecisionLog) -> None:
     """A name that cannot stand in an id is refused before anything is stored."""
     with pytest.raises(ConfigurationError, match="lower-case"):
         begin(log, application="Orders!")
@@ -163,7 +151,7 @@ def test_an_application_needs_a_proper_name(log: Log) -> None:
         log.initialise("Orders!", 1)
 
 
-def test_init_says_where_an_application_starts(log: Log) -> None:
+def test_init_says_where_an_application_starts(log: DecisionLog) -> None:
     """A query that ran before without us begins at its batch, not below it."""
     log.initialise("orders", 5)
     with pytest.raises(ConfigurationError, match="everything up to batch 4"):
@@ -172,13 +160,13 @@ def test_init_says_where_an_application_starts(log: Log) -> None:
     assert (str(record.id), record.watermark) == ("orders.5.1", 4)
 
 
-def test_init_from_batch_0_sets_no_watermark(log: Log) -> None:
+def test_init_from_batch_0_sets_no_watermark(log: DecisionLog) -> None:
     """Nothing lies below batch 0."""
     log.initialise("orders", 0)
     assert begin(log, 0).record.watermark is None
 
 
-def test_init_is_for_unknown_applications(log: Log) -> None:
+def test_init_is_for_unknown_applications(log: DecisionLog) -> None:
     """It never moves an application that the log knows; nor to a negative batch."""
     begin(log, 0)
     with pytest.raises(ConfigurationError, match="knows application 'orders' already"):
@@ -187,7 +175,7 @@ def test_init_is_for_unknown_applications(log: Log) -> None:
         log.initialise("other", -1)
 
 
-def test_another_query_is_another_checkpoint(log: Log) -> None:
+def test_another_query_is_another_checkpoint(log: DecisionLog) -> None:
     """The checkpoint was lost or swapped: refused, and the first query still may."""
     commit(log, 0)
     with pytest.raises(ConfigurationError, match=r"query query-2.*new application"):
@@ -195,7 +183,7 @@ def test_another_query_is_another_checkpoint(log: Log) -> None:
     assert begin(log, 1).record.id.batch == 1
 
 
-def test_a_query_is_bound_when_it_is_first_told(log: Log) -> None:
+def test_a_query_is_bound_when_it_is_first_told(log: DecisionLog) -> None:
     """A log that was never told a query accepts one, and from then on only that."""
     begin(log, 0, query=None)
     begin(log, 0)
@@ -204,7 +192,7 @@ def test_a_query_is_bound_when_it_is_first_told(log: Log) -> None:
         begin(log, 0, query="query-2")
 
 
-def test_a_quarantined_transaction_stops_its_application(log: Log) -> None:
+def test_a_quarantined_transaction_stops_its_application(log: DecisionLog) -> None:
     """Only its own: the error names it, the reason, and the command."""
     record = quarantined(log)
     begin(log, 0, application="other")
@@ -215,7 +203,7 @@ def test_a_quarantined_transaction_stops_its_application(log: Log) -> None:
     assert "`tracing-2pc resolve orders.0.1`" in str(refused.value)
 
 
-def test_the_newest_run_wins_for_ever(log: Log) -> None:
+def test_the_newest_run_wins_for_ever(log: DecisionLog) -> None:
     """A superseded run is refused, changes nothing, and never comes back."""
     begin(log, 0, run="old")
     begin(log, 0, run="new")
@@ -227,7 +215,7 @@ def test_the_newest_run_wins_for_ever(log: Log) -> None:
     begin(log, 0, run="new")
 
 
-def test_a_batch_below_a_committed_one_is_refused(log: Log) -> None:
+def test_a_batch_below_a_committed_one_is_refused(log: DecisionLog) -> None:
     """The checkpoint is older than the log; the refused run is not registered."""
     commit(log, 0)
     commit(log, 1)
@@ -236,7 +224,7 @@ def test_a_batch_below_a_committed_one_is_refused(log: Log) -> None:
     assert begin(log, 2, run="run-1").record.run == "run-1"
 
 
-def test_a_batch_at_the_watermark_is_refused(log: Log) -> None:
+def test_a_batch_at_the_watermark_is_refused(log: DecisionLog) -> None:
     """What was forgotten must not be written again (the guard behind rule 17)."""
     finish(log, commit(log, 0))
     begin(log, 1)
@@ -245,7 +233,7 @@ def test_a_batch_at_the_watermark_is_refused(log: Log) -> None:
         begin(log, 0)
 
 
-def test_a_committed_batch_is_a_replay(log: Log) -> None:
+def test_a_committed_batch_is_a_replay(log: DecisionLog) -> None:
     """Its record comes back, whoever asks; nothing is opened."""
     record = commit(log, 0)
     begun = begin(log, 0, run="run-2")
@@ -255,14 +243,14 @@ def test_a_committed_batch_is_a_replay(log: Log) -> None:
     assert log.unfinished() == []
 
 
-def test_a_run_joins_its_own_attempt(log: Log) -> None:
+def test_a_run_joins_its_own_attempt(log: DecisionLog) -> None:
     """To begin again without a decision is the same attempt, for the same run only."""
     first = begin(log, 0).record
     assert begin(log, 0) == Begun(first, replay=False)
     assert begin(log, 0, run="run-2").record.id.attempt == 2
 
 
-def test_a_run_joins_the_same_batch_only(log: Log) -> None:
+def test_a_run_joins_the_same_batch_only(log: DecisionLog) -> None:
     """Its next batch is another transaction: what it left undecided is aborted."""
     left = begin(log, 0).record
     begun = begin(log, 1)
@@ -270,7 +258,7 @@ def test_a_run_joins_the_same_batch_only(log: Log) -> None:
     assert [r.id for r in begun.superseded] == [left.id]
 
 
-def test_begin_aborts_every_undecided_attempt(log: Log) -> None:
+def test_begin_aborts_every_undecided_attempt(log: DecisionLog) -> None:
     """Of this application, whatever their batch; other applications keep theirs."""
     commit(log, 0)
     old = begin(log, 1).record
@@ -286,7 +274,7 @@ def test_begin_aborts_every_undecided_attempt(log: Log) -> None:
     assert log.read(other.id) == other
 
 
-def test_an_attempt_is_never_numbered_twice(log: Log) -> None:
+def test_an_attempt_is_never_numbered_twice(log: DecisionLog) -> None:
     """Each try has its own id, also after aborts that are finished (rule 3)."""
     ids = []
     for run in ("a", "b", "c"):
@@ -300,7 +288,7 @@ def test_an_attempt_is_never_numbered_twice(log: Log) -> None:
 # --- decide --------------------------------------------------------------------------
 
 
-def test_a_decision_is_read_back_whole(log: Log) -> None:
+def test_a_decision_is_read_back_whole(log: DecisionLog) -> None:
     """State, time, receipts, votes and handles are what was decided."""
     wanted = [
         receipt(0, handle={"path": "a/b", "parts": [1, 2.5, None]}),
@@ -315,14 +303,14 @@ def test_a_decision_is_read_back_whole(log: Log) -> None:
     assert log.read(decided.id) == decided
 
 
-def test_a_commit_without_branches_is_a_commit(log: Log) -> None:
+def test_a_commit_without_branches_is_a_commit(log: DecisionLog) -> None:
     """An empty micro-batch has no receipts, and is decided like any other."""
     decided = log.decide(begin(log).record.id, COMMIT, [])
     assert decided is not None
     assert (decided.decision, decided.receipts) == (COMMIT, ())
 
 
-def test_a_receipt_that_says_nothing_is_left_out(log: Log) -> None:
+def test_a_receipt_that_says_nothing_is_left_out(log: DecisionLog) -> None:
     """A partition without rows and votes needs no record."""
     nothing = receipt(1, rows=0, votes={})
     decided = log.decide(begin(log).record.id, COMMIT, [receipt(0), nothing])
@@ -332,7 +320,7 @@ def test_a_receipt_that_says_nothing_is_left_out(log: Log) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(COMMIT, ABORT), (ABORT, COMMIT)])
 def test_a_decision_is_written_once(
-    log: Log, first: Decision, second: Decision
+    log: DecisionLog, first: Decision, second: Decision
 ) -> None:
     """Whoever asks later is told what stands, in whatever state, and must obey."""
     record = begin(log).record
@@ -344,7 +332,7 @@ def test_a_decision_is_written_once(
     assert done.decision is first
 
 
-def test_without_a_record_nothing_is_decided(log: Log) -> None:
+def test_without_a_record_nothing_is_decided(log: DecisionLog) -> None:
     """An attempt, batch or application that never began: None, which means abort."""
     record = begin(log).record
     for other in ("orders.0.2", "orders.1.1", "other.0.1"):
@@ -352,7 +340,7 @@ def test_without_a_record_nothing_is_decided(log: Log) -> None:
     assert states(log) == {str(record.id): "active"}
 
 
-def test_below_the_watermark_nothing_is_decided(log: Log) -> None:
+def test_below_the_watermark_nothing_is_decided(log: DecisionLog) -> None:
     """A driver that slept past its own batch is told None, which means abort."""
     record = finish(log, commit(log, 0))
     begin(log, 1)
@@ -361,7 +349,7 @@ def test_below_the_watermark_nothing_is_decided(log: Log) -> None:
     assert log.read(record.id) is None
 
 
-def test_a_superseded_driver_is_told_abort(log: Log) -> None:
+def test_a_superseded_driver_is_told_abort(log: DecisionLog) -> None:
     """It wants to commit, another began in the meantime: abort stands (rule 14)."""
     old = begin(log, 0, run="old").record
     new = begin(log, 0, run="new").record
@@ -387,7 +375,9 @@ def test_a_superseded_driver_is_told_abort(log: Log) -> None:
     ],
     ids=["abort", "stranger", "silence", "again", "twin", "large", "object", "nan"],
 )
-def test_a_commit_needs_every_vote(log: Log, receipts: list[Receipt], why: str) -> None:
+def test_a_commit_needs_every_vote(
+    log: DecisionLog, receipts: list[Receipt], why: str
+) -> None:
     """A commit that its receipts do not carry is a fault of the code (rule 1)."""
     record = begin(log).record
     with pytest.raises(ContractError, match=why) as refused:
@@ -399,7 +389,7 @@ def test_a_commit_needs_every_vote(log: Log, receipts: list[Receipt], why: str) 
     assert (aborted.decision, aborted.receipts) == (ABORT, ())
 
 
-def test_a_batch_of_too_many_branches_is_not_committed(log: Log) -> None:
+def test_a_batch_of_too_many_branches_is_not_committed(log: DecisionLog) -> None:
     """More than a participant can be told at once: nothing is decided."""
     record = begin(log).record
     many = [receipt(n) for n in range(MAX_BRANCHES + 1)]
@@ -409,7 +399,7 @@ def test_a_batch_of_too_many_branches_is_not_committed(log: Log) -> None:
     assert log.read(record.id) == record
 
 
-def test_a_handle_of_64_kib_is_kept(log: Log) -> None:
+def test_a_handle_of_64_kib_is_kept(log: DecisionLog) -> None:
     """The limit itself is allowed, and comes back as JSON would have it."""
     large = receipt(0, handle="x" * 65_534)
     odd = receipt(1, handle={1: (2, 3)})
@@ -427,7 +417,7 @@ def test_a_handle_of_64_kib_is_kept(log: Log) -> None:
     [(COMMIT, TransactionState.COMMITTED), (ABORT, TransactionState.ABORTED)],
 )
 def test_finished_only_after_every_acknowledgement(
-    log: Log, decision: Decision, last: TransactionState
+    log: DecisionLog, decision: Decision, last: TransactionState
 ) -> None:
     """One missing participant keeps it open (rule 11), of an abort as of a commit."""
     record = begin(log).record
@@ -440,7 +430,7 @@ def test_finished_only_after_every_acknowledgement(
     assert (finish(log, record).state, log.unfinished()) == (last, [])
 
 
-def test_acknowledge_and_finish_may_be_repeated(log: Log) -> None:
+def test_acknowledge_and_finish_may_be_repeated(log: DecisionLog) -> None:
     """A repeat changes nothing, not even the times; so does one for the forgotten."""
     done = finish(log, commit(log, 0))
     assert finish(log, done) == done
@@ -451,7 +441,7 @@ def test_acknowledge_and_finish_may_be_repeated(log: Log) -> None:
     assert log.read(done.id) is None
 
 
-def test_only_decisions_are_acknowledged(log: Log) -> None:
+def test_only_decisions_are_acknowledged(log: DecisionLog) -> None:
     """What nobody was told, or somebody not on record, is a fault of the code."""
     record = begin(log).record
     with pytest.raises(ContractError, match="no decision"):
@@ -463,7 +453,7 @@ def test_only_decisions_are_acknowledged(log: Log) -> None:
     assert log.read(record.id) == log.unfinished()[0]
 
 
-def test_only_decisions_are_finished(log: Log) -> None:
+def test_only_decisions_are_finished(log: DecisionLog) -> None:
     """An active transaction cannot finish, a quarantined one neither."""
     with pytest.raises(IllegalTransitionError, match="is active: it cannot finish"):
         log.finish(begin(log).record.id)
@@ -472,7 +462,7 @@ def test_only_decisions_are_finished(log: Log) -> None:
         log.finish(record.id)
 
 
-def test_a_postponed_delivery_is_still_pending(log: Log) -> None:
+def test_a_postponed_delivery_is_still_pending(log: DecisionLog) -> None:
     """A failed try changes nothing of the decision; neither does one for nobody."""
     record = commit(log)
     log.postpone(record.id, "ledger", "timeout", NOW + 5)
@@ -480,7 +470,7 @@ def test_a_postponed_delivery_is_still_pending(log: Log) -> None:
     assert log.unfinished() == [record]
 
 
-def test_unfinished_is_oldest_first(log: Log) -> None:
+def test_unfinished_is_oldest_first(log: DecisionLog) -> None:
     """By application, batch, attempt: commits reach a participant in batch order."""
     for application in ("b", "a"):
         for run in ("1", "2"):
@@ -495,7 +485,7 @@ def test_unfinished_is_oldest_first(log: Log) -> None:
     assert log.unfinished("c") == []
 
 
-def test_unfinished_lists_what_is_open(log: Log) -> None:
+def test_unfinished_lists_what_is_open(log: DecisionLog) -> None:
     """Active, committing, aborting, quarantined; nothing that is closed."""
     finish(log, commit(log, 0))
     commit(log, 1)
@@ -513,7 +503,7 @@ def test_unfinished_lists_what_is_open(log: Log) -> None:
 # --- a person ------------------------------------------------------------------------
 
 
-def test_quarantine_may_be_repeated(log: Log) -> None:
+def test_quarantine_may_be_repeated(log: DecisionLog) -> None:
     """The first reason stays."""
     record = quarantined(log)
     log.quarantine(record.id, "another reason")
@@ -521,7 +511,7 @@ def test_quarantine_may_be_repeated(log: Log) -> None:
         begin(log, 1)
 
 
-def test_only_what_is_under_way_is_quarantined(log: Log) -> None:
+def test_only_what_is_under_way_is_quarantined(log: DecisionLog) -> None:
     """Not the active, not the finished, not the unknown."""
     record = begin(log).record
     with pytest.raises(IllegalTransitionError):
@@ -534,8 +524,31 @@ def test_only_what_is_under_way_is_quarantined(log: Log) -> None:
         log.quarantine(TransactionId("orders", 9, 1), "why")
 
 
+def test_a_person_aborts_what_is_undecided(log: DecisionLog) -> None:
+    """As any other abort: its driver, which may only be slow, is told so."""
+    record = begin(log).record
+    log.abort(record.id, who="ada", why="its driver is gone")
+    assert states(log) == {str(record.id): "aborting"}
+    told = log.decide(record.id, COMMIT, [receipt()])
+    assert told is not None
+    assert told.decision is ABORT
+
+
+def test_a_person_aborts_nothing_that_is_decided(log: DecisionLog) -> None:
+    """Not what is committing, not what is quarantined, not what never was."""
+    record = commit(log)
+    with pytest.raises(IllegalTransitionError, match="committing"):
+        log.abort(record.id, who="ada", why="looked")
+    log.quarantine(record.id, "why")
+    with pytest.raises(IllegalTransitionError, match="quarantined"):
+        log.abort(record.id, who="ada", why="looked")
+    assert states(log) == {str(record.id): "quarantined"}
+    with pytest.raises(ContractError, match="no record"):
+        log.abort(TransactionId("orders", 9, 1), who="ada", why="looked")
+
+
 @pytest.mark.parametrize("decision", list(Decision))
-def test_resume_repeats_the_decision(log: Log, decision: Decision) -> None:
+def test_resume_repeats_the_decision(log: DecisionLog, decision: Decision) -> None:
     """A person may only deliver again what stands; then everything goes on."""
     record = begin(log).record
     decided = log.decide(record.id, decision, [receipt()])
@@ -549,7 +562,7 @@ def test_resume_repeats_the_decision(log: Log, decision: Decision) -> None:
     begin(log, 1)
 
 
-def test_resume_is_for_the_quarantined(log: Log) -> None:
+def test_resume_is_for_the_quarantined(log: DecisionLog) -> None:
     """Nothing else is resumed or concluded."""
     record = commit(log)
     with pytest.raises(IllegalTransitionError):
@@ -559,7 +572,9 @@ def test_resume_is_for_the_quarantined(log: Log) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["mixed", "hazard"])
-def test_conclude_lets_the_application_begin_again(log: Log, outcome: str) -> None:
+def test_conclude_lets_the_application_begin_again(
+    log: DecisionLog, outcome: str
+) -> None:
     """What cannot be made whole is closed by a person; nobody acknowledges it."""
     record = quarantined(log)
     log.conclude(record.id, outcome, who="ada", why="notifier never had it")
@@ -569,7 +584,7 @@ def test_conclude_lets_the_application_begin_again(log: Log, outcome: str) -> No
     assert begin(log, 1).record.id.batch == 1
 
 
-def test_conclude_knows_two_outcomes(log: Log) -> None:
+def test_conclude_knows_two_outcomes(log: DecisionLog) -> None:
     """Committed and aborted are not conclusions: they are delivered."""
     record = quarantined(log)
     with pytest.raises(ContractError, match="expected mixed or hazard"):
@@ -583,7 +598,7 @@ def run_batches(log: DecisionLog, count: int) -> list[TransactionRecord]:
     return [finish(log, commit(log, batch)) for batch in range(count)]
 
 
-def test_the_newest_batch_is_never_forgotten(log: Log) -> None:
+def test_the_newest_batch_is_never_forgotten(log: DecisionLog) -> None:
     """Spark may still replay it, until it has begun the next one (rule 17)."""
     first, second = run_batches(log, 2)
     assert forget(log) == 1
@@ -594,7 +609,7 @@ def test_the_newest_batch_is_never_forgotten(log: Log) -> None:
     assert log.read(second.id) is None
 
 
-def test_all_attempts_of_a_batch_go_together(log: Log) -> None:
+def test_all_attempts_of_a_batch_go_together(log: DecisionLog) -> None:
     """One unfinished attempt, an aborted one too, keeps the whole batch."""
     old = begin(log, 0, run="old").record
     new = finish(log, commit(log, 0, run="new"))
@@ -605,7 +620,7 @@ def test_all_attempts_of_a_batch_go_together(log: Log) -> None:
     assert (log.read(old.id), log.read(new.id)) == (None, None)
 
 
-def test_a_finished_attempt_waits_for_the_later_one(log: Log) -> None:
+def test_a_finished_attempt_waits_for_the_later_one(log: DecisionLog) -> None:
     """An abort that is closed is not forgotten before the commit that followed it."""
     old = begin(log, 0, run="old").record
     log.decide(old.id, ABORT)
@@ -617,7 +632,9 @@ def test_a_finished_attempt_waits_for_the_later_one(log: Log) -> None:
 
 
 @pytest.mark.parametrize("stuck", ["committing", "quarantined"])
-def test_what_is_unfinished_blocks_what_comes_after(log: Log, stuck: str) -> None:
+def test_what_is_unfinished_blocks_what_comes_after(
+    log: DecisionLog, stuck: str
+) -> None:
     """The watermark passes nothing that is open; below it, it may rise."""
     run_batches(log, 1)
     record = commit(log, 1)
@@ -631,14 +648,14 @@ def test_what_is_unfinished_blocks_what_comes_after(log: Log, stuck: str) -> Non
     assert found.watermark == 0
 
 
-def test_young_records_stay(log: Log) -> None:
+def test_young_records_stay(log: DecisionLog) -> None:
     """Finished before the given time, not at it."""
     run_batches(log, 2)
     assert forget(log, finished_before=NOW) == 0
     assert forget(log, finished_before=LATER) == 1
 
 
-def test_forget_works_in_slices(log: Log) -> None:
+def test_forget_works_in_slices(log: DecisionLog) -> None:
     """At most so many batches at once, oldest first; other applications stay."""
     run_batches(log, 5)
     other = finish(log, commit(log, 0, application="other"))
@@ -648,7 +665,7 @@ def test_forget_works_in_slices(log: Log) -> None:
     assert log.read(other.id) == other
 
 
-def test_a_concluded_transaction_can_be_forgotten(log: Log) -> None:
+def test_a_concluded_transaction_can_be_forgotten(log: DecisionLog) -> None:
     """It is closed like any other."""
     record = quarantined(log)
     log.conclude(record.id, "hazard", who="ada", why="looked")
@@ -656,7 +673,7 @@ def test_a_concluded_transaction_can_be_forgotten(log: Log) -> None:
     assert forget(log) == 1
 
 
-def test_an_unknown_application_has_nothing_to_forget(log: Log) -> None:
+def test_an_unknown_application_has_nothing_to_forget(log: DecisionLog) -> None:
     """Zero, and no error."""
     assert forget(log) == 0
 
@@ -679,7 +696,7 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
         return [f.result() for f in [pool.submit(run, call) for call in calls]]
 
 
-def test_racing_decisions_leave_one(log: Log) -> None:
+def test_racing_decisions_leave_one(log: DecisionLog) -> None:
     """Commit and abort at once, from many threads: all are told the same."""
     for batch in range(5):
         record = begin(log, batch).record
@@ -691,7 +708,7 @@ def test_racing_decisions_leave_one(log: Log) -> None:
         assert log.read(record.id) == told[0]
 
 
-def test_racing_begins_leave_one_live_attempt(log: Log) -> None:
+def test_racing_begins_leave_one_live_attempt(log: DecisionLog) -> None:
     """Many first drivers at once: each attempt its own id, all but one aborted."""
     begins = (partial(begin, log, 0, run=f"run-{n}", query=None) for n in range(8))
     told = together(*begins)
@@ -700,7 +717,7 @@ def test_racing_begins_leave_one_live_attempt(log: Log) -> None:
     assert sorted(states(log).values()) == ["aborting"] * 7 + ["active"]
 
 
-def test_a_batch_commits_at_most_once(log: Log) -> None:
+def test_a_batch_commits_at_most_once(log: DecisionLog) -> None:
     """Drivers that supersede each other while they decide: one commit (rule 18)."""
     numbers = itertools.count()
 
@@ -716,7 +733,7 @@ def test_a_batch_commits_at_most_once(log: Log) -> None:
     assert sum(r.decision is COMMIT for r in log.unfinished()) == 1
 
 
-def test_racing_inits_leave_one(log: Log) -> None:
+def test_racing_inits_leave_one(log: DecisionLog) -> None:
     """Two persons say where an application starts: the second is refused."""
     told = together(*(partial(log.initialise, "orders", n) for n in range(1, 5)))
     assert sum(t is None for t in told) == 1

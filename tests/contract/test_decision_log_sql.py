@@ -158,13 +158,15 @@ def test_forget_waits_for_the_disk(log: SqlDecisionLog, flushed: Any) -> None:
 def test_what_a_person_does_waits_for_the_disk(
     log: SqlDecisionLog, flushed: Any
 ) -> None:
-    """Quarantine, resume, conclude and init are kept for ever."""
+    """Quarantine, resume, conclude, abort and init are kept for ever."""
     record = commit(log).id
     who = {"who": "ada", "why": "looked"}
     assert flushed(lambda: log.quarantine(record, "why")) == [True]
     assert flushed(lambda: log.resume(record, COMMIT, **who)) == [True]
     log.quarantine(record, "why")
     assert flushed(lambda: log.conclude(record, "mixed", **who)) == [True]
+    other = begin(log, 1).id
+    assert flushed(lambda: log.abort(other, **who)) == [True]
     assert flushed(lambda: log.initialise("other", 3)) == [True]
 
 
@@ -500,6 +502,7 @@ def test_every_change_locks_its_application_first(postgres_database: str) -> Non
         lambda: finish(log, record),
         lambda: begin(log, 1),
         lambda: log.decide(TransactionId("orders", 1, 1), ABORT),
+        lambda: log.abort(begin(log, 2).id, who="ada", why="looked"),
         lambda: log.forget("orders", finished_before=NOW + 1, limit=9),
     ):
         seen.clear()
@@ -573,11 +576,13 @@ def test_what_a_person_did_is_audited(log: SqlDecisionLog, base: Database) -> No
     log.quarantine(record.id, "again")
     log.conclude(record.id, "hazard", who="bob", why="gone")
     log.initialise("other", 3, who="eve")
+    log.abort(begin(log, 1).id, who="dan", why="no driver")
     show = 'SELECT at, who, what, why, before, "after" FROM tpc_audit ORDER BY who'
     init = "it ran before without this log"
     assert ask(base, show) == [
         (NOW, "ada", "resume orders.0.1", "restored", "quarantined", "committing"),
         (NOW, "bob", "conclude orders.0.1", "gone", "quarantined", "concluded hazard"),
+        (NOW, "dan", "abort orders.1.1", "no driver", "active", "aborting"),
         (NOW, "eve", "init other", init, None, "from batch 3"),
     ]
 

@@ -11,11 +11,14 @@ import pytest
 from spark_support import serving
 
 from tracing_2pc.cli import main
+from tracing_2pc.interfaces import DecisionLog
 from tracing_2pc.model import BranchId, Receipt, TransactionId
+from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.participant.auth import Role, TokenGate
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing import InMemoryDecisionLog
 
 ID = TransactionId("orders", 0, 1)
 
@@ -32,7 +35,7 @@ def log_of(folder: Path) -> contextlib.AbstractContextManager[SqlDecisionLog]:  
         yield log
 
 
-def begin(log: SqlDecisionLog, participants: list[str], *, decided: bool) -> None:
+def begin(log: DecisionLog, participants: list[str], *, decided: bool) -> None:
     log.begin("orders", 0, run="r", query="q", participants=participants, carrier={})
     if decided:
         votes = dict.fromkeys(participants, Vote.READ_ONLY)
@@ -175,6 +178,41 @@ def test_resolve_aborts_what_is_undecided_and_never_commits_it(folder: Path) -> 
         record = log.read(ID)
     assert record is not None
     assert record.state is TransactionState.ABORTING
+
+
+def test_resolve_keeps_the_reason_whatever_it_does() -> None:
+    """Who, what, why, before and after: in the audit, in any decision log."""
+    log = InMemoryDecisionLog()
+    begin(log, ["ledger"], decided=False)
+    assert resolve(log, ID, wanted=Decision.ABORT, reason="no driver").pending
+    log.quarantine(ID, "for a test")
+    resolve(log, ID, wanted=Decision.ABORT, reason="it is there again")
+    log.quarantine(ID, "for a test")
+    resolve(log, ID, wanted="hazard", reason="it is gone")
+    assert [row[1:] for row in log.audit] == [
+        ("abort orders.0.1", "no driver", "active", "aborting"),
+        ("resume orders.0.1", "it is there again", "quarantined", "aborting"),
+        ("conclude orders.0.1", "it is gone", "quarantined", "concluded hazard"),
+    ]
+    assert all("@" in who for who, *_ in log.audit)
+
+
+def test_conclude_names_who_may_still_hold_something(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who has not acknowledged: nobody will ever tell it again."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger", "notifier", "archive"], decided=True)
+        log.acknowledge(ID, "notifier")
+        log.quarantine(ID, "for a test")
+    capsys.readouterr()
+    arguments = ["resolve", str(ID), "--conclude", "mixed", "--reason", "lost"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == (
+        "orders.0.1 is concluded; not acknowledged by ledger, archive: what they "
+        "prepared for it may still be there\n"
+    )
 
 
 def test_a_password_in_tpc_log_is_used_and_never_shown(

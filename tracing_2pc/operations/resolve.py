@@ -7,15 +7,15 @@ import os
 from typing import Literal
 
 from tracing_2pc.errors import ConfigurationError, ContractError
+from tracing_2pc.interfaces import DecisionLog
 from tracing_2pc.model import TransactionId, TransactionRecord
 from tracing_2pc.states import Decision, TransactionState
-from tracing_2pc.store import SqlDecisionLog
 
 Outcome = Literal["mixed", "hazard"]
 
 
 def resolve(
-    log: SqlDecisionLog,
+    log: DecisionLog,
     transaction: TransactionId,
     *,
     wanted: Decision | Outcome,
@@ -35,30 +35,21 @@ def resolve(
         raise ConfigurationError("--reason: say why; it is kept in the audit")
     if (record := log.read(transaction)) is None:
         raise ConfigurationError(f"{transaction}: the log holds no such transaction")
+    who = f"{getpass.getuser()}@{os.uname().nodename}"
     if record.state is TransactionState.ACTIVE:
-        return _abort_active(log, record, wanted)
-    if record.state is not TransactionState.QUARANTINED:
+        if wanted is not Decision.ABORT:
+            raise ContractError(
+                f"{transaction} is undecided: only --abort is possible, because nobody "
+                "knows every vote"
+            )
+        log.abort(transaction, who=who, why=reason)
+    elif record.state is not TransactionState.QUARANTINED:
         raise ContractError(
             f"{transaction} is {record.state}: nothing for a person to do here; "
             "`tracing-2pc recover` delivers what is decided"
         )
-    who = f"{getpass.getuser()}@{os.uname().nodename}"
-    if isinstance(wanted, Decision):
+    elif isinstance(wanted, Decision):
         log.resume(transaction, wanted, who=who, why=reason)
     else:
         log.conclude(transaction, wanted, who=who, why=reason)
     return log.read(transaction) or record
-
-
-def _abort_active(
-    log: SqlDecisionLog, record: TransactionRecord, wanted: Decision | Outcome
-) -> TransactionRecord:
-    if wanted is not Decision.ABORT:
-        raise ContractError(
-            f"{record.id} is undecided: only --abort is possible, because nobody knows "
-            "every vote"
-        )
-    decided = log.decide(record.id, Decision.ABORT)
-    if decided is None or decided.decision is not Decision.ABORT:
-        raise ContractError(f"{record.id} was decided meanwhile; look again")
-    return decided

@@ -46,9 +46,8 @@ def open_log(reference: str, *, now: Callable[[], float] = time.time) -> SqlDeci
 class SqlDecisionLog:
     """`DecisionLog` on SQLite or PostgreSQL. Safe to use from several threads.
 
-    `begin`, `decide`, `quarantine`, `forget`, `resume` and `conclude` are flushed to
-    disk when they return. Whatever changes more than a delivery locks the
-    application first, so that for one application they happen one after another.
+    Whatever changes more than a delivery locks the application first, so that for one
+    application they happen one after another.
     """
 
     def __init__(
@@ -228,40 +227,34 @@ class SqlDecisionLog:
                 after = rules.moved(record, TransactionEvent.QUARANTINE)
                 records.change(connection, after, reason=reason)
 
+    def abort(self, transaction: TransactionId, *, who: str, why: str) -> None:
+        """Decide abort, because a person says so. See `DecisionLog.abort`."""
+        with self._database.deciding(transaction) as connection:
+            before = records.locked_known(connection, transaction)
+            after = self._write_decision(connection, before, Decision.ABORT, ())
+            what = f"abort {transaction}"
+            self._audit(connection, what, who, why, before.state, after.state)
+
     def resume(
         self, transaction: TransactionId, decision: Decision, *, who: str, why: str
     ) -> None:
-        """Let a quarantined transaction go on, as it was decided. Durable, audited.
-
-        Raises:
-            ContractError: it was decided otherwise, or is not quarantined.
-        """
+        """Let a quarantined transaction go on. See `DecisionLog.resume`."""
         with self._database.durable() as connection:
-            record = records.locked_known(connection, transaction)
-            after = rules.resumed(record, decision)
+            before = records.locked_known(connection, transaction)
+            after = rules.resumed(before, decision)
             records.change(connection, after)
             what = f"resume {transaction}"
-            self._audit(connection, what, who, why, record.state, after.state)
+            self._audit(connection, what, who, why, before.state, after.state)
 
     def conclude(
         self, transaction: TransactionId, outcome: str, *, who: str, why: str
     ) -> None:
-        """Close a quarantined transaction that cannot be made whole. Durable, audited.
-
-        Args:
-            transaction: which.
-            outcome: `mixed` or `hazard`.
-            who: the person who says so.
-            why: the reason, and what each side holds.
-
-        Raises:
-            ContractError: another outcome, or it is not quarantined.
-        """
+        """Close what cannot be made whole. See `DecisionLog.conclude`."""
         with self._database.durable() as connection:
-            record = records.locked_known(connection, transaction)
-            records.change(connection, rules.concluded(record, outcome, self._now()))
+            before = records.locked_known(connection, transaction)
+            records.change(connection, rules.concluded(before, outcome, self._now()))
             what, after = f"conclude {transaction}", f"concluded {outcome}"
-            self._audit(connection, what, who, why, record.state, after)
+            self._audit(connection, what, who, why, before.state, after)
 
     def _audit(
         self,
