@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import sqlalchemy as sa
 from flask import Blueprint, Response, g, jsonify, request
@@ -29,6 +29,11 @@ from tracing_2pc.transports import wire
 
 _UNREAD: Final = 1 << 16
 """Bytes that are read and dropped for somebody who was not admitted."""
+
+_LINGER: Final = 64 << 20
+"""Bytes of a body that was too large, read after the answer and dropped."""
+
+_NOT_NOW: Final = (sa.exc.TimeoutError, sa.exc.OperationalError, OSError)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -291,7 +296,7 @@ def _problem(error: Exception) -> Problem:
         return error
     if isinstance(error, HTTPException):
         return Problem(error.code or 500, error.name)
-    if isinstance(error, sa.exc.TimeoutError | sa.exc.OperationalError | OSError):
+    if isinstance(error, _NOT_NOW) or getattr(error, "connection_invalidated", False):
         _log.warning("not available", extra={"error": type(error).__name__})
         return unavailable()
     _log.exception("a request was not answered")
@@ -299,11 +304,22 @@ def _problem(error: Exception) -> Problem:
 
 
 def _drain(response: Response) -> Response:
-    """Read what is left of a body, so that the client gets to reading the answer."""
-    if request.method == "POST" and response.status_code not in {411, 413}:
-        left = request.content_length or 0
-        left = left if g.get("tpc_admitted") else min(left, _UNREAD)
-        with contextlib.suppress(HTTPException, OSError):
-            while left and (piece := request.stream.read(min(left, CHUNK))):
-                left -= len(piece)
+    """Read what is left of a body, so that the client gets to reading the answer.
+
+    A connection that is closed over unread bytes is reset, and the answer with it. A
+    body that is too large is read after the answer, for clients that send first.
+    """
+    if request.method != "POST" or response.status_code == 411:
+        return response
+    left, stream = request.content_length or 0, request.stream
+    if response.status_code == 413:
+        response.call_on_close(lambda: _drop(stream, min(left, _LINGER)))
+        return response
+    _drop(stream, left if g.get("tpc_admitted") else min(left, _UNREAD))
     return response
+
+
+def _drop(stream: IO[bytes], left: int) -> None:
+    with contextlib.suppress(HTTPException, OSError):
+        while left and (piece := stream.read(min(left, CHUNK))):
+            left -= len(piece)

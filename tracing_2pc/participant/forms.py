@@ -24,6 +24,11 @@ MAX_BRANCHES: Final = 50_000
 MAX_REASON: Final = 1_000
 MAX_PAGE: Final = 1_000
 _PAGE: Final = 100
+_LONGEST_LENGTH: Final = 18
+
+_SMALLER_BATCH: Final = "write with more partitions, or raise max_prepare_bytes here"
+_FEWER_BRANCHES: Final = "a commit names one branch per partition: write with fewer"
+_NOTHING_MORE: Final = "send only the fields that the contract names"
 
 T = TypeVar("T")
 
@@ -62,22 +67,31 @@ def check_version(request: Request) -> None:
         raise Problem(400, f"{wire.VERSION_HEADER}: this participant speaks version 1")
 
 
-def check_body(request: Request, types: Iterable[str], limit: int) -> int:
-    """Return the length of a body of an expected type; none of it is read yet."""
+def check_body(request: Request, types: Iterable[str], limit: int, hint: str) -> int:
+    """Return the length of a body of an expected type; none of it is read yet.
+
+    Args:
+        request: whose headers are read.
+        types: that are expected.
+        limit: bytes; more is refused.
+        hint: what makes a body smaller.
+    """
     if request.mimetype not in types:
         raise Problem(415, f"Content-Type: send {' or '.join(types)}")
     chunked = "chunked" in request.headers.get("Transfer-Encoding", "").lower()
     if chunked or not (text := request.headers.get("Content-Length", "")):
         raise Problem(411, "Content-Length is missing: chunked bodies are not read")
-    if (length := _field("Content-Length", text, _count)) > limit:
-        close = {"Connection": "close"}
-        raise Problem(413, f"the body is larger than {limit} bytes", headers=close)
-    return length
+    if not (text.isascii() and text.isdecimal()):
+        raise Problem(400, "Content-Length: expected a whole number")
+    if len(text) > _LONGEST_LENGTH or int(text) > limit:
+        detail = f"the body is larger than {limit} bytes: {hint}"
+        raise Problem(413, detail, headers={"Connection": "close"})
+    return int(text)
 
 
 def read_prepare(request: Request, limit: int) -> tuple[TransactionId, Named, Body]:
     """Read the headers of a prepare."""
-    length = check_body(request, (wire.ARROW, wire.NDJSON), limit)
+    length = check_body(request, (wire.ARROW, wire.NDJSON), limit, _SMALLER_BATCH)
     transaction = _header(request, wire.TRANSACTION_HEADER, TransactionId.parse)
     with about(transaction):
         named = Named(
@@ -94,8 +108,10 @@ def read_commit(request: Request) -> Order:
     item, transaction = _control(request, {"branches", "watermark"})
     with about(transaction):
         branches = item.get("branches")
-        if not isinstance(branches, list) or len(branches) > MAX_BRANCHES:
-            raise Problem(400, f"branches: expected a list of up to {MAX_BRANCHES}")
+        if not isinstance(branches, list):
+            raise Problem(400, "branches: expected a list")
+        if len(branches) > MAX_BRANCHES:
+            raise Problem(400, f"branches: more than {MAX_BRANCHES}; {_FEWER_BRANCHES}")
         named = tuple(_named(branch) for branch in branches)
         if len({n.branch for n in named}) != len(named):
             raise Problem(400, "branches: a branch is named twice")
@@ -116,8 +132,12 @@ def read_resolve(request: Request) -> Order:
     item, transaction = _control(request, {"outcome", "reason"})
     with about(transaction):
         reason = item.get("reason")
-        if not isinstance(reason, str) or not 0 < len(reason.strip()) <= MAX_REASON:
-            detail = f"reason: say why, in up to {MAX_REASON} characters"
+        if (
+            not isinstance(reason, str)
+            or not 0 < len(reason.strip()) <= MAX_REASON
+            or not reason.strip().isprintable()
+        ):
+            detail = f"reason: say why, in one line of up to {MAX_REASON} characters"
             raise Problem(400, detail)
         outcome = _field("outcome", item.get("outcome"), Decision)
         return Order(transaction, outcome=outcome, reason=reason.strip())
@@ -183,7 +203,8 @@ def _read_cursor(text: str) -> int:
 
 
 def _control(request: Request, names: set[str]) -> tuple[dict[str, Any], TransactionId]:
-    length = check_body(request, (wire.JSON,), wire.MAX_CONTROL_BYTES)
+    hint = _FEWER_BRANCHES if "branches" in names else _NOTHING_MORE
+    length = check_body(request, (wire.JSON,), wire.MAX_CONTROL_BYTES, hint)
     body = Body(request.stream, length, request.mimetype, "").readall()
     try:
         item = strict_json(body or b"")

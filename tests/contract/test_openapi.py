@@ -1,0 +1,239 @@
+"""`openapi.yaml` says what the blueprint does, neither more nor less."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from flask import Response, request
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import validate
+from participant_support import ONE, OTHER, Branch, World, orders, tagged_rows
+
+from tracing_2pc.participant import TaggedRows, auth, forms
+from tracing_2pc.transports import wire
+
+T = "orders.7.1"
+WRONG_VERSION = {"headers": {"Tpc-Version": "2"}}
+FAR = {"environ_overrides": {"REMOTE_ADDR": "192.0.2.1"}}
+STATELESS = {"/health/live", "/health/ready"}
+
+SPEC: dict[str, Any] = yaml.safe_load(
+    (importlib.resources.files("tracing_2pc.participant") / "openapi.yaml").read_text()
+)
+
+Seen = set[tuple[str, str, int]]
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in SPEC["paths"].items():
+        for method, operation in item.items():
+            yield method.upper(), path, operation
+
+
+DOCUMENTED: Seen = {
+    (method, path, int(status))
+    for method, path, operation in operations()
+    for status in operation["responses"]
+}
+
+
+def test_it_is_valid() -> None:
+    """The document is OpenAPI 3.1, so that other people's tools can read it."""
+    assert SPEC["openapi"].startswith("3.1.")
+    validate(SPEC)
+
+
+def test_routes_and_methods(tmp_path: Path) -> None:
+    """Every route of the blueprint is documented, and no other."""
+    world = tagged_rows(f"sqlite:///{tmp_path}/p.db")
+    served = {
+        (method, _path(rule.rule))
+        for rule in world.app.url_map.iter_rules()
+        if rule.endpoint != "static"
+        for method in rule.methods or ()
+        if method != "HEAD"
+    }
+    assert served == {(method, path) for method, path, _ in operations()}
+
+
+def test_roles() -> None:
+    """The roles that a description names are those that are let in."""
+    for _, path, operation in operations():
+        if path in STATELESS:
+            assert operation["security"] == []
+            continue
+        text = re.split(r"[.;]", operation["description"], maxsplit=1)[0]
+        may = {word.strip() for word in text.partition(":")[2].split(",")}
+        assert may == set(map(str, auth.MAY[operation["operationId"]])), path
+
+
+def test_limits() -> None:
+    """Documented limits are those in force."""
+    commit = _request("/commit")["properties"]["branches"]
+    assert commit["maxItems"] == forms.MAX_BRANCHES
+    assert _request("/resolve")["properties"]["reason"]["maxLength"] == forms.MAX_REASON
+    (limit,) = (
+        p["schema"]
+        for p in SPEC["paths"]["/transactions"]["get"]["parameters"]
+        if p.get("name") == "limit"
+    )
+    assert limit["maximum"] == forms.MAX_PAGE
+    assert "4 MiB" in SPEC["info"]["description"]
+    assert wire.MAX_CONTROL_BYTES == 4 << 20
+
+
+def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer has a documented status, type and body, and each status is given."""
+    world = tagged_rows(f"sqlite:///{tmp_path}/p.db")
+    seen = watch(world)
+    answered(world)
+    malformed(world)
+    closed = World(
+        world.resource, world.visible, tokens=_tokens(tmp_path, "job"), name="closed"
+    )
+    down = tagged_rows(f"sqlite:///{tmp_path}/missing/p.db")
+    for other, options in ((closed, {}), (world, FAR), (down, {})):
+        other_seen = seen if other is world else watch(other)
+        each_route(other, **options)
+        seen |= other_seen
+    for method in ("prepare", "commit", "abort", "resolve", "show", "in_doubt"):
+        monkeypatch.setattr(TaggedRows, method, fault)
+    monkeypatch.setattr(TaggedRows, "gauges", fault)
+    each_route(world)
+    assert seen - DOCUMENTED == set(), "given and not documented"
+    assert DOCUMENTED - seen == set(), "documented and never given"
+    world.resource.close()
+
+
+def answered(world: World) -> None:
+    """Ask whatever the answer table knows."""
+    with world.writing(T) as upload:
+        for ask in (world.prepare, world.show):
+            ask(T)
+        world.commit(T, ONE)
+        world.resolve(T, "commit")
+        upload.finish()
+    world.client.get("/transactions?limit=1")
+    for _ in range(2):
+        world.prepare(T)
+    world.prepare(T, OTHER)
+    world.commit(T, ONE, Branch(ONE.body, 3, "8.8"))
+    world.commit(T, OTHER)
+    world.commit(T, ONE)
+    world.show(T)
+    world.prepare("orders.7.2")
+    world.prepare("orders.8.1", Branch(orders(), 0))
+    world.abort(T)
+    world.abort(T, branch="0.1")
+    world.abort("orders.8.1", branch="0.1")
+    world.abort("orders.8.1")
+    world.show("orders.8.1")
+    world.resolve(T, "abort")
+    world.resolve("orders.9.1", "abort")
+    world.show("orders.9.1")
+    world.prepare("orders.9.1")
+    world.resolve("orders.9.1", "commit")
+    world.show("orders.9.1")
+    world.commit("orders.20.1", watermark=9)
+    for ask in (world.prepare, world.commit, world.abort, world.show):
+        ask(T)
+    world.resolve(T, "abort")
+    each_route(world)
+
+
+def malformed(world: World) -> None:
+    """Send what is not in its form."""
+    control = {"content_type": wire.JSON, "headers": {"Tpc-Version": "1"}}
+    world.prepare(T, headers={"Content-Type": "text/csv"})
+    world.prepare(T, data=None, environ_overrides={"CONTENT_LENGTH": ""})
+    world.prepare(T, data=None, environ_overrides={"CONTENT_LENGTH": str(1 << 31)})
+    for route in ("/commit", "/abort", "/resolve"):
+        world.client.post(route, data=b"{", headers={"Tpc-Version": "1"})
+        for length in ("", str(5 << 20)):
+            about = {"environ_overrides": {"CONTENT_LENGTH": length}, **control}
+            world.client.post(route, **about)
+    each_route(world, **WRONG_VERSION)
+
+
+def each_route(world: World, **options: Any) -> None:
+    """Ask each route once."""
+    options = {"headers": {"Tpc-Version": "1"}, **options}
+    if options["headers"]["Tpc-Version"] == "1":
+        environ = options.get("environ_overrides", {})
+        world.prepare("orders.30.1", environ_overrides=environ)
+    else:
+        world.prepare("orders.30.1", headers=options["headers"])
+    about = {"transaction_id": "orders.30.1"}
+    world.client.post("/commit", json={**about, "branches": []}, **options)
+    world.client.post("/abort", json=about, **options)
+    why = {"outcome": "abort", "reason": "no log knows it"}
+    world.client.post("/resolve", json={**about, **why}, **options)
+    for route in ("/transactions", "/transactions/orders.30.1", "/metrics", *STATELESS):
+        world.client.get(route, **options)
+
+
+def watch(world: World) -> Seen:
+    """Put each answer of a participant on record, and hold it against its schema."""
+    seen: Seen = set()
+
+    def check(response: Response) -> Response:
+        assert request.url_rule is not None
+        path = _path(request.url_rule.rule)
+        seen.add((request.method, path, response.status_code))
+        operation = SPEC["paths"][path][request.method.lower()]
+        documented = operation["responses"].get(str(response.status_code))
+        if documented is not None:
+            _conforms(response, _follow(documented))
+        return response
+
+    world.app.after_request(check)
+    return seen
+
+
+def _conforms(response: Response, documented: dict[str, Any]) -> None:
+    assert [response.mimetype] == list(documented["content"])
+    for name in documented.get("headers", {}):
+        assert name in response.headers
+    if response.mimetype == "text/plain":
+        return
+    schema = documented["content"][response.mimetype]["schema"]
+    whole = {**schema, "components": SPEC["components"]}
+    errors = [
+        error.message for error in OAS31Validator(whole).iter_errors(response.json)
+    ]
+    assert errors == [], (request.path, response.status_code, response.json)
+
+
+def fault(*_: Any, **__: Any) -> None:
+    raise RuntimeError("a bug")
+
+
+def _tokens(folder: Path, role: str) -> Path:
+    path = folder / "tokens"
+    path.write_text(f"{role} 0123456789abcdef\n")
+    return path
+
+
+def _request(path: str) -> dict[str, Any]:
+    body = SPEC["paths"][path]["post"]["requestBody"]["content"]
+    found: dict[str, Any] = body[wire.JSON]["schema"]
+    return found
+
+
+def _path(rule: str) -> str:
+    return re.sub(r"<(\w+)>", r"{\1}", rule)
+
+
+def _follow(item: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in item:
+        return item
+    found: Any = SPEC
+    for step in item["$ref"].removeprefix("#/").split("/"):
+        found = found[step]
+    return dict(found)
