@@ -35,7 +35,10 @@ def arrow(table: pa.Table) -> bytes:
 def orders(*ids: int) -> bytes:
     """Encode records that every resource takes."""
     amounts = [1.5 * id_ for id_ in ids]
-    columns = {"id": pa.array(ids, pa.int64()), "amount": pa.array(amounts)}
+    columns = {
+        "id": pa.array(ids, pa.int64()),
+        "amount": pa.array(amounts, pa.float64()),
+    }
     return arrow(pa.table(columns))
 
 
@@ -46,6 +49,7 @@ class Branch:
     body: bytes
     rows: int
     branch: str = "0.1"
+    content_type: str = wire.ARROW
 
     @property
     def digest(self) -> str:
@@ -54,6 +58,18 @@ class Branch:
     @property
     def named(self) -> dict[str, Any]:
         return {"branch": self.branch, "rows": self.rows, "digest": self.digest}
+
+
+def records(branch: str = "0.1", **columns: Any) -> Branch:
+    """Make a branch of any columns."""
+    table = pa.table(columns)
+    return Branch(arrow(table), table.num_rows, branch)
+
+
+def json_lines(*found: dict[str, Any], branch: str = "0.1") -> Branch:
+    """Make a branch that travels as JSON lines."""
+    text = "".join(json.dumps(record) + "\n" for record in found)
+    return Branch(text.encode(), len(found), branch, wire.NDJSON)
 
 
 ONE = Branch(orders(1, 2, 3), 3)
@@ -93,7 +109,7 @@ class World:
             "Tpc-Branch": branch.branch,
             "Tpc-Rows": str(branch.rows),
             "Content-Digest": branch.digest,
-            "Content-Type": wire.ARROW,
+            "Content-Type": branch.content_type,
             **TRACE,
         }
         headers |= changes.pop("headers", {})
@@ -131,9 +147,11 @@ class World:
         return len(self.listed("?state=prepared"))
 
     @contextlib.contextmanager
-    def writing(self, transaction: str, branch: Branch = ONE) -> Iterator[Upload]:
+    def writing(
+        self, transaction: str, branch: Branch = ONE, **changes: Any
+    ) -> Iterator[Upload]:
         """Hold a prepare in the middle of its upload."""
-        upload = Upload(self, transaction, branch)
+        upload = Upload(self, transaction, branch, changes)
         try:
             yield upload
         finally:
@@ -143,14 +161,16 @@ class World:
 class Upload:
     """A prepare whose body arrives when the test says so."""
 
-    def __init__(self, world: World, transaction: str, branch: Branch) -> None:
+    def __init__(
+        self, world: World, transaction: str, branch: Branch, changes: dict[str, Any]
+    ) -> None:
         self._rest = threading.Event()
         self._arrived = threading.Event()
         self._parts = [branch.body[:-8], branch.body[-8:]]
         self._answer: list[TestResponse] = []
         stream = io.BufferedReader(_Slow(self))  # type: ignore[type-var]
         length = str(len(branch.body))
-        changes = {
+        changes |= {
             "data": None,
             "environ_overrides": {"wsgi.input": stream, "CONTENT_LENGTH": length},
         }
@@ -190,9 +210,9 @@ class _Slow(io.RawIOBase):
         return len(piece)
 
 
-def tagged_rows(url: str) -> World:
+def tagged_rows(url: str, **settings: Any) -> World:
     """A ledger, whose readers SELECT from a view."""
-    resource = TaggedRows(url, "orders")
+    resource = TaggedRows(url, "orders", **settings)
     return World(resource, lambda: count(resource, "orders"))
 
 

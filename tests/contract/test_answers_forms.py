@@ -58,7 +58,7 @@ def world(tmp_path: Path) -> Iterator[World]:
                 "orders.7.1.1",
                 "orders.7.-1",
                 "or/ders.7.1",
-                "orders.٧.1",
+                "orders.\u0667.1",
                 "-orders.7.1",
                 "x" * 41 + ".7.1",
                 "x" * 10_000,
@@ -292,7 +292,7 @@ def test_any_json_is_answered(world: World, route: str, body: Any) -> None:
 )
 @given(cut=st.integers(0, len(ONE.body)), flip=st.integers(0, len(ONE.body) - 1))
 def test_any_bytes_are_answered(world: World, cut: int, flip: int) -> None:
-    """A mangled Arrow stream with a right digest is 400 or other data, never a fault."""
+    """A mangled Arrow stream with a right digest is 400 or other records, no fault."""
     mangled = bytearray(ONE.body)
     mangled[flip] ^= 0xFF
     body = bytes(mangled[:cut])

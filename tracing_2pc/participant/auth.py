@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.model import check_application
 from tracing_2pc.participant.problems import Problem
 from tracing_2pc.states import Word
 
@@ -147,7 +148,10 @@ def _read_line(words: list[str], where: str) -> tuple[bytes, Caller]:
         )
     if not 16 <= len(words[1]) <= 512:
         raise ConfigurationError(f"{where}: a token has 16 to 512 characters")
-    application = words[2] if len(words) > 2 else None
+    try:
+        application = check_application(words[2]) if len(words) > 2 else None
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
     return _digest(words[1]), Caller(Role(words[0]), application)
 
 
