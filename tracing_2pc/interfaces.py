@@ -115,6 +115,16 @@ class DecisionLog(Protocol):
         """List what is active, committing, aborting or quarantined, oldest first.
 
         Cost does not depend on how many finished records the log holds.
+
+        Raises:
+            DecisionLogError: the log cannot be reached; or one of the records cannot
+                be trusted, and the error has its `transaction_id`.
+        """
+
+    def unfinished_applications(self) -> list[str]:
+        """List the applications that `unfinished` would speak of, sorted.
+
+        No record is looked into: one that is refused does not hide the others.
         """
 
     def acknowledge(self, transaction: TransactionId, participant: str) -> None:

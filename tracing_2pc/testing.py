@@ -149,6 +149,10 @@ class InMemoryDecisionLog:
         with self._lock:
             return [r for r in self._of(application) if r.state not in FINAL]
 
+    def unfinished_applications(self) -> list[str]:
+        """List the applications with something unfinished, sorted."""
+        return sorted({record.id.application for record in self.unfinished()})
+
     def acknowledge(self, transaction: TransactionId, participant: str) -> None:
         """Record that a participant has obeyed the decision. Idempotent."""
         with self._lock:

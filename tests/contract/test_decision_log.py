@@ -485,6 +485,18 @@ def test_unfinished_is_oldest_first(log: DecisionLog) -> None:
     assert log.unfinished("c") == []
 
 
+def test_applications_with_something_unfinished(log: DecisionLog) -> None:
+    """Each of them once, sorted; those that are done are not among them."""
+    assert log.unfinished_applications() == []
+    for application in ("z", "b", "done"):
+        begun = begin(log, application=application)
+    log.decide(begun.record.id, ABORT)
+    finish(log, begun.record)
+    commit(log, application="z")
+    begin(log, 1, application="z", run="run-2")
+    assert log.unfinished_applications() == ["b", "z"]
+
+
 def test_unfinished_lists_what_is_open(log: DecisionLog) -> None:
     """Active, committing, aborting, quarantined; nothing that is closed."""
     finish(log, commit(log, 0))

@@ -532,8 +532,11 @@ def test_unfinished_comes_from_the_partial_index(
     assert write(base, filler) == 5000
     write(base, "ANALYZE")
     explain = "EXPLAIN QUERY PLAN " if base.url.drivername == "sqlite" else "EXPLAIN "
-    for which in (statements.UNFINISHED, statements.UNFINISHED_OF):
-        query = statements.load_transactions(which).params(of="orders")
+    for query in (
+        statements.load_transactions(statements.UNFINISHED),
+        statements.load_transactions(statements.UNFINISHED_OF).params(of="orders"),
+        statements.UNFINISHED_APPLICATIONS,
+    ):
         literal = query.compile(base.durable_engine, compile_kwargs=LITERAL)
         plan = "\n".join(str(row) for row in ask(base, f"{explain}{literal}"))
         assert "tpc_unfinished" in plan, plan

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from protocol_support import DriverDiedError, FakeClock, World
 from tracing_support import exported, span_tree  # noqa: F401 - a fixture
 
-from tracing_2pc.errors import CommitPendingError, DecisionLogError
+from tracing_2pc.errors import (
+    CommitPendingError,
+    DecisionLogError,
+    DecisionUnknownError,
+    TwoPhaseError,
+)
 from tracing_2pc.model import Receipt, TransactionId, TransactionRecord
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.protocol.recovery import Recovery
-from tracing_2pc.states import TransactionState
+from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.store import open_log
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 from tracing_2pc.testing import InMemoryDecisionLog
 
@@ -129,6 +138,55 @@ def test_an_unreadable_log_means_leave_alone(world: World) -> None:
     with pytest.raises(DecisionLogError):
         list(recovery(world).sweep())
     assert world.b.heard == heard
+
+
+def test_a_record_that_is_refused_stops_only_its_application(
+    world: World, tmp_path: Path
+) -> None:
+    """The others are finished; then the refused ones are named, for a person."""
+    path = tmp_path / "decisions.db"
+    with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
+        world.log = log
+        leave_committing(world)
+        for application in ("apart", "zebra"):
+            begun = log.begin(
+                application, 0, run="r", query=None, participants=["a"], carrier={}
+            )
+            log.decide(begun.record.id, Decision.ABORT)
+        edit = "UPDATE tpc_transaction SET run = 'x' WHERE application <> 'orders'"
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            database.execute(edit)
+            database.commit()
+        sweep = recovery(world).sweep()
+        assert [next(sweep).remark] == ["committed"]
+        with pytest.raises(DecisionLogError, match=r"apart\.0\.1.*zebra\.0\.1") as left:
+            next(sweep)
+        assert left.value.transaction_id == "apart.0.1"
+        assert (world.in_doubt(), world.visible()) == (0, 4)
+        with pytest.raises(DecisionLogError, match=r"zebra\.0\.1"):
+            list(recovery(world).sweep("zebra"))
+
+
+@pytest.mark.parametrize("error", [DecisionLogError, DecisionUnknownError])
+def test_an_abort_that_the_log_did_not_take_is_left_for_the_next_sweep(
+    world: World, error: type[TwoPhaseError]
+) -> None:
+    """Nothing is sent without the decision, and the others are not held up."""
+    leave_active(world)
+    world.log.begin("other", 0, run="r", query=None, participants=["a"], carrier={})
+    world.clock.time += 901
+    heard, real = list(world.a.heard), world.log.decide
+
+    def refuse(transaction: TransactionId, wanted: Decision) -> Any:
+        if transaction.application == "orders":
+            raise error("no answer of the log")
+        return real(transaction, wanted)
+
+    world.log.decide = refuse  # type: ignore[assignment,method-assign]
+    swept = {i.record.id.application: i for i in recovery(world).sweep()}
+    assert (swept["orders"].done, swept["other"].done) == (False, True)
+    assert swept["orders"].remark == "no answer of the log"
+    assert world.a.heard == [*heard, "abort other.0.1"]
 
 
 def test_what_a_sweep_delivers_is_in_the_transactions_trace(

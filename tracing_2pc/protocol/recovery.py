@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from tracing_2pc.errors import TwoPhaseError
+from tracing_2pc.errors import DecisionLogError, TwoPhaseError
 from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
 from tracing_2pc.model import TransactionRecord
 from tracing_2pc.protocol.delivery import Delivery
@@ -47,11 +47,35 @@ class Recovery:
         """Yield one item per unfinished transaction, oldest first, as it is handled.
 
         Raises:
-            DecisionLogError: the log could not be read; nothing was done.
+            DecisionLogError: the log could not be read; nothing was done. Or, after
+                everything else: some records cannot be trusted, and their
+                applications were left alone.
         """
-        with self.tracing.sweep(self.log.unfinished(application)) as records:
-            for record in records:
+        records, refused = self._read(application)
+        with self.tracing.sweep(records) as taken_over:
+            for record in taken_over:
                 yield self._settle(record)
+        if refused:
+            raise DecisionLogError(
+                "; ".join(str(error) for error in refused),
+                transaction_id=refused[0].transaction_id,
+            )
+
+    def _read(
+        self, application: str | None
+    ) -> tuple[list[TransactionRecord], list[DecisionLogError]]:
+        """Read by application: one that holds a refused record stops no other."""
+        records: list[TransactionRecord] = []
+        refused: list[DecisionLogError] = []
+        every = self.log.unfinished_applications
+        for name in every() if application is None else [application]:
+            try:
+                records += self.log.unfinished(name)
+            except DecisionLogError as error:
+                if error.transaction_id is None:
+                    raise  # the log itself cannot be read
+                refused.append(error)
+        return records, refused
 
     def _settle(self, record: TransactionRecord) -> Recovered:
         if record.state is TransactionState.QUARANTINED:
@@ -62,7 +86,10 @@ class Recovery:
                 return Recovered(
                     record, done=False, remark="active: left to its driver"
                 )
-            decided = self.log.decide(record.id, Decision.ABORT)
+            try:
+                decided = self.log.decide(record.id, Decision.ABORT)
+            except TwoPhaseError as error:
+                return Recovered(record, done=False, remark=str(error))
             if decided is None:
                 return Recovered(record, done=True, remark="forgotten meanwhile")
             record = decided

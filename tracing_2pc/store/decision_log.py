@@ -181,6 +181,11 @@ class SqlDecisionLog:
         with self._database.reading() as connection:
             return records.load(connection, which, {"of": application})
 
+    def unfinished_applications(self) -> list[str]:
+        """List the applications with something unfinished, sorted."""
+        with self._database.reading() as connection:
+            return list(connection.scalars(sql.UNFINISHED_APPLICATIONS))
+
     def counts(self, application: str) -> Counter[TransactionState]:
         """Count transactions by state; the cost grows with the log."""
         with self._database.reading() as connection:

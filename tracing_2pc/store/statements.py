@@ -100,6 +100,14 @@ ACTIVE_OF: Final = sa.and_(
 )
 
 
+UNFINISHED_APPLICATIONS: Final = (
+    sa.select(transaction.c.application)
+    .distinct()
+    .where(_OPEN)
+    .order_by(transaction.c.application)
+)
+
+
 def load_transactions(which: sa.ColumnElement[bool]) -> sa.Select[tuple[object, ...]]:
     """Transactions with the watermark of their application, in batch order."""
     joined = transaction.outerjoin(
