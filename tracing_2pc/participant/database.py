@@ -40,6 +40,9 @@ class Writer(Protocol):
     def write(self) -> AbstractContextManager[Connection]:
         """Open the durable transaction that the rows go into."""
 
+    def aside(self) -> AbstractContextManager[Connection]:
+        """Open a transaction that locks nothing by itself and costs no flush."""
+
     def share(self, connection: Connection, application: str) -> None:
         """Take the application's lock, shared with other prepares, till the commit."""
 
@@ -83,7 +86,10 @@ class Database(Protocol):
     def delete_slice(
         self, connection: Connection, table: str, tag: int, limit: int
     ) -> int:
-        """Delete some rows of a tag, newest first; return how many."""
+        """Delete some rows of a tag, and no others; return how many.
+
+        Rows that another transaction has locked may be left out.
+        """
 
     def now(self) -> sa.ColumnElement[float]:
         """Return the database's clock, Unix seconds, as an expression."""

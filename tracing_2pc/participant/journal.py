@@ -331,13 +331,23 @@ class Journal:
         ).one()
         return count, since
 
-    def doomed(self, connection: Connection) -> tuple[int, int] | None:
-        """Lock one tag whose rows are to be deleted: the tag, and rows left."""
+    def any_doomed(self, connection: Connection) -> bool:
+        """Say whether there are rows to be deleted."""
         h = self._t.hidden
-        statement = sa.select(h.c.tag, h.c.doomed).where(h.c.doomed.is_not(None))
-        found = connection.execute(
-            statement.limit(1).with_for_update(skip_locked=True)
-        ).one_or_none()
+        some = sa.select(h.c.tag).where(h.c.doomed.is_not(None)).limit(1)
+        return connection.execute(some).first() is not None
+
+    def doomed(self, connection: Connection, after: int) -> tuple[int, int] | None:
+        """Lock the next tag whose rows are to be deleted: the tag, and rows left."""
+        h = self._t.hidden
+        statement = (
+            sa.select(h.c.tag, h.c.doomed)
+            .where(h.c.doomed.is_not(None), h.c.tag > after)
+            .order_by(h.c.tag)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        found = connection.execute(statement).one_or_none()
         return (found.tag, found.doomed) if found else None
 
     def doom(self, connection: Connection, tag: int, left: int) -> None:

@@ -7,6 +7,7 @@ writer holds an flock on it, which the kernel drops when the process dies.
 from __future__ import annotations
 
 import fcntl
+import os
 import secrets
 import shutil
 import sqlite3
@@ -81,14 +82,22 @@ class SQLite:
     @contextmanager
     def writer(self) -> Iterator[SQLiteWriter]:
         """Open an upload: a file that is locked while this process lives."""
-        owner = secrets.randbits(62)
-        path = self._spool(owner)
-        with path.open("x+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        owner, file = self._claim_file()
+        with file:
             try:
                 yield SQLiteWriter(self, owner, file)
             finally:
-                path.unlink(missing_ok=True)
+                self._spool(owner).unlink(missing_ok=True)
+
+    def _claim_file(self) -> tuple[int, IO[bytes]]:
+        while True:
+            owner = secrets.randbits(62)
+            path = self._spool(owner)
+            file = path.open("x+b")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_at(file, path):
+                return owner, file
+            file.close()  # taken for a dead writer's before it was locked
 
     def _spool(self, owner: int) -> Path:
         return self._file.with_name(f"{self._file.name}-tpc-{owner:016x}.spool")
@@ -121,13 +130,19 @@ class SQLite:
     def delete_slice(
         self, connection: Connection, table: str, tag: int, limit: int
     ) -> int:
-        """Delete some rows of a tag, from the end, where aborted rows lie."""
+        """Delete some rows of a tag, from the end, where aborted rows lie.
+
+        All of them where the table leaves no name for a row's number.
+        """
         name = self.engine.dialect.identifier_preparer.quote(table)
-        some = (
-            f"SELECT rowid FROM {name} WHERE tpc_tag = :tag "  # noqa: S608 - quoted
-            "ORDER BY rowid DESC LIMIT :limit"
-        )
-        statement = sa.text(f"DELETE FROM {name} WHERE rowid IN ({some})")  # noqa: S608 - quoted
+        sql = f"DELETE FROM {name} WHERE tpc_tag = :tag"  # noqa: S608 - quoted
+        if number := _row_number(connection, table):
+            some = (
+                f"SELECT {number} FROM {name} WHERE tpc_tag = :tag "  # noqa: S608 - quoted
+                f"ORDER BY {number} DESC LIMIT :limit"
+            )
+            sql += f" AND {number} IN ({some})"
+        statement = sa.text(sql)
         return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
 
     def now(self) -> sa.ColumnElement[float]:
@@ -158,8 +173,19 @@ class SQLiteWriter:
         """Open the durable transaction that the rows go into."""
         return self._database.decide("")
 
+    def aside(self) -> AbstractContextManager[Connection]:
+        """Open a transaction that costs no flush."""
+        return self._database.note("")
+
     def share(self, connection: Connection, application: str) -> None:
         """Do nothing: the database is locked."""
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _locked(path: Path) -> bool:
@@ -172,6 +198,18 @@ def _locked(path: Path) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def _row_number(connection: Connection, table: str) -> str | None:
+    """Return SQLite's name for a row's number that no column has taken."""
+    columns = sa.text("SELECT lower(name) FROM pragma_table_info(:table)")
+    taken = set(connection.execute(columns, {"table": table}).scalars())
+    without = sa.text(
+        "SELECT 1 FROM sqlite_master WHERE name = :table AND sql LIKE '%without%rowid%'"
+    )
+    if connection.execute(without, {"table": table}).first():
+        return None
+    return next((n for n in ("rowid", "oid", "_rowid_") if n not in taken), None)
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -28,14 +28,16 @@ from tracing_2pc.participant.in_doubt import record_wait
 from tracing_2pc.participant.journal import Journal
 from tracing_2pc.participant.problems import Problem, unavailable
 from tracing_2pc.participant.resources.base import Page
+from tracing_2pc.participant.resources.sweeper import Sweeper
 from tracing_2pc.participant.schema import Tables
 from tracing_2pc.states import BranchState, Decision
 from tracing_2pc.telemetry.spans import client_span
 
-SLICE: Final = 10_000
-"""Aborted rows that one prepare deletes at most."""
-
 _log: Final = logging.getLogger(__name__)
+
+
+class ViolatedError(Exception):
+    """A constraint of the table's refused a record."""
 
 
 class NotKeptError(Exception):
@@ -73,6 +75,10 @@ class JournalledResource(abc.ABC):
     @abc.abstractmethod
     def set_up(self, connection: Connection) -> None:
         """Check the tables, make what can be made before the first prepare."""
+
+    @property
+    def _sweeper(self) -> Sweeper:
+        return Sweeper(self._journal, self._database, self.rows)
 
     def receive(self, writer: Writer, body: Body) -> Source:
         """Return the body to read records from."""
@@ -121,11 +127,17 @@ class JournalledResource(abc.ABC):
                     writer=writer.owner,
                     now=self._clock(),
                 )
+                sweep = self._journal.any_doomed(connection)
+            if sweep:
+                self._sweeper.some(writer)
             try:
                 answer = self._write(writer, transaction, wanted, tag, body)
             except NotKeptError as refused:
                 self._release(transaction, tag)
                 return refused.answer
+            except (ViolatedError, sa.exc.IntegrityError):
+                self._release(transaction, tag)
+                raise self._violated(writer) from None
             except BaseException:
                 self._release(transaction, tag)
                 raise
@@ -148,7 +160,6 @@ class JournalledResource(abc.ABC):
             if rows != wanted.rows:
                 detail = f"Tpc-Rows: it says {wanted.rows}, the body has {rows} records"
                 raise Problem(400, detail)
-            self._sweep(connection)
             writer.share(connection, transaction.application)
             seen = self._journal.read(connection, transaction, wanted.branch)
             answer = answers.finish(seen, tag, wanted)
@@ -167,21 +178,16 @@ class JournalledResource(abc.ABC):
         except (driver.DataError, OverflowError):
             raise Problem(400, "a value does not fit the column it is for") from None
         except driver.IntegrityError:
-            raise Problem(
-                409,
-                "a record violates a constraint of the table",
-                fields={"state": "unknown"},
-            ) from None
+            raise ViolatedError from None
         except driver.Error as error:
             _log.warning("records not written", extra={"error": type(error).__name__})
             raise unavailable() from None
 
-    def _sweep(self, connection: Connection) -> None:
-        if (found := self._journal.doomed(connection)) is None:
-            return
-        tag, left = found
-        gone = self._database.delete_slice(connection, self.rows, tag, min(left, SLICE))
-        self._journal.doom(connection, tag, left - gone if gone else 0)
+    def _violated(self, writer: Writer) -> Problem:
+        if self._sweeper.all(writer):
+            return unavailable("aborted rows were in the way and are deleted")
+        detail = "a record violates a constraint of the table"
+        return Problem(409, detail, fields={"state": "unknown"})
 
     def _release(self, transaction: TransactionId, tag: int) -> None:
         # What cannot be released here is a dead writer's soon, and taken for nothing.

@@ -1,0 +1,266 @@
+"""Aborted rows: invisible at once, deleted by later prepares, never in the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from participant_support import (
+    Branch,
+    World,
+    count,
+    records,
+    select,
+    sqlite_url,
+    tagged_rows,
+)
+
+from tracing_2pc.participant.resources import sweeper
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_database")
+    else:
+        url = sqlite_url(tmp_path)
+    made = tagged_rows(url)
+    yield made
+    made.resource.close()
+
+
+def keep(world: World, transaction: str, branch: Branch) -> None:
+    assert world.prepare(transaction, branch).status_code == 200
+    assert world.commit(transaction, branch).status_code == 200
+
+
+def drop(world: World, transaction: str, *branches: Branch) -> None:
+    for branch in branches:
+        assert world.prepare(transaction, branch).status_code == 200
+    assert world.abort(transaction).status_code == 200
+
+
+def run(world: World, sql: str) -> None:
+    with world.resource._database.engine.begin() as connection:
+        connection.execute(sa.text(sql))
+
+
+def tags_hidden(world: World) -> int:
+    return count(world.resource, "orders_tpc_hidden")
+
+
+def test_aborted_rows_are_deleted_by_later_prepares(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go in slices, the hidden tag with the last of them, and no others go."""
+    monkeypatch.setattr(sweeper, "SLICE", 4)
+    keep(world, "orders.0.1", records(id=[1, 2]))
+    drop(world, "orders.1.1", records(id=list(range(10))))
+    left = []
+    for batch in range(2, 6):
+        keep(world, f"orders.{batch}.1", records(id=[batch]))
+        left.append(count(world.resource, "orders_tpc") - world.visible())
+    assert left == [6, 2, 0, 0]
+    assert (tags_hidden(world), world.visible()) == (0, 6)
+
+
+@pytest.mark.parametrize("name", ["rowid", "ROWID", "oid"])
+def test_a_sweep_deletes_by_tag_whatever_columns_are_called(
+    world: World, name: str
+) -> None:
+    """A column of the user's that is called as SQLite calls a row is only data."""
+    keep(world, "orders.0.1", records(**{name: [1, 2, 3], "v": ["a", "b", "c"]}))
+    drop(world, "orders.1.1", records(**{name: [1, 2, 3], "v": ["x", "y", "z"]}))
+    keep(world, "orders.1.2", records(**{name: [9], "v": ["n"]}))
+    expected = [("a",), ("b",), ("c",), ("n",)]
+    assert select(world.resource, "SELECT v FROM orders_tpc ORDER BY v") == expected
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "rowid INTEGER, oid INTEGER, _rowid_ INTEGER",
+        "rowid INTEGER, id INTEGER PRIMARY KEY",
+    ],
+)
+def test_a_table_whose_rows_have_no_number(tmp_path: Path, columns: str) -> None:
+    """SQLite tables without a row id of their own are swept, too, and only by tag."""
+    world = tagged_rows(sqlite_url(tmp_path))
+    without = "WITHOUT ROWID" if "PRIMARY" in columns else ""
+    names = [column.split()[0] for column in columns.split(", ")]
+    tag = "tpc_tag bigint NOT NULL DEFAULT 0"
+    run(world, f"CREATE TABLE orders_tpc ({columns}, {tag}) {without}")
+    world.resource._opened = False
+    keep(world, "orders.0.1", records(**{key: [1, 2] for key in names}))
+    drop(world, "orders.1.1", records(**{key: [7, 8] for key in names}))
+    keep(world, "orders.1.2", records(**{key: [3] for key in names}))
+    assert (count(world.resource, "orders_tpc"), world.visible()) == (3, 3)
+    world.resource.close()
+
+
+def test_aborted_rows_that_somebody_updates_stay_hidden(
+    postgres_database: str,
+) -> None:
+    """A sweep beside an UPDATE waits for nobody and shows nothing; a later one ends."""
+    world = tagged_rows(postgres_database)
+    drop(world, "orders.0.1", records(id=[1, 2, 3]))
+    with world.resource._database.engine.begin() as other:
+        other.execute(sa.text("UPDATE orders_tpc SET id = id + 10 WHERE id > 1"))
+        drop(world, "orders.0.2", records(id=[9]))
+        assert world.visible() == 0
+    assert world.visible() == 0
+    drop(world, "orders.0.3", records(id=[9]))
+    assert select(world.resource, "SELECT DISTINCT id FROM orders_tpc") == [(9,)]
+    world.resource.close()
+
+
+def test_a_row_that_moves_under_the_sweep_stays_hidden(postgres_database: str) -> None:
+    """Rows that were updated after the sweep saw them are not taken for gone."""
+    world = tagged_rows(postgres_database)
+    drop(world, "orders.0.1", records(id=[1, 2, 3]))
+    database: Any = world.resource._database
+    plain, once = database.delete_slice, []
+
+    def move_first(connection: Any, *about: Any) -> int:
+        if not once:
+            once.append(True)
+            return 0  # as a DELETE whose rows have all moved says
+        return int(plain(connection, *about))
+
+    database.delete_slice = move_first
+    drop(world, "orders.0.2", records(id=[9]))
+    assert world.visible() == 0
+    drop(world, "orders.0.3", records(id=[9]))
+    assert select(world.resource, "SELECT DISTINCT id FROM orders_tpc") == [(9,)]
+    world.resource.close()
+
+
+def test_rows_that_somebody_deleted_end_the_sweep(world: World) -> None:
+    """A tag whose rows are gone already is not looked for again."""
+    drop(world, "orders.0.1", records(id=[1, 2, 3]))
+    run(world, "DELETE FROM orders_tpc WHERE id > 1")
+    keep(world, "orders.0.2", records(id=[9]))
+    assert (tags_hidden(world), count(world.resource, "orders_tpc")) == (0, 1)
+
+
+def test_aborted_rows_do_not_violate_a_unique_index(world: World) -> None:
+    """After an abort the batch can be prepared again, a constraint or not."""
+    keep(world, "orders.0.1", records(id=[0]))
+    run(world, "CREATE UNIQUE INDEX mine ON orders_tpc (id)")
+    first, second = records(id=[1, 2]), records(id=[3], branch="1.1")
+    drop(world, "orders.1.1", first, second)
+    keep(world, "orders.1.2", first)
+    keep(world, "orders.2.1", second)
+    assert world.visible() == 4
+
+
+def test_many_aborted_branches_do_not_hold_up_a_constraint(world: World) -> None:
+    """Where more is in the way than one prepare sweeps, it asks to be sent again."""
+    keep(world, "orders.0.1", records(id=[0]))
+    run(world, "CREATE UNIQUE INDEX mine ON orders_tpc (id)")
+    branches = [records(id=[n], branch=f"{n}.1") for n in range(1, 6)]
+    drop(world, "orders.1.1", *branches)
+    last = branches[-1]
+    again = world.prepare("orders.1.2", last)
+    assert (again.status_code, again.headers["Retry-After"]) == (503, "1")
+    assert "vote" not in again.get_json()
+    keep(world, "orders.1.2", last)
+    assert world.visible() == 2
+
+
+def test_a_violation_is_a_vote_to_abort(world: World) -> None:
+    """A record that a constraint of the table's refuses can never be committed."""
+    keep(world, "orders.0.1", records(id=[0]))
+    run(world, "CREATE UNIQUE INDEX mine ON orders_tpc (id)")
+    refused = world.prepare("orders.1.1", records(id=[0]))
+    assert (refused.status_code, refused.get_json()["vote"]) == (409, "abort")
+    assert (world.in_doubt(), world.visible()) == (0, 1)
+
+
+def test_a_sweep_that_cannot_delete_costs_no_vote(world: World) -> None:
+    """Prepare goes on where the database refuses to delete aborted rows."""
+    drop(world, "orders.0.1", records(id=[1]))
+    refuse: dict[str, str] = {
+        "sqlite": "CREATE TRIGGER mine BEFORE DELETE ON orders_tpc "
+        "BEGIN SELECT RAISE(ABORT, 'kept'); END",
+        "postgresql": "CREATE TABLE mine (id bigint REFERENCES orders_tpc)",
+    }
+    dialect = world.resource._database.engine.dialect.name
+    if dialect == "postgresql":
+        run(world, "ALTER TABLE orders_tpc ADD PRIMARY KEY (id)")
+    run(world, refuse[dialect])
+    if dialect == "postgresql":
+        run(world, "INSERT INTO mine VALUES (1)")
+    keep(world, "orders.0.2", records(id=[2]))
+    assert world.visible() == 1
+
+
+def test_sweeps_at_once_share_the_work(postgres_database: str) -> None:
+    """Prepares that sweep at the same time neither wait nor fail."""
+    world = tagged_rows(postgres_database)
+    for n in range(4):
+        drop(world, f"orders.{n}.1", records(id=list(range(50))))
+    found: list[int] = []
+
+    def prepare(n: int) -> None:
+        branch = records(id=[n], branch=f"{n}.1")
+        found.append(world.prepare("orders.9.1", branch).status_code)
+
+    threads = [threading.Thread(target=prepare, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 6
+    assert world.visible() == 0
+    world.resource.close()
+
+
+def test_flushes(postgres_database: str) -> None:
+    """K prepares and a commit cost K + 1 flushes; a sweep costs none of its own."""
+    world = tagged_rows(postgres_database)
+    keep(world, "orders.0.1", records(id=[0]))
+
+    def flushes() -> int:
+        world.resource._database.engine.dispose()  # a backend reports when it leaves
+        sql = "SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"
+        wal = f"{sql} AND backend_type = 'client backend'"
+        return int(select(world.resource, wal)[0][0])
+
+    def cost(batch: int, branches: int) -> int:
+        before = flushes()
+        made = [records(id=[n], branch=f"{n}.1") for n in range(branches)]
+        for branch in made:
+            assert world.prepare(f"orders.{batch}.1", branch).status_code == 200
+        assert world.commit(f"orders.{batch}.1", *made).status_code == 200
+        return flushes() - before
+
+    assert [cost(1, 1), cost(2, 5), cost(3, 8)] == [2, 6, 9]
+    drop(world, "orders.4.1", records(id=[1, 2]))
+    assert cost(5, 3) == 4
+    world.resource.close()
+
+
+def test_an_aborted_branch_is_swept_below_the_watermark(world: World) -> None:
+    """Forgetting a transaction does not forget the rows that it left."""
+    drop(world, "orders.0.1", records(id=[1, 2]))
+    keep(world, "orders.1.1", records(id=[3]))
+    drop(world, "orders.2.1", records(id=[4]))
+    assert world.commit("orders.5.1", watermark=4).status_code == 200
+    keep(world, "orders.6.1", records(id=[5]))
+    rows = select(world.resource, "SELECT id FROM orders_tpc ORDER BY id")
+    assert rows == [(3,), (5,)]
+
+
+def test_empty_and_large(world: World) -> None:
+    """A branch of many Arrow batches is swept as one."""
+    big = pa.table({"id": list(range(30_000))})
+    drop(world, "orders.0.1", records(id=big["id"].to_pylist()))
+    for batch in range(1, 4):
+        keep(world, f"orders.{batch}.1", records(id=[batch]))
+    assert (count(world.resource, "orders_tpc"), tags_hidden(world)) == (3, 0)
