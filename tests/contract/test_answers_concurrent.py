@@ -1,0 +1,218 @@
+"""Many ask at once, and some die in the middle: still one answer holds."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from participant_support import ONE, TWIN, World, records, sqlite_url, tagged_rows
+
+from tracing_2pc.participant import sqlite
+
+T = "orders.7.1"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_database"))
+    return sqlite_url(tmp_path)
+
+
+@pytest.fixture
+def world(url: str) -> Iterator[World]:
+    made = tagged_rows(url)
+    yield made
+    made.resource.close()
+
+
+@pytest.fixture
+def other(url: str, world: World) -> Iterator[World]:
+    """Another process's worth of the same participant."""
+    made = tagged_rows(url)
+    yield made
+    made.resource.close()
+
+
+def at_once(*calls: Callable[[], Any]) -> list[int]:
+    """Ask all of it at the same moment; return the statuses."""
+    start = threading.Barrier(len(calls))
+    found = [0] * len(calls)
+
+    def ask(n: int) -> None:
+        start.wait(20)
+        found[n] = calls[n]().status_code
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def test_of_commit_and_abort_one_wins(world: World, other: World) -> None:
+    """However often both are asked at once, one is obeyed and the other hears it."""
+    seen = 0
+    for batch in range(8):
+        id_ = f"orders.{batch}.1"
+        assert world.prepare(id_).status_code == 200
+        found = at_once(
+            lambda id_=id_: world.commit(id_, ONE),
+            lambda id_=id_: other.abort(id_),
+            lambda id_=id_: other.commit(id_, ONE),
+            lambda id_=id_: world.abort(id_),
+        )
+        assert found in ([200, 409, 200, 409], [409, 200, 409, 200])
+        seen += ONE.rows if found[0] == 200 else 0
+        assert (world.in_doubt(), world.visible()) == (0, seen)
+
+
+def test_of_two_attempts_one_commits(world: World, other: World) -> None:
+    """Two attempts of a batch that are committed at once: one is refused."""
+    for batch in range(6):
+        ids = [f"orders.{batch}.{attempt}" for attempt in (1, 2)]
+        for id_ in ids:
+            assert world.prepare(id_).status_code == 200
+        found = at_once(
+            lambda id_=ids[0]: world.commit(id_, ONE),
+            lambda id_=ids[1]: other.commit(id_, ONE),
+        )
+        assert sorted(found) == [200, 404]
+        assert world.visible() == ONE.rows * (batch + 1)
+
+
+def test_prepares_at_once_have_one_effect(world: World, other: World) -> None:
+    """The same branch sent by many is written once; who lost asks again."""
+    for batch in range(4):
+        id_ = f"orders.{batch}.1"
+        ask = [lambda w=w, id_=id_: w.prepare(id_) for w in (world, other) * 3]
+        found = at_once(*ask)
+        assert 200 in found
+        assert set(found) <= {200, 425}
+        assert world.prepare(id_).status_code == 200
+        assert world.in_doubt() == 1
+        assert world.commit(id_, ONE).status_code == 200
+        assert world.visible() == ONE.rows * (batch + 1)
+
+
+def test_a_prepare_and_an_abort_at_once(world: World, other: World) -> None:
+    """Whichever comes first, nothing stays in doubt after the abort."""
+    for batch in range(8):
+        id_ = f"orders.{batch}.1"
+        prepared, aborted = at_once(
+            lambda id_=id_: world.prepare(id_), lambda id_=id_: other.abort(id_)
+        )
+        assert aborted == 200
+        assert prepared in {200, 409}
+        assert world.prepare(id_).get_json()["state"] == "aborted"
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+
+
+def test_first_prepares_at_once_make_one_table(world: World, other: World) -> None:
+    """A table that nobody has made yet is made once."""
+    branches = [records(id=[n], branch=f"{n}.1") for n in range(6)]
+    ask = [
+        lambda w=w, b=b: w.prepare(T, b)
+        for w, b in zip((world, other) * 3, branches, strict=True)
+    ]
+    assert at_once(*ask) == [200] * 6
+    assert world.commit(T, *branches).status_code == 200
+    assert world.visible() == 6
+
+
+def test_a_writer_that_is_killed_leaves_nothing(url: str, world: World) -> None:
+    """What a process was uploading when it died is unknown, and can be sent again."""
+    assert world.prepare("orders.1.1").status_code == 200
+    assert world.commit("orders.1.1", ONE).status_code == 200
+    with Child(url) as child:
+        assert world.listed() == [(T, ONE.branch, "writing")]
+        assert world.prepare(T).status_code == 425
+        child.send_signal(signal.SIGKILL)
+        child.wait(20)
+    deadline = time.monotonic() + 20
+    while world.listed() and time.monotonic() < deadline:
+        time.sleep(0.05)  # the server notices a dead client
+    assert world.show(T).status_code == 404
+    assert world.commit(T, ONE).status_code == 404
+    assert world.prepare(T).status_code == 200
+    assert world.commit(T, ONE).status_code == 200
+    assert world.visible() == 2 * ONE.rows
+    if url.startswith("sqlite"):
+        world.resource._opened = False
+        world.resource.open()  # as the next process does
+        assert not list(Path(url.removeprefix("sqlite:///")).parent.glob("*.spool"))
+
+
+def test_a_dead_writer_does_not_hold_up_a_commit(url: str, world: World) -> None:
+    """Commit of others seals over what a killed process was writing."""
+    assert world.prepare(T, TWIN).status_code == 200
+    with Child(url) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait(20)
+    assert world.commit(T, TWIN).status_code == 200
+    assert world.visible() == TWIN.rows
+    assert world.prepare(T, ONE).status_code == 409
+
+
+def test_a_spool_that_was_taken_for_left_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts between another's open and lock does not cost its vote."""
+    world, other = (tagged_rows(sqlite_url(tmp_path)) for _ in range(2))
+    lock, once = fcntl.flock, []
+
+    def start_first(file: Any, how: int) -> None:
+        if how == fcntl.LOCK_EX and not once:
+            once.append(True)
+            other.resource._opened = False
+            other.resource.open()
+        lock(file, how)
+
+    monkeypatch.setattr(sqlite.fcntl, "flock", start_first)
+    assert world.prepare(T).status_code == 200
+    assert once
+    for made in (world, other):
+        made.resource.close()
+
+
+class Child:
+    """A process that has sent half of a prepare's body to itself."""
+
+    def __init__(self, url: str) -> None:
+        command = [sys.executable, __file__, url]
+        here = str(Path(__file__).parents[1])
+        path = os.pathsep.join([here, str(Path(here).parent)])
+        self._child = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        assert self._child.stdout is not None
+        assert self._child.stdout.readline() == "writing\n"
+        return self._child
+
+    def __exit__(self, *_: object) -> None:
+        assert self._child.stdout is not None
+        self._child.kill()
+        self._child.wait(20)
+        self._child.stdout.close()
+
+
+if __name__ == "__main__":
+    with tagged_rows(sys.argv[1]).writing(T):
+        sys.stdout.write("writing\n")
+        sys.stdout.flush()
+        time.sleep(60)
