@@ -21,6 +21,7 @@ from tracing_2pc.model import (
 )
 from tracing_2pc.states import FINAL, Decision, TransactionEvent, TransactionState
 from tracing_2pc.store import rules
+from tracing_2pc.store.receipts import check_receipts
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -124,7 +125,7 @@ class InMemoryDecisionLog:
                 return record
             kept: tuple[Receipt, ...] = ()
             if wanted is Decision.COMMIT:
-                kept = rules.check_receipts(record, receipts)
+                kept = check_receipts(record, receipts)
                 if self._has_rival(transaction):
                     wanted = Decision.ABORT
             return self._keep(rules.decided(record, wanted, kept, self._now()))

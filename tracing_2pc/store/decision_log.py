@@ -19,6 +19,7 @@ from tracing_2pc.states import FINAL, Decision, TransactionEvent, TransactionSta
 from tracing_2pc.store import records, rules, schema
 from tracing_2pc.store import statements as sql
 from tracing_2pc.store.database import Database, connect
+from tracing_2pc.store.receipts import check_receipts
 
 
 def open_log(reference: str, *, now: Callable[[], float] = time.time) -> SqlDecisionLog:
@@ -151,7 +152,7 @@ class SqlDecisionLog:
                 return record
             kept: tuple[Receipt, ...] = ()
             if wanted is Decision.COMMIT:
-                kept = rules.check_receipts(record, receipts)
+                kept = check_receipts(record, receipts)
                 if _has_rival(connection, transaction):
                     wanted = Decision.ABORT
             return self._write_decision(connection, record, wanted, kept)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tracing_2pc.errors import DecisionLogError
 from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
 from tracing_2pc.states import Decision, TransactionState, Vote
-from tracing_2pc.store.rules import canonical
+from tracing_2pc.store.receipts import canonical
 
 Row = sa.RowMapping
 

@@ -1,4 +1,4 @@
-"""What a commit may keep, where it takes too long to ask every decision log."""
+"""What a commit may keep, where asking every decision log would take too long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracing_2pc.model import (
     TransactionRecord,
 )
 from tracing_2pc.states import TransactionState, Vote
-from tracing_2pc.store import rules
+from tracing_2pc.store.receipts import check_receipts
 from tracing_2pc.transports import wire
 from tracing_2pc.transports.http import HttpParticipant
 
@@ -47,15 +47,15 @@ def receipts(count: int, vote: Vote = Vote.COMMIT) -> list[Receipt]:
 
 def test_more_branches_than_a_commit_can_name_are_refused() -> None:
     """Before the commit point: no participant could ever accept such a commit."""
-    assert len(rules.check_receipts(active(), receipts(MAX_BRANCHES))) == MAX_BRANCHES
+    assert len(check_receipts(active(), receipts(MAX_BRANCHES))) == MAX_BRANCHES
     with pytest.raises(ContractError, match=r"20001 branches at ledger.*coalesce"):
-        rules.check_receipts(active(), receipts(MAX_BRANCHES + 1))
+        check_receipts(active(), receipts(MAX_BRANCHES + 1))
 
 
 def test_branches_that_a_commit_does_not_name_are_not_counted() -> None:
     """Partitions without rows cost a participant nothing."""
     silent = receipts(MAX_BRANCHES + 1, Vote.READ_ONLY)
-    assert len(rules.check_receipts(active(), silent)) == MAX_BRANCHES + 1
+    assert len(check_receipts(active(), silent)) == MAX_BRANCHES + 1
 
 
 def test_the_largest_commit_fits_into_a_request(
