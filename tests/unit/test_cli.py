@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -195,6 +197,21 @@ def test_resolve_keeps_the_reason_whatever_it_does() -> None:
         ("conclude orders.0.1", "it is gone", "quarantined", "concluded hazard"),
     ]
     assert all("@" in who for who, *_ in log.audit)
+
+
+def test_a_user_without_a_name_signs_with_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container that runs under any user id."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    log = InMemoryDecisionLog()
+    begin(log, ["ledger"], decided=False)
+    resolve(log, ID, wanted=Decision.ABORT, reason="no driver")
+    assert log.audit[0][0].startswith(f"{os.getuid()}@")
 
 
 def test_conclude_names_who_may_still_hold_something(

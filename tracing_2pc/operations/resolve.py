@@ -35,7 +35,7 @@ def resolve(
         raise ConfigurationError("--reason: say why; it is kept in the audit")
     if (record := log.read(transaction)) is None:
         raise ConfigurationError(f"{transaction}: the log holds no such transaction")
-    who = f"{getpass.getuser()}@{os.uname().nodename}"
+    who = f"{_user()}@{os.uname().nodename}"
     if record.state is TransactionState.ACTIVE:
         if wanted is not Decision.ABORT:
             raise ContractError(
@@ -53,3 +53,10 @@ def resolve(
     else:
         log.conclude(transaction, wanted, who=who, why=reason)
     return log.read(transaction) or record
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number without a name
+        return str(os.getuid())
