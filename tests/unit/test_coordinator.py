@@ -281,7 +281,7 @@ def test_a_participant_that_lost_its_address_is_named(world: World) -> None:
 def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning at 0.8; then the driver decides abort, and late votes change nothing."""
+    """A warning at 0.8; then abort is decided, and late votes change nothing."""
     import threading
 
     world.settings = _with(world, request_timeout=0.05, transaction_timeout=0.1)
