@@ -1,0 +1,421 @@
+"""Refusals: what comes back, what it gives away, and how it travels over a socket."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from participant_support import ONE, Branch, World, sqlite_url, tagged_rows
+from werkzeug.test import TestResponse
+
+from participants import processes
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.transports import wire
+
+T = "orders.7.1"
+VERSION = {"Tpc-Version": "1"}
+SECRET = "SELECT card FROM /srv/private/rows.db"
+
+OTHER_SPELLINGS = {
+    "arabic digits": "orders.\u0667.1",
+    "full-width digits": "orders.\uff17.1",
+    "superscript": "orders.\u00b2.1",
+    "leading zero": "orders.07.1",
+    "attempt 0": "orders.7.0",
+    "attempt with a sign": "orders.7.+1",
+    "nineteen digits": "orders." + "9" * 19 + ".1",
+    "five thousand digits": "orders." + "9" * 5000 + ".1",
+    "upper case": "Orders.7.1",
+    "a space": "orders.7.1 ",
+    "a line end": "orders.7.1\n",
+    "a slash": "a/b.7.1",
+    "underscore": "a_b.7.1",
+    "no attempt": "orders.7",
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = tagged_rows(sqlite_url(tmp_path))
+    yield made
+    made.resource.close()
+
+
+def send(world: World, route: str, text: bytes | str) -> TestResponse:
+    data = text.encode() if isinstance(text, str) else text
+    about = {"headers": VERSION, "content_type": wire.JSON}
+    return world.client.post(route, data=data, **about)
+
+
+def is_problem(answer: TestResponse, status: int) -> dict[str, Any]:
+    """Hold an answer against RFC 9457, and return it."""
+    assert answer.status_code == status
+    assert answer.content_type == "application/problem+json"
+    body: dict[str, Any] = answer.get_json()
+    assert body["type"] == "about:blank"
+    assert body["status"] == status
+    assert body["title"]
+    assert body["detail"]
+    assert not any(word in answer.text for word in ("SELECT", "/srv", "Traceback"))
+    return body
+
+
+@pytest.mark.parametrize("text", OTHER_SPELLINGS.values(), ids=OTHER_SPELLINGS.keys())
+def test_ids_have_one_spelling(world: World, text: str) -> None:
+    """Another spelling of an id is 400 in a header, a body and a path; names none."""
+    for route in ("/commit", "/abort", "/resolve"):
+        fields = {"branches": []} if route == "/commit" else {}
+        body = is_problem(
+            send(world, route, json.dumps({"transaction_id": text, **fields})), 400
+        )
+        assert "transaction_id" not in body
+    if text.isascii() and text.isprintable() and text == text.strip():
+        body = is_problem(world.prepare(text), 400)
+        assert "transaction_id" not in body
+    if "/" not in text and len(text) < 100:
+        is_problem(world.show(text.replace("\n", "%0A")), 400)
+    assert world.listed() == []
+
+
+@pytest.mark.parametrize("branch", ["1", "01.1", "1.-1", "1.1.1", "9" * 19 + ".1", ""])
+def test_branches_have_one_spelling(world: World, branch: str) -> None:
+    """So has a branch's; by then the transaction is named."""
+    assert (
+        is_problem(world.prepare(T, headers={"Tpc-Branch": branch}), 400)[
+            "transaction_id"
+        ]
+        == T
+    )
+    named = {"branch": branch, "rows": 3, "digest": ONE.digest}
+    fields = {"transaction_id": T, "branches": [named]}
+    answer = send(world, "/commit", json.dumps(fields))
+    assert is_problem(answer, 400)["transaction_id"] == T
+    answer = world.abort(T, branch=branch)
+    assert is_problem(answer, 400)["transaction_id"] == T
+
+
+COMMIT = '{"transaction_id": "orders.7.1", "branches": []'
+NOT_STRICT = {
+    "trailing bytes": COMMIT + "} x",
+    "two documents": COMMIT + "}" + COMMIT + "}",
+    "a byte order mark": "\ufeff" + COMMIT + "}",
+    "a key twice": COMMIT + ', "branches": []}',
+    "a key twice, nested": COMMIT.replace(
+        "[]", '[{"branch": "0.1", "branch": "0.1", "rows": 1, "digest": "x"}]'
+    )
+    + "}",
+    "NaN": COMMIT + ', "watermark": NaN}',
+    "Infinity": COMMIT + ', "watermark": -Infinity}',
+    "a huge float": COMMIT + ', "watermark": 1e999}',
+    "a huge integer": COMMIT + ', "watermark": ' + "9" * 5000 + "}",
+    "a big integer": COMMIT + ', "watermark": ' + "9" * 30 + "}",
+    "nested too deeply": COMMIT + ', "watermark": ' + "[" * 50_000 + "}",
+    "an unknown field": COMMIT + ', "why": {}}',
+    "an unknown huge integer": COMMIT + ', "why": ' + "9" * 5000 + "}",
+    "a control character": COMMIT + ', "watermark": "\x01"}',
+    "not UTF-8": COMMIT.encode() + b', "watermark": "\xff"}',
+    "UTF-16": (COMMIT + "}").encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("text", NOT_STRICT.values(), ids=NOT_STRICT.keys())
+def test_json_is_strict(world: World, text: str | bytes) -> None:
+    """What two readers might read differently is 400, and changes nothing."""
+    world.prepare(T)
+    is_problem(send(world, "/commit", text), 400)
+    assert (world.in_doubt(), world.visible()) == (1, 0)
+
+
+@pytest.mark.parametrize("reason", ["", " ", "\n", "a\nb", "a\x00b", "\ud800", 7, None])
+def test_a_reason_is_a_line_of_text(world: World, reason: Any) -> None:
+    """It goes into a database and a log: one printable line, or 400."""
+    world.prepare(T)
+    fields = {"transaction_id": T, "outcome": "abort", "reason": reason}
+    answer = send(world, "/resolve", json.dumps(fields))
+    assert is_problem(answer, 400)["transaction_id"] == T
+    assert world.in_doubt() == 1
+
+
+@pytest.mark.parametrize("route", ["/commit", "/abort"])
+def test_the_watermark_is_below_the_batch(world: World, route: str) -> None:
+    """Null and nothing mean none; the batch itself and beyond are 400."""
+    fields: dict[str, Any] = {"branches": []} if route == "/commit" else {}
+    for transaction, watermark, status in (
+        (T, 7, 400),
+        (T, 8, 400),
+        (T, -1, 400),
+        (T, 6.0, 400),
+        (T, "6", 400),
+        (T, True, 400),
+        ("orders.0.1", 0, 400),
+        ("orders.0.1", None, 200),
+        (T, 6, 200),
+        (T, None, 200),
+    ):
+        about = {"transaction_id": transaction, "watermark": watermark, **fields}
+        answer = send(world, route, json.dumps(about))
+        assert (watermark, answer.status_code) == (watermark, status)
+    about = {"transaction_id": T, **fields}
+    assert send(world, route, json.dumps(about)).status_code == 200
+    assert world.prepare("orders.6.1").status_code == 410
+
+
+@pytest.mark.parametrize(
+    ("route", "limit", "hint"),
+    [
+        ("/prepare", 1000, "more partitions, or raise max_prepare_bytes"),
+        ("/commit", 4 << 20, "one branch per partition: write with fewer"),
+        ("/abort", 4 << 20, "only the fields"),
+        ("/resolve", 4 << 20, "only the fields"),
+    ],
+)
+def test_too_large_is_refused_unread(
+    tmp_path: Path, route: str, limit: int, hint: str
+) -> None:
+    """One byte more than allowed is 413 before a byte is read, and says what to do."""
+    resource = TaggedRows(sqlite_url(tmp_path), "orders")
+    world = World(resource, lambda: 0, insecure=True, max_prepare_bytes=1000)
+    headers = {
+        **VERSION,
+        "Tpc-Transaction-Id": T,
+        "Content-Type": wire.ARROW if route == "/prepare" else wire.JSON,
+    }
+    for length, status in ((limit, 400), (limit + 1, 413), ("9" * 25, 413)):
+        body = io.BytesIO(bytes(limit))
+        environ = {"wsgi.input": body, "CONTENT_LENGTH": str(length)}
+        answer = world.client.post(route, headers=headers, environ_overrides=environ)
+        problem = is_problem(answer, status)
+        if status == 413:
+            assert body.tell() == 0
+            assert f"larger than {limit} bytes" in problem["detail"]
+            assert hint in problem["detail"]
+    resource.close()
+
+
+def test_a_commit_of_too_many_branches_says_what_to_do(world: World) -> None:
+    """More branches than a commit may name: write with fewer partitions."""
+    branches = [0] * 50_001
+    answer = send(
+        world, "/commit", json.dumps({"transaction_id": T, "branches": branches})
+    )
+    assert "write with fewer" in is_problem(answer, 400)["detail"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(SECRET),
+        KeyError(SECRET),
+        sa.exc.ProgrammingError(SECRET, {"card": SECRET}, Exception(SECRET)),
+        sa.exc.OperationalError(SECRET, {}, Exception(SECRET)),
+        sa.exc.InterfaceError(SECRET, {}, Exception(SECRET), False, True),
+        sa.exc.TimeoutError(SECRET),
+        OSError(28, SECRET, "/srv/private"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_fault_gives_nothing_away(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A bug is 500, a database that is away 503: neither a vote nor an outcome."""
+
+    def fault(*_: Any, **__: Any) -> None:
+        raise error
+
+    for method in ("prepare", "commit", "abort", "resolve", "show", "in_doubt"):
+        monkeypatch.setattr(TaggedRows, method, fault)
+    monkeypatch.setattr(TaggedRows, "gauges", fault)
+    bug = isinstance(error, RuntimeError | KeyError | sa.exc.ProgrammingError)
+    for answer in (
+        world.prepare(T),
+        world.commit(T, ONE),
+        world.abort(T),
+        world.resolve(T, "commit"),
+        world.show(T),
+    ):
+        body = is_problem(answer, 500 if bug else 503)
+        assert body["transaction_id"] == T
+        assert {"state", "vote"} & body.keys() == set()
+        assert ("Retry-After" in answer.headers) is not bug
+    for route in ("/transactions", "/metrics"):
+        is_problem(world.client.get(route), 500 if bug else 503)
+
+
+def test_a_database_that_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it is there all but `live` is 503; then it is served without a restart."""
+    folder = tmp_path / "not" / "yet"
+    world = tagged_rows(sqlite_url(folder))
+    assert "does not answer yet" in caplog.text
+    for answer in (world.prepare(T), world.commit(T), world.abort(T), world.show(T)):
+        body = is_problem(answer, 503)
+        assert answer.headers["Retry-After"] == "1"
+        assert "vote" not in body
+    for route, status in (
+        ("/health/live", 200),
+        ("/health/ready", 503),
+        ("/metrics", 503),
+        ("/transactions", 503),
+    ):
+        assert world.client.get(route).status_code == status
+    folder.mkdir(parents=True)
+    assert world.client.get("/health/ready").status_code == 200
+    assert world.prepare(T).status_code == 200
+    world.resource.close()
+
+
+def test_a_server_that_ends_its_sessions(postgres_database: str) -> None:
+    """PostgreSQL restarted: the next request is served, or 503, never a fault."""
+    world = tagged_rows(postgres_database)
+    assert world.prepare(T).status_code == 200
+    url = postgres_database.replace("postgresql+psycopg", "postgresql")
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    statuses = [world.commit(T, ONE).status_code for _ in range(2)]
+    assert statuses[0] in {200, 503}
+    assert statuses[1] == 200
+    assert world.visible() == 3
+    world.resource.close()
+
+
+def test_nothing_of_a_record_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A body that cannot be read is refused without a word of it, in the log too."""
+    caplog.set_level(logging.DEBUG)
+    body = Branch(b'{"card": "4711', 1, content_type=wire.NDJSON)
+    answer = world.prepare(T, body)
+    assert is_problem(answer, 400)["vote"] == "abort"
+    assert "4711" not in answer.text + caplog.text
+
+
+APP = """
+from flask import Flask
+from tracing_2pc.participant import TaggedRows, participant_blueprint
+app = Flask("ledger")
+app.register_blueprint(participant_blueprint(
+    TaggedRows("env:DATABASE", "orders"), insecure=True, max_prepare_bytes=1 << 20
+))
+"""
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A participant behind a real server."""
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "served.py").write_text(APP)
+    (port,) = processes.free_ports(1)
+    command = [sys.executable, "-m", "gunicorn", "--threads", "2", "served:app"]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [*command, "-b", f"127.0.0.1:{port}", "--log-level", "warning"],
+            cwd=folder,
+            env={**os.environ, "DATABASE": sqlite_url(folder)},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        deadline = time.monotonic() + 30
+        while b"200 OK" not in _ask(port, b"GET /health/live HTTP/1.0\r\n\r\n"):
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.1)
+        yield port
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _ask(port: int, text: bytes) -> bytes:
+    """Send everything, then read everything; nothing if nobody listens."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(text)
+            answer = b""
+            while piece := connection.recv(65536):
+                answer += piece
+            return answer
+    except ConnectionRefusedError:
+        return b""
+
+
+def _request(route: str, *lines: str, body: bytes = b"") -> bytes:
+    """Write a request as it goes over the wire."""
+    common = (f"POST {route} HTTP/1.1", "Host: x", "Connection: close")
+    return "\r\n".join([*common, *lines, "", ""]).encode() + body
+
+
+def _prepare(*lines: str, body: bytes = ONE.body) -> bytes:
+    common = (
+        "Tpc-Version: 1",
+        f"Tpc-Transaction-Id: {T}",
+        "Tpc-Rows: 3",
+        f"Content-Digest: {ONE.digest}",
+        f"Content-Type: {wire.ARROW}",
+    )
+    return _request("/prepare", *common, *lines, body=body)
+
+
+LENGTH = f"Content-Length: {len(ONE.body)}"
+CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(ONE.body), ONE.body)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "detail"),
+    [
+        (_prepare("Tpc-Branch: 0.1", LENGTH), 200, ""),
+        (_prepare("Tpc-Branch: 0.1", "Tpc-Branch: 0.1", LENGTH), 400, "once"),
+        (_prepare("Tpc-Branch: 0.1", "TPC-ROWS: 3", LENGTH), 400, "once"),
+        (_prepare("Tpc-Branch: \u0660.\u0661", LENGTH), 400, "Tpc-Branch"),
+        (_prepare("Tpc-Branch: 0.1", body=b""), 411, "Content-Length"),
+        (
+            _prepare("Tpc-Branch: 0.1", "Transfer-Encoding: chunked", body=CHUNKED),
+            411,
+            "chunked",
+        ),
+        (_request("/abort", "Content-Type: text/plain", "Content-Length: 0"), 400, ""),
+    ],
+    ids=["right", "twice", "case", "unicode", "no length", "chunked", "no version"],
+)
+def test_over_the_wire(port: int, request_: bytes, status: int, detail: str) -> None:
+    """A real server's way to hand headers over changes nothing."""
+    head, _, body = _ask(port, request_).partition(b"\r\n\r\n")
+    assert int(head.split()[1]) == status, head
+    assert detail in json.loads(body).get("detail", "")
+
+
+@pytest.mark.parametrize("route", ["/commit", "/prepare"])
+def test_the_answer_to_a_large_body_arrives(port: int, route: str) -> None:
+    """Who sends megabytes before reading still gets the 413, not a reset."""
+    kind = wire.ARROW if route == "/prepare" else wire.JSON
+    about = ("Tpc-Version: 1", f"Content-Type: {kind}", f"Content-Length: {20 << 20}")
+    text = _request(route, *about, body=bytes(20 << 20))
+    for _ in range(3):
+        head, _, body = _ask(port, text).partition(b"\r\n\r\n")
+        assert b" 413 " in head
+        assert json.loads(body)["detail"]
+
+
+def test_a_refused_body_does_not_spoil_the_connection(port: int) -> None:
+    """What was not read of one request is not taken for the next one."""
+    refused = _prepare("Tpc-Branch: zero", LENGTH).replace(
+        b"Connection: close", b"X: y"
+    )
+    answers = _ask(port, refused + _prepare("Tpc-Branch: 0.1", LENGTH))
+    assert answers.count(b"HTTP/1.1 400") == 1
+    assert answers.count(b"HTTP/1.1 200") == 1
