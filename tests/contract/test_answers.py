@@ -11,6 +11,7 @@ import pytest
 from participant_support import KINDS, ONE, OTHER, TWIN, Branch, World, sqlite_url
 
 T = "orders.7.1"
+NEIGHBOUR = Branch(ONE.body, ONE.rows, "1.1")
 PREVIOUS = "orders.7.2"
 
 KIND_AND_DATABASE = [
@@ -320,7 +321,7 @@ def test_resolving_by_hand(world: World) -> None:
     """Only what is prepared can be resolved, once, and it is remembered who did."""
     assert world.resolve(T, "commit").status_code == 404
     prepared(world)
-    prepared(world, TWIN)
+    prepared(world, NEIGHBOUR)
     answer = world.resolve(T, "commit")
     assert answer.get_json() == {
         "transaction_id": T,
@@ -329,6 +330,31 @@ def test_resolving_by_hand(world: World) -> None:
     }
     assert world.visible() == 6
     assert world.resolve(T, "abort").status_code == 409
+
+
+def test_resolving_by_hand_commits_no_twins(world: World) -> None:
+    """Two branches of one partition hold the same records: only abort is safe."""
+    prepared(world)
+    prepared(world, TWIN)
+    refused = world.resolve(T, "commit")
+    assert (refused.status_code, refused.get_json()["state"]) == (409, "prepared")
+    assert "only abort" in refused.get_json()["detail"]
+    assert (world.in_doubt(), world.visible()) == (2, 0)
+    assert world.abort(T, branch=TWIN.branch).status_code == 200
+    assert world.resolve(T, "commit").status_code == 200
+    assert world.visible() == 3
+
+
+def test_resolving_by_hand_below_the_watermark(world: World) -> None:
+    """What committed the batch may be forgotten there: only abort is safe."""
+    prepared(world)
+    another_committed(world)
+    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    refused = world.resolve(T, "commit")
+    assert (refused.status_code, refused.get_json()["state"]) == (409, "prepared")
+    assert world.visible() == 3
+    assert world.resolve(T, "abort").status_code == 200
+    assert (world.in_doubt(), world.visible()) == (0, 3)
 
 
 def test_the_list(world: World) -> None:

@@ -188,10 +188,21 @@ def resolve(seen: Seen, outcome: Decision) -> Answer:
         return _no(seen, 404, "unknown", "nothing is prepared here under this id")
     if outcome is Decision.ABORT:
         return Answer(200, ABORTED, fields={"resolved_by_hand": True}, seal=ABORTED)
-    if seen.committed:
-        detail = f"{seen.committed} has committed this batch: only abort is safe"
-        return _no(seen, 409, PREPARED, detail)
+    if (because := _duplicate(seen)) is not None:
+        return _no(seen, 409, PREPARED, f"{because}: only abort is safe")
     return Answer(200, COMMITTED, fields={"resolved_by_hand": True}, seal=COMMITTED)
+
+
+def _duplicate(seen: Seen) -> str | None:
+    """Say why committing all that is prepared could write records twice."""
+    if seen.committed:
+        return f"{seen.committed} has committed this batch"
+    if seen.forgotten:
+        return "at or below the watermark another attempt may have been committed"
+    partitions = [held.named.branch.partition for held in seen.holding(PREPARED)]
+    if len(set(partitions)) < len(partitions):
+        return "two branches hold the same partition's records"
+    return None
 
 
 def show(seen: Seen) -> Answer:

@@ -101,7 +101,8 @@ def open_database(url: str) -> Database:
     Nothing is connected yet.
 
     Raises:
-        ConfigurationError: a password in the URL, or a database that we don't know.
+        ConfigurationError: a password in the URL, among its options too, or a database
+            that we don't know.
     """
     parsed = _parse(url)
     if parsed.get_backend_name() == "postgresql":
@@ -125,9 +126,14 @@ def _parse(url: str) -> sa.URL:
         raise ConfigurationError(
             "database URL: expected postgresql://host/name, sqlite:///file or env:NAME"
         ) from None
-    if parsed.password and not secret:
+    hidden = [name for name in parsed.query if "password" in name]
+    if (parsed.password or hidden) and not secret:
         raise ConfigurationError(
             "database URL: it holds a password; write env:NAME and put the URL into "
             "that variable, or leave the password to the database's password file"
         )
+    if "password" in parsed.query:
+        # Where it is masked in whatever is shown.
+        password = str(parsed.query["password"])
+        parsed = parsed.difference_update_query(["password"]).set(password=password)
     return parsed

@@ -331,6 +331,12 @@ class Journal:
         ).one()
         return count, since
 
+    def applications(self, connection: Connection) -> set[str]:
+        """Return the applications that have written here, as far as it is known."""
+        a, t = self._t.application.c, self._t.transaction.c
+        known = sa.union(sa.select(a.application), sa.select(t.application))
+        return set(connection.execute(known).scalars())
+
     def any_doomed(self, connection: Connection) -> bool:
         """Say whether there are rows to be deleted."""
         h = self._t.hidden

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import struct
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from tracing_2pc.participant.problems import Problem
 
@@ -53,12 +56,17 @@ _TAKES: Final[Mapping[type, frozenset[type]]] = {
 }
 """Kinds of values that a column takes, by the kind it holds. Any other takes text."""
 
+_SYSTEM: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+"""Names that PostgreSQL has given away in every table."""
+
 _HINTS: Final[Mapping[type, pa.DataType]] = {
     int: pa.int64(),
     float: pa.float64(),
     bool: pa.bool_(),
     str: pa.string(),
     datetime.datetime: pa.timestamp("us"),
+    datetime.date: pa.string(),
+    datetime.time: pa.string(),
 }
 
 
@@ -76,13 +84,14 @@ def check_names(schema: pa.Schema) -> None:
         if not 0 < len(name.encode("utf-8", "replace")) <= 63
         or not name.isprintable()
         or name.lower().startswith("tpc_")
+        or name in _SYSTEM
         or folded.count(name.lower()) > 1
     ]
     if bad:
         raise Problem(
             400,
             f"columns {_list(bad)}: a name is unique, printable, 1 to 63 bytes long "
-            "and does not start with tpc_",
+            "is none of PostgreSQL's own and does not start with tpc_",
         )
     nested = [field.name for field in schema if sql_type(field.type) is None]
     if nested:
@@ -126,8 +135,32 @@ def check_fit(
 
 def hints(columns: Mapping[str, sa.types.TypeEngine[Any]]) -> pa.Schema:
     """Return the types that JSON lines cannot say, from the table."""
-    kinds = {name: _HINTS.get(_holds(column)) for name, column in columns.items()}
+    kinds = {name: _hint(column) for name, column in columns.items()}
     return pa.schema([(name, kind) for name, kind in kinds.items() if kind is not None])
+
+
+def as_written(schema: pa.Schema) -> pa.Schema:
+    """Return the types that JSON lines have said: what looks like a time is text."""
+    fields = [
+        field.with_type(pa.string()) if pa.types.is_temporal(field.type) else field
+        for field in schema
+    ]
+    return pa.schema(fields)
+
+
+def repeated(value: int | str, rows: int) -> pa.Array:
+    """Return a column of one value.
+
+    Made from its bytes: to look at a Python object PyArrow imports pandas, and the
+    first prepare of a process would wait seconds for it.
+    """
+    if isinstance(value, int):
+        kind, buffers = pa.int64(), [value.to_bytes(8, sys.byteorder, signed=True)]
+    else:
+        text = value.encode()
+        kind, buffers = pa.string(), [struct.pack("=2i", 0, len(text)), text]
+    held = [None, *map(pa.py_buffer, buffers)]
+    return pa.repeat(pa.Array.from_buffers(kind, 1, held)[0], rows)
 
 
 def plain(column: pa.Array, *, binary_as_text: bool) -> pa.Array:
@@ -156,8 +189,24 @@ def _fits(kind: pa.DataType, column: sa.types.TypeEngine[Any]) -> bool:
     made = sql_type(kind)
     sends = str if made is None or _is_text(kind) else _holds(made)
     takes = _TAKES.get(_holds(column), frozenset({str}))
-    exact = sends is decimal.Decimal and isinstance(column, _NUMERIC_TEXT)
-    return sends in takes or exact
+    if sends is decimal.Decimal and isinstance(column, _NUMERIC_TEXT):
+        return True
+    return sends in takes and not _loses(kind, column)
+
+
+def _loses(kind: pa.DataType, column: sa.types.TypeEngine[Any]) -> bool:
+    """Say whether PostgreSQL would round a decimal, or drop or invent a time zone."""
+    if pa.types.is_decimal(kind) and isinstance(column, sa.Numeric):
+        return column.scale is not None and kind.scale > column.scale
+    if pa.types.is_timestamp(kind) and isinstance(column, postgresql.TIMESTAMP):
+        return column.timezone is not (kind.tz is not None)
+    return False
+
+
+def _hint(column: sa.types.TypeEngine[Any]) -> pa.DataType | None:
+    if isinstance(column, postgresql.TIMESTAMP) and column.timezone:
+        return pa.timestamp("us", "UTC")
+    return _HINTS.get(_holds(column))
 
 
 def _holds(column: sa.types.TypeEngine[Any]) -> type:

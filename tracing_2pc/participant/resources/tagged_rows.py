@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -12,14 +13,16 @@ from sqlalchemy import Connection
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.model import TransactionId
-from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.database import open_database
+from tracing_2pc.participant.body import Body, Source
+from tracing_2pc.participant.database import Writer, open_database
 from tracing_2pc.participant.problems import Problem
 from tracing_2pc.participant.resources.columns import (
+    as_written,
     check_fit,
     check_names,
     hints,
     plain,
+    repeated,
     sql_type,
 )
 from tracing_2pc.participant.resources.journalled import (
@@ -44,7 +47,9 @@ class TaggedRows(JournalledResource):
     Both are made from the first prepare's Arrow schema. To keep rows of a table that
     exists, rename it and add the tag, as the error at start says; old rows have tag 0
     and stay visible. A primary key or index of your own on `<table>_tpc` is kept to:
-    a record that violates it is a vote to abort.
+    a record that violates it is a vote to abort. A unique one also sees rows that are
+    hidden: a retried task is refused while its twin is prepared, until the batch has
+    been aborted and is tried again. With `tpc_tag` among its columns it does not.
 
     SQLite has no type for decimals, times and NaN: they are kept as text.
 
@@ -54,7 +59,9 @@ class TaggedRows(JournalledResource):
         table: what readers SELECT from.
         key: column or columns that identify a row. With it the view shows, per key
             and application, the row of the latest committed batch, as an update-mode
-            aggregate needs it. Older rows of a key stay in `<table>_tpc`.
+            aggregate needs it. Older rows of a key stay in `<table>_tpc`. Rows from
+            before there was a key belong to the application in `tpc_application`:
+            what the SQL of the error says is the only one known, or nobody.
         clock: Unix seconds.
 
     Raises:
@@ -91,8 +98,8 @@ class TaggedRows(JournalledResource):
         if self._view in tables:
             raise ConfigurationError(
                 f"{self._view} is a table; readers need a view of that name. Run: "
-                f"{self._adopt([f'RENAME TO {self.rows}'], self._view)} "
-                f"{self._adopt(_additions(wanted))}"
+                f"ALTER TABLE {self._quote(self._view)} RENAME TO {self.rows}; "
+                f"{self._adopt(self._additions(connection, wanted))}"
             )
         if self.rows not in tables:
             if self._view in views:
@@ -100,15 +107,38 @@ class TaggedRows(JournalledResource):
                     f"{self._view} is a view of something else: choose another table"
                 )
             return
-        there = {column["name"] for column in inspector.get_columns(self.rows)}
-        if lacking := [name for name in wanted if name not in there]:
+        if changes := self._changes(connection, views):
             raise ConfigurationError(
-                f"{self.rows} lacks {', '.join(lacking)}. Run: "
-                f"{self._adopt(_additions(lacking))}"
+                f"{self._view} and {self.rows} do not fit key={self._key or None}. "
+                f"Run: {' '.join(changes)}"
             )
         self._columns = self._reflect(connection)
+        if lacking := [name for name in self._key if name not in self._columns]:
+            raise ConfigurationError(f"{self.rows} has no column {', '.join(lacking)}")
         if self._view not in views:
             self._make_view(connection)
+
+    def _changes(self, connection: Connection, views: Sequence[str]) -> list[str]:
+        """Return the SQL that makes table and view what the settings say."""
+        inspector = sa.inspect(connection)
+        there = {column["name"] for column in inspector.get_columns(self.rows)}
+        wanted = [_TAG, *(_WHEN if self._key else ())]
+        lacking = [name for name in wanted if name not in there]
+        changes = [self._adopt(self._additions(connection, lacking))] if lacking else []
+        if self._view in views:
+            shown = partition_of(inspector.get_view_definition(self._view))
+            if shown != ((_WHEN[0], *self._key) if self._key else ()):
+                # Made again at the next start; what was granted on it is not.
+                changes.append(f"DROP VIEW {self._quote(self._view)};")
+        return changes
+
+    def receive(self, writer: Writer, body: Body) -> Source:
+        """Put JSON lines that a table is to be made from where they are read twice."""
+        source = super().receive(writer, body)
+        again = body.content_type == wire.NDJSON and self._known() is None
+        if again and not source.file.seekable():
+            return Source.spooled(body)
+        return source
 
     def records(
         self, source: Source, transaction: TransactionId, tag: int
@@ -118,9 +148,7 @@ class TaggedRows(JournalledResource):
         Raises:
             Problem: 400, the columns are not the table's.
         """
-        schema, batches = source.batches(
-            hints(self._columns) if self._columns else None
-        )
+        schema, batches = self._read(source)
         check_names(schema)
         if schema.names:
             self._fit(schema, partial=source.content_type == wire.NDJSON)
@@ -131,11 +159,27 @@ class TaggedRows(JournalledResource):
             )
         return [*schema.names, *ours], self._stamped(batches, list(ours.values()))
 
+    def _read(self, source: Source) -> tuple[pa.Schema, Any]:
+        if known := self._known():
+            return source.batches(hints(known))
+        schema, batches = source.batches()
+        if source.content_type != wire.NDJSON or as_written(schema) == schema:
+            return schema, batches
+        source.rewind()
+        return source.batches(as_written(schema))
+
+    def _known(self) -> Mapping[str, sa.types.TypeEngine[Any]] | None:
+        if self._columns is None:
+            with self._database.read() as connection:
+                if sa.inspect(connection).has_table(self.rows):
+                    self._columns = self._reflect(connection)
+        return self._columns
+
     def _stamped(self, batches: Iterable[Any], ours: list[Any]) -> Iterator[Any]:
         as_text = self._database.engine.dialect.name == "postgresql"
         for batch in batches:
             columns = [plain(c, binary_as_text=as_text) for c in batch.columns]
-            columns += [pa.repeat(value, batch.num_rows) for value in ours]
+            columns += [repeated(value, batch.num_rows) for value in ours]
             names = [str(n) for n in range(len(columns))]
             yield pa.RecordBatch.from_arrays(columns, names)
 
@@ -176,7 +220,7 @@ class TaggedRows(JournalledResource):
         return {c["name"]: c["type"] for c in columns if c["name"][:4] != "tpc_"}
 
     def _make_view(self, connection: Connection) -> None:
-        quote = self._database.engine.dialect.identifier_preparer.quote
+        quote = self._quote
         shown = ", ".join(f"r.{quote(name)}" for name in self._reflect(connection))
         seen = (
             f"SELECT r.* FROM {quote(self.rows)} r WHERE NOT EXISTS (SELECT 1 FROM "  # noqa: S608 - quoted
@@ -189,17 +233,30 @@ class TaggedRows(JournalledResource):
                 f"SELECT r.*, row_number() OVER ({newest}) AS tpc_nth FROM ({seen}) r"  # noqa: S608 - quoted
             )
         last = " WHERE r.tpc_nth = 1" if self._key else ""
-        sql = f"CREATE VIEW {quote(self._view)} AS SELECT {shown} FROM ({seen}) r{last}"  # noqa: S608 - quoted
-        connection.execute(sa.text(sql.replace(":", "\\:")))
+        connection.exec_driver_sql(
+            f"CREATE VIEW {quote(self._view)} AS SELECT {shown} FROM ({seen}) r{last}"  # noqa: S608 - quoted
+        )
 
-    def _adopt(self, changes: Iterable[str], table: str | None = None) -> str:
-        return " ".join(f"ALTER TABLE {table or self.rows} {c};" for c in changes)
+    def _quote(self, name: str) -> str:
+        return self._database.engine.dialect.identifier_preparer.quote(name)
+
+    def _adopt(self, changes: Iterable[str]) -> str:
+        return " ".join(f"ALTER TABLE {self.rows} {change};" for change in changes)
+
+    def _additions(self, connection: Connection, names: Iterable[str]) -> list[str]:
+        # Rows that are there belong to the one application that we know, if we do.
+        known = self._journal.applications(connection)
+        owner = known.pop() if len(known) == 1 else ""
+        kinds = {
+            _TAG: "bigint NOT NULL DEFAULT 0",
+            _WHEN[0]: f"varchar(40) NOT NULL DEFAULT '{owner}'",
+            _WHEN[1]: "bigint NOT NULL DEFAULT -1",
+        }
+        return [f"ADD COLUMN {name} {kinds[name]}" for name in names]
 
 
-def _additions(names: Iterable[str]) -> list[str]:
-    kinds = {
-        _TAG: "bigint NOT NULL DEFAULT 0",
-        _WHEN[0]: "varchar(40) NOT NULL DEFAULT ''",
-        _WHEN[1]: "bigint NOT NULL DEFAULT -1",
-    }
-    return [f"ADD COLUMN {name} {kinds[name]}" for name in names]
+def partition_of(view: str) -> tuple[str, ...]:
+    """Return the columns that a view of ours has one row for; none without a key."""
+    found = re.search(r"PARTITION BY (.*?) ORDER BY", view, re.DOTALL)
+    names = re.findall(r'\.(?:"((?:[^"]|"")+)"|(\w+))', found[1] if found else "")
+    return tuple(quoted.replace('""', '"') or plain for quoted, plain in names)
