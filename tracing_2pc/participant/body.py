@@ -5,6 +5,7 @@ Records are read from it in Arrow batches, whatever the format on the wire.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -100,6 +101,7 @@ class Source:
     file: IO[bytes]
     content_type: str
     length: int
+    owned: bool = False
 
     @classmethod
     def streamed(cls, body: Body) -> Source:
@@ -110,11 +112,20 @@ class Source:
     @classmethod
     def spooled(cls, body: Body) -> Source:
         """Return a body that is on disk, verified, and can be read again."""
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the last reader
-        shutil.copyfileobj(body, file, CHUNK)
-        body.verify()
-        file.seek(0)
-        return cls(file, body.content_type, body.length)
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(body, file, CHUNK)
+            body.verify()
+            file.seek(0)
+            stack.pop_all()
+        return cls(file, body.content_type, body.length, owned=True)
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.owned:
+            self.file.close()
 
     def rewind(self) -> None:
         """Go back to the first record of a spooled body."""

@@ -152,20 +152,32 @@ class JournalledResource(abc.ABC):
         tag: int,
         body: Body,
     ) -> Answer:
-        source = self.receive(writer, body)
-        names, batches = self.records(source, transaction, tag)
-        with writer.write() as connection:
-            rows = self._load(connection, names, batches)
-            body.verify()
-            if rows != wanted.rows:
-                detail = f"Tpc-Rows: it says {wanted.rows}, the body has {rows} records"
-                raise Problem(400, detail)
-            writer.share(connection, transaction.application)
-            seen = self._journal.read(connection, transaction, wanted.branch)
-            answer = answers.finish(seen, tag, wanted)
-            if answer.status != 200 or not rows:
-                raise NotKeptError(answer)
-            self._journal.prepared(connection, tag, self._clock())
+        with self.receive(writer, body) as source:
+            names, batches = self.records(source, transaction, tag)
+            with writer.write() as connection:
+                rows = self._load(connection, names, batches)
+                body.verify()
+                return self._keep(writer, connection, transaction, wanted, tag, rows)
+
+    def _keep(
+        self,
+        writer: Writer,
+        connection: Connection,
+        transaction: TransactionId,
+        wanted: Named,
+        tag: int,
+        rows: int,
+    ) -> Answer:
+        """Look again, under the lock, before what is written becomes durable."""
+        if rows != wanted.rows:
+            detail = f"Tpc-Rows: it says {wanted.rows}, the body has {rows} records"
+            raise Problem(400, detail)
+        writer.share(connection, transaction.application)
+        seen = self._journal.read(connection, transaction, wanted.branch)
+        answer = answers.finish(seen, tag, wanted)
+        if answer.status != 200 or not rows:
+            raise NotKeptError(answer)
+        self._journal.prepared(connection, tag, self._clock())
         return answer
 
     def _load(
