@@ -8,8 +8,8 @@ that start with `#` are skipped:
     operator 8b1d2c3e4f5061728394a5b6c7d8e9f0
     viewer   c0ffee00c0ffee00c0ffee00c0ffee00
 
-A token has 16 to 512 printable characters. To rotate one, add its successor as a
-second line, restart, move the callers, and delete the first.
+A token has 16 to 512 ASCII characters, and one line. To rotate one, add its successor
+as a second line, restart, move the callers, and delete the first.
 """
 
 from __future__ import annotations
@@ -103,7 +103,11 @@ class TokenGate:
         self._callers: list[tuple[bytes, Caller]] = []
         for number, line in enumerate(lines, 1):
             if (words := line.split()) and not words[0].startswith("#"):
-                self._callers.append(_read_line(words, f"{origin}, line {number}"))
+                where = f"{origin}, line {number}"
+                digest, caller = _read_line(words, where)
+                if any(digest == known for known, _ in self._callers):
+                    raise ConfigurationError(f"{where}: this token stands above too")
+                self._callers.append((digest, caller))
         if not self._callers:
             raise ConfigurationError(
                 f"{origin} holds no token: run `tracing-2pc init` to make one"
@@ -146,8 +150,8 @@ def _read_line(words: list[str], where: str) -> tuple[bytes, Caller]:
         raise ConfigurationError(
             f"{where}: the role must be job, executor, operator or viewer"
         )
-    if not 16 <= len(words[1]) <= 512:
-        raise ConfigurationError(f"{where}: a token has 16 to 512 characters")
+    if not (16 <= len(words[1]) <= 512 and words[1].isascii()):
+        raise ConfigurationError(f"{where}: a token has 16 to 512 ASCII characters")
     try:
         application = check_application(words[2]) if len(words) > 2 else None
     except ValueError as error:

@@ -1,0 +1,313 @@
+"""Who may ask what: every route for every role, and what a token never appears in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from participant_support import ONE, World, sqlite_url
+from tracing_support import exported  # noqa: F401 - a fixture
+from werkzeug.test import TestResponse
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.participant import TaggedRows, participant_blueprint
+from tracing_2pc.participant.auth import TokenGate
+
+T = "orders.7.1"
+TOKENS = {
+    "job": "job-token-0123456789",
+    "executor": "executor-token-0123456789",
+    "operator": "operator-token-0123456789",
+    "viewer": "viewer-token-0123456789",
+}
+SUCCESSOR = "job-successor-0123456789"
+BOUND = "bound-token-0123456789"
+BOUND_VIEWER = "bound-viewer-0123456789"
+UNKNOWN = "a-token-that-nobody-gave"
+EVERY_TOKEN = (*TOKENS.values(), SUCCESSOR, BOUND, BOUND_VIEWER, UNKNOWN)
+LINES = [
+    "# role   token   application",
+    "",
+    *(f"{role} {token}" for role, token in TOKENS.items()),
+    f"job {SUCCESSOR}",
+    f"  job\t{BOUND}   orders  ",
+    f"viewer {BOUND_VIEWER} orders",
+]
+
+
+class As(World):
+    """A participant, asked with one token."""
+
+    def __init__(self, world: World, token: str | None) -> None:
+        self.resource, self.visible, self.app = world.resource, world.visible, world.app
+        self._header = None if token is None else f"Bearer {token}"
+
+    @property
+    def client(self) -> Any:
+        client = self.app.test_client()
+        if self._header is not None:
+            client.environ_base["HTTP_AUTHORIZATION"] = self._header
+        return client
+
+
+def resource(folder: Path) -> TaggedRows:
+    return TaggedRows(sqlite_url(folder), "orders")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    (tmp_path / "tokens").write_text("\n".join(LINES))
+    made = World(resource(tmp_path), lambda: 0, tokens=tmp_path / "tokens")
+    yield made
+    made.resource.close()
+
+
+ROUTES: dict[str, tuple[Callable[[World], TestResponse], set[str]]] = {
+    "prepare": (lambda world: world.prepare(T), {"job", "executor"}),
+    "commit": (lambda world: world.commit("orders.8.1"), {"job", "operator"}),
+    "abort": (lambda world: world.abort("orders.9.1"), {"job", "operator"}),
+    "abort branch": (
+        lambda world: world.abort("orders.9.1", branch="0.1"),
+        {"job", "operator", "executor"},
+    ),
+    "resolve": (lambda world: world.resolve(T, "commit"), {"operator"}),
+    "list": (
+        lambda world: world.client.get("/transactions"),
+        {"job", "operator", "viewer"},
+    ),
+    "show": (lambda world: world.show(T), {"job", "operator", "viewer"}),
+    "metrics": (lambda world: world.client.get("/metrics"), {"operator", "viewer"}),
+    "live": (lambda world: world.client.get("/health/live"), {*TOKENS, "none"}),
+    "ready": (lambda world: world.client.get("/health/ready"), {*TOKENS, "none"}),
+}
+
+
+@pytest.mark.parametrize("role", [*TOKENS, "none"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_route_for_every_role(world: World, route: str, role: str) -> None:
+    """Who may is answered; another role gets 403 and the right one's name; none 401."""
+    assert As(world, TOKENS["job"]).prepare(T).status_code == 200
+    ask, may = ROUTES[route]
+    answer = ask(As(world, TOKENS.get(role)))
+    if role in may:
+        assert answer.status_code == 200
+        return
+    body = answer.get_json()
+    assert answer.status_code == (401 if role == "none" else 403)
+    assert answer.content_type == "application/problem+json"
+    assert ("WWW-Authenticate" in answer.headers) is (role == "none")
+    assert "transaction_id" not in body or route == "abort"
+    if role != "none":
+        assert all(name in body["detail"] for name in {role, *may})
+    assert "state" not in body
+    assert body.get("vote") == ("abort" if route == "prepare" else None)
+    assert As(world, TOKENS["job"]).show(T).get_json()["state"] == "prepared"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        f"Bearer {UNKNOWN}",
+        f"Bearer {TOKENS['job'][:-1]}",
+        f"Bearer {TOKENS['job']}x",
+        f"Bearer {TOKENS['job'].upper()}",
+        f"Bearer {TOKENS['job']} {TOKENS['operator']}",
+        "Bearer ",
+        "Bearer",
+        "Bearer \u00e9\u00ff\u0000 \x7f",
+        f"Basic {TOKENS['job']}",
+        TOKENS["job"],
+        "",
+        "Bearer " + "x" * 100_000,
+        f"Bearer {TOKENS['job']}, Bearer {TOKENS['operator']}",
+    ],
+    ids=range(13),
+)
+def test_what_is_no_token(world: World, header: str) -> None:
+    """Anything but a known bearer token is 401, with how to do it, on every route."""
+    asked = As(world, None)
+    asked._header = header
+    for route, (ask, may) in ROUTES.items():
+        answer = ask(asked)
+        if "none" in may:
+            assert answer.status_code == 200
+            continue
+        assert (route, answer.status_code) == (route, 401)
+        assert answer.headers["WWW-Authenticate"].startswith('Bearer realm="')
+        assert TOKENS["job"] not in answer.text + str(answer.headers)
+
+
+def test_the_scheme_is_read_in_any_case(world: World) -> None:
+    """`bearer`, as RFC 9110 has it."""
+    asked = As(world, None)
+    asked._header = f"bEARER  {TOKENS['job']}"
+    assert asked.prepare(T).status_code == 200
+
+
+def test_nothing_is_read_for_who_may_not(world: World) -> None:
+    """Roles come before forms: a stranger learns nothing of either."""
+    answer = As(world, UNKNOWN).prepare("Not An Id", headers={"Tpc-Version": "9"})
+    assert answer.status_code == 401
+    answer = As(world, TOKENS["viewer"]).prepare("Not An Id")
+    assert answer.status_code == 403
+
+
+def test_a_token_bound_to_an_application(world: World) -> None:
+    """It neither changes, shows nor lists another application."""
+    job, bound = As(world, TOKENS["job"]), As(world, BOUND)
+    job.prepare("other.7.1")
+    assert bound.prepare(T).status_code == 200
+    for answer in (
+        bound.prepare("other.8.1"),
+        bound.commit("other.7.1", ONE),
+        bound.commit("other.9.1"),
+        bound.abort("other.7.1"),
+        bound.abort("other.7.1", branch="0.1"),
+        bound.show("other.7.1"),
+        bound.show("other.99.1"),
+    ):
+        assert answer.status_code == 403
+        assert answer.get_json()["transaction_id"].startswith("other.")
+        assert "state" not in answer.get_json()
+        assert "orders" in answer.get_json()["detail"]
+    assert bound.client.get("/transactions?application=other").status_code == 403
+    for query in ("", "?application=orders", "?limit=1"):
+        assert bound.listed(query) == [(T, "0.1", "prepared")]
+        assert As(world, BOUND_VIEWER).listed(query) == [(T, "0.1", "prepared")]
+    assert len(job.listed()) == 2
+    assert bound.commit(T, ONE).status_code == 200
+    assert job.show("other.7.1").get_json()["state"] == "prepared"
+
+
+def test_pages_of_a_bound_token_stay_within_its_application(world: World) -> None:
+    """A cursor that somebody else's page gave opens nothing."""
+    job, bound = As(world, TOKENS["job"]), As(world, BOUND)
+    for batch in range(3):
+        job.prepare(f"orders.{batch}.1")
+        job.prepare(f"other.{batch}.1")
+    cursor = job.client.get("/transactions?limit=1").get_json()["next"]
+    found = bound.listed(f"?after={cursor}")
+    assert [id_ for id_, *_ in found] == ["orders.1.1", "orders.2.1"]
+
+
+def test_two_tokens_live_at_once(world: World) -> None:
+    """So that callers move one by one when a token is rotated."""
+    assert As(world, TOKENS["job"]).prepare(T).status_code == 200
+    assert As(world, SUCCESSOR).commit(T, ONE).status_code == 200
+
+
+def test_insecure_answers_this_machine_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without tokens loopback peers do all, others nothing; and the log warns."""
+    world = World(resource(tmp_path), lambda: 0, insecure=True)
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "insecure" in caplog.text
+    for peer, status in (
+        ("127.0.0.1", 200),
+        ("127.8.9.1", 200),
+        ("::1", 200),
+        ("192.0.2.7", 403),
+        ("10.0.0.1", 403),
+        ("0.0.0.0", 403),
+        ("::", 403),
+        ("2001:db8::1", 403),
+        ("localhost", 403),
+        ("", 403),
+        (None, 403),
+    ):
+        environ = {"REMOTE_ADDR": peer}
+        forged = {"X-Forwarded-For": "127.0.0.1", "Host": "localhost"}
+        answer = world.prepare(T, headers=forged, environ_overrides=environ)
+        assert (peer, answer.status_code) == (peer, status)
+        for route in ("/transactions", f"/transactions/{T}", "/metrics"):
+            answer = world.client.get(route, environ_overrides=environ)
+            assert (peer, answer.status_code) == (peer, status)
+        answer = world.client.get("/health/live", environ_overrides=environ)
+        assert answer.status_code == 200
+    world.resource.close()
+
+
+def test_no_tokens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is opened by forgetting something; the error says what to run."""
+    monkeypatch.delenv("TPC_TOKENS_FILE", raising=False)
+    empty = tmp_path / "empty"
+    empty.write_text("# nothing yet\n\n")
+    for tokens in (None, tmp_path / "missing", empty, tmp_path):
+        with pytest.raises(ConfigurationError, match="tracing-2pc init"):
+            participant_blueprint(resource(tmp_path), tokens=tokens)
+    monkeypatch.setenv("TPC_TOKENS_FILE", "")
+    with pytest.raises(ConfigurationError, match="tracing-2pc init"):
+        participant_blueprint(resource(tmp_path))
+    with pytest.raises(ConfigurationError, match="not both"):
+        participant_blueprint(resource(tmp_path), tokens=empty, insecure=True)
+
+
+def test_the_environment_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`TPC_TOKENS_FILE`, where the code says nothing."""
+    (tmp_path / "tokens").write_text("\n".join(LINES))
+    monkeypatch.setenv("TPC_TOKENS_FILE", str(tmp_path / "tokens"))
+    made = resource(tmp_path)
+    app = Flask("participant")
+    app.register_blueprint(participant_blueprint(made))
+    assert app.test_client().get("/metrics").status_code == 401
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("job", "expected `role token"),
+        (f"job {UNKNOWN} orders more", "expected `role token"),
+        (f"admin {UNKNOWN}", "the role must be"),
+        (UNKNOWN, "expected `role token"),
+        (f"{UNKNOWN} job", "the role must be"),
+        ("job tooshort", "16 to 512"),
+        ("job " + "x" * 513, "16 to 512"),
+        ("job " + "\u00e9" * 20, "ASCII"),
+        (f"job {UNKNOWN} Orders", "lower-case"),
+        (f"operator {TOKENS['viewer']}", "stands above"),
+    ],
+)
+def test_a_line_that_is_no_token(line: str, what: str) -> None:
+    """The error says which line, and never what stands in it."""
+    lines = [f"viewer {TOKENS['viewer']}", line]
+    with pytest.raises(ConfigurationError, match=what) as raised:
+        TokenGate(lines, "tokens")
+    assert "line 2" in str(raised.value)
+    assert not any(token in str(raised.value) for token in EVERY_TOKEN)
+
+
+def test_no_token_anywhere(
+    world: World,
+    caplog: pytest.LogCaptureFixture,
+    exported: Callable[[], list[Any]],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No token is in an answer, a log record, a span or a repr, whatever happens."""
+    caplog.set_level(logging.DEBUG)
+
+    def fault(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    texts = []
+    for broken in (False, True):
+        if broken:
+            monkeypatch.setattr(TaggedRows, "show", fault)
+        for token in EVERY_TOKEN:
+            for ask, _ in ROUTES.values():
+                answer = ask(As(world, token))
+                texts.append(f"{answer.text} {answer.headers}")
+    texts += [str(vars(record)) for record in caplog.records]
+    texts += [caplog.text, *(span.to_json() for span in exported())]
+    gate = TokenGate(LINES, "tokens")
+    texts += [repr(gate), str(vars(gate)), repr(world.app.blueprints)]
+    assert len(exported()) > 50
+    for token in EVERY_TOKEN:
+        assert not [text for text in texts if token in text]
