@@ -80,8 +80,9 @@ class Delivery:
             if missing := [n for n in silent if n not in self._participants]:
                 raise ConfigurationError(
                     f"{record.id} is decided {record.decision} and participant "
-                    f"{missing[0]!r} is on record, but has no address here: add it "
-                    "to `participants` again until the transaction is finished",
+                    f"{missing[0]!r} is on record, but has no address here. A service: "
+                    "add it to `participants` until the transaction is finished. A "
+                    "sink of the job's own: start the job, which finishes this first",
                     transaction_id=str(record.id),
                     participant=missing[0],
                 )
