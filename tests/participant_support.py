@@ -229,6 +229,12 @@ KINDS: dict[str, Callable[[str], World]] = {
 """Add a resource here: the whole contract is then held against it."""
 
 
+def keep(world: World, transaction: str, branch: Branch) -> None:
+    """Prepare and commit."""
+    assert world.prepare(transaction, branch).status_code == 200
+    assert world.commit(transaction, branch).status_code == 200
+
+
 def count(resource: Any, table: str) -> int:
     """Count what a reader sees; a table that does not exist yet is empty."""
     with resource._database.read() as connection:

@@ -14,6 +14,7 @@ from participant_support import (
     Branch,
     World,
     count,
+    keep,
     records,
     select,
     sqlite_url,
@@ -32,11 +33,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made = tagged_rows(url)
     yield made
     made.resource.close()
-
-
-def keep(world: World, transaction: str, branch: Branch) -> None:
-    assert world.prepare(transaction, branch).status_code == 200
-    assert world.commit(transaction, branch).status_code == 200
 
 
 def drop(world: World, transaction: str, *branches: Branch) -> None:

@@ -213,11 +213,15 @@ def _row_number(connection: Connection, table: str) -> str | None:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return a column as SQLite stores it: no datetime, no decimal, no lost NaN."""
+    """Return a column as SQLite stores it: no datetime, no decimal, no lost NaN.
+
+    Its integers have 63 bits and a sign.
+    """
     kind = column.type
     if pa.types.is_floating(kind):
         return [v if v == v else "NaN" for v in column.to_pylist()]
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+    as_text = (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_uint64)
+    if any(is_kind(kind) for is_kind in as_text):
         column = pc.cast(column, pa.string())
     values: list[Any] = column.to_pylist()
     return values

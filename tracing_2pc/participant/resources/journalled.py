@@ -103,10 +103,12 @@ class JournalledResource(abc.ABC):
         with self._opening:
             if self._opened:
                 return
-            with self._database.setup() as connection:
-                self._journal.create(connection)
-                self.set_up(connection)
-            self._database.engine.dispose()
+            try:
+                with self._database.setup() as connection:
+                    self._journal.create(connection)
+                    self.set_up(connection)
+            finally:
+                self._database.engine.dispose()
             self._opened = True
 
     def prepare(

@@ -79,7 +79,8 @@ class TaggedRows(JournalledResource):
         super().__init__(check_prefix(table), open_database(url), clock)
         self._view = table
         self._key = (key,) if isinstance(key, str) else tuple(key or ())
-        self._columns: Mapping[str, sa.types.TypeEngine[Any]] | None = None
+        self._columns: dict[str, sa.types.TypeEngine[Any]] | None = None
+        self._when = False
 
     @property
     def rows(self) -> str:
@@ -112,8 +113,8 @@ class TaggedRows(JournalledResource):
                 f"{self._view} and {self.rows} do not fit key={self._key or None}. "
                 f"Run: {' '.join(changes)}"
             )
-        self._columns = self._reflect(connection)
-        if lacking := [name for name in self._key if name not in self._columns]:
+        columns = self._look(connection)
+        if lacking := [name for name in self._key if name not in columns]:
             raise ConfigurationError(f"{self.rows} has no column {', '.join(lacking)}")
         if self._view not in views:
             self._make_view(connection)
@@ -153,7 +154,7 @@ class TaggedRows(JournalledResource):
         if schema.names:
             self._fit(schema, partial=source.content_type == wire.NDJSON)
         ours: dict[str, Any] = {_TAG: tag}
-        if self._key:
+        if self._when:
             ours |= dict(
                 zip(_WHEN, (transaction.application, transaction.batch), strict=True)
             )
@@ -172,7 +173,7 @@ class TaggedRows(JournalledResource):
         if self._columns is None:
             with self._database.read() as connection:
                 if sa.inspect(connection).has_table(self.rows):
-                    self._columns = self._reflect(connection)
+                    self._look(connection)
         return self._columns
 
     def _stamped(self, batches: Iterable[Any], ours: list[Any]) -> Iterator[Any]:
@@ -191,8 +192,8 @@ class TaggedRows(JournalledResource):
         except Problem:
             # Somebody may have added a column since: look once more.
             with self._database.read() as connection:
-                self._columns = self._reflect(connection)
-            check_fit(schema, self._columns, partial=partial)
+                columns = self._look(connection)
+            check_fit(schema, columns, partial=partial)
 
     def _make(self, schema: pa.Schema) -> None:
         if lacking := [name for name in self._key if name not in schema.names]:
@@ -201,7 +202,7 @@ class TaggedRows(JournalledResource):
             if not sa.inspect(connection).has_table(self.rows):
                 self._table(schema).create(connection)
                 self._make_view(connection)
-            self._columns = self._reflect(connection)
+            self._look(connection)
 
     def _table(self, schema: pa.Schema) -> sa.Table:
         columns = [sa.Column(f.name, sql_type(f.type)) for f in schema]
@@ -215,13 +216,20 @@ class TaggedRows(JournalledResource):
             sa.Index(f"{self.rows}_tag", table.c[_TAG], postgresql_using="brin")
         return table
 
-    def _reflect(self, connection: Connection) -> dict[str, sa.types.TypeEngine[Any]]:
-        columns = sa.inspect(connection).get_columns(self.rows)
-        return {c["name"]: c["type"] for c in columns if c["name"][:4] != "tpc_"}
+    def _look(self, connection: Connection) -> dict[str, sa.types.TypeEngine[Any]]:
+        """Note which columns the table has: the records', and of ours whose they are.
+
+        The latter stay when a key is given up, and are then written all the same.
+        """
+        found = sa.inspect(connection).get_columns(self.rows)
+        types = {column["name"]: column["type"] for column in found}
+        self._when = types.keys() >= set(_WHEN)
+        self._columns = {n: kind for n, kind in types.items() if n[:4] != "tpc_"}
+        return self._columns
 
     def _make_view(self, connection: Connection) -> None:
         quote = self._quote
-        shown = ", ".join(f"r.{quote(name)}" for name in self._reflect(connection))
+        shown = ", ".join(f"r.{quote(name)}" for name in self._look(connection))
         seen = (
             f"SELECT r.* FROM {quote(self.rows)} r WHERE NOT EXISTS (SELECT 1 FROM "  # noqa: S608 - quoted
             f"{quote(self._tables.hidden.name)} h WHERE h.tag = r.{_TAG})"

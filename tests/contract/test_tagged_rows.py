@@ -1,0 +1,219 @@
+"""The table and the view of a participant that keeps rows: what readers see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from participant_support import (
+    ONE,
+    Branch,
+    World,
+    count,
+    json_lines,
+    keep,
+    records,
+    select,
+    sqlite_url,
+    tagged_rows,
+)
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.participant import TaggedRows
+
+Open = Callable[..., World]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_database"))
+    return sqlite_url(tmp_path)
+
+
+@pytest.fixture
+def open_at(url: str) -> Iterator[Open]:
+    """Start a process's worth of the participant, with other settings if need be."""
+    made: list[World] = []
+
+    def start(**settings: Any) -> World:
+        made.append(tagged_rows(url, **settings))
+        return made[-1]
+
+    yield start
+    for world in made:
+        world.resource.close()
+
+
+@pytest.fixture
+def sql(url: str) -> Iterator[Callable[[str], None]]:
+    """Run statements as the owner of the database does."""
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+
+    def run(statements: str) -> None:
+        with engine.begin() as connection:
+            for statement in filter(str.strip, statements.split(";")):
+                connection.exec_driver_sql(statement)
+
+    yield run
+    engine.dispose()
+
+
+def cure(error: ConfigurationError) -> str:
+    """Return the SQL that an error says to run."""
+    return str(error).partition("Run: ")[2]
+
+
+def test_rows_are_seen_when_they_are_committed(open_at: Open) -> None:
+    """Never before, never after an abort, and for everybody at once."""
+    world, reader = open_at(), open_at()
+    keep(world, "orders.0.1", records(id=[1]))
+    two = records(id=[2, 3])
+    assert world.prepare("orders.1.1", two).status_code == 200
+    assert (world.visible(), reader.visible()) == (1, 1)
+    assert world.abort("orders.1.1").status_code == 200
+    assert (world.visible(), reader.visible()) == (1, 1)
+    keep(world, "orders.1.2", two)
+    assert (world.visible(), reader.visible()) == (3, 3)
+
+
+def test_a_key_shows_the_latest_committed_row(open_at: Open) -> None:
+    """Per key and application; a prepared newer row does not hide a committed one."""
+    world = open_at(key=["id", "day"])
+
+    def rows(n: int, *ids: int) -> Branch:
+        return records(id=list(ids), day=["mon"] * len(ids), n=[n] * len(ids))
+
+    keep(world, "orders.1.1", rows(1, 1, 2))
+    keep(world, "orders.0.1", rows(0, 1, 2, 3))
+    keep(world, "other.9.1", rows(9, 1))
+    assert world.prepare("orders.2.1", rows(2, 1)).status_code == 200
+    shown = "SELECT id, n FROM orders ORDER BY id, n"
+    assert select(world.resource, shown) == [(1, 1), (1, 9), (2, 1), (3, 0)]
+    assert world.commit("orders.2.1", rows(2, 1)).status_code == 200
+    assert select(world.resource, shown) == [(1, 2), (1, 9), (2, 1), (3, 0)]
+    assert count(world.resource, "orders_tpc") == 7
+
+
+def test_a_key_that_the_records_lack(open_at: Open, url: str) -> None:
+    """It is a vote to abort at the first prepare, and refused at start later."""
+    refused = open_at(key="nr").prepare("orders.0.1", ONE)
+    assert refused.status_code == 400
+    assert "the key nr" in refused.get_json()["detail"]
+    keep(open_at(key="id"), "orders.0.1", ONE)
+    with pytest.raises(ConfigurationError, match=r"no column nr|DROP VIEW"):
+        TaggedRows(url, "orders", key="nr").open()
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_a_table_that_exists_is_refused_with_a_cure(
+    open_at: Open, url: str, sql: Callable[[str], None], key: str | None
+) -> None:
+    """The error's SQL makes it ours; rows that were there stay visible."""
+    sql("CREATE TABLE orders (id bigint, amount float)")
+    sql("INSERT INTO orders VALUES (1, 1.5), (9, 9.5)")
+    with pytest.raises(ConfigurationError, match="orders is a table") as refused:
+        TaggedRows(url, "orders", key=key).open()
+    sql(cure(refused.value))
+    world = open_at(key=key)
+    assert world.visible() == 2
+    keep(world, "orders.0.1", ONE)
+    assert world.visible() == 5
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "id"), ("id", None), ("id", "n")])
+def test_another_key_is_refused_with_a_cure(
+    open_at: Open, url: str, sql: Callable[[str], None], before: Any, after: Any
+) -> None:
+    """A view never goes on showing what another key would; the SQL makes it fit."""
+    keep(open_at(key=before), "orders.0.1", records(id=[1, 1, 2], n=[1, 1, 1]))
+    with pytest.raises(ConfigurationError, match="DROP VIEW") as refused:
+        TaggedRows(url, "orders", key=after).open()
+    sql(cure(refused.value))
+    world = open_at(key=after)
+    keep(world, "orders.1.1", records(id=[1, 1], n=[2, 2]))
+    shown = select(world.resource, "SELECT id, n FROM orders ORDER BY id, n")
+    assert (
+        shown
+        == {
+            None: [(1, 1), (1, 1), (1, 2), (1, 2), (2, 1)],
+            "id": [(1, 2), (2, 1)],
+            "n": [shown[0], (1, 2)],
+        }[after]
+    )
+
+
+def test_a_view_of_something_else_is_refused(
+    url: str, sql: Callable[[str], None]
+) -> None:
+    """Readers' view is ours, or another name is needed."""
+    sql("CREATE VIEW orders AS SELECT 1 AS id")
+    with pytest.raises(ConfigurationError, match="choose another table"):
+        TaggedRows(url, "orders").open()
+
+
+def test_a_newer_journal_is_refused(
+    open_at: Open, url: str, sql: Callable[[str], None]
+) -> None:
+    """A participant never guesses at what a newer version has written."""
+    keep(open_at(), "orders.0.1", ONE)
+    sql("UPDATE orders_tpc_schema SET version = version + 1")
+    with pytest.raises(ConfigurationError, match="upgrade"):
+        TaggedRows(url, "orders").open()
+
+
+WRONG: dict[str, tuple[Branch, str]] = {
+    "missing": (records(id=[1]), "missing: amount"),
+    "unknown": (records(id=[1], amount=[1.0], x=[1]), "not in the table: x"),
+    "type": (records(id=["one"], amount=[1.0]), "another type: id"),
+    "nested": (records(id=[1], amount=[[1.0]]), "columns amount: a table cannot"),
+    "json": (json_lines({"id": 1, "amount": 1, "x": 2}), "not in the table: x"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_columns_are_named(open_at: Open, what: str) -> None:
+    """A branch that is not the table's is a vote to abort that says why."""
+    world = open_at()
+    keep(world, "orders.0.1", ONE)
+    branch, said = WRONG[what]
+    refused = world.prepare("orders.1.1", branch)
+    assert refused.status_code == 400
+    assert said in refused.get_json()["detail"]
+    assert (world.in_doubt(), world.visible()) == (0, 3)
+
+
+def test_a_column_that_was_added_is_seen(
+    open_at: Open, sql: Callable[[str], None]
+) -> None:
+    """After ALTER TABLE a running participant takes records that have the column."""
+    world = open_at()
+    keep(world, "orders.0.1", records(id=[1]))
+    sql("ALTER TABLE orders_tpc ADD COLUMN n bigint")
+    keep(world, "orders.1.1", records(id=[2], n=[5]))
+    rows = select(world.resource, "SELECT id, n FROM orders_tpc ORDER BY id")
+    assert rows == [(1, None), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:s3cr3t@host/db",
+        "postgresql://u@host/db?password=s3cr3t",
+        "postgresql://u@host/db?sslpassword=s3cr3t",
+    ],
+)
+def test_a_password_in_the_url_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stands; by reference it is taken, and shown nowhere."""
+    with pytest.raises(ConfigurationError, match="password") as refused:
+        TaggedRows(url, "orders")
+    assert "s3cr3t" not in str(refused.value)
+    monkeypatch.setenv("LEDGER", url)
+    by_reference = TaggedRows("env:LEDGER", "orders")
+    if "sslpassword" not in url:
+        assert "s3cr3t" not in repr(by_reference._database.engine)

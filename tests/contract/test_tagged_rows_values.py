@@ -1,0 +1,219 @@
+"""Values on their way to a table: each comes back, or is refused by name."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from participant_support import (
+    ONE,
+    Branch,
+    World,
+    arrow,
+    json_lines,
+    keep,
+    records,
+    select,
+    sqlite_url,
+    tagged_rows,
+)
+
+Open = Callable[..., World]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_database"))
+    return sqlite_url(tmp_path)
+
+
+@pytest.fixture
+def open_at(url: str) -> Iterator[Open]:
+    """Start a process's worth of the participant, with other settings if need be."""
+    made: list[World] = []
+
+    def start(**settings: Any) -> World:
+        made.append(tagged_rows(url, **settings))
+        return made[-1]
+
+    yield start
+    for world in made:
+        world.resource.close()
+
+
+UTC = datetime.timezone.utc
+MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 123456)  # noqa: DTZ001
+TEXTS = ['it\'s "quoted", a\\b', "zwei\nZeilen\r\n\t", "€ 日本 🙂"]
+D = decimal.Decimal
+VALUES: dict[str, tuple[pa.DataType, list[Any], Any]] = {
+    "int64": (pa.int64(), [-(2**63), 0, 2**63 - 1], None),
+    "int8": (pa.int8(), [-128, 127, 5], None),
+    "uint64": (pa.uint64(), [0, 2**64 - 1, 7], int),
+    "double": (pa.float64(), [0.1, -1e308, math.inf], None),
+    "float": (pa.float32(), [0.5, -2.25, 1e10], None),
+    "bool": (pa.bool_(), [True, False, True], bool),
+    "string": (pa.string(), TEXTS, None),
+    "empty": (pa.string(), ["", " ", "NULL"], None),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), ["a", "b", "a"], None),
+    "binary": (pa.binary(), [b"", b"\x00\xff\\x", b"'\n\""], bytes),
+    "date": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(2024, 2, 29)], str),
+    "time": (pa.time64("us"), [datetime.time(23, 59, 59, 999999)], str),
+    "naive": (pa.timestamp("us"), [MOMENT, datetime.datetime(1970, 1, 1)], str),  # noqa: DTZ001
+    "zoned": (pa.timestamp("us", "UTC"), [MOMENT.replace(tzinfo=UTC)], str),
+    "decimal": (pa.decimal128(38, 18), [D("-0.5"), D(f"{10**19}.{1:018}")], D),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_values_come_back(open_at: Open, kind: str) -> None:
+    """Every value of a type is read as it was written, and NULL is not empty."""
+    type_, values, read = VALUES[kind]
+    world = open_at()
+    column = pa.array([*values, None], type_)
+    ids = list(range(len(column)))
+    branch = Branch(arrow(pa.table({"id": ids, "v": column})), len(ids))
+    keep(world, "orders.0.1", branch)
+    found = [v for (v,) in select(world.resource, "SELECT v FROM orders ORDER BY id")]
+    assert found.pop() is None
+    assert [
+        _like(v, wanted, read) for v, wanted in zip(found, values, strict=True)
+    ] == (values)
+
+
+def _like(value: Any, wanted: Any, read: Any) -> Any:
+    """Read what SQLite keeps as text as what it is."""
+    if read in {int, bool, bytes, decimal.Decimal}:
+        return read(value)
+    if read is str and isinstance(value, str):
+        return type(wanted).fromisoformat(value.replace("Z", "+00:00"))
+    return value
+
+
+def test_nan_is_kept(open_at: Open) -> None:
+    """NaN is not NULL: PostgreSQL keeps it, SQLite keeps the word."""
+    world = open_at()
+    keep(world, "orders.0.1", records(v=[math.nan, 1.0]))
+    found = select(world.resource, "SELECT v FROM orders WHERE v IS NOT NULL")
+    assert sorted(str(v).lower() for (v,) in found) == ["1.0", "nan"]
+
+
+@pytest.mark.parametrize(
+    "name", ["share%", "%(x)s", 'q"t', "a:b", "a\\b", "a'b", "a?b", "order", "ÄRGER x"]
+)
+def test_column_names(open_at: Open, name: str) -> None:
+    """A column may be called anything that can be printed, and a key too."""
+    world = open_at(key=name)
+    keep(world, "orders.0.1", records(**{name: [1, 2]}))
+    keep(world, "orders.1.1", records(**{name: [2, 3]}))
+    columns = sa.inspect(world.resource._database.engine).get_columns("orders")
+    assert [column["name"] for column in columns] == [name]
+    assert world.visible() == 3
+    open_at(key=name).resource.open()  # its view is recognised
+
+
+@pytest.mark.parametrize("name", ["ctid", "xmin", "tableoid", "tpc_tag", "a\nb", ""])
+def test_column_names_that_no_table_can_have(open_at: Open, name: str) -> None:
+    """They are a vote to abort that says which."""
+    world = open_at()
+    refused = world.prepare("orders.0.1", records(**{name: [1]}))
+    assert (refused.status_code, refused.get_json()["vote"]) == (400, "abort")
+    assert name in refused.get_json()["detail"]
+
+
+def test_json_text_stays_text(open_at: Open) -> None:
+    """A table made from JSON lines has text where they have text, dates or not."""
+    said = {"id": 1, "day": "2013-01-01", "at": "2013-01-01T00:00:00Z", "ok": True}
+    first, second = open_at(), open_at()
+    keep(first, "orders.0.1", json_lines(said))
+    keep(second, "orders.1.1", json_lines({**said, "day": "tomorrow", "id": 2}))
+    found = select(first.resource, "SELECT day, at FROM orders ORDER BY id")
+    assert found == [(d, said["at"]) for d in ("2013-01-01", "tomorrow")]
+
+
+def test_json_lines_fit_a_table_that_arrow_made(open_at: Open) -> None:
+    """The table says what JSON cannot: times and dates are written as text there."""
+    table = pa.table(
+        {
+            "id": [1],
+            "day": pa.array([datetime.date(2024, 2, 29)]),
+            "at": pa.array([MOMENT.replace(tzinfo=UTC)], pa.timestamp("us", "UTC")),
+        }
+    )
+    world = open_at()
+    keep(world, "orders.0.1", Branch(arrow(table), 1))
+    said = {"id": 2, "day": "2024-03-01", "at": "2024-03-01T12:00:00+02:00"}
+    keep(world, "orders.1.1", json_lines(said, {"id": 3}))
+    found = select(world.resource, "SELECT day, at FROM orders ORDER BY id")
+    assert str(found[1][0]) == "2024-03-01"
+    assert re.match(r"2024-03-01 10:00:00", str(_utc(found[1][1])))
+    assert found[2] == (None, None)
+
+
+def _utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime.datetime) else value
+
+
+@pytest.mark.parametrize(
+    ("table", "sent"),
+    [
+        (pa.decimal128(10, 2), pa.array([decimal.Decimal("0.125")])),
+        (pa.timestamp("us"), pa.array([MOMENT], pa.timestamp("us", "UTC"))),
+        (pa.timestamp("us", "UTC"), pa.array([MOMENT], pa.timestamp("us"))),
+    ],
+    ids=["scale", "zoned", "naive"],
+)
+def test_postgresql_rounds_nothing(
+    postgres_database: str, table: pa.DataType, sent: pa.Array
+) -> None:
+    """What a column would round, shift or strip of its zone is refused."""
+    world = tagged_rows(postgres_database)
+    first = pa.table({"v": pa.array([None], table)})
+    keep(world, "orders.0.1", Branch(arrow(first), 1))
+    refused = world.prepare("orders.1.1", Branch(arrow(pa.table({"v": sent})), 1))
+    assert (refused.status_code, refused.get_json()["detail"][-15:]) == (
+        400,
+        "another type: v",
+    )
+    world.resource.close()
+
+
+FIRST_PREPARE = """
+import pathlib, sys
+from tracing_2pc.model import BranchId, TransactionId
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.participant.answers import Named
+from tracing_2pc.participant.body import Body
+from tracing_2pc.transports import wire
+
+file, url = sys.argv[1:]
+digest = wire.digest_of(pathlib.Path(file).read_bytes())
+with open(file, "rb") as stream:
+    body = Body(stream, pathlib.Path(file).stat().st_size, wire.ARROW, digest)
+    named = Named(BranchId(0, 1), 3, digest)
+    resource = TaggedRows(url, "orders", key="id")
+    answer = resource.prepare(TransactionId("orders", 0, 1), named, body, {})
+assert answer.status == 200, answer
+resource.close()
+sys.exit("it was imported" if "pandas" in sys.modules else 0)
+"""
+
+
+def test_a_first_prepare_does_not_wait_for_pandas(url: str, tmp_path: Path) -> None:
+    """Rows go from Arrow to the database without it: importing it takes seconds."""
+    pytest.importorskip("pandas")
+    body = tmp_path / "body"
+    body.write_bytes(ONE.body)
+    command = [sys.executable, "-c", FIRST_PREPARE, str(body), url]
+    root = Path(__file__).parents[2]
+    subprocess.run(command, check=True, timeout=60, cwd=root)
