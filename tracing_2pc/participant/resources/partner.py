@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
@@ -42,6 +43,7 @@ class Partner:
         self._check = _checked(check) if check else None
         self._headers = {"Content-Type": "application/json", **headers}
         self._token = token
+        self._timeout = timeout
         self._pool = urllib3.PoolManager(
             timeout=urllib3.Timeout(connect=timeout, read=timeout), retries=False
         )
@@ -101,13 +103,23 @@ class Partner:
                     redirect=False,
                     preload_content=False,
                 )
-                response.read(_ENOUGH)
-                response.release_conn()
+                _finish(response, time.monotonic() + self._timeout)
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 step.set("error.type", type(error).__name__)
                 return 0
             step.set("http.response.status_code", response.status)
             return int(response.status)
+
+
+def _finish(response: urllib3.BaseHTTPResponse, until: float) -> None:
+    """Keep the connection for the next request, unless the body is long or slow."""
+    left = _ENOUGH
+    while left > 0 and time.monotonic() < until:
+        if not (piece := response.read1(left)):
+            response.release_conn()
+            return
+        left -= len(piece)
+    response.close()
 
 
 def is_refusal(status: int) -> bool:

@@ -176,13 +176,11 @@ class Queue:
     def gauges(self, connection: Connection, now: float) -> dict[str, float]:
         """Measure what waits, and what was refused."""
         q, r = self.queue.c, self.request.c
-        waiting = sa.select(sa.func.count()).join_from(
+        waiting = sa.select(sa.func.count(), sa.func.min(q.committed)).join_from(
             self.queue, self.request, q.tag == r.tpc_tag
         )
         refused = sa.select(sa.func.count()).select_from(self.quarantine)
-        first = sa.select(sa.func.min(q.committed))
-        oldest = connection.execute(first).scalar() or now
-        backlog = connection.execute(waiting).scalar_one()
+        backlog, oldest = connection.execute(waiting).one()
         return {
             "tpc_outbox_backlog": backlog,
             "tpc_outbox_oldest_age_seconds": max(0.0, now - oldest) if backlog else 0.0,

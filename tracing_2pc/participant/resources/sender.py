@@ -83,10 +83,17 @@ class Sender:
         atexit.unregister(self.stop)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while True:
             self._wake.clear()
+            if self._stopping.is_set():  # after clear: a stop before it is not missed
+                break
             try:
                 pause = self._turn()
+            except sa.exc.SQLAlchemyError as error:
+                # Its text may hold a record.
+                about = {"error": type(error).__name__}
+                _log.warning("outbox: the database did not answer", extra=about)
+                pause = self._lease / 3
             except Exception:  # noqa: BLE001 - the queue is kept, and looked at again
                 _log.warning("outbox: nothing sent, will look again", exc_info=True)
                 pause = self._lease / 3

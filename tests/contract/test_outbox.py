@@ -1,0 +1,517 @@
+"""The outbox in real processes: killed, hung up on, restarted, several at once."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from participant_support import TRACE, Branch, World, records, sqlite_url
+
+from participants import processes
+from tracing_2pc import names
+from tracing_2pc.participant import Outbox
+from tracing_2pc.participant.resources import sender
+
+T = "orders.7.1"
+TIMEOUT, LEASE = 1.0, 3.0
+
+SENDER = """
+import sys
+from tracing_2pc.participant import Outbox
+url, partner, timeout, lease = sys.argv[1:]
+outbox = Outbox(url, partner=partner, timeout=float(timeout), lease=float(lease))
+outbox.open()
+outbox.start()
+print("ready", flush=True)
+sys.stdin.read()
+outbox.close()
+"""
+
+
+class Partner:
+    """A partner that notes what arrives, and does to each request what is planned.
+
+    A plan is a status, or `drop` (no answer), `hang` (none until `let_go`), `slow`
+    (200, with a body that never ends).
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.keys: list[str] = []
+        self.traces: list[str] = []
+        self.bodies: list[Any] = []
+        self.times: list[float] = []
+        self.plan: list[int | str] = []
+        self.most = 0
+        self.let_go = threading.Event()
+        self._under_way = 0
+        self._counting = threading.Lock()
+        partner = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                partner._count(1)
+                try:
+                    partner._answer(self)
+                except OSError:
+                    self.close_connection = True
+                finally:
+                    partner._count(-1)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/orders"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def _count(self, more: int) -> None:
+        with self._counting:
+            self._under_way += more
+            self.most = max(self.most, self._under_way)
+
+    def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        body = json.loads(request.rfile.read(int(request.headers["Content-Length"])))
+        planned = self.plan.pop(0) if self.plan else 200
+        self.bodies.append(body)
+        self.traces.append(request.headers["traceparent"])
+        self.times.append(time.monotonic())
+        self.keys.append(request.headers["Idempotency-Key"])
+        if planned == "hang":
+            self.let_go.wait(30)
+        if planned in {"hang", "drop"}:
+            request.close_connection = True
+            return
+        request.send_response(200 if planned == "slow" else int(planned))
+        request.send_header("Content-Length", "100000" if planned == "slow" else "0")
+        request.end_headers()
+        while planned == "slow" and not self.let_go.wait(0.1):
+            request.wfile.write(b".")
+            request.wfile.flush()
+
+    def close(self) -> None:
+        self.let_go.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def partner() -> Iterator[Partner]:
+    made = Partner()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path)
+    return str(request.getfixturevalue("postgres_database"))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "_POLL", 0.05)
+    monkeypatch.setattr(sender, "_FIRST_PAUSE", 0.02)
+
+
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make(url: str, partner: Partner) -> Iterator[Make]:
+    """Make a participant; `sends=False` for one whose sender never starts."""
+    made: list[World] = []
+
+    def one(*, sends: bool = True, **options: Any) -> World:
+        settings = {"partner": partner.url, "timeout": TIMEOUT, "lease": LEASE}
+        resource = Outbox(url, **{**settings, **options})
+        if not sends:
+            resource.start = lambda: None  # type: ignore[method-assign]
+        made.append(World(resource, lambda: backlog(resource)))
+        return made[-1]
+
+    yield one
+    for world in made:
+        world.resource.close()
+
+
+Process = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def sending(url: str, partner: Partner) -> Iterator[Callable[[], Process]]:
+    """Start a process that does nothing but send."""
+    started: list[Process] = []
+
+    def start() -> Process:
+        command = [sys.executable, "-c", SENDER, url, partner.url]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([*command, str(TIMEOUT), str(LEASE)], **pipes)  # type: ignore[call-overload]
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.communicate(timeout=20)
+
+
+def backlog(resource: Outbox) -> int:
+    return int(resource.gauges()["tpc_outbox_backlog"])
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
+
+
+def ids(*found: int, branch: str = "0.1") -> Branch:
+    made: Branch = records(branch, id=pa.array(found, pa.int64()))
+    return made
+
+
+def commit(world: World, transaction: str, *branches: Branch) -> None:
+    for branch in branches:
+        assert world.prepare(transaction, branch).status_code == 200
+    assert world.commit(transaction, *branches).status_code == 200
+
+
+def keys_of(transaction: str, rows: int, branch: str = "0.1") -> list[str]:
+    return [f"{transaction}.{branch}.{row}" for row in range(rows)]
+
+
+def test_nothing_before_the_commit_and_nothing_after_an_abort(
+    make: Make, partner: Partner
+) -> None:
+    """Only the attempt, the branches and the outcome that were decided are sent."""
+    world = make()
+    first, twin = ids(1), ids(1, branch="0.2")
+    assert world.prepare(T, first).status_code == 200
+    assert world.prepare("orders.7.2", first).status_code == 200
+    assert world.prepare("orders.7.2", twin).status_code == 200
+    assert world.abort(T).status_code == 200
+    time.sleep(0.3)
+    assert partner.keys == []
+    for _ in range(3):  # an answer that was lost is asked for again
+        assert world.commit("orders.7.2", twin).status_code == 200
+    eventually(lambda: backlog(world.resource) == 0)
+    assert world.abort("orders.7.2").status_code == 409
+    time.sleep(0.3)
+    assert partner.keys == ["orders.7.2.0.2.0"]
+
+
+def test_a_commit_by_hand_is_sent_too(make: Make, partner: Partner) -> None:
+    """An orphan that an operator commits is sent, and one that is aborted is not."""
+    world = make()
+    assert world.prepare(T, ids(1)).status_code == 200
+    assert world.prepare("orders.8.1", ids(2)).status_code == 200
+    assert world.resolve(T, "commit").status_code == 200
+    assert world.resolve("orders.8.1", "abort").status_code == 200
+    eventually(lambda: partner.keys == [f"{T}.0.1.0"])
+    eventually(lambda: backlog(world.resource) == 0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "status", "asked"),
+    [
+        ([200, 200, 200], 200, 3),
+        ([200, 200, 422], 409, 3),
+        ([200, 403], 409, 2),
+        ([200, 500], 503, 2),
+        (["drop"], 503, 1),
+        ([429], 503, 1),
+        ([302], 503, 1),
+    ],
+)
+def test_the_check_at_prepare(
+    make: Make, partner: Partner, plan: list[int | str], status: int, asked: int
+) -> None:
+    """All records are asked about; a no votes abort, silence is neither; both leave
+    nothing behind, and say nothing of the records.
+    """
+    world = make(check=partner.url, sends=False)
+    branch = ids(*range(4710_000, 4710_000 + 2_001))
+    partner.plan = list(plan)
+    answer = world.prepare(T, branch)
+    assert answer.status_code == status
+    assert [len(body["records"]) for body in partner.bodies] == [1000, 1000, 1][:asked]
+    assert partner.keys == [None] * asked
+    body = answer.get_json()
+    assert body.get("vote") == {200: "commit", 409: "abort"}.get(status)
+    assert "4710" not in answer.text
+    assert world.in_doubt() == (1 if status == 200 else 0)
+    partner.plan = []
+    assert world.prepare(T, branch).status_code == 200
+    assert world.commit(T, branch).status_code == 200
+    assert backlog(world.resource) == 2_001
+
+
+def test_a_long_branch_is_sent_in_order(make: Make, partner: Partner) -> None:
+    """Rows keep their order over many slices, each with a key of its own."""
+    world = make(sends=False)
+    rows = 2 * 100 + 5
+    commit(world, T, ids(*range(rows)))
+    commit(world, "orders.10.1", ids(-1))
+    commit(world, "bills.900.1", ids(-2))
+    sender_ = make()
+    sender_.resource.start()
+    eventually(lambda: backlog(world.resource) == 0)
+    assert partner.keys == [
+        "bills.900.1.0.1.0",
+        *keys_of(T, rows),
+        "orders.10.1.0.1.0",
+    ]
+    assert [body["id"] for body in partner.bodies[1:-1]] == list(range(rows))
+    assert partner.most == 1
+
+
+def test_whatever_happens_to_the_answer_the_key_stays(
+    make: Make, partner: Partner
+) -> None:
+    """Dropped, late, refused for now: sent again with the same key, before the next."""
+    partner.plan = ["drop", 500, "hang", 503, "slow"]
+    world = make(timeout=0.3, lease=1.0)
+    commit(world, T, ids(1, 2))
+    eventually(lambda: backlog(world.resource) == 0)
+    first, second = keys_of(T, 2)
+    assert partner.keys == [first] * 5 + [second]
+
+
+def test_a_partner_that_is_down(make: Make) -> None:
+    """What is committed waits, and is sent when the partner comes back."""
+    (port,) = processes.free_ports(1)
+    world = make(partner=f"http://127.0.0.1:{port}/orders")
+    commit(world, T, ids(1, 2))
+    time.sleep(0.3)
+    assert backlog(world.resource) == 2
+    assert world.client.get("/health/ready").status_code == 200
+    back = Partner(port)
+    try:
+        eventually(lambda: backlog(world.resource) == 0)
+        assert back.keys == keys_of(T, 2)
+    finally:
+        world.resource.close()
+        back.close()
+
+
+def test_pauses_grow_and_start_anew(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each failure doubles the longest pause, up to a cap; a success resets it."""
+    pauses: list[float] = []
+
+    def uniform(least: float, most: float) -> float:
+        assert least == 0
+        pauses.append(most)
+        return min(most, 0.01)
+
+    monkeypatch.setattr(sender.random, "uniform", uniform)
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.1)
+    partner.plan = [500] * 5 + [200, 500]
+    world = make()
+    commit(world, T, ids(1, 2))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert pauses == [0.02, 0.04, 0.08, 0.1, 0.1, 0.02]
+
+
+def test_a_refusal_does_not_block_the_queue(
+    make: Make, partner: Partner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is kept whole for a person, counted, and reported without its content."""
+    partner.plan = [422, 200, 404, 400]
+    world = make()
+    commit(world, T, ids(4711, 4712, 4713, 4714, 4715))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert partner.keys == keys_of(T, 5)
+    kept = world.resource.quarantined()
+    assert [(k["key"], k["status"], json.loads(k["body"])) for k in kept] == [
+        (f"{T}.0.1.0", 422, {"id": 4711}),
+        (f"{T}.0.1.2", 404, {"id": 4713}),
+        (f"{T}.0.1.3", 400, {"id": 4714}),
+    ]
+    assert measured(world)["tpc_outbox_quarantined"] == 3
+    assert "quarantined" in caplog.text
+    assert "471" not in str([vars(record) for record in caplog.records])
+    assert len(make().resource.quarantined()) == 3
+
+
+def measured(world: World) -> dict[str, float]:
+    text = world.client.get("/metrics").text
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in map(str.split, lines)}
+
+
+def test_what_is_measured(make: Make, partner: Partner) -> None:
+    """The backlog, and the age of the oldest request that still waits in it."""
+    now = [1000.0]
+    world = make(sends=False, clock=lambda: now[0])
+    assert (
+        {"tpc_outbox_backlog", "tpc_outbox_oldest_age_seconds"}
+        <= measured(world).keys()
+        <= names.METRICS.keys()
+    )
+    assert measured(world)["tpc_outbox_oldest_age_seconds"] == 0
+    commit(world, T, ids(1, 2))
+    assert world.prepare("orders.8.1", ids(3, 4, 5)).status_code == 200
+    now[0] = 1100.0
+    assert measured(world)["tpc_outbox_backlog"] == 2
+    assert measured(world)["tpc_outbox_oldest_age_seconds"] == 100
+    assert world.commit("orders.8.1", ids(3, 4, 5)).status_code == 200
+    now[0] = 1130.0
+    queue = world.resource._queue
+    for request in queue.next():
+        queue.confirmed(request)
+    assert measured(world)["tpc_outbox_backlog"] == 3
+    assert measured(world)["tpc_outbox_oldest_age_seconds"] == 30
+
+
+def test_one_at_a_time_however_many_processes(
+    make: Make, partner: Partner, sending: Callable[[], Process]
+) -> None:
+    """Processes that share the database send each request once, never two at once."""
+    for _ in range(2):
+        sending()
+    worlds = [make() for _ in range(2)]
+    expected = []
+    for batch in range(6):
+        commit(worlds[batch % 2], f"orders.{batch}.1", ids(*range(4)))
+        expected += keys_of(f"orders.{batch}.1", 4)
+    eventually(lambda: backlog(worlds[0].resource) == 0)
+    assert partner.keys == expected
+    assert partner.most == 1
+
+
+def test_a_killed_sender_is_followed_by_another(
+    make: Make, partner: Partner, sending: Callable[[], Process]
+) -> None:
+    """What was under way is sent again with the same key, once the lease has run out.
+
+    So is the rest, in order, in the trace of the prepare, which the killed process
+    never saw and the new one finds at rest.
+    """
+    partner.plan = [200, "hang"]
+    killed = sending()
+    world = make(sends=False)
+    commit(world, T, ids(1, 2, 3))
+    eventually(lambda: len(partner.keys) == 2)
+    follower = make()
+    follower.resource.start()
+    killed.kill()
+    killed.wait()
+    died = time.monotonic()
+    partner.let_go.set()
+    eventually(lambda: backlog(follower.resource) == 0)
+    one, two, three = keys_of(T, 3)
+    assert partner.keys == [one, two, two, three]
+    assert partner.bodies == [{"id": 1}, {"id": 2}, {"id": 2}, {"id": 3}]
+    assert partner.times[2] - died > LEASE / 3
+    trace = TRACE["traceparent"].split("-")[1]
+    assert [text.split("-")[1] for text in partner.traces] == [trace] * 4
+
+
+@pytest.mark.parametrize("when", ["idle", "waiting", "second", "never started"])
+def test_close_is_quick(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Nobody waits for a pause or a lease to end, and nothing is sent afterwards."""
+    if when == "waiting":
+        monkeypatch.setattr(sender, "_FIRST_PAUSE", 60.0)
+        monkeypatch.setattr(sender.random, "uniform", lambda least, most: most)
+        partner.plan = [500]
+    world = make(lease=60.0)
+    world.resource.start()
+    if when == "waiting":
+        commit(world, T, ids(1))
+        eventually(lambda: len(partner.keys) == 1)
+    other = make(lease=60.0, sends=when != "never started")
+    if when == "second":
+        eventually(lambda: world.resource._sender._held > 0)
+        other.resource.start()
+    closing = world if when in {"idle", "waiting"} else other
+    time.sleep(0.2)
+    started = time.monotonic()
+    closing.resource.close()
+    closing.resource.close()
+    assert time.monotonic() - started < 1.0
+    sent = len(partner.keys)
+    closing.resource.start()
+    time.sleep(0.2)
+    assert len(partner.keys) == sent
+
+
+def test_a_stop_is_never_missed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that comes just as the sender wakes up is heard as well."""
+    world = make(lease=60.0)
+    outbox = world.resource._sender
+    turned = threading.Event()
+    stopping = threading.Event()
+
+    def turn() -> float:
+        turned.set()
+        assert stopping.wait(10)
+        return 60.0
+
+    monkeypatch.setattr(outbox, "_turn", turn)
+    outbox.start()
+    assert turned.wait(10)
+    clear = outbox._wake.clear
+
+    def clear_late() -> None:
+        outbox._stopping.set()  # the stop, in the worst moment
+        clear()
+
+    monkeypatch.setattr(outbox._wake, "clear", clear_late)
+    outbox._wake.set()
+    stopping.set()
+    outbox._thread.join(5)
+    assert not outbox._thread.is_alive()
+
+
+def test_a_database_that_does_not_answer(
+    make: Make,
+    partner: Partner,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The sender outlives it, says so without a record's content, and goes on."""
+    world = make(timeout=0.3, lease=1.0)
+    queue = world.resource._queue
+    refused = queue.refused
+    failures = iter(range(2))
+
+    def fail(request: Any, *rest: Any) -> None:
+        if next(failures, None) is not None:
+            about = {"body": request.body}
+            raise sa.exc.OperationalError("INSERT", about, Exception("disk full"))
+        refused(request, *rest)
+
+    monkeypatch.setattr(queue, "refused", fail)
+    caplog.set_level(logging.DEBUG, "tracing_2pc")
+    partner.plan = [422] * 3
+    commit(world, T, ids(4711))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert partner.keys == [f"{T}.0.1.0"] * 3
+    assert len(world.resource.quarantined()) == 1
+    assert "did not answer" in caplog.text
+    assert "4711" not in caplog.text
