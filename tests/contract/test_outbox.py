@@ -276,6 +276,34 @@ def test_the_check_at_prepare(
     assert backlog(world.resource) == 2_001
 
 
+@any_database
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([2**62], pa.timestamp("us")),
+        pa.array([2**62], pa.timestamp("ns")),
+        pa.array([-(2**62)], pa.timestamp("s")),
+        pa.array([2**31 - 1], pa.date32()),
+        pa.array([7], pa.duration("s")),
+        pa.array([float("-inf")]),
+        pa.array([{"deep": [float("nan")]}]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("checks", [True, False], ids=["checked", "unchecked"])
+def test_a_value_that_json_cannot_say(
+    make: Make, partner: Partner, column: pa.Array, *, checks: bool
+) -> None:
+    """It is sent as it reads, or refused at prepare: never a fault, never stuck."""
+    world = make(sends=False, check=partner.url if checks else None)
+    answer = world.prepare(T, records(x=column))
+    if answer.status_code == 200:
+        assert column.type == pa.timestamp("ns")
+        return
+    assert (answer.status_code, answer.get_json()["vote"]) == (400, "abort")
+    assert world.in_doubt() == 0
+
+
 def test_a_long_branch_is_sent_in_order(make: Make, partner: Partner) -> None:
     """Rows keep their order over many slices, each with a key of its own."""
     world = make(sends=False)

@@ -40,7 +40,8 @@ class Outbox(JournalledResource):
     `<name>_tpc_quarantine`, and the next one is sent.
 
     A partner that does not know idempotency keys may see a request twice after a
-    crash.
+    crash. Keys are made of transaction, branch and row: two outboxes of the same
+    application need two URLs, or a partner that tells them apart by a header.
 
     Args:
         url: database URL, as for `TaggedRows`.

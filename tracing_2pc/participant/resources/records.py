@@ -21,14 +21,18 @@ def json_records(source: Source) -> Iterator[str]:
     Times are ISO 8601, decimals are text, bytes are base64.
 
     Raises:
-        Problem: 400, a record cannot be said in JSON: it holds NaN, or an unknown type.
+        Problem: 400, a record cannot be said in JSON: NaN, a time that
+            Python has no date for, or an unknown type.
     """
-    for record in _read(source):
-        try:
+    try:
+        for record in _read(source):
             yield json.dumps(record, default=_plain, allow_nan=False)
-        except (TypeError, ValueError):
-            detail = "a record cannot be JSON: NaN, or a type that JSON has no form for"
-            raise Problem(400, detail) from None
+    except (TypeError, ValueError, OverflowError):
+        detail = (
+            "a record cannot be JSON: it holds NaN, a time beyond the year 9999, or a "
+            "type that JSON has no form for"
+        )
+        raise Problem(400, detail) from None
 
 
 def _read(source: Source) -> Iterator[dict[str, Any]]:
