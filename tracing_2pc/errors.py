@@ -74,42 +74,14 @@ class HeuristicError(TwoPhaseError):
 
 
 class ParticipantError(TwoPhaseError):
-    """One call to one participant failed."""
-
-
-class ParticipantUnavailableError(ParticipantError):
-    """No answer, or none that can be trusted: it may or may not have happened.
+    """One call to one participant failed.
 
     Args:
-        message: what came instead.
-        status: the HTTP status, if one came; 425 means that it is being worked on.
+        message: what came instead of an acknowledgement.
+        status: the HTTP status, if one came.
+        state: the state that the participant says the transaction is in there.
         transaction_id: the transaction it is about, as text.
-        participant: the participant that gave none.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        transaction_id: str | None = None,
-        participant: str | None = None,
-    ) -> None:
-        super().__init__(
-            message, transaction_id=transaction_id, participant=participant
-        )
-        self.status = status
-
-
-class ParticipantRefusedError(ParticipantError):
-    """A definite no, in the participant's own words.
-
-    Args:
-        message: the participant's reason.
-        status: the HTTP status it answered.
-        state: the state it says the transaction is in there.
-        transaction_id: the transaction it is about, as text.
-        participant: the participant that refused.
+        participant: the participant that was asked.
     """
 
     def __init__(
@@ -126,6 +98,14 @@ class ParticipantRefusedError(ParticipantError):
         )
         self.status = status
         self.state = state
+
+
+class ParticipantUnavailableError(ParticipantError):
+    """No answer, or none that can be trusted: it may or may not have happened."""
+
+
+class ParticipantRefusedError(ParticipantError):
+    """A definite no, in the participant's own words."""
 
 
 class DecisionLogError(TwoPhaseError):

@@ -21,13 +21,6 @@ from tracing_2pc.participant import sqlite
 T = "orders.7.1"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres_database"))
-    return sqlite_url(tmp_path)
-
-
 @pytest.fixture
 def world(url: str) -> Iterator[World]:
     made = tagged_rows(url)

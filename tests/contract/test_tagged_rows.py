@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,35 +16,12 @@ from participant_support import (
     keep,
     records,
     select,
-    sqlite_url,
-    tagged_rows,
 )
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.participant import TaggedRows
 
 Open = Callable[..., World]
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres_database"))
-    return sqlite_url(tmp_path)
-
-
-@pytest.fixture
-def open_at(url: str) -> Iterator[Open]:
-    """Start a process's worth of the participant, with other settings if need be."""
-    made: list[World] = []
-
-    def start(**settings: Any) -> World:
-        made.append(tagged_rows(url, **settings))
-        return made[-1]
-
-    yield start
-    for world in made:
-        world.resource.close()
 
 
 @pytest.fixture

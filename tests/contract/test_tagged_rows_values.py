@@ -8,7 +8,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +24,10 @@ from participant_support import (
     keep,
     records,
     select,
-    sqlite_url,
     tagged_rows,
 )
 
 Open = Callable[..., World]
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres_database"))
-    return sqlite_url(tmp_path)
-
-
-@pytest.fixture
-def open_at(url: str) -> Iterator[Open]:
-    """Start a process's worth of the participant, with other settings if need be."""
-    made: list[World] = []
-
-    def start(**settings: Any) -> World:
-        made.append(tagged_rows(url, **settings))
-        return made[-1]
-
-    yield start
-    for world in made:
-        world.resource.close()
 
 
 UTC = datetime.timezone.utc

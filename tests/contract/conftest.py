@@ -1,0 +1,32 @@
+"""What the participant's suites share: a database of either kind, and worlds on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from participant_support import World, sqlite_url, tagged_rows
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of an empty database of this test's own, on each database in turn."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_database"))
+    return sqlite_url(tmp_path)
+
+
+@pytest.fixture
+def open_at(url: str) -> Iterator[Callable[..., World]]:
+    """Start a process's worth of the participant, with other settings if need be."""
+    made: list[World] = []
+
+    def start(**settings: Any) -> World:
+        made.append(tagged_rows(url, **settings))
+        return made[-1]
+
+    yield start
+    for world in made:
+        world.resource.close()
