@@ -8,7 +8,7 @@ JAVA = JAVA_HOME="$$(tools/java-home)"
 .PHONY: setup demo test test-fast lint lock clean
 
 setup: .venv/ready
-	@tools/java-home >/dev/null
+	@echo "ready: .venv, and Java at $$(tools/java-home)"
 
 .venv/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("tracing-2pc demo", description=__doc__)
     parser.add_argument(
-        "--batches", type=int, choices=flights.DAYS, default=31, metavar="N",
+        "--batches", type=_days, default=31, metavar="N",
         help="days to stream, 1 to 31; default: all",
     )  # fmt: skip
     parser.add_argument(
@@ -75,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     return parser
+
+
+def _days(text: str) -> int:
+    if not text.isdigit() or int(text) not in flights.DAYS:
+        raise argparse.ArgumentTypeError("expected 1 to 31")
+    return int(text)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -40,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tracing-2pc", description=__doc__)
-    commands = parser.add_subparsers(metavar="command")
+    version = importlib.metadata.version("tracing-2pc")
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(metavar="command", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--config", help="settings file; default: tpc.toml")
     common.add_argument("--log", help="URL of the decision log, or env:NAME")
@@ -70,8 +73,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     resolve.add_argument("transaction", help="<application>.<batch>.<attempt>")
     wanted = resolve.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--commit", dest="wanted", action="store_const", const="commit")
-    wanted.add_argument("--abort", dest="wanted", action="store_const", const="abort")
+    wanted.add_argument(
+        "--commit",
+        dest="wanted",
+        action="store_const",
+        const="commit",
+        help="quarantined and decided commit: deliver it again",
+    )
+    wanted.add_argument(
+        "--abort",
+        dest="wanted",
+        action="store_const",
+        const="abort",
+        help="undecided: decide abort; quarantined and decided abort: deliver it again",
+    )
     wanted.add_argument(
         "--conclude",
         dest="wanted",

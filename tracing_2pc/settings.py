@@ -140,6 +140,12 @@ class Settings:
                     f"{name} ({getattr(self, name):g}, {self.origin(name)}) must be "
                     f"at least {least:g}"
                 )
+        if self.backoff_base > self.backoff_cap:
+            raise ConfigurationError(
+                f"backoff_cap ({self.backoff_cap:g}, {self.origin('backoff_cap')}) "
+                f"must be at least backoff_base ({self.backoff_base:g}, "
+                f"{self.origin('backoff_base')}): change one of them"
+            )
         if 0 < self.transaction_timeout <= self.request_timeout:
             raise ConfigurationError(
                 f"transaction_timeout ({self.transaction_timeout:g}, "

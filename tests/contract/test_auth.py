@@ -311,3 +311,21 @@ def test_no_token_anywhere(
     assert len(exported()) > 50
     for token in EVERY_TOKEN:
         assert not [text for text in texts if token in text]
+
+
+def test_the_tokens_file_of_the_settings_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that is started beside a tpc.toml uses the tokens it names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TPC_TOKENS_FILE", raising=False)
+    (tmp_path / "mine").write_text("job 0123456789abcdef\n")
+    (tmp_path / "tpc.toml").write_text('tokens_file = "mine"\n')
+    rows = TaggedRows(sqlite_url(tmp_path), "orders")
+    app = Flask(__name__)
+    app.register_blueprint(participant_blueprint(rows))
+    client = app.test_client()
+    token = {"Authorization": "Bearer 0123456789abcdef"}
+    assert client.get("/transactions", headers=token).status_code == 200
+    assert client.get("/transactions").status_code == 401
+    rows.close()

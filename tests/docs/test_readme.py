@@ -121,10 +121,8 @@ def test_the_second_example_is_one_trace(
     exported: Callable[[], Any],  # noqa: F811 - the fixture
 ) -> None:
     """A decorated sink: a span per phase, and the headers on the calls made inside."""
-    import requests
     from flask import Flask, request
 
-    from tracing_2pc import traced_sink
     from tracing_2pc.model import BranchContext, BranchId, TransactionId
 
     heard: list[tuple[str, str]] = []
@@ -136,9 +134,10 @@ def test_the_second_example_is_one_trace(
         return "ok"
 
     with serving(app) as url:
-        names = {"traced_sink": traced_sink, "requests": requests, "URL": url}
+        names: dict[str, Any] = {}
         exec(block("python", "class PartnerSink"), names)
-        sink: Any = names["PartnerSink"]()  # type: ignore[operator]
+        names["URL"] = url
+        sink = names["PartnerSink"]()
         handle = sink.begin(
             BranchContext(
                 TransactionId("orders", 0, 1), BranchId(0, 1), ("PartnerSink",), {}

@@ -15,6 +15,7 @@ import pytest
 from service import create_app
 from spark_support import ROWS, held, numbers_of, serving, write_numbers
 
+from participants.processes import free_ports
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.model import TransactionId
@@ -293,6 +294,41 @@ def test_stop_returns_while_a_participant_is_down(world: World) -> None:
     world.run(world.callback())
     assert world.held() == (numbers_of(1), numbers_of(1))
     assert world.state("test.0.1") is TransactionState.COMMITTED
+
+
+def test_a_participant_that_is_restarted_before_prepare_is_waited_for(
+    world: World,
+) -> None:
+    """Down for some seconds, before anybody has voted: the batch lands all the same."""
+    write_numbers(world.folder, range(1))
+    (port,) = free_ports(1)
+    app = create_app(f"sqlite:///{world.folder / 'late'}.db")
+    world.apps.callback(app.extensions["resource"].close)
+    up = threading.Event()
+
+    def come_up() -> None:
+        _until((world.folder / "ck" / "offsets" / "0").exists)
+        time.sleep(3)
+        world.apps.enter_context(serving(app, port))
+        up.set()
+
+    sink = ParticipantSink({"a": world.a, "b": f"http://127.0.0.1:{port}"}, token=None)
+    thread = threading.Thread(target=come_up)
+    thread.start()
+    world.run(world.callback(sink=sink))
+    thread.join()
+    assert up.is_set()
+    assert held(world.folder / "late.db") == numbers_of(1)
+    assert world.state("test.0.1") is TransactionState.COMMITTED
+
+
+def test_a_missing_token_is_found_before_anything_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the job is started, not in a task."""
+    monkeypatch.delenv("TPC_TOKEN", raising=False)
+    with pytest.raises(ConfigurationError, match="the variable TPC_TOKEN is empty"):
+        world.callback(sink=ParticipantSink({"a": world.a, "b": world.b}))
 
 
 def test_fail_raises_and_the_next_start_finishes(world: World) -> None:

@@ -243,3 +243,38 @@ def test_a_password_in_tpc_log_is_used_and_never_shown(
     said = capsys.readouterr().err
     assert "s3cret" not in said
     assert "password" not in said
+
+
+@pytest.mark.parametrize("command", [["recover"], ["resolve", "orders.0.1", "--abort"]])
+def test_no_log_is_not_good_news(
+    folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log that is not there is said to be missing, and is not made."""
+    more = ["--reason", "x"] if command[0] == "resolve" else []
+    assert main([*command, *more, "--log", "sqlite:///nowhere/x.db"]) == 2
+    assert "no decision log at nowhere/x.db" in capsys.readouterr().err
+    assert not (folder / "nowhere").exists()
+
+
+def test_an_unknown_application_is_not_good_news(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt name is answered with the names that are known."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=True)
+    assert main(["recover", "--application", "nobody"]) == 2
+    assert "it knows: orders" in capsys.readouterr().err
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked without a command it says what there is, and never fails with a trace."""
+    for arguments, code in (
+        (["--version"], 0),
+        (["--json"], 2),
+        (["recover", "-h"], 0),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        assert end.value.code == code
+    assert "0.1.0" in capsys.readouterr().out

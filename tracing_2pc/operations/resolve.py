@@ -44,9 +44,9 @@ def resolve(
             )
         log.abort(transaction, who=who, why=reason)
     elif record.state is not TransactionState.QUARANTINED:
+        hint = "" if record.finished else "; `tracing-2pc recover` delivers it"
         raise ContractError(
-            f"{transaction} is {record.state}: nothing for a person to do here; "
-            "`tracing-2pc recover` delivers what is decided"
+            f"{transaction} is {record.state}: nothing for a person to decide{hint}"
         )
     elif isinstance(wanted, Decision):
         log.resume(transaction, wanted, who=who, why=reason)

@@ -23,7 +23,10 @@ def run_service(name: str, arguments: Sequence[str]) -> int:
         raise ConfigurationError(
             f"`tracing-2pc {name}` needs {error.name}: pip install 'tracing-2pc[demo]'"
         ) from error
-    return int(module.main(list(arguments)) or 0)
+    try:
+        return int(module.main(list(arguments)) or 0)
+    except RuntimeError as error:
+        raise ConfigurationError(f"tracing-2pc {name}: {error}") from error
 
 
 def _find(name: str) -> ModuleType:

@@ -22,7 +22,8 @@ from tracing_2pc.participant.auth import Caller, Gate, LoopbackGate, TokenGate
 from tracing_2pc.participant.body import CHUNK
 from tracing_2pc.participant.problems import Problem, unavailable
 from tracing_2pc.participant.resources.base import Resource
-from tracing_2pc.settings import check_name
+from tracing_2pc.settings import Settings, check_name
+from tracing_2pc.telemetry import lifecycle
 from tracing_2pc.telemetry.propagation import extract, inject
 from tracing_2pc.telemetry.spans import current_carrier, server_span
 from tracing_2pc.transports import wire
@@ -53,7 +54,8 @@ def participant_blueprint(
 
     Args:
         resource: what holds the data: `TaggedRows`, `Outbox`, or one of your own.
-        tokens: path of the tokens file (see `auth`); `TPC_TOKENS_FILE` by default.
+        tokens: path of the tokens file (see `auth`); by default the setting
+            `tokens_file`, which `TPC_TOKENS_FILE` sets.
         insecure: answer every process of this machine, and nobody else, without
             tokens: for a first try.
         max_prepare_bytes: larger bodies of a prepare are refused before they are read.
@@ -80,7 +82,7 @@ def _gate(tokens: str | os.PathLike[str] | None, *, insecure: bool) -> Gate:
     if insecure:
         _log.warning("insecure participant: every process of this machine may commit")
         return LoopbackGate()
-    path = tokens or os.environ.get("TPC_TOKENS_FILE")
+    path = tokens or Settings.load().tokens_file
     if not path:
         raise ConfigurationError(
             "a participant needs tokens: run `tracing-2pc init` to make a tokens file "
@@ -121,6 +123,8 @@ class _Routes:
                 provide_automatic_options=False,
             )
         made.register_error_handler(Exception, _refuse)
+        # Here and not at import: a worker's threads must be its own.
+        made.before_request(lambda: lifecycle.start(self._name))
         made.before_request(self._resource.start)
         made.after_request(_drain)
         return made

@@ -81,7 +81,7 @@ class Delivery:
                 raise ConfigurationError(
                     f"{record.id} is decided {record.decision} and participant "
                     f"{missing[0]!r} is on record, but has no address here. A service: "
-                    "add it to `participants` until the transaction is finished. A "
+                    "add it to `participants` in tpc.toml until this is finished. A "
                     "sink of the job's own: start the job, which finishes this first",
                     transaction_id=str(record.id),
                     participant=missing[0],
@@ -129,7 +129,7 @@ class Delivery:
                 return
             if not (silent := self._once_unless_log_down(current)):
                 return
-            if tries % inline == 0:
+            if tries == 1 or tries % inline == 0:
                 logger.warning(
                     "not acknowledged: transaction=%s tries=%d reasons=%s",
                     record.id,

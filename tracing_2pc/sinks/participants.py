@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -34,8 +35,9 @@ from tracing_2pc.transports.http import HttpParticipant
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PREPARE_TRIES = 5
-"""How often a prepare is sent within a task, before the task fails and is retried."""
+PREPARE_PATIENCE = 60.0
+"""Seconds for which a prepare is sent again: a service that is restarted, or its
+database, is back by then. After that the task fails, and with it the attempt."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -95,6 +97,15 @@ class ParticipantSink:
     def __repr__(self) -> str:
         urls = {n: p.url for n, p in self._participants.items()}
         return f"ParticipantSink({urls})"
+
+    def check(self) -> None:
+        """Read the token where the job is started, so that a mistake is found there.
+
+        Raises:
+            ConfigurationError: there is none, or it is more than one word.
+        """
+        for participant in self._participants.values():
+            participant.authorization()
 
     @property
     def participants(self) -> Mapping[str, PhasedParticipant]:
@@ -227,15 +238,14 @@ class PhasedParticipant:
 def _insist(ask: Callable[[], Vote]) -> Vote:
     """Ask again when the answer was lost; a refusal is an answer.
 
-    425 is not counted as a try: the participant is alive and writes this very branch,
+    425 is never the last word: the participant is alive and writes this very branch,
     so there will be an answer.
     """
-    lost = 0
+    until = time.monotonic() + PREPARE_PATIENCE
     for _ in Patience(SystemClock(), base=0.5, cap=5.0).tries():
         try:
             return ask()
         except ParticipantUnavailableError as error:
-            lost += error.status != 425
-            if lost == PREPARE_TRIES:
+            if error.status != 425 and time.monotonic() > until:
                 raise
     raise AssertionError("patience without a reason to stop does not end")

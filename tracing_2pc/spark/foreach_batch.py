@@ -81,6 +81,8 @@ def two_phase_commit(
         )
     if routes is not None:
         _check_routes(sink, routes)
+    if isinstance(sink, ParticipantSink):
+        sink.check()
     return ForeachBatch(sink, application, chosen, dict(routes or {}))
 
 

@@ -107,16 +107,27 @@ class Database:
         return f"decision log {self.shown}: {type(origin or error).__name__}: {text}"
 
 
-def connect(reference: str) -> Database:
+def connect(reference: str, *, must_exist: bool = False) -> Database:
     """Prepare the connections for a URL or `env:NAME`; opens none yet.
 
     Raises:
-        ConfigurationError: not a URL of ours, or one with a literal password.
+        ConfigurationError: not a URL of ours, one with a literal password, or, if it
+            must exist, a SQLite file that does not.
     """
     url = _url(reference)
     if url.get_backend_name() == "sqlite":
+        if must_exist and not Path(url.database or "").is_file():
+            raise ConfigurationError(absent(str(url.database)))
         return _sqlite(url)
     return _postgresql(url.set(drivername="postgresql+psycopg"))
+
+
+def absent(where: str) -> str:
+    """Say that there is no log, to somebody who expected one."""
+    return (
+        f"there is no decision log at {where}: look at --log, TPC_LOG and `log` in "
+        "tpc.toml; a job or `tracing-2pc init` makes one"
+    )
 
 
 def _url(reference: str) -> sa.URL:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
+from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.model import (
     Begun,
     Carrier,
@@ -18,26 +19,34 @@ from tracing_2pc.model import (
 from tracing_2pc.states import FINAL, Decision, TransactionEvent, TransactionState
 from tracing_2pc.store import records, rules, schema
 from tracing_2pc.store import statements as sql
-from tracing_2pc.store.database import Database, connect
+from tracing_2pc.store.database import Database, absent, connect
 from tracing_2pc.store.receipts import check_receipts
 
 
-def open_log(reference: str, *, now: Callable[[], float] = time.time) -> SqlDecisionLog:
+def open_log(
+    reference: str, *, must_exist: bool = False, now: Callable[[], float] = time.time
+) -> SqlDecisionLog:
     """Open the decision log, making it (and a SQLite file's folder) where missing.
 
     Args:
         reference: `sqlite:///folder/decisions.db`, `postgresql://user@host/database`
             (psycopg 3), or `env:NAME` of a variable that holds one. Only the URL of
             such a variable may hold a password.
+        must_exist: make nothing: an operator must not be told that all is well by a
+            log that was not there.
         now: Unix seconds, for the times on record.
 
     Raises:
-        ConfigurationError: not such a URL, or a log made by a newer release.
+        ConfigurationError: not such a URL, a log made by a newer release, or none
+            where one must exist.
         DecisionLogError: it cannot be reached.
     """
-    log = SqlDecisionLog(connect(reference), now=now)
+    log = SqlDecisionLog(connect(reference, must_exist=must_exist), now=now)
     try:
-        log.create()
+        if must_exist:
+            log.require()
+        else:
+            log.create()
     except BaseException:
         log.close()
         raise
@@ -64,6 +73,17 @@ class SqlDecisionLog:
         """Create the tables that are missing. Idempotent."""
         with self._database.translated():
             schema.ensure(self._database.reading_engine, self._database.durable_engine)
+
+    def require(self) -> None:
+        """Refuse a database that holds no log."""
+        with self._database.translated():
+            if not schema.exists(self._database.reading_engine):
+                raise ConfigurationError(absent(self._database.shown))
+
+    def applications(self) -> list[str]:
+        """Name the applications that the log knows."""
+        with self._database.reading() as connection:
+            return list(connection.scalars(sql.APPLICATIONS))
 
     def begin(
         self,

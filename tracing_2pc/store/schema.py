@@ -134,6 +134,12 @@ def ensure(reading: sa.Engine, durable: sa.Engine) -> None:
         connection.commit()
 
 
+def exists(reading: sa.Engine) -> bool:
+    """Whether there is a log of a version that we know."""
+    with reading.connect() as connection:
+        return _known(connection)
+
+
 def _known(connection: sa.Connection) -> bool:
     if not sa.inspect(connection).has_table(version.name):
         return False

@@ -211,3 +211,5 @@ COUNTS: Final = (
     .group_by(transaction.c.state)
 )
 """Transactions by state; reads every record of the application."""
+
+APPLICATIONS: Final = sa.select(application.c.name).order_by(application.c.name)

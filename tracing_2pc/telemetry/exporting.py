@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from opentelemetry.sdk.trace.export import (
 QUEUE: Final = 32768
 SCHEDULE_MS: Final = 500
 TIMEOUT: Final = 2.0
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Otlp(SpanExporter):
@@ -53,6 +56,8 @@ class Otlp(SpanExporter):
         if result is SpanExportResult.SUCCESS:
             self.successes += 1
         else:
+            if not self.failed:
+                _log.warning("traces are not delivered; work goes on without them")
             self.failed += len(spans)
         return result
 
@@ -149,6 +154,10 @@ def to_otlp() -> tuple[CountedBatches, Otlp]:
 
     own = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
     timeout = None if any(os.environ.get(name) for name in own) else TIMEOUT
+    # It repeats itself at every batch; `Otlp` says it once, and `dropped` counts.
+    noisy = logging.getLogger("opentelemetry.exporter.otlp.proto.http")
+    if noisy.level == logging.NOTSET:
+        noisy.setLevel(logging.CRITICAL)
     exporter = Otlp(lambda: OTLPSpanExporter(timeout=timeout))
     return CountedBatches(exporter), exporter
 

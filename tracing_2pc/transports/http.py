@@ -126,6 +126,17 @@ class HttpParticipant:
         """Abort one branch, by the task that wrote it, before its receipt is out."""
         self._control("/abort", transaction, _ABORTED, None, branch=str(branch))
 
+    def authorization(self) -> dict[str, str]:
+        """Return the header that admits us; the token is read anew each time.
+
+        Raises:
+            ConfigurationError: there is none, or it is more than one word.
+        """
+        if not self.token:
+            return {}
+        what = f"token of participant {self.name!r}"
+        return {"Authorization": f"Bearer {_one_word(self.token, what)}"}
+
     def _control(
         self,
         route: str,
@@ -139,6 +150,14 @@ class HttpParticipant:
         body = json.dumps(order).encode()
         headers = {"Content-Type": wire.JSON}
         self._read(self._post(route, body, headers, transaction), transaction, states)
+
+    def _why(self, error: Exception, route: str) -> str:
+        if isinstance(error, urllib3.exceptions.NewConnectionError):
+            return f"nothing listens at {self.url}"
+        return (
+            f"no answer to POST {route} within {self.timeout:g} s "
+            f"({type(error).__name__}): it may or may not have happened"
+        )
 
     def _read(
         self, answer: Answer, transaction: TransactionId, states: frozenset[str]
@@ -161,9 +180,7 @@ class HttpParticipant:
     ) -> Answer:
         headers[wire.VERSION_HEADER] = wire.VERSION
         headers["Accept"] = wire.JSON
-        if self.token:
-            what = f"token of participant {self.name!r}"
-            headers["Authorization"] = f"Bearer {_one_word(self.token, what)}"
+        headers.update(self.authorization())
         target = _pool(self.url, self.timeout, os.getpid())
         about: dict[str, str | int | float | bool] = {
             "http.request.method": "POST",
@@ -180,9 +197,7 @@ class HttpParticipant:
                 )
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 raise ParticipantUnavailableError(
-                    f"participant {self.name!r} did not answer POST {route} within "
-                    f"{self.timeout:g} s ({type(error).__name__}): it may or may not "
-                    "have happened",
+                    f"participant {self.name!r}: {self._why(error, route)}",
                     transaction_id=str(transaction),
                     participant=self.name,
                 ) from error

@@ -1,0 +1,31 @@
+"""A participant's spans, without anything but the blueprint."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tracing_2pc.testing import read_trace_file
+
+PROGRAM = """
+import warnings
+warnings.simplefilter("ignore")
+from flask import Flask
+from tracing_2pc.participant import TaggedRows, participant_blueprint
+
+app = Flask(__name__)
+rows = TaggedRows("sqlite:///rows.db", "orders")
+app.register_blueprint(participant_blueprint(rows, insecure=True, name="ledger"))
+assert app.test_client().get("/transactions").status_code == 200
+"""
+
+
+def test_a_service_exports_spans_when_it_is_asked_to(tmp_path: Path) -> None:
+    """The environment variable is enough: no hook, no call of the service's own."""
+    file = tmp_path / "trace.jsonl"
+    env = {**os.environ, "TPC_TRACE_FILE": str(file)}
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=env, check=True)
+    (span,) = read_trace_file(file)
+    assert (span["name"], span["service"]) == ("tpc.list", "ledger")
