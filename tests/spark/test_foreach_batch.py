@@ -264,19 +264,16 @@ def test_another_log_is_refused(world: World) -> None:
 
 
 def test_an_empty_log_cannot_write_a_batch_twice(world: World) -> None:
-    """Log and checkpoint lost together: the participants still refuse the batch."""
+    """Log and checkpoint lost together: the participants refuse, and a person looks."""
     write_numbers(world.folder, range(1))
     world.run(world.callback())
     other = f"sqlite:///{world.folder / 'other.db'}"
-    with contextlib.closing(open_log(other)) as log:
-        log.initialise("test", 0)  # as an operator might, by mistake
-        with contextlib.suppress(Exception):
-            log.begin(
-                "test", 0, run="x", query=None, participants=["a", "b"], carrier={}
-            )
-    with failing_query("votes abort"):
+    with failing_query("this transaction is committed here"):
         world.run(world.callback(log=other), checkpoint="ck2")
     assert world.held() == (numbers_of(1), numbers_of(1))
+    with contextlib.closing(open_log(other)) as log:
+        (record,) = log.unfinished("test")
+    assert record.state is TransactionState.QUARANTINED
 
 
 def test_stop_returns_while_a_participant_is_down(world: World) -> None:
