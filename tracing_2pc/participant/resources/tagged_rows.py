@@ -202,6 +202,7 @@ class TaggedRows(JournalledResource):
             if not sa.inspect(connection).has_table(self.rows):
                 self._table(schema).create(connection)
                 self._make_view(connection)
+        with self._database.read() as connection:  # not before it is there for others
             self._look(connection)
 
     def _table(self, schema: pa.Schema) -> sa.Table:
@@ -221,15 +222,19 @@ class TaggedRows(JournalledResource):
 
         The latter stay when a key is given up, and are then written all the same.
         """
-        found = sa.inspect(connection).get_columns(self.rows)
-        types = {column["name"]: column["type"] for column in found}
+        types = self._types(connection)
         self._when = types.keys() >= set(_WHEN)
         self._columns = {n: kind for n, kind in types.items() if n[:4] != "tpc_"}
         return self._columns
 
+    def _types(self, connection: Connection) -> dict[str, sa.types.TypeEngine[Any]]:
+        found = sa.inspect(connection).get_columns(self.rows)
+        return {column["name"]: column["type"] for column in found}
+
     def _make_view(self, connection: Connection) -> None:
         quote = self._quote
-        shown = ", ".join(f"r.{quote(name)}" for name in self._look(connection))
+        names = [name for name in self._types(connection) if name[:4] != "tpc_"]
+        shown = ", ".join(f"r.{quote(name)}" for name in names)
         seen = (
             f"SELECT r.* FROM {quote(self.rows)} r WHERE NOT EXISTS (SELECT 1 FROM "  # noqa: S608 - quoted
             f"{quote(self._tables.hidden.name)} h WHERE h.tag = r.{_TAG})"
