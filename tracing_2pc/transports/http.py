@@ -83,32 +83,29 @@ class HttpParticipant:
         }
         with contextlib.closing(body()) as stream:
             answer = self._post("/prepare", stream, headers, transaction)
-        why = wire.refusal_of_prepare(answer.status, answer.content_type, answer.body)
-        if why is not None:
+        refused = self._no_vote(answer, transaction, rows, digest)
+        if refused is not None:
             raise ParticipantRefusedError(
-                f"participant {self.name!r} votes abort ({answer.status}): {why}",
-                status=answer.status,
-                transaction_id=str(transaction),
-                participant=self.name,
-            )
-        item = self._read(answer, transaction, _PREPARED)
-        if (item.get("rows"), item.get("digest")) != (rows, digest):
-            raise ParticipantRefusedError(
-                f"participant {self.name!r} counted {item.get('rows')} rows where "
-                f"{rows} were sent, or another digest",
-                status=answer.status,
-                transaction_id=str(transaction),
-                participant=self.name,
-            )
-        if item.get("vote") != Vote.COMMIT:
-            raise ParticipantRefusedError(
-                f"participant {self.name!r} prepared {rows} rows and does not vote "
-                "commit",
+                f"participant {self.name!r} {refused}",
                 status=answer.status,
                 transaction_id=str(transaction),
                 participant=self.name,
             )
         return Vote.COMMIT
+
+    def _no_vote(
+        self, answer: Answer, transaction: TransactionId, rows: int, digest: str
+    ) -> str | None:
+        """Say why an answer is no vote for what was sent; None if it is one."""
+        why = wire.refusal_of_prepare(answer.status, answer.content_type, answer.body)
+        if why is not None:
+            return f"votes abort ({answer.status}): {why}"
+        item = self._read(answer, transaction, _PREPARED)
+        if (item.get("rows"), item.get("digest")) != (rows, digest):
+            return f"counted other rows than the {rows} sent, or another digest"
+        if item.get("vote") != Vote.COMMIT:
+            return f"prepared {rows} rows and does not vote commit"
+        return None
 
     def commit(self, record: TransactionRecord) -> None:
         """Commit the branches chosen for this participant, and seal."""
