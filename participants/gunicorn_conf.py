@@ -1,4 +1,4 @@
-"""gunicorn's settings for a participant: threads, telemetry, a clean end.
+"""gunicorn's settings for a participant: threads, and a clean end.
 
 `WEB_CONCURRENCY` says how many workers there are; one by default. Nothing is loaded
 before the fork: threads and connections would not survive it.
@@ -6,7 +6,6 @@ before the fork: threads and connections would not survive it.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 worker_class = "gthread"
@@ -14,13 +13,6 @@ threads = 8
 timeout = 60
 graceful_timeout = 5
 control_socket_disable = True
-
-
-def post_fork(server: Any, worker: Any) -> None:
-    """Start telemetry in this worker, where its threads live."""
-    from tracing_2pc.telemetry.lifecycle import start
-
-    start(os.environ.get("OTEL_SERVICE_NAME", "participant"))
 
 
 def worker_exit(server: Any, worker: Any) -> None:

@@ -10,13 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from participant_support import TRACE, Branch, World, records, sqlite_url
+from participant_support import TRACE, Branch, World, records
 
 from participants import processes
 from tracing_2pc import names
@@ -117,13 +116,6 @@ def partner() -> Iterator[Partner]:
     made = Partner()
     yield made
     made.close()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    return str(request.getfixturevalue("postgres_database"))
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from tracing_2pc import failpoints, names
 from tracing_2pc.errors import (
@@ -19,6 +17,7 @@ from tracing_2pc.errors import (
 )
 from tracing_2pc.interfaces import DecisionLog, Participant, Tracing
 from tracing_2pc.model import TransactionRecord
+from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.states import Decision, TransactionState
 
@@ -171,20 +170,16 @@ class Delivery:
         return current
 
     def _ask_all(self, record: TransactionRecord) -> Mapping[str, Answer]:
-        known = [n for n in record.pending if n in self._participants]
-        if not known:
-            return {}
+        known = {
+            n: self._participants[n] for n in record.pending if n in self._participants
+        }
         # With this failpoint armed one must have committed and another must not have.
         one_by_one = failpoints.is_armed("delivery.between_commits")
-        with ThreadPoolExecutor(1 if one_by_one else len(known)) as threads:
-            asked = {
-                # The context goes along: the requests are children of this step.
-                name: threads.submit(
-                    contextvars.copy_context().run, self._ask, p, record
-                )
-                for name, p in ((n, self._participants[n]) for n in known)
-            }
-            return {name: answer.result() for name, answer in asked.items()}
+        return ask_at_once(
+            lambda participant: self._ask(participant, record),
+            known,
+            one_by_one=one_by_one,
+        )
 
     @staticmethod
     def _ask(participant: Participant, record: TransactionRecord) -> Answer:

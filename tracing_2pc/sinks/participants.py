@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from tracing_2pc.model import (
     TransactionId,
     TransactionRecord,
 )
+from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.settings import check_name, check_url
 from tracing_2pc.sinks.spool import Spool
@@ -175,7 +174,7 @@ class ParticipantSink:
                 digest=digest,
             )
 
-        votes = self._at_once(lambda p: _insist(lambda: prepare(p)))
+        votes = ask_at_once(lambda p: _insist(lambda: prepare(p)), self._participants)
         spool.close()
         failpoint("executor.after_first_prepare")
         return Receipt(context.branch, rows, digest, votes)
@@ -189,18 +188,10 @@ class ParticipantSink:
         handle.spool.close()
         context = handle.context
         with contextlib.suppress(ParticipantError):
-            self._at_once(
-                lambda p: p.abort_branch(context.transaction_id, context.branch)
+            ask_at_once(
+                lambda p: p.abort_branch(context.transaction_id, context.branch),
+                self._participants,
             )
-
-    def _at_once(self, ask: Callable[[HttpParticipant], Vote | None]) -> dict[str, Any]:
-        with ThreadPoolExecutor(len(self._participants)) as threads:
-            asked = {
-                # The context goes along: the requests are children of this phase.
-                name: threads.submit(contextvars.copy_context().run, ask, participant)
-                for name, participant in self._participants.items()
-            }
-        return {name: answer.result() for name, answer in asked.items()}
 
 
 @dataclasses.dataclass(frozen=True)
