@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from tracing_2pc.errors import DecisionLogError, DecisionUnknownError, TwoPhaseError
+from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import DecisionLog
 from tracing_2pc.model import Receipt, TransactionRecord
 from tracing_2pc.protocol.patience import Patience
@@ -30,6 +31,7 @@ def ask_commit(
     last: TwoPhaseError | None = None
     for tries in itertools.islice(patience.tries(), patience.inline_tries):
         try:
+            failpoint("driver.before_decide")
             return log.decide(record.id, Decision.COMMIT, receipts)
         except (DecisionUnknownError, DecisionLogError) as error:
             logger.warning("no decision: transaction=%s tries=%d", record.id, tries)

@@ -51,6 +51,7 @@ class Coordinator:
             write: runs the tasks; returns one receipt per partition, all votes in.
             cancel: stops those tasks, when the transaction has run out of time.
         """
+        failpoint("driver.before_recovery")
         self.recover()
         failpoint("driver.before_begin")
         begun = self.begin(batch, run, query)
@@ -63,8 +64,9 @@ class Coordinator:
         receipts: Receipts = ()
         try:
             with Deadline(limit, lambda: expire(self.log, record, cancel), record.id):
+                failpoint("driver.before_tasks")
                 receipts = write(record)
-                failpoint("driver.before_decide")
+                failpoint("driver.after_votes")
                 record = self.decide(record, receipts)
         except InDoubtError:
             raise

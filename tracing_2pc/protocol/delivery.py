@@ -26,6 +26,9 @@ logger = logging.getLogger("tracing_2pc.delivery")
 Answer = ParticipantUnavailableError | ParticipantRefusedError | None
 """What one participant said: None is an acknowledgement."""
 
+_ONE_BY_ONE = ("delivery.between_commits", "delivery.before_commit")
+"""Failpoints at which one must have committed and another must not have."""
+
 SLICE = 100
 """Finished batches that are forgotten at a time."""
 
@@ -86,6 +89,7 @@ class Delivery:
                     participant=missing[0],
                 )
             if not silent:
+                failpoints.failpoint("delivery.before_finish")
                 with self._tracing.step(names.FINISH, record.carrier, record):
                     self._log.finish(record.id)
         return silent
@@ -173,18 +177,17 @@ class Delivery:
         known = {
             n: self._participants[n] for n in record.pending if n in self._participants
         }
-        # With this failpoint armed one must have committed and another must not have.
-        one_by_one = failpoints.is_armed("delivery.between_commits")
         return ask_at_once(
             lambda participant: self._ask(participant, record),
             known,
-            one_by_one=one_by_one,
+            one_by_one=any(map(failpoints.is_armed, _ONE_BY_ONE)),
         )
 
     @staticmethod
     def _ask(participant: Participant, record: TransactionRecord) -> Answer:
         try:
             if record.decision is Decision.COMMIT:
+                failpoints.failpoint("delivery.before_commit")
                 participant.commit(record)
                 failpoints.failpoint("delivery.between_commits")
             else:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from tracing_2pc.errors import DecisionLogError, TwoPhaseError
+from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
 from tracing_2pc.model import TransactionRecord
 from tracing_2pc.protocol.delivery import Delivery
@@ -51,10 +52,13 @@ class Recovery:
                 everything else: some records cannot be trusted, and their
                 applications were left alone.
         """
+        failpoint("recovery.before_read")
         records, refused = self._read(application)
+        failpoint("recovery.after_read")
         with self.tracing.sweep(records) as taken_over:
             for record in taken_over:
                 yield self._settle(record)
+                failpoint("recovery.between_transactions")
         if refused:
             raise DecisionLogError(
                 "; ".join(str(error) for error in refused),
@@ -92,6 +96,7 @@ class Recovery:
                 return Recovered(record, done=False, remark=str(error))
             if decided is None:
                 return Recovered(record, done=True, remark="forgotten meanwhile")
+            failpoint("recovery.after_expire")
             record = decided
         self.tracing.decided(record, reconstructed=True)
         try:

@@ -14,6 +14,7 @@ from tracing_2pc.errors import (
     ParticipantError,
     ParticipantUnavailableError,
 )
+from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import (
     DistributedSink,
     Participant,
@@ -94,12 +95,16 @@ def write_branch(sink: Sink, context: BranchContext, batches: Iterable[Any]) -> 
     try:
         for batch in batches:
             if batch.num_rows:
+                failpoint(
+                    "executor.before_begin" if rows == 0 else "executor.mid_invoke"
+                )
                 handle = _begin(sink, context) if rows == 0 else handle
                 rows += batch.num_rows
                 _invoke(sink, handle, batch)
         if rows == 0:
             votes = dict.fromkeys(context.participants, Vote.READ_ONLY)
             return Receipt(context.branch, 0, "", votes)
+        failpoint("executor.before_pre_commit")
         receipt = sink.pre_commit(handle)
         if not isinstance(receipt, Receipt | None):
             raise ContractError(
@@ -115,6 +120,7 @@ def write_branch(sink: Sink, context: BranchContext, batches: Iterable[Any]) -> 
         if handle is not None:
             _abort_quietly(sink, handle, context)
         raise
+    failpoint("executor.after_pre_commit")
     return receipt
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc import names
 from tracing_2pc.errors import ContractError
+from tracing_2pc.failpoints import failpoint
 from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.sinks.base import Sink, participants_of, write_branch
 from tracing_2pc.telemetry import lifecycle
@@ -33,7 +34,21 @@ def write_partitions(
     """
     task = make_task(sink, record)
     rows = df.mapInArrow(task, RECEIPT_SCHEMA).collect()
-    receipts = [Receipt.from_json(row.receipt) for row in rows]
+    return read_receipts((row.receipt for row in rows), sink, record)
+
+
+def read_receipts(
+    written: Iterable[str], sink: Sink, record: TransactionRecord
+) -> list[Receipt]:
+    """Read what the tasks returned: one receipt per partition, all votes in (rule 1).
+
+    Raises:
+        ContractError: the receipts don't add up to one vote of everybody each.
+    """
+    receipts = []
+    for text in written:
+        receipts.append(Receipt.from_json(text))
+        failpoint("driver.during_collection")
     expected = set(participants_of(sink))
     partitions = [r.branch.partition for r in receipts]
     if len(set(partitions)) != len(partitions) or any(

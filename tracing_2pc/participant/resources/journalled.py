@@ -106,6 +106,7 @@ class JournalledResource(abc.ABC):
             try:
                 with self._database.setup() as connection:
                     self._journal.create(connection)
+                    failpoint("participant.at_open")
                     self.set_up(connection)
             finally:
                 self._database.engine.dispose()
@@ -132,6 +133,7 @@ class JournalledResource(abc.ABC):
                 sweep = self._journal.any_doomed(connection)
             if sweep:
                 self._sweeper.some(writer)
+            failpoint("participant.before_prepare")
             try:
                 answer = self._write(writer, transaction, wanted, tag, body)
             except NotKeptError as refused:
@@ -232,6 +234,7 @@ class JournalledResource(abc.ABC):
         self, transaction: TransactionId, branch: BranchId | None, watermark: int | None
     ) -> Answer:
         """Abort in one local transaction, never waiting for an upload."""
+        failpoint("participant.before_abort")
         with self._deciding(transaction) as (connection, seen):
             answer = answers.abort(seen, branch)
             if branch is not None and answer.status == 200:
@@ -239,6 +242,8 @@ class JournalledResource(abc.ABC):
             losers = seen.holding(BranchState.WRITING)
             self._obey(connection, seen, answer, losers, watermark=watermark)
         self._waited(seen, answer)
+        if answer.status == 200:
+            failpoint("participant.after_abort")
         return answer
 
     def resolve(

@@ -14,6 +14,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from tracing_2pc.failpoints import failpoint
 from tracing_2pc.participant.resources.partner import Partner, is_refusal
 from tracing_2pc.participant.resources.queue import Queue, Request
 
@@ -129,7 +130,9 @@ class Sender:
 
     def _send(self, request: Request) -> bool:
         """Send one request; False means it has to be sent again, after a pause."""
+        failpoint("outbox.before_call")
         status = self._partner.send(request)
+        failpoint("outbox.after_call")
         if 200 <= status < 300:
             self._queue.confirmed(request)
         elif is_refusal(status):
