@@ -1,4 +1,4 @@
-"""Kill this process at a named point of the protocol: for tests and the demo.
+"""Kill or stop this process at a named point of the protocol: for tests and the demo.
 
 Set `TPC_FAILPOINT=<name>` or `<name>:<n>` (the n-th time it is reached, from 1) and
 `TPC_FAILPOINT_FILE` to a path that does not exist. The first process to get there
@@ -7,6 +7,10 @@ as the file exists then, it happens once however many processes are started agai
 Start such a process in a session of its own; a Spark task that shall take its driver
 along is given the driver's group in `TPC_FAILPOINT_GROUP`. Without the variables a
 failpoint costs one test of a flag.
+
+`TPC_FAILPOINT_SIGNAL=STOP` pauses the group by SIGSTOP instead (`KILL`, the default,
+is the only other word): SIGCONT wakes it, and it goes on from that very point, as a
+driver does that slept through its own replacement.
 """
 
 from __future__ import annotations
@@ -14,15 +18,29 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from typing import Final, NamedTuple
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.names import FAILPOINTS
+
+_SIGNALS: Final = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP}
+_ARRIVED: Final = 0.2
+"""Seconds within which a signal to the group has reached every thread."""
+
+
+class _Armed(NamedTuple):
+    name: str
+    times: int
+    path: str
+    how: signal.Signals
+
 
 _lock = threading.Lock()
 _seen = 0
 
 
-def _armed() -> tuple[str, int, str] | None:
+def _armed() -> _Armed | None:
     wanted = os.environ.get("TPC_FAILPOINT")
     if not wanted:
         return None
@@ -30,33 +48,39 @@ def _armed() -> tuple[str, int, str] | None:
     if name not in FAILPOINTS:
         known = ", ".join(sorted(FAILPOINTS))
         raise ConfigurationError(f"TPC_FAILPOINT={name}: unknown; one of {known}")
-    return name, int(times or 1), os.environ["TPC_FAILPOINT_FILE"]
+    word = os.environ.get("TPC_FAILPOINT_SIGNAL", "KILL")
+    if word not in _SIGNALS:
+        known = " or ".join(_SIGNALS)
+        raise ConfigurationError(f"TPC_FAILPOINT_SIGNAL={word}: expected {known}")
+    path = os.environ["TPC_FAILPOINT_FILE"]
+    return _Armed(name, int(times or 1), path, _SIGNALS[word])
 
 
 _ARMED = _armed()
 
 
 def failpoint(name: str) -> None:
-    """Die here if this point is armed and has not fired before."""
-    if _ARMED is None or _ARMED[0] != name:
+    """Die or stop here if this point is armed and has not fired before."""
+    if _ARMED is None or _ARMED.name != name:
         return
     global _seen
     with _lock:
         _seen += 1
-        if _seen == _ARMED[1]:
-            _die(name, _ARMED[2])
+        if _seen == _ARMED.times:
+            _fire(name, _ARMED.path, _ARMED.how)
 
 
 def is_armed(name: str) -> bool:
-    """Whether this process would die there."""
-    return _ARMED is not None and _ARMED[0] == name
+    """Whether this process would die or stop there."""
+    return _ARMED is not None and _ARMED.name == name
 
 
-def _die(name: str, path: str) -> None:
+def _fire(name: str, path: str, how: signal.Signals) -> None:
     try:
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
         return
     os.write(file, name.encode())
     os.fsync(file)
-    os.killpg(int(os.environ.get("TPC_FAILPOINT_GROUP", os.getpgrp())), signal.SIGKILL)
+    os.killpg(int(os.environ.get("TPC_FAILPOINT_GROUP", os.getpgrp())), how)
+    time.sleep(_ARRIVED)  # another thread may take it first: not one step further here
