@@ -1,0 +1,177 @@
+"""A streaming query without Spark, for the fencing tests.
+
+Everything else of it is real: a `Coordinator` on a real log, tasks that prepare over
+HTTP, their receipts. The checkpoint is a stand-in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+from spark_support import ROWS
+
+from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc.errors import TwoPhaseError
+from tracing_2pc.interfaces import DecisionLog, Participant, SystemClock
+from tracing_2pc.model import (
+    BranchContext,
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.sinks.base import participants_of, write_branch
+from tracing_2pc.spark.tasks import read_receipts
+from tracing_2pc.states import TransactionState
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+
+APPLICATION = "fence"
+PARTITIONS = 2
+QUICK = Settings(request_timeout=5.0, backoff_base=0.05, backoff_cap=0.5)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What Spark keeps of a query: its id, the batches begun and those committed.
+
+    Weaker than Spark's on purpose: it refuses nobody, so that what holds two drivers
+    apart here is never Spark.
+    """
+
+    folder: Path
+    query: str
+
+    @classmethod
+    def at(cls, folder: Path) -> Checkpoint:
+        """Open it, or make one with a query id of its own."""
+        for part in ("offsets", "commits"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError), (folder / "query").open("x") as new:
+            new.write(str(uuid.uuid4()))
+        return cls(folder, (folder / "query").read_text())
+
+    def next(self) -> int:
+        """Return what a start begins with: the last batch again, if uncommitted."""
+        last = max(self._in("offsets"), default=-1)
+        return last if last in self._in("offsets") - self._in("commits") else last + 1
+
+    def begin(self, batch: int) -> None:
+        (self.folder / "offsets" / str(batch)).touch()
+
+    def commit(self, batch: int) -> None:
+        (self.folder / "commits" / str(batch)).touch()
+
+    def lose_commit(self, batch: int) -> None:
+        """Do what a crash just before Spark's own commit does."""
+        (self.folder / "commits" / str(batch)).unlink()
+
+    def _in(self, part: str) -> set[int]:
+        return {int(file.name) for file in (self.folder / part).iterdir()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ending:
+    """How a batch ended for its driver: an error's class and words, or neither."""
+
+    batch: int
+    error: str = ""
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Query:
+    """One life of a streaming query. Batch n holds the numbers n*ROWS and up.
+
+    Args:
+        run: which life.
+        checkpoint: where it goes on from.
+        log: the decision log.
+        sink: where it writes to.
+        application: its name.
+        settings: of the coordinator.
+    """
+
+    run: str
+    checkpoint: Checkpoint
+    log: DecisionLog
+    sink: ParticipantSink
+    application: str = APPLICATION
+    settings: Settings = QUICK
+
+    def start(self, batches: int) -> None:
+        """Apply a source of so many batches, as Spark does: the first error ends it."""
+        for batch in range(self.checkpoint.next(), batches):
+            self.apply(batch)
+
+    def ended(self, batch: int) -> Ending:
+        """Apply one batch, and tell how that ended."""
+        try:
+            self.apply(batch)
+        except TwoPhaseError as error:
+            return Ending(batch, type(error).__name__, str(error))
+        return Ending(batch)
+
+    def apply(self, batch: int) -> None:
+        """Begin a batch, apply it, commit it: the checkpoint's steps and ours."""
+        self.checkpoint.begin(batch)
+        self.coordinator(self.sink.participants).apply(
+            batch,
+            run=self.run,
+            query=self.checkpoint.query,
+            write=self.write,
+            cancel=lambda record: None,
+        )
+        self.checkpoint.commit(batch)
+
+    def coordinator(self, participants: Mapping[str, Participant]) -> Coordinator:
+        """Put a coordinator together as `two_phase_commit` does."""
+        settings, clock, tracing = self.settings, SystemClock(), OpenTelemetryTracing()
+        base, cap = settings.backoff_base, settings.backoff_cap
+        patience = Patience(clock, base, cap, settings.inline_tries)
+        delivery = Delivery(self.log, participants, tracing=tracing, patience=patience)
+        return Coordinator(
+            self.application,
+            tuple(participants),
+            self.log,
+            delivery,
+            tracing,
+            clock,
+            settings,
+            patience,
+        )
+
+    def write(self, record: TransactionRecord) -> list[Receipt]:
+        """Run the tasks, one after another, and read their receipts."""
+        written = [self.task(record, p).to_json() for p in range(PARTITIONS)]
+        return read_receipts(written, self.sink, record)
+
+    def task(
+        self, record: TransactionRecord, partition: int, task_attempt: int | None = None
+    ) -> Receipt:
+        """Write one partition as a branch of its own, and vote."""
+        branch = BranchId(
+            partition, partition if task_attempt is None else task_attempt
+        )
+        names = tuple(participants_of(self.sink))
+        context = BranchContext(record.id, branch, names, record.carrier)
+        rows = [{"value": v} for v in numbers(record.id.batch)[partition::PARTITIONS]]
+        return write_branch(self.sink, context, [pa.RecordBatch.from_pylist(rows)])
+
+
+def numbers(batch: int) -> list[int]:
+    """Return what a batch of the source holds."""
+    return list(range(ROWS * batch, ROWS * (batch + 1)))
+
+
+def state(log: DecisionLog, transaction: str) -> TransactionState | None:
+    """Return what the log holds of a transaction; None if nothing."""
+    record = log.read(TransactionId.parse(transaction))
+    return record and record.state

@@ -1,0 +1,310 @@
+"""Two drivers on one log, one of them paused anywhere: the newest wins, for ever.
+
+The older one is stopped by SIGSTOP at a point of the protocol, the newer one runs to
+the end, and the older one is woken by SIGCONT: it goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fencing_services import Services, services
+from fencing_support import APPLICATION, Ending, state
+from spark_support import numbers_of
+
+from participants.processes import Process
+from tracing_2pc.states import TransactionState
+from tracing_2pc.store import SqlDecisionLog, open_log
+
+HERE = Path(__file__).parent
+BATCHES = 4
+PAUSED = f"{APPLICATION}.1.1"
+"""The transaction in which the older driver is paused."""
+
+ACTIVE, COMMITTING = TransactionState.ACTIVE, TransactionState.COMMITTING
+COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
+
+
+class Driver(Process):
+    """`driver.py`: one run of the query, in a process and a session of its own."""
+
+    def __init__(
+        self,
+        run: str,
+        folder: Path,
+        log: str,
+        to: Services,
+        *,
+        batches: int = BATCHES,
+        seconds: float = 0.0,
+    ) -> None:
+        self._folder = folder
+        path = os.pathsep.join(map(str, (HERE.parents[1], HERE.parent / "spark")))
+        command = [
+            *(sys.executable, str(HERE / "driver.py"), str(folder), log),
+            *(to.a.url, to.b.url, run, str(batches), str(seconds)),
+        ]
+        super().__init__(run, command, folder / f"{run}.log", {"PYTHONPATH": path})
+
+    def pause_at(self, failpoint: str) -> None:
+        """Start it, and return when all of it has stopped there."""
+        self.start(
+            TPC_FAILPOINT=failpoint,
+            TPC_FAILPOINT_FILE=str(self._folder / "paused"),
+            TPC_FAILPOINT_SIGNAL="STOP",
+        )
+        look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        until(lambda: os.waitid(os.P_PID, self.pid, look) is not None)
+        found = os.waitid(os.P_PID, self.pid, look)
+        assert found is not None
+        assert found.si_code == os.CLD_STOPPED, self.tail()
+
+    def wake(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def endings(self) -> list[Ending]:
+        """Wait for its end, and return how its batches ended."""
+        code = self.wait(60)
+        assert code in {0, 1}, self.tail()
+        text = (self._folder / f"{self.name}.json").read_text()
+        return [Ending(**item) for item in json.loads(text)]
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Two participants, a log, a checkpoint, and the drivers that share them."""
+
+    folder: Path
+    log_url: str
+    log: SqlDecisionLog
+    services: Services
+    stack: contextlib.ExitStack
+
+    def driver(self, run: str, batches: int = BATCHES, seconds: float = 0.0) -> Driver:
+        made = Driver(
+            run,
+            self.folder,
+            self.log_url,
+            self.services,
+            batches=batches,
+            seconds=seconds,
+        )
+        self.stack.callback(made.kill)
+        return made
+
+    def state(self, transaction: str) -> TransactionState | None:
+        return state(self.log, transaction)
+
+    def counts(self) -> Counter[TransactionState]:
+        return self.log.counts(APPLICATION)
+
+    def assert_exactly_once(self, batches: int = BATCHES) -> None:
+        """Each participant holds each row once; nothing waits for a decision."""
+        assert self.services.held() == (numbers_of(batches), numbers_of(batches))
+        assert self.services.in_doubt() == (0, 0)
+        assert self.log.unfinished() == []
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_database"))
+    return f"sqlite:///{tmp_path / 'log.db'}"
+
+
+@pytest.fixture
+def world(tmp_path: Path, log_url: str) -> Iterator[World]:
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(contextlib.closing(open_log(log_url)))
+        made = stack.enter_context(services(tmp_path))
+        yield World(tmp_path, log_url, log, made, stack)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    """A place to be paused at, and what is promised there.
+
+    Args:
+        failpoint: the place, in batch 1.
+        state: of the paused transaction.
+        in_doubt: branches that a and b have prepared for it.
+        becomes: what the newer driver makes of it.
+        error: how batch 1 ends for the woken driver; empty where its decision stood.
+        says: in that error's words.
+    """
+
+    failpoint: str
+    state: TransactionState | None
+    in_doubt: tuple[int, int]
+    becomes: TransactionState
+    error: str
+    says: str
+
+
+POINTS = [
+    Point(
+        "driver.before_begin:2",
+        *(None, (0, 0), COMMITTED),
+        *("AbortedError", "was superseded by run newer: stop this query"),
+    ),
+    Point(
+        "driver.after_begin:2",
+        *(ACTIVE, (0, 0), ABORTED),
+        *("ParticipantRefusedError", "this transaction is sealed: aborted"),
+    ),
+    Point(
+        "executor.after_pre_commit:3",
+        *(ACTIVE, (1, 1), ABORTED),
+        *("ParticipantRefusedError", "this transaction is sealed: aborted"),
+    ),
+    Point(
+        "driver.before_decide:2",
+        *(ACTIVE, (2, 2), ABORTED),
+        *("AbortedError", "a newer run took over"),
+    ),
+    Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, "", ""),
+    Point("delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""),
+]
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.failpoint)
+def test_a_paused_driver_is_fenced(world: World, point: Point) -> None:
+    """Wherever a driver sleeps while another takes over, each row lands once.
+
+    The newer one finishes all batches. The older one, woken, hears what stands: its
+    decision, if it had decided, or an error that says why not. Then every batch that
+    it asks for is refused, and it changes nothing any more.
+    """
+    older, newer = world.driver("older"), world.driver("newer", BATCHES - 1)
+    older.pause_at(point.failpoint)
+    assert world.state(PAUSED) is point.state
+    assert world.services.in_doubt() == point.in_doubt
+
+    newer.start()
+    assert newer.endings() == [Ending(batch) for batch in range(1, BATCHES)]
+    assert world.state(PAUSED) is point.becomes
+    world.assert_exactly_once()
+    stood = world.counts()
+
+    older.wake()
+    first, woken, *after = older.endings()
+    assert first == Ending(0)
+    assert (woken.batch, woken.error) == (1, point.error), woken.message
+    assert point.says in woken.message
+    assert_refused(after)
+    world.assert_exactly_once()
+    assert world.counts() == stood
+
+
+FORGOTTEN = [
+    Point(
+        "driver.after_begin:2",
+        *(ACTIVE, (0, 0), ABORTED),
+        *("ParticipantRefusedError", "at or below the watermark 1"),
+    ),
+    Point(
+        "executor.after_pre_commit:3",
+        *(ACTIVE, (1, 1), ABORTED),
+        *("ParticipantRefusedError", "at or below the watermark 1"),
+    ),
+    Point(
+        "driver.before_decide:2",
+        *(ACTIVE, (2, 2), ABORTED),
+        *("AbortedError", "a newer run took over"),
+    ),
+    Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, "", ""),
+    Point("delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""),
+]
+
+
+@pytest.mark.parametrize("log_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("point", FORGOTTEN, ids=lambda point: point.failpoint)
+def test_a_driver_that_slept_until_all_was_forgotten(
+    world: World, point: Point
+) -> None:
+    """Neither log nor participants know its transaction any more: it means abort.
+
+    And a commit that it sends once more is no contradiction: nothing is quarantined.
+    """
+    older, newer = world.driver("older"), world.driver("newer", BATCHES - 1)
+    older.pause_at(point.failpoint)
+    assert world.services.in_doubt() == point.in_doubt
+    newer.start(TPC_KEEP_FINISHED="0")
+    assert newer.endings() == [Ending(batch) for batch in range(1, BATCHES)]
+    assert world.state(PAUSED) is None
+    stood = world.counts()
+    older.wake()
+    _, woken, *after = older.endings()
+    assert woken.error == point.error, woken.message
+    assert point.says in woken.message
+    assert_refused(after)
+    world.assert_exactly_once()
+    assert world.counts() == stood
+
+
+@pytest.mark.parametrize("log_url", ["sqlite"], indirect=True)
+def test_a_driver_that_slept_before_its_first_batch(world: World) -> None:
+    """The log has never heard of it, and tells it that it is late; nothing is opened.
+
+    It is not superseded: it never ran. What it asks for was done by others, and the
+    last of it is recognised as a replay.
+    """
+    older, newer = world.driver("older"), world.driver("newer")
+    older.pause_at("driver.before_begin:1")
+    newer.start()
+    assert newer.endings() == [Ending(batch) for batch in range(BATCHES)]
+    stood = world.counts()
+    older.wake()
+    *late, last = older.endings()
+    for ending in late:
+        assert ending.error == "ConfigurationError"
+        assert "this driver slept too long" in ending.message
+    assert last == Ending(BATCHES - 1)
+    world.assert_exactly_once()
+    assert world.counts() == stood
+
+
+def test_two_drivers_that_live_do_not_abort_each_other_for_ever(world: World) -> None:
+    """Of two that run at the same time the newer goes on, at the cost of one attempt.
+
+    The older loses the batch that it was at, and is refused from then on, however
+    often it asks; while it does, the newer finishes batch after batch.
+    """
+    older = world.driver("older", batches=1000, seconds=0.3)
+    older.start()
+    until(lambda: world.counts()[COMMITTED] > 0)
+    newer = world.driver("newer", batches=5)
+    newer.start()
+    ended = newer.endings()
+    assert [ending.error for ending in ended] == [""] * 5
+    *_, lost, second, third, fourth, fifth = older.endings()
+    for ending in (second, third, fourth, fifth):
+        assert "superseded by run newer: stop this query" in ending.message
+    assert lost.error in {"AbortedError", "ParticipantRefusedError"}
+    assert world.counts()[ABORTED] <= 1
+    world.assert_exactly_once(ended[-1].batch + 1)
+
+
+def assert_refused(endings: list[Ending]) -> None:
+    """Each further batch of a superseded driver is refused, in words."""
+    assert [ending.batch for ending in endings] == [2, 3]
+    for ending in endings:
+        assert ending.error == "AbortedError"
+        assert "superseded by run newer: stop this query" in ending.message
+
+
+def until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.02)
