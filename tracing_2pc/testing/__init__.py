@@ -4,11 +4,16 @@ A decision log in memory, a proxy that loses and repeats requests as planned, an
 traces as indented text.
 """
 
+from tracing_2pc.testing.fault_proxy import FaultProxy
+from tracing_2pc.testing.faults import Fault, Seen
 from tracing_2pc.testing.in_memory_log import InMemoryDecisionLog
 from tracing_2pc.testing.traces import read_trace_file, span_tree
 
 __all__ = [
+    "Fault",
+    "FaultProxy",
     "InMemoryDecisionLog",
+    "Seen",
     "read_trace_file",
     "span_tree",
 ]
