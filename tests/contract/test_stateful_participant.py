@@ -1,0 +1,569 @@
+"""Any history of requests, uploads, restarts and deaths is answered by the table."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+)
+from participant_support import KINDS, Branch, Upload, World, orders, sqlite_url
+from stateful_support import explore
+from werkzeug.test import TestResponse
+
+Cell = tuple[int, str]
+"""A status, and the state that the answer says."""
+
+TABLE: Final[Mapping[str, Mapping[str, Cell]]] = {
+    "unknown": {
+        "prepare": (200, "prepared"),
+        "prepare other": (200, "prepared"),
+        "commit": (404, "unknown"),
+        "commit other": (404, "unknown"),
+        "commit nothing": (200, "committed"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (404, "unknown"),
+    },
+    "writing": {
+        "prepare": (425, "writing"),
+        "prepare other": (409, "writing"),
+        "commit": (425, "writing"),
+        "commit other": (409, "writing"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (200, "writing"),
+    },
+    "prepared": {
+        "prepare": (200, "prepared"),
+        "prepare other": (409, "prepared"),
+        "commit": (200, "committed"),
+        "commit other": (409, "prepared"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (200, "prepared"),
+    },
+    "committed": {
+        "prepare": (409, "committed"),
+        "prepare other": (409, "committed"),
+        "commit": (200, "committed"),
+        "commit other": (409, "committed"),
+        "abort": (409, "committed"),
+        "abort branch": (409, "committed"),
+        "look up": (200, "committed"),
+    },
+    "aborted": {
+        "prepare": (409, "aborted"),
+        "prepare other": (409, "aborted"),
+        "commit": (409, "aborted"),
+        "commit other": (409, "aborted"),
+        "commit nothing": (409, "aborted"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (200, "aborted"),
+    },
+    "unknown, the transaction committed": {
+        "prepare": (409, "committed"),
+        "prepare other": (409, "committed"),
+        "commit": (404, "unknown"),
+        "commit other": (404, "unknown"),
+        "commit nothing": (200, "committed"),
+        "abort": (409, "committed"),
+        "abort branch": (200, "aborted"),
+        "look up": (200, "committed"),
+    },
+    "another attempt committed": {
+        "prepare": (409, "committed"),
+        "prepare other": (409, "committed"),
+        "commit": (404, "unknown"),
+        "commit other": (404, "unknown"),
+        "commit nothing": (404, "unknown"),
+        "abort": (200, "aborted"),
+        "abort branch": (200, "aborted"),
+        "look up": (404, "unknown"),
+    },
+    "at or below the watermark": dict.fromkeys(
+        (
+            "prepare",
+            "prepare other",
+            "commit",
+            "commit other",
+            "commit nothing",
+            "abort",
+            "abort branch",
+            "look up",
+        ),
+        (410, "forgotten"),
+    ),
+}
+"""State of the branch, and request: the answer. Only a 200 changes anything, and then
+the branch is in the state that the answer says. *Other* is other content under the
+branch's name. What a person resolved is in the row of its outcome, and flagged."""
+
+BATCHES: Final = (1, 2)
+TRANSACTIONS: Final = ("1.1", "1.2", "2.1", "2.2")
+"""`<batch>.<attempt>`"""
+
+BRANCHES: Final = ("0.1", "0.2", "1.1", "1.2")
+"""`<partition>.<task attempt>`"""
+
+CONTENTS: Final = ("this", "that")
+NEVER: Final = "9.9"
+"""A branch that nobody ever prepares: its row is the transaction's own."""
+
+
+def branch_of(branch: str, content: str) -> Branch:
+    """Rows are a power of two each: the number that a reader sees says of which."""
+    rows = 1 << BRANCHES.index(branch) + 4 * CONTENTS.index(content)
+    return Branch(orders(*range(rows)), rows, branch)
+
+
+BODIES: Final = {(b, c): branch_of(b, c) for b in BRANCHES for c in CONTENTS}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """A branch as the model holds it; a tombstone has no content."""
+
+    state: str
+    content: str | None
+
+
+@dataclasses.dataclass(slots=True)
+class Transaction:
+    """A transaction as the model holds it. Sealed, it never changes again."""
+
+    seal: str | None = None
+    by_hand: bool = False
+    branches: dict[str, Held] = dataclasses.field(default_factory=dict)
+
+    def holding(self, state: str) -> list[str]:
+        """Branches in a state."""
+        return [b for b, held in self.branches.items() if held.state == state]
+
+    def become(self, branch: str, state: str) -> None:
+        """Move a branch; one that was never heard of gets a tombstone."""
+        held = self.branches.get(branch)
+        self.branches[branch] = Held(state, held.content if held else None)
+
+
+class Model:
+    """What a participant must hold and say: the table, and how it is to be read."""
+
+    def __init__(self) -> None:
+        self.watermark = -1
+        self.visible = 0
+        self._transactions: dict[str, Transaction] = collections.defaultdict(
+            Transaction
+        )
+
+    def row(self, transaction: str, branch: str) -> str:
+        """Say which row of the table answers. The watermark goes before every other."""
+        here = self._transactions[transaction]
+        state = here.branches[branch].state if branch in here.branches else "unknown"
+        if self.forgotten(transaction):
+            return "at or below the watermark"
+        if here.seal and state == "unknown":
+            sealed = {"committed": "unknown, the transaction committed"}
+            return sealed.get(here.seal, "aborted")
+        if not here.seal and self.rival(transaction):
+            return "another attempt committed"
+        return state
+
+    def forgotten(self, transaction: str) -> bool:
+        """At or below the watermark."""
+        return _batch(transaction) <= self.watermark
+
+    def rival(self, transaction: str) -> str | None:
+        """Return another attempt of the batch that is committed here."""
+        for other in TRANSACTIONS:
+            same = _batch(other) == _batch(transaction) and other != transaction
+            if same and self._transactions[other].seal == "committed":
+                return other
+        return None
+
+    def by_hand(self, transaction: str) -> bool:
+        """Whether a person decided it."""
+        return self._transactions[transaction].by_hand
+
+    def in_doubt(self) -> list[tuple[str, str, str]]:
+        """List what is not sealed: transaction, branch, state."""
+        return sorted(
+            (transaction, branch, state)
+            for transaction, here in self._transactions.items()
+            for state in ("writing", "prepared")
+            for branch in here.holding(state)
+        )
+
+    def prepared(self, transaction: str) -> dict[str, str]:
+        """Return what a commit could name, of twins the first: branch and content."""
+        here = self._transactions[transaction]
+        first: dict[str, str] = {}
+        for branch in sorted(here.holding("prepared"), reverse=True):
+            first[_partition(branch)] = branch
+        return {b: here.branches[b].content or "" for b in first.values()}
+
+    def prepare(self, transaction: str, branch: str, content: str) -> Cell:
+        """Speak of one branch; its rows are all there."""
+        cell = self._cell("prepare", transaction, branch, content)
+        if cell[0] == 200:
+            held = Held("prepared", content)
+            self._transactions[transaction].branches[branch] = held
+        return cell
+
+    def write(self, transaction: str, branch: str, content: str) -> None:
+        """Begin a prepare whose rows come later."""
+        held = Held("writing", content)
+        self._transactions[transaction].branches[branch] = held
+
+    def written(self, transaction: str, branch: str, content: str) -> Cell:
+        """Look again, with all rows there: still ours to write (rule 20)?"""
+        row = self.row(transaction, branch)
+        self.dropped(transaction, branch)
+        if row == "writing":
+            return self.prepare(transaction, branch, content)
+        return TABLE[row]["prepare"]
+
+    def dropped(self, transaction: str, branch: str) -> None:
+        """Forget a branch whose writing came to nothing."""
+        here = self._transactions[transaction]
+        if branch in here.holding("writing"):
+            del here.branches[branch]
+
+    def commit(
+        self, transaction: str, named: Mapping[str, str], watermark: int | None
+    ) -> set[Cell]:
+        """Speak of all that is named, or of nobody; any refusal may be the answer."""
+        cells = {self._cell("commit", transaction, *n) for n in named.items()}
+        cells = cells or {TABLE[self.row(transaction, NEVER)]["commit nothing"]}
+        return self._obey(cells, transaction, "committed", named, watermark)
+
+    def abort(self, transaction: str, watermark: int | None) -> set[Cell]:
+        """Speak of every branch; one that is committed speaks for all of them."""
+        everybody = (*BRANCHES, NEVER)
+        cells = {TABLE[self.row(transaction, b)]["abort"] for b in everybody}
+        return self._obey(cells, transaction, "aborted", (), watermark)
+
+    def abort_branch(
+        self, transaction: str, branch: str, watermark: int | None
+    ) -> set[Cell]:
+        """Speak of one branch. Nothing is kept about one of a sealed transaction."""
+        cell = TABLE[self.row(transaction, branch)]["abort branch"]
+        if cell[0] == 200:
+            here = self._transactions[transaction]
+            if not here.seal:
+                here.become(branch, "aborted")
+            self._forget(watermark)
+        return {cell}
+
+    def resolve(self, transaction: str, outcome: str) -> Cell:
+        """Decide by hand: what is prepared and not sealed, once, and nothing twice."""
+        here = self._transactions[transaction]
+        prepared = here.holding("prepared")
+        if here.seal:
+            return 409, here.seal
+        if not prepared:
+            return self._nothing_to_resolve(transaction)
+        twins = len({_partition(b) for b in prepared}) < len(prepared)
+        twice = twins or self.forgotten(transaction) or self.rival(transaction)
+        if outcome == "commit" and twice:
+            return 409, "prepared"
+        here.by_hand = True
+        kept = prepared if outcome == "commit" else []
+        return self._seal(here, "committed" if kept else "aborted", kept)
+
+    def _nothing_to_resolve(self, transaction: str) -> Cell:
+        if self.forgotten(transaction):
+            return 410, "forgotten"
+        writing = self._transactions[transaction].holding("writing")
+        return (425, "writing") if writing else (404, "unknown")
+
+    def look_up(self, transaction: str) -> tuple[int, dict[str, str]]:
+        """Return the status, and the state of each branch that is listed."""
+        here = self._transactions[transaction]
+        if self.forgotten(transaction) or not (here.seal or here.branches):
+            return TABLE[self.row(transaction, NEVER)]["look up"][0], {}
+        states = {branch: held.state for branch, held in here.branches.items()}
+        rows = {self.row(transaction, NEVER)} if here.seal else states.values()
+        return max(TABLE[row]["look up"][0] for row in rows), states
+
+    def _cell(self, asked: str, transaction: str, branch: str, content: str) -> Cell:
+        held = self._transactions[transaction].branches.get(branch)
+        other = held is not None and held.content != content
+        row = self.row(transaction, branch)
+        return TABLE[row][f"{asked} other" if other else asked]
+
+    def _obey(
+        self,
+        cells: set[Cell],
+        transaction: str,
+        outcome: str,
+        named: Collection[str],
+        watermark: int | None,
+    ) -> set[Cell]:
+        if refused := {cell for cell in cells if cell[0] != 200}:
+            return refused
+        if not (here := self._transactions[transaction]).seal:
+            self._seal(here, outcome, named)
+        self._forget(watermark)
+        return {(200, outcome)}
+
+    def _seal(self, here: Transaction, outcome: str, kept: Collection[str]) -> Cell:
+        """Seal: the kept branches take the outcome, and all others abort."""
+        here.seal = outcome
+        for branch, held in here.branches.items():
+            here.become(branch, outcome if branch in kept else "aborted")
+            if branch in kept:
+                self.visible += BODIES[branch, held.content or ""].rows
+        return 200, outcome
+
+    def _forget(self, watermark: int | None) -> None:
+        """Raise the watermark, which never falls: below it only the prepared stay."""
+        if watermark is None or watermark <= self.watermark:
+            return
+        self.watermark = watermark
+        for transaction in filter(self.forgotten, TRANSACTIONS):
+            here = self._transactions.pop(transaction)
+            prepared = {b: here.branches[b] for b in here.holding("prepared")}
+            self._transactions[transaction] = Transaction(branches=prepared)
+
+
+def _batch(transaction: str) -> int:
+    return int(transaction.partition(".")[0])
+
+
+def _partition(branch: str) -> str:
+    return branch.partition(".")[0]
+
+
+class HeldUpload(Upload):
+    """An upload that can also end before all of it was sent."""
+
+    def break_off(self) -> TestResponse:
+        """Hang up."""
+        self._parts.clear()
+        return self.finish()
+
+
+Key = tuple[str, str, str]
+"""Transaction, branch and content of an upload that is under way."""
+
+transactions = st.sampled_from(TRANSACTIONS)
+branches = st.sampled_from(BRANCHES)
+contents = st.sampled_from(CONTENTS)
+watermarks = st.sampled_from([None, None, None, 0, 1])
+
+
+class ParticipantMachine(RuleBasedStateMachine):
+    """A participant and its model are asked the same, step by step."""
+
+    _applications = itertools.count(1)
+
+    def __init__(self, start: Callable[[], World]) -> None:
+        super().__init__()
+        self._start = start
+        self._world = start()
+        self._model = Model()
+        self._application = f"orders-{next(self._applications)}"
+        self._visible_before = self._world.visible()
+        self._uploads: dict[Key, HeldUpload] = {}
+        self._old: list[World] = []
+
+    @rule(transaction=transactions, branch=branches, content=contents)
+    def prepare(self, transaction: str, branch: str, content: str) -> None:
+        body = BODIES[branch, content]
+        answer = self._world.prepare(self._name(transaction), body)
+        rival = self._model.rival(transaction)
+        cell = self._model.prepare(transaction, branch, content)
+        said = self._check(transaction, answer, {cell})
+        assert said.get("vote") == {200: "commit", 425: None}.get(cell[0], "abort")
+        if rival and self._model.row(transaction, branch).startswith("another"):
+            assert said["committed"] == self._name(rival)
+
+    @rule(
+        transaction=transactions,
+        named=st.dictionaries(branches, contents, max_size=3),
+        watermark=watermarks,
+    )
+    def commit(
+        self, transaction: str, named: dict[str, str], watermark: int | None
+    ) -> None:
+        if watermark is not None and watermark >= _batch(transaction):
+            self._refuses(transaction, watermark)
+            return
+        bodies = [BODIES[n] for n in named.items()]
+        name = self._name(transaction)
+        answer = self._world.commit(name, *bodies, watermark=watermark)
+        cells = self._model.commit(transaction, named, watermark)
+        self._check(transaction, answer, cells)
+
+    @rule(transaction=transactions, watermark=watermarks, but=st.sets(branches))
+    def commit_what_is_prepared(
+        self, transaction: str, watermark: int | None, but: set[str]
+    ) -> None:
+        prepared = self._model.prepared(transaction)
+        named = {b: content for b, content in prepared.items() if b not in but}
+        self.commit(transaction, named, watermark)
+
+    @rule(transaction=transactions, watermark=watermarks)
+    def abort(self, transaction: str, watermark: int | None) -> None:
+        if watermark is not None and watermark >= _batch(transaction):
+            self._refuses(transaction, watermark)
+            return
+        answer = self._world.abort(self._name(transaction), watermark=watermark)
+        cells = self._model.abort(transaction, watermark)
+        self._check(transaction, answer, cells)
+
+    @rule(transaction=transactions, branch=branches)
+    def abort_branch(self, transaction: str, branch: str) -> None:
+        answer = self._world.abort(self._name(transaction), branch=branch)
+        cells = self._model.abort_branch(transaction, branch, None)
+        self._check(transaction, answer, cells)
+
+    @rule(transaction=transactions, outcome=st.sampled_from(["commit", "abort"]))
+    def resolve(self, transaction: str, outcome: str) -> None:
+        answer = self._world.resolve(self._name(transaction), outcome)
+        cell = self._model.resolve(transaction, outcome)
+        self._check(transaction, answer, {cell})
+
+    @rule(transaction=transactions, branch=branches, content=contents)
+    def upload_begins(self, transaction: str, branch: str, content: str) -> None:
+        if self._model.row(transaction, branch) != "unknown":
+            self.prepare(transaction, branch, content)
+            return
+        name = self._name(transaction)
+        upload = HeldUpload(self._world, name, BODIES[branch, content], {})
+        self._uploads[transaction, branch, content] = upload
+        self._model.write(transaction, branch, content)
+
+    @precondition(lambda self: self._uploads)
+    @rule(which=st.integers(0, 3))
+    def upload_ends(self, which: int) -> None:
+        transaction, branch, content = key = self._upload(which)
+        answer = self._uploads.pop(key).finish()
+        cell = self._model.written(transaction, branch, content)
+        said = self._check(transaction, answer, {cell})
+        assert said["vote"] == ("commit" if cell[0] == 200 else "abort")
+        self._close_old()
+
+    @precondition(lambda self: self._uploads)
+    @rule(which=st.integers(0, 3))
+    def upload_breaks_off(self, which: int) -> None:
+        transaction, branch, _ = key = self._upload(which)
+        answer = self._uploads.pop(key).break_off()
+        self._model.dropped(transaction, branch)
+        assert answer.status_code == 400
+        self._close_old()
+
+    @rule(transaction=transactions)
+    def look_up(self, transaction: str) -> None:
+        answer = self._world.show(self._name(transaction))
+        body = answer.get_json()
+        found = {b["branch"]: b["state"] for b in body.get("branches", ())}
+        expected = self._model.look_up(transaction)
+        assert (answer.status_code, found) == expected
+
+    @rule()
+    def restart(self) -> None:
+        """Another process takes over; the old one reads to the end what it began."""
+        self._old.append(self._world)
+        self._close_old()
+        self._world = self._start()
+
+    @rule()
+    def die(self) -> None:
+        """As by SIGKILL: uploads end without a word, and nobody tidies up."""
+        self._world.resource._release = lambda *_: None
+        for (transaction, branch, _), upload in self._uploads.items():
+            upload.break_off()
+            self._model.dropped(transaction, branch)
+        self._uploads.clear()
+        self.restart()
+        self._until_death_is_known()
+
+    @invariant()
+    def readers_see_what_is_committed(self) -> None:
+        assert self._world.visible() - self._visible_before == self._model.visible
+
+    @invariant()
+    def the_list_says_what_is_in_doubt(self) -> None:
+        assert self._listed() == self._model.in_doubt()
+
+    def teardown(self) -> None:
+        for upload in self._uploads.values():
+            upload.finish()
+        for transaction, _, _ in self._listed():
+            self._world.resolve(self._name(transaction), "abort")
+        self._uploads.clear()
+        self._old.append(self._world)
+        self._close_old()
+
+    def _name(self, transaction: str) -> str:
+        return f"{self._application}.{transaction}"
+
+    def _upload(self, which: int) -> Key:
+        return sorted(self._uploads)[which % len(self._uploads)]
+
+    def _listed(self) -> list[tuple[str, str, str]]:
+        found = self._world.listed(f"?application={self._application}&limit=1000")
+        return sorted((t.partition(".")[2], b, state) for t, b, state in found)
+
+    def _check(
+        self, transaction: str, answer: TestResponse, cells: set[Cell]
+    ) -> dict[str, Any]:
+        body = answer.get_json()
+        assert (answer.status_code, body["state"]) in cells, body
+        assert body["transaction_id"] == self._name(transaction)
+        by_hand = self._model.by_hand(transaction) and answer.status_code != 410
+        assert body.get("resolved_by_hand", False) is by_hand
+        self.look_up(transaction)
+        return dict(body)
+
+    def _refuses(self, transaction: str, watermark: int) -> None:
+        """A watermark at or above its own batch is no request at all."""
+        name = self._name(transaction)
+        assert self._world.commit(name, watermark=watermark).status_code == 400
+        assert self._world.abort(name, watermark=watermark).status_code == 400
+
+    def _close_old(self) -> None:
+        while self._old and not self._uploads:
+            self._old.pop().resource.close()
+
+    def _until_death_is_known(self) -> None:
+        until = time.monotonic() + 10
+        while any(state == "writing" for _, _, state in self._listed()):
+            assert time.monotonic() < until, "a dead writer is taken for a living one"
+
+
+KINDS_AND_DATABASES: Final = [
+    pytest.param((kind, database), id=f"{kind}-{database}")
+    for kind in KINDS
+    for database in ("sqlite", "postgresql")
+    if (kind, database) != ("Outbox", "postgresql")
+]
+
+
+@pytest.mark.parametrize("where", KINDS_AND_DATABASES)
+def test_any_history_is_answered_by_the_table(
+    request: pytest.FixtureRequest, tmp_path: Path, where: tuple[str, str]
+) -> None:
+    """Whatever happened before, a participant answers and holds what its table says."""
+    kind, database = where
+    if database == "postgresql":
+        url, weight = request.getfixturevalue("postgres_database"), 0.5
+    else:
+        url, weight = sqlite_url(tmp_path), 1.0
+    start = functools.partial(KINDS[kind], url)
+    explore(lambda: ParticipantMachine(start), steps=30, weight=weight)
