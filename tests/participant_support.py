@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 import sqlalchemy as sa
 from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from tracing_2pc.participant import Outbox, TaggedRows, participant_blueprint
+from tracing_2pc.participant import (
+    Outbox,
+    PreparedTransactions,
+    TaggedRows,
+    participant_blueprint,
+)
 from tracing_2pc.transports import wire
 
 TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "vendor=x"}
@@ -222,11 +228,27 @@ def outbox(url: str) -> World:
     return World(resource, lambda: int(resource.gauges()["tpc_outbox_backlog"]))
 
 
+def prepared_transactions(url: str, **settings: Any) -> World:
+    """A ledger, whose readers SELECT from the table itself."""
+    resource = PreparedTransactions(url, "orders", **settings)
+    return World(resource, lambda: count(resource, "orders"))
+
+
 KINDS: dict[str, Callable[[str], World]] = {
     "TaggedRows": tagged_rows,
     "Outbox": outbox,
+    "PreparedTransactions": prepared_transactions,
 }
 """Add a resource here: the whole contract is then held against it."""
+
+POSTGRESQL_ONLY = frozenset({"PreparedTransactions"})
+
+KINDS_AND_DATABASES = [
+    pytest.param((kind, database), id=f"{kind}-{database}")
+    for kind in KINDS
+    for database in ("sqlite", "postgresql")
+    if database == "postgresql" or kind not in POSTGRESQL_ONLY
+]
 
 
 def keep(world: World, transaction: str, branch: Branch) -> None:

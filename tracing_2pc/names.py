@@ -98,6 +98,12 @@ METRICS: Final[dict[str, Metric]] = {
     "tpc_outbox_quarantined": Metric(
         "gauge", "{request}", (), "requests that the partner refused: look at them"
     ),
+    "tpc_prepared_slots_used": Metric(
+        "gauge", "{transaction}", (), "prepared transactions of the database server"
+    ),
+    "tpc_prepared_slots_max": Metric(
+        "gauge", "{transaction}", (), "how many it takes: max_prepared_transactions"
+    ),
     "tpc_in_doubt_branches": Metric(
         "gauge", "{branch}", (), "branches that voted commit and wait for a decision"
     ),
@@ -132,6 +138,7 @@ FAILPOINTS: Final[dict[str, str]] = {
     "participant.at_open": "a service starts and looks its tables over",
     "participant.before_prepare": "a branch is claimed, none of it is written",
     "participant.after_prepare": "the branch is durable, the vote was not answered",
+    "participant.between_branches": "one branch is committed, one is to come",
     "participant.before_commit": "the commit request has arrived, nothing changed",
     "participant.after_commit": "committed, not yet answered",
     "participant.before_abort": "the abort request has arrived, nothing changed",

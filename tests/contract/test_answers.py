@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from participant_support import KINDS, ONE, OTHER, TWIN, Branch, World, sqlite_url
+from participant_support import (
+    KINDS,
+    KINDS_AND_DATABASES,
+    ONE,
+    OTHER,
+    TWIN,
+    Branch,
+    World,
+    sqlite_url,
+)
 
 T = "orders.7.1"
 NEIGHBOUR = Branch(ONE.body, ONE.rows, "1.1")
 PREVIOUS = "orders.7.2"
 
-KIND_AND_DATABASE = [
-    pytest.param((kind, database), id=f"{kind}-{database}")
-    for kind in KINDS
-    for database in ("sqlite", "postgresql")
-]
 
-
-@pytest.fixture(params=KIND_AND_DATABASE)
+@pytest.fixture(params=KINDS_AND_DATABASES)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     kind, database = request.param
     if database == "postgresql":

@@ -13,19 +13,23 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from participant_support import KINDS, ONE, OTHER, TWIN, Branch, World, sqlite_url
+from participant_support import (
+    KINDS,
+    KINDS_AND_DATABASES,
+    ONE,
+    OTHER,
+    TWIN,
+    Branch,
+    World,
+    sqlite_url,
+)
 
 from tracing_2pc.participant import TaggedRows
 
 T = "orders.7.1"
-KIND_AND_DATABASE = [
-    pytest.param((kind, database), id=f"{kind}-{database}")
-    for kind in KINDS
-    for database in ("sqlite", "postgresql")
-]
 
 
-@pytest.fixture(params=KIND_AND_DATABASE)
+@pytest.fixture(params=KINDS_AND_DATABASES)
 def made(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[World, str, str]]:
@@ -79,7 +83,7 @@ def test_a_participant_that_is_killed(
     script = f"""
         import sys
         sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-        from participant_support import KINDS, ONE
+        from participant_support import KINDS, KINDS_AND_DATABASES, ONE
         world = KINDS[{kind!r}]({url!r})
         world.prepare("orders.7.1")
         world.commit("orders.7.1", ONE)

@@ -7,7 +7,7 @@ functions, and makes true what the answer says, in the same local transaction.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tracing_2pc.model import BranchId, Carrier, TransactionId
@@ -96,8 +96,8 @@ def prepare(seen: Seen, wanted: Named) -> Answer | None:
     held = seen.branches.get(wanted.branch)
     if held is None:
         return None
-    if held.state is ABORTED:
-        return _no(seen, 409, ABORTED, "this branch was aborted")
+    if held.state in (ABORTED, COMMITTED):
+        return _no(seen, 409, held.state, f"this branch is {held.state}")
     if held.named.digest != wanted.digest:
         return _no(
             seen, 409, held.state, "this branch has other content: the digests differ"
@@ -138,10 +138,22 @@ def commit(seen: Seen, named: Iterable[Named]) -> Answer:
         return _no(seen, 409, ABORTED, "this transaction was aborted here")
     if seen.seal is None and seen.committed:
         return _no(seen, 404, "unknown", f"{seen.committed} has committed this batch")
+    named = list(named)
     refusals = [refused for n in named if (refused := _uncommittable(seen, n))]
+    if (stray := _stray(seen, {n.branch for n in named})) is not None:
+        refusals.append(_no(seen, 409, COMMITTED, f"{stray}, and not named"))
     if refusals:
         return min(refusals, key=lambda refused: refused.status)
     return _yes(seen, COMMITTED)
+
+
+def _stray(seen: Seen, expected: Collection[BranchId]) -> str | None:
+    """Say which branch somebody has committed behind our back, before the decision."""
+    if seen.seal is not None:
+        return None
+    committed = [held.named.branch for held in seen.holding(COMMITTED)]
+    strays = [branch for branch in committed if branch not in expected]
+    return f"branch {strays[0]} was committed by hand" if strays else None
 
 
 def _uncommittable(seen: Seen, wanted: Named) -> Answer | None:
@@ -169,6 +181,8 @@ def abort(seen: Seen, branch: BranchId | None = None) -> Answer:
     if branch is None:
         if seen.seal is COMMITTED:
             return _no(seen, 409, COMMITTED, "this transaction is committed here")
+        if (stray := _stray(seen, ())) is not None:
+            return _no(seen, 409, COMMITTED, stray)
         return _yes(seen, ABORTED)
     held = seen.branches.get(branch)
     if held is not None and held.state is COMMITTED:
@@ -187,6 +201,8 @@ def resolve(seen: Seen, outcome: Decision) -> Answer:
             return _no(seen, 425, WRITING, "a prepare is under way: ask again")
         return _no(seen, 404, "unknown", "nothing is prepared here under this id")
     if outcome is Decision.ABORT:
+        if (stray := _stray(seen, ())) is not None:
+            return _no(seen, 409, COMMITTED, stray)
         return Answer(200, ABORTED, fields={"resolved_by_hand": True}, seal=ABORTED)
     if (because := _duplicate(seen)) is not None:
         return _no(seen, 409, PREPARED, f"{because}: only abort is safe")

@@ -8,7 +8,7 @@ the end of a prepare, which may share it with other prepares.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,8 +28,8 @@ class Journal:
     """What one resource holds of transactions and branches."""
 
     def __init__(self, tables: Tables, alive: Alive) -> None:
-        self._t = tables
-        self._alive = alive
+        self.t = tables
+        self.alive = alive
 
     def create(self, connection: Connection) -> None:
         """Make the tables that are missing. The caller excludes other creators.
@@ -37,13 +37,13 @@ class Journal:
         Raises:
             ConfigurationError: a newer version of this package has made them.
         """
-        self._t.metadata.create_all(connection)
-        version = connection.execute(sa.select(self._t.schema.c.version)).scalar()
+        self.t.metadata.create_all(connection)
+        version = connection.execute(sa.select(self.t.schema.c.version)).scalar()
         if version is None:
-            connection.execute(self._t.schema.insert().values(version=VERSION))
+            connection.execute(self.t.schema.insert().values(version=VERSION))
         elif version > VERSION:
             raise ConfigurationError(
-                f"{self._t.schema.name} has version {version}, this tracing_2pc knows "
+                f"{self.t.schema.name} has version {version}, this tracing_2pc knows "
                 f"{VERSION}: upgrade tracing_2pc here"
             )
 
@@ -77,12 +77,12 @@ class Journal:
         self, transaction: TransactionId, branch: BranchId | None
     ) -> sa.Select[Any]:
         one = sa.select(sa.literal(1).label("one")).subquery()
-        a, t, b = self._t.application, self._t.transaction, self._t.branch
+        a, t, b = self.t.application, self.t.transaction, self.t.branch
         joined = one.outerjoin(a, a.c.application == transaction.application)
         batch = sa.and_(
             t.c.application == transaction.application, t.c.batch == transaction.batch
         )
-        own = sa.and_(t.c.attempt == transaction.attempt, *_of(b, transaction))
+        own = sa.and_(t.c.attempt == transaction.attempt, *rows_of(b, transaction))
         if branch is not None:
             own = sa.and_(own, *_is(b, branch))
         return sa.select(
@@ -94,18 +94,29 @@ class Journal:
 
     def _held(self, connection: Connection, rows: Iterable[Any]) -> list[Held]:
         found = [r for r in rows if r.tag is not None]
-        writers = {r.writer for r in found if r.state == "writing"}
-        alive = self._alive(connection, writers) if writers else set()
+        states = self.states(connection, found)
         return [
             Held(
                 Named(BranchId(r.partition, r.task_attempt), r.row_count, r.digest),
-                BranchState(r.state),
+                state,
                 r.tag,
                 r.since,
             )
             for r in found
-            if r.state != "writing" or r.writer in alive
+            if (state := states.get(r.tag))
         ]
+
+    def states(
+        self, connection: Connection, rows: Sequence[Any]
+    ) -> dict[int, BranchState]:
+        """Say in which state branches are, by tag: not those whose writer died."""
+        writers = {r.writer for r in rows if r.state == "writing"}
+        alive = self.alive(connection, writers) if writers else set()
+        return {
+            r.tag: BranchState(r.state)
+            for r in rows
+            if r.state != "writing" or r.writer in alive
+        }
 
     def claim(
         self,
@@ -122,9 +133,9 @@ class Journal:
         A row of the same branch can only be a dead writer's here.
         """
         self._record(connection, seen, carrier)
-        b = self._t.branch
+        b = self.t.branch
         connection.execute(
-            b.delete().where(*_of(b, seen.transaction), *_is(b, wanted.branch))
+            b.delete().where(*rows_of(b, seen.transaction), *_is(b, wanted.branch))
         )
         state = BranchState.WRITING
         return self._insert(
@@ -139,7 +150,7 @@ class Journal:
         state: BranchState,
         **values: Any,
     ) -> int:
-        statement = self._t.branch.insert().values(
+        statement = self.t.branch.insert().values(
             application=transaction.application,
             batch=transaction.batch,
             attempt=transaction.attempt,
@@ -155,7 +166,7 @@ class Journal:
         return int(key[0])
 
     def _record(self, connection: Connection, seen: Seen, carrier: Carrier) -> None:
-        t, text = self._t.transaction, json.dumps(carrier)
+        t, text = self.t.transaction, json.dumps(carrier)
         if not seen.recorded:
             id_ = seen.transaction
             connection.execute(
@@ -167,27 +178,27 @@ class Journal:
                 )
             )
         elif carrier and not seen.carrier:
-            statement = t.update().where(*_of(t, seen.transaction))
+            statement = t.update().where(*rows_of(t, seen.transaction))
             connection.execute(statement.values(carrier=text))
 
     def prepared(self, connection: Connection, tag: int, now: float) -> None:
         """Move a written branch to prepared, hidden from readers."""
-        b = self._t.branch
+        b = self.t.branch
         values = {"state": "prepared", "writer": None, "since": now}
         connection.execute(b.update().where(b.c.tag == tag).values(values))
-        connection.execute(self._t.hidden.insert().values(tag=tag))
+        connection.execute(self.t.hidden.insert().values(tag=tag))
 
     def release(
         self, connection: Connection, transaction: TransactionId, tag: int
     ) -> None:
         """Forget a branch whose writing failed; its transaction too if that was all."""
-        b, t = self._t.branch, self._t.transaction
+        b, t = self.t.branch, self.t.transaction
         connection.execute(
             b.delete().where(b.c.tag == tag, b.c.state == str(BranchState.WRITING))
         )
-        rest = sa.exists().where(*_of(b, transaction))
+        rest = sa.exists().where(*rows_of(b, transaction))
         connection.execute(
-            t.delete().where(*_of(t, transaction), t.c.seal.is_(None), ~rest)
+            t.delete().where(*rows_of(t, transaction), t.c.seal.is_(None), ~rest)
         )
 
     def seal(
@@ -211,16 +222,18 @@ class Journal:
             because: a person's reason, where a person decided.
         """
         self._record(connection, seen, {})
-        t, b = self._t.transaction, self._t.branch
+        t, b = self.t.transaction, self.t.branch
         values = {"seal": str(outcome), "resolved_because": because}
-        connection.execute(t.update().where(*_of(t, seen.transaction)).values(values))
+        connection.execute(
+            t.update().where(*rows_of(t, seen.transaction)).values(values)
+        )
         for tag in losers:
             self._abort(connection, tag, now)
-        of = (*_of(b, seen.transaction), b.c.sealed.is_(None))
+        of = (*rows_of(b, seen.transaction), b.c.sealed.is_(None))
         writing = b.c.state == str(BranchState.WRITING)
         connection.execute(b.delete().where(*of, writing))  # whose writers are dead
         tags = sa.select(b.c.tag).where(*of)
-        self._unhide(connection, tags, outcome)
+        self.unhide(connection, tags, outcome)
         sealed = {"state": str(outcome), "sealed": now}
         connection.execute(b.update().where(*of).values(sealed))
 
@@ -233,8 +246,8 @@ class Journal:
             self._abort(connection, held.tag, now)
         elif held is None and seen.seal is None:
             self._record(connection, seen, {})
-            b = self._t.branch
-            dead = (*_of(b, seen.transaction), *_is(b, branch))
+            b = self.t.branch
+            dead = (*rows_of(b, seen.transaction), *_is(b, branch))
             connection.execute(b.delete().where(*dead))
             tombstone = Named(branch, 0, "")
             aborted = BranchState.ABORTED
@@ -243,15 +256,16 @@ class Journal:
             )
 
     def _abort(self, connection: Connection, tag: int, now: float) -> None:
-        b = self._t.branch
-        self._unhide(connection, sa.select(sa.literal(tag)), BranchState.ABORTED)
+        b = self.t.branch
+        self.unhide(connection, sa.select(sa.literal(tag)), BranchState.ABORTED)
         values = {"state": "aborted", "sealed": now, "writer": None}
         connection.execute(b.update().where(b.c.tag == tag).values(values))
 
-    def _unhide(
+    def unhide(
         self, connection: Connection, tags: sa.Select[Any], outcome: BranchState
     ) -> None:
-        h, b = self._t.hidden, self._t.branch
+        """Show what is committed; what is aborted is to be deleted."""
+        h, b = self.t.hidden, self.t.branch
         if outcome is BranchState.COMMITTED:
             connection.execute(h.delete().where(h.c.tag.in_(tags)))
             return
@@ -265,7 +279,7 @@ class Journal:
         """
         if seen.watermark is not None and to <= seen.watermark:
             return
-        a, b, t = self._t.application, self._t.branch, self._t.transaction
+        a, b, t = self.t.application, self.t.branch, self.t.transaction
         name = seen.transaction.application
         statement = (
             a.insert().values(application=name, watermark=to)
@@ -293,7 +307,7 @@ class Journal:
         limit: int,
     ) -> tuple[list[tuple[TransactionId, Held, Carrier]], int | None]:
         """List what is not sealed, oldest first: a page, and where the next begins."""
-        b, t = self._t.branch, self._t.transaction
+        b, t = self.t.branch, self.t.transaction
         same = sa.and_(
             t.c.application == b.c.application,
             t.c.batch == b.c.batch,
@@ -317,13 +331,13 @@ class Journal:
                 json.loads(r.carrier),
             )
             for held in self._held(connection, rows)
-            if (r := about[held.tag])
+            if (r := about[held.tag]) and state in (None, held.state)
         ]
         return page, (rows[-1].tag if len(rows) == limit else None)
 
     def in_doubt(self, connection: Connection) -> tuple[int, float | None]:
         """Count the prepared branches, and say since when the oldest waits."""
-        b = self._t.branch
+        b = self.t.branch
         count, since = connection.execute(
             sa.select(sa.func.count(), sa.func.min(b.c.since)).where(
                 b.c.sealed.is_(None), b.c.state == str(BranchState.PREPARED)
@@ -333,19 +347,19 @@ class Journal:
 
     def applications(self, connection: Connection) -> set[str]:
         """Return the applications that have written here, as far as it is known."""
-        a, t = self._t.application.c, self._t.transaction.c
+        a, t = self.t.application.c, self.t.transaction.c
         known = sa.union(sa.select(a.application), sa.select(t.application))
         return set(connection.execute(known).scalars())
 
     def any_doomed(self, connection: Connection) -> bool:
         """Say whether there are rows to be deleted."""
-        h = self._t.hidden
+        h = self.t.hidden
         some = sa.select(h.c.tag).where(h.c.doomed.is_not(None)).limit(1)
         return connection.execute(some).first() is not None
 
     def doomed(self, connection: Connection, after: int) -> tuple[int, int] | None:
         """Lock the next tag whose rows are to be deleted: the tag, and rows left."""
-        h = self._t.hidden
+        h = self.t.hidden
         statement = (
             sa.select(h.c.tag, h.c.doomed)
             .where(h.c.doomed.is_not(None), h.c.tag > after)
@@ -358,16 +372,17 @@ class Journal:
 
     def doom(self, connection: Connection, tag: int, left: int) -> None:
         """Note how many rows of an aborted tag are left; none ends it."""
-        h = self._t.hidden
+        h = self.t.hidden
         if left <= 0:
             connection.execute(h.delete().where(h.c.tag == tag))
             return
         connection.execute(h.update().where(h.c.tag == tag).values(doomed=left))
 
 
-def _of(
+def rows_of(
     table: sa.Table, transaction: TransactionId
 ) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return what a table's rows of a transaction have in common."""
     c = table.c
     return (
         c.application == transaction.application,

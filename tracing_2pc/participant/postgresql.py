@@ -32,6 +32,10 @@ _UNFLUSHED: Final = sa.text("SELECT set_config('synchronous_commit', 'off', true
 _LET_GO: Final = sa.text(f"SELECT pg_advisory_unlock({_WRITERS}, :owner)")
 _EXCLUSIVE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)")
 _SHARED: Final = sa.text("SELECT pg_advisory_xact_lock_shared(:key)")
+_HOLD: Final = sa.text("SELECT pg_advisory_lock(:key)")
+_DROP: Final = sa.text("SELECT pg_advisory_unlock(:key)")
+_FENCE: Final = sa.text("SELECT pg_advisory_lock_shared(:key)")
+_UNFENCE: Final = sa.text("SELECT pg_advisory_unlock_shared(:key)")
 _ALIVE: Final = sa.text(
     "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
@@ -84,6 +88,31 @@ class PostgreSQL:
         with self.engine.begin() as connection:
             connection.execute(_NOTE, {"key": _key(application)})
             yield connection
+
+    @contextmanager
+    def aside(self) -> Iterator[Connection]:
+        """Open a transaction that locks nothing by itself and costs no flush."""
+        with self.engine.begin() as connection:
+            unflushed(connection)
+            yield connection
+
+    @contextmanager
+    def held(self, application: str) -> Iterator[Connection]:
+        """Hold the application's exclusive lock over several local transactions.
+
+        By the session: what raises ends it, and the lock with it.
+        """
+        key = {"key": _key(application)}
+        with self.engine.connect() as connection:
+            try:
+                connection.execute(_HOLD, key)
+                connection.commit()
+                yield connection
+                connection.execute(_DROP, key)
+                connection.commit()
+            except BaseException:
+                connection.invalidate()
+                raise
 
     @contextmanager
     def setup(self) -> Iterator[Connection]:
@@ -197,12 +226,33 @@ class PostgreSQLWriter:
     def aside(self) -> Iterator[Connection]:
         """Open a transaction that locks nothing by itself and costs no flush."""
         with self._connection.begin():
-            self._connection.execute(_UNFLUSHED)
+            unflushed(self._connection)
             yield self._connection
 
     def share(self, connection: Connection, application: str) -> None:
         """Take the application's lock, shared with other prepares."""
         connection.execute(_SHARED, {"key": _key(application)})
+
+    @contextmanager
+    def fence(self, application: str) -> Iterator[None]:
+        """Hold that lock by the session, around a PREPARE TRANSACTION.
+
+        A lock of the transaction would pass to the prepared one and outlive us. Who
+        gets the lock after us finds the transaction prepared, or rolled back.
+        """
+        key = {"key": _key(application)}
+        self._connection.execute(_FENCE, key)
+        try:
+            yield
+        except BaseException:
+            self._connection.invalidate()
+            raise
+        self._connection.execute(_UNFENCE, key)
+
+
+def unflushed(connection: Connection) -> None:
+    """Let the open transaction become durable with the next flush of this server."""
+    connection.execute(_UNFLUSHED)
 
 
 def _key(application: str) -> int:

@@ -161,25 +161,28 @@ class JournalledResource(abc.ABC):
             with writer.write() as connection:
                 rows = self._load(connection, names, batches)
                 body.verify()
-                return self._keep(writer, connection, transaction, wanted, tag, rows)
+                if rows != wanted.rows:
+                    detail = f"Tpc-Rows: it says {wanted.rows}, the body has {rows}"
+                    raise Problem(400, f"{detail} records")
+                return self.keep(writer, connection, transaction, wanted, tag)
 
-    def _keep(
+    def keep(
         self,
         writer: Writer,
         connection: Connection,
         transaction: TransactionId,
         wanted: Named,
         tag: int,
-        rows: int,
     ) -> Answer:
-        """Look again, under the lock, before what is written becomes durable."""
-        if rows != wanted.rows:
-            detail = f"Tpc-Rows: it says {wanted.rows}, the body has {rows} records"
-            raise Problem(400, detail)
+        """Look again, under the lock, before what is written becomes durable.
+
+        Raises:
+            NotKeptError: it was sealed meanwhile, or there is nothing to keep.
+        """
         writer.share(connection, transaction.application)
         seen = self._journal.read(connection, transaction, wanted.branch)
         answer = answers.finish(seen, tag, wanted)
-        if answer.status != 200 or not rows:
+        if answer.status != 200 or not wanted.rows:
             raise NotKeptError(answer)
         self._journal.prepared(connection, tag, self._clock())
         return answer
@@ -218,7 +221,7 @@ class JournalledResource(abc.ABC):
     ) -> Answer:
         """Commit all of the named branches or none, in one local transaction."""
         failpoint("participant.before_commit")
-        with self._deciding(transaction) as (connection, seen):
+        with self.deciding(transaction) as (connection, seen):
             answer = answers.commit(seen, named)
             chosen = {n.branch for n in named}
             prepared = seen.holding(BranchState.PREPARED)
@@ -235,7 +238,7 @@ class JournalledResource(abc.ABC):
     ) -> Answer:
         """Abort in one local transaction, never waiting for an upload."""
         failpoint("participant.before_abort")
-        with self._deciding(transaction) as (connection, seen):
+        with self.deciding(transaction) as (connection, seen):
             answer = answers.abort(seen, branch)
             if branch is not None and answer.status == 200:
                 self._journal.abort_branch(connection, seen, branch, self._clock())
@@ -250,7 +253,7 @@ class JournalledResource(abc.ABC):
         self, transaction: TransactionId, outcome: Decision, reason: str
     ) -> Answer:
         """Seal an orphan by hand."""
-        with self._deciding(transaction) as (connection, seen):
+        with self.deciding(transaction) as (connection, seen):
             answer = answers.resolve(seen, outcome)
             losers = seen.holding(BranchState.WRITING)
             self._obey(connection, seen, answer, losers, because=reason)
@@ -294,9 +297,8 @@ class JournalledResource(abc.ABC):
         self._database.engine.dispose()
 
     @contextlib.contextmanager
-    def _deciding(
-        self, transaction: TransactionId
-    ) -> Iterator[tuple[Connection, Seen]]:
+    def deciding(self, transaction: TransactionId) -> Iterator[tuple[Connection, Seen]]:
+        """Read under the lock; what is written till the end is one durable step."""
         self.open()
         with self._database.decide(transaction.application) as connection:
             yield connection, self._journal.read(connection, transaction)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,30 +13,18 @@ from sqlalchemy import Connection
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.model import TransactionId
-from tracing_2pc.participant.body import Body, Source
-from tracing_2pc.participant.database import Writer, open_database
+from tracing_2pc.participant.database import open_database
 from tracing_2pc.participant.problems import Problem
-from tracing_2pc.participant.resources.columns import (
-    as_written,
-    check_fit,
-    check_names,
-    hints,
-    plain,
-    repeated,
-    sql_type,
-)
-from tracing_2pc.participant.resources.journalled import (
-    JournalledResource,
-    check_prefix,
-)
+from tracing_2pc.participant.resources.columns import sql_type
+from tracing_2pc.participant.resources.journalled import check_prefix
+from tracing_2pc.participant.resources.table_resource import Columns, TableResource
 from tracing_2pc.participant.schema import TAG
-from tracing_2pc.transports import wire
 
 _TAG: Final = "tpc_tag"
 _WHEN: Final = ("tpc_application", "tpc_batch")
 
 
-class TaggedRows(JournalledResource):
+class TaggedRows(TableResource):
     """Keeps committed records in a table of PostgreSQL or SQLite.
 
     `table` is what readers SELECT from: a view. Rows lie in `<table>_tpc`, each with
@@ -79,7 +67,6 @@ class TaggedRows(JournalledResource):
         super().__init__(check_prefix(table), open_database(url), clock)
         self._view = table
         self._key = (key,) if isinstance(key, str) else tuple(key or ())
-        self._columns: dict[str, sa.types.TypeEngine[Any]] | None = None
         self._when = False
 
     @property
@@ -99,7 +86,7 @@ class TaggedRows(JournalledResource):
         if self._view in tables:
             raise ConfigurationError(
                 f"{self._view} is a table; readers need a view of that name. Run: "
-                f"ALTER TABLE {self._quote(self._view)} RENAME TO {self.rows}; "
+                f"ALTER TABLE {self.quote(self._view)} RENAME TO {self.rows}; "
                 f"{self._adopt(self._additions(connection, wanted))}"
             )
         if self.rows not in tables:
@@ -113,7 +100,7 @@ class TaggedRows(JournalledResource):
                 f"{self._view} and {self.rows} do not fit key={self._key or None}. "
                 f"Run: {' '.join(changes)}"
             )
-        columns = self._look(connection)
+        columns = self.look(connection)
         if lacking := [name for name in self._key if name not in columns]:
             raise ConfigurationError(f"{self.rows} has no column {', '.join(lacking)}")
         if self._view not in views:
@@ -130,80 +117,25 @@ class TaggedRows(JournalledResource):
             shown = partition_of(inspector.get_view_definition(self._view))
             if shown != ((_WHEN[0], *self._key) if self._key else ()):
                 # Made again at the next start; what was granted on it is not.
-                changes.append(f"DROP VIEW {self._quote(self._view)};")
+                changes.append(f"DROP VIEW {self.quote(self._view)};")
         return changes
 
-    def receive(self, writer: Writer, body: Body) -> Source:
-        """Put JSON lines that a table is to be made from where they are read twice."""
-        source = super().receive(writer, body)
-        again = body.content_type == wire.NDJSON and self._known() is None
-        if again and not source.file.seekable():
-            return Source.spooled(body)
-        return source
+    def ours(self, transaction: TransactionId, tag: int) -> dict[str, Any]:
+        """Return the tag, and with a key, or after one, whose rows they are."""
+        whose = (transaction.application, transaction.batch)
+        return {_TAG: tag} | (
+            dict(zip(_WHEN, whose, strict=True)) if self._when else {}
+        )
 
-    def records(
-        self, source: Source, transaction: TransactionId, tag: int
-    ) -> tuple[list[str], Iterable[Any]]:
-        """Return the body's columns and ours.
-
-        Raises:
-            Problem: 400, the columns are not the table's.
-        """
-        schema, batches = self._read(source)
-        check_names(schema)
-        if schema.names:
-            self._fit(schema, partial=source.content_type == wire.NDJSON)
-        ours: dict[str, Any] = {_TAG: tag}
-        if self._when:
-            ours |= dict(
-                zip(_WHEN, (transaction.application, transaction.batch), strict=True)
-            )
-        return [*schema.names, *ours], self._stamped(batches, list(ours.values()))
-
-    def _read(self, source: Source) -> tuple[pa.Schema, Any]:
-        if known := self._known():
-            return source.batches(hints(known))
-        schema, batches = source.batches()
-        if source.content_type != wire.NDJSON or as_written(schema) == schema:
-            return schema, batches
-        source.rewind()
-        return source.batches(as_written(schema))
-
-    def _known(self) -> Mapping[str, sa.types.TypeEngine[Any]] | None:
-        if self._columns is None:
-            with self._database.read() as connection:
-                if sa.inspect(connection).has_table(self.rows):
-                    self._look(connection)
-        return self._columns
-
-    def _stamped(self, batches: Iterable[Any], ours: list[Any]) -> Iterator[Any]:
-        as_text = self._database.engine.dialect.name == "postgresql"
-        for batch in batches:
-            columns = [plain(c, binary_as_text=as_text) for c in batch.columns]
-            columns += [repeated(value, batch.num_rows) for value in ours]
-            names = [str(n) for n in range(len(columns))]
-            yield pa.RecordBatch.from_arrays(columns, names)
-
-    def _fit(self, schema: pa.Schema, *, partial: bool) -> None:
-        if self._columns is None:
-            self._make(schema)
-        try:
-            check_fit(schema, self._columns or {}, partial=partial)
-        except Problem:
-            # Somebody may have added a column since: look once more.
-            with self._database.read() as connection:
-                columns = self._look(connection)
-            check_fit(schema, columns, partial=partial)
-
-    def _make(self, schema: pa.Schema) -> None:
+    def check_new(self, schema: pa.Schema) -> None:
+        """Refuse records without the key."""
         if lacking := [name for name in self._key if name not in schema.names]:
             raise Problem(400, f"the key {', '.join(lacking)} is not in the records")
-        with self._database.setup() as connection:
-            if not sa.inspect(connection).has_table(self.rows):
-                self._table(schema).create(connection)
-                self._make_view(connection)
-        with self._database.read() as connection:  # not before it is there for others
-            self._look(connection)
+
+    def make(self, connection: Connection, schema: pa.Schema) -> None:
+        """Make the table and its view."""
+        self._table(schema).create(connection)
+        self._make_view(connection)
 
     def _table(self, schema: pa.Schema) -> sa.Table:
         columns = [sa.Column(f.name, sql_type(f.type)) for f in schema]
@@ -217,23 +149,17 @@ class TaggedRows(JournalledResource):
             sa.Index(f"{self.rows}_tag", table.c[_TAG], postgresql_using="brin")
         return table
 
-    def _look(self, connection: Connection) -> dict[str, sa.types.TypeEngine[Any]]:
-        """Note which columns the table has: the records', and of ours whose they are.
+    def look(self, connection: Connection) -> Columns:
+        """Note the columns, and of ours whether those are there that say whose rows.
 
-        The latter stay when a key is given up, and are then written all the same.
+        They stay when a key is given up, and are then written all the same.
         """
-        types = self._types(connection)
-        self._when = types.keys() >= set(_WHEN)
-        self._columns = {n: kind for n, kind in types.items() if n[:4] != "tpc_"}
-        return self._columns
-
-    def _types(self, connection: Connection) -> dict[str, sa.types.TypeEngine[Any]]:
-        found = sa.inspect(connection).get_columns(self.rows)
-        return {column["name"]: column["type"] for column in found}
+        self._when = self.types(connection).keys() >= set(_WHEN)
+        return super().look(connection)
 
     def _make_view(self, connection: Connection) -> None:
-        quote = self._quote
-        names = [name for name in self._types(connection) if name[:4] != "tpc_"]
+        quote = self.quote
+        names = [name for name in self.types(connection) if name[:4] != "tpc_"]
         shown = ", ".join(f"r.{quote(name)}" for name in names)
         seen = (
             f"SELECT r.* FROM {quote(self.rows)} r WHERE NOT EXISTS (SELECT 1 FROM "  # noqa: S608 - quoted
@@ -249,9 +175,6 @@ class TaggedRows(JournalledResource):
         connection.exec_driver_sql(
             f"CREATE VIEW {quote(self._view)} AS SELECT {shown} FROM ({seen}) r{last}"  # noqa: S608 - quoted
         )
-
-    def _quote(self, name: str) -> str:
-        return self._database.engine.dialect.identifier_preparer.quote(name)
 
     def _adopt(self, changes: Iterable[str]) -> str:
         return " ".join(f"ALTER TABLE {self.rows} {change};" for change in changes)

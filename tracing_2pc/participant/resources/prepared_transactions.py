@@ -1,0 +1,224 @@
+"""Rows in a plain table, held back by PostgreSQL's own prepared transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import psycopg.errors
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.failpoints import failpoint
+from tracing_2pc.model import TransactionId
+from tracing_2pc.participant.answers import Answer, Named, Seen, finish
+from tracing_2pc.participant.database import Writer, open_database
+from tracing_2pc.participant.postgresql import (
+    PostgreSQL,
+    PostgreSQLWriter,
+    unflushed,
+)
+from tracing_2pc.participant.problems import Problem, unavailable
+from tracing_2pc.participant.resources.columns import sql_type
+from tracing_2pc.participant.resources.journalled import NotKeptError, check_prefix
+from tracing_2pc.participant.resources.prepared_journal import (
+    PreparedJournal,
+    Sealed,
+)
+from tracing_2pc.participant.resources.table_resource import TableResource
+from tracing_2pc.states import BranchState
+from tracing_2pc.telemetry.spans import client_span
+
+_FLUSHES: Final = sa.text(
+    "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'"
+)
+
+_log: Final = logging.getLogger(__name__)
+
+
+class PreparedTransactions(TableResource):
+    """Keeps committed records in a plain table of PostgreSQL, without view or tag.
+
+    Each branch is a COPY inside PREPARE TRANSACTION; COMMIT PREPARED shows it. It costs
+    what a COPY costs, and readers need to know nothing. In return the server must allow
+    it (`max_prepared_transactions`, 0 by default: one for each branch in doubt), and a
+    branch in doubt holds locks and keeps VACUUM from cleaning up until it has heard the
+    decision. Not through a pooler in transaction mode: votes rest on session locks.
+
+    Branches of a transaction are committed one by one: for a moment a reader may see
+    some of them. A crash in between is gone on with by the next commit, which is asked
+    for until it is answered.
+
+    The table is made from the first prepare's Arrow schema, or is one that exists; the
+    journal lies beside it. Prepared transactions of others are never touched. One of
+    ours that somebody rolls back by hand is answered *unknown* (404) when it is to be
+    committed; one that somebody commits is answered *committed* (409) when it is to be
+    aborted. Either way the transaction is quarantined, for a person to look.
+
+    Args:
+        url: `postgresql://host/name`, or `env:NAME` to read it from there. No password
+            in it.
+        table: where the records go, and what readers SELECT from.
+        clock: Unix seconds.
+
+    Raises:
+        ConfigurationError: not PostgreSQL, a password in the URL, or a name that cannot
+            be a table.
+    """
+
+    def __init__(
+        self, url: str, table: str, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        database = open_database(url)
+        if not isinstance(database, PostgreSQL):
+            raise ConfigurationError(
+                "PreparedTransactions needs PostgreSQL: use TaggedRows here"
+            )
+        super().__init__(check_prefix(table), database, clock)
+        self._table = table
+        self._postgresql = database
+        self._journal: PreparedJournal = PreparedJournal(
+            table, self._tables, database.alive
+        )
+
+    @property
+    def rows(self) -> str:
+        """Name of the table."""
+        return self._table
+
+    def set_up(self, connection: Connection) -> None:
+        """Check what the votes rest on.
+
+        Raises:
+            ConfigurationError: with the setting to change.
+        """
+        _, most = self._journal.slots(connection)
+        if most == 0:
+            raise ConfigurationError(
+                "PreparedTransactions: max_prepared_transactions is 0 on this server; "
+                "set it to 64 or more in postgresql.conf and restart it, or use "
+                "TaggedRows, which needs no setting"
+            )
+        if connection.execute(_FLUSHES).scalar() == "off":
+            raise ConfigurationError(
+                "PreparedTransactions: synchronous_commit is off for this database or "
+                "role, so an answer might not survive a crash; set it to on, or use "
+                "TaggedRows, which does so for its own sessions"
+            )
+        inspector = sa.inspect(connection)
+        if self._table in inspector.get_view_names():
+            raise ConfigurationError(
+                f"{self._table} is a view: name the table itself. If TaggedRows has "
+                "made it, choose another table"
+            )
+        if inspector.has_table(self._table):
+            self.look(connection)
+
+    def ours(self, transaction: TransactionId, tag: int) -> dict[str, Any]:
+        """Add nothing: the table is the service's own."""
+        return {}
+
+    def make(self, connection: Connection, schema: pa.Schema) -> None:
+        """Make the table."""
+        columns = [sa.Column(f.name, sql_type(f.type)) for f in schema]
+        sa.Table(self._table, sa.MetaData(), *columns).create(connection)
+
+    def gauges(self) -> dict[str, float]:
+        """Count what is in doubt, and the slots for it."""
+        measured = super().gauges()
+        with self._database.read() as connection:
+            used, most = self._journal.slots(connection)
+        slots = {"tpc_prepared_slots_used": used, "tpc_prepared_slots_max": most}
+        return measured | slots
+
+    def keep(
+        self,
+        writer: Writer,
+        connection: Connection,
+        transaction: TransactionId,
+        wanted: Named,
+        tag: int,
+    ) -> Answer:
+        """Look again behind the fence, note it, and prepare: one flush for both.
+
+        The prepared transaction holds no lock on what commit, abort or list touch:
+        what they read is noted by another session.
+        """
+        assert isinstance(writer, PostgreSQLWriter)  # noqa: S101 - we are on PostgreSQL
+        self._journal.add_outcome(connection, tag)
+        with writer.fence(transaction.application):
+            with self._postgresql.aside() as noting:
+                seen = self._journal.read(noting, transaction, wanted.branch)
+                answer = finish(seen, tag, wanted)
+                if kept := answer.status == 200 and wanted.rows > 0:
+                    self._journal.prepared(noting, tag, self._clock())
+            if kept:
+                gid = self._journal.gid(transaction, wanted.branch, tag)
+                self._prepare(connection, gid)
+        if not kept:
+            raise NotKeptError(answer)
+        return answer
+
+    @contextlib.contextmanager
+    def deciding(self, transaction: TransactionId) -> Iterator[tuple[Connection, Seen]]:
+        """Note the decision, then carry it out, under one lock.
+
+        The note is flushed with the first prepared transaction that obeys; without
+        one, by itself.
+        """
+        self.open()
+        with self._postgresql.held(transaction.application) as connection:
+            with connection.begin():
+                yield connection, self._journal.read(connection, transaction)
+                sealed = self._journal.sealed(connection, transaction)
+                if sealed:
+                    unflushed(connection)
+            if sealed:
+                self._carry_out(connection, sealed)
+            self._check(connection, transaction)
+
+    def _prepare(self, connection: Connection, gid: str) -> None:
+        try:
+            with client_span("PREPARE TRANSACTION"):
+                connection.exec_driver_sql(f"PREPARE TRANSACTION '{gid}'")
+        except sa.exc.OperationalError as error:
+            if isinstance(error.orig, psycopg.errors.OutOfMemory):
+                _log.error("no prepared transaction left: max_prepared_transactions")
+                detail = "max_prepared_transactions of the database is exhausted"
+                raise unavailable(detail) from None
+            raise
+
+    def _carry_out(self, connection: Connection, sealed: list[Sealed]) -> None:
+        """Commit and roll back, each in a flush of its own.
+
+        Raises:
+            Problem: 503, some of it is not done; the next request goes on with it.
+        """
+        alone = connection.execution_options(isolation_level="AUTOCOMMIT")
+        for n, (gid, outcome) in enumerate(sealed):
+            if n:
+                failpoint("participant.between_branches")
+            keep = outcome is BranchState.COMMITTED
+            verb = "COMMIT PREPARED" if keep else "ROLLBACK PREPARED"
+            try:
+                with client_span(verb):
+                    alone.exec_driver_sql(f"{verb} '{gid}'")
+            except sa.exc.ProgrammingError as error:
+                if not isinstance(error.orig, psycopg.errors.UndefinedObject):
+                    raise
+            except sa.exc.DBAPIError as error:
+                about = {"gid": gid, "error": type(error.orig).__name__}
+                _log.warning("decided and not carried out yet", extra=about)
+                raise unavailable("decided, and only a part of it is done") from None
+
+    def _check(self, connection: Connection, transaction: TransactionId) -> None:
+        lost = self._journal.lost(connection, transaction)
+        connection.commit()
+        if lost:
+            detail = f"branch {lost[0]} is decided commit and was rolled back by hand"
+            raise Problem(404, detail, fields={"state": "unknown"})

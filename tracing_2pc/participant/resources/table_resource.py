@@ -1,0 +1,126 @@
+"""A resource that keeps each record in the columns of a table."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.model import TransactionId
+from tracing_2pc.participant.body import Body, Source
+from tracing_2pc.participant.database import Writer
+from tracing_2pc.participant.problems import Problem
+from tracing_2pc.participant.resources.columns import (
+    as_written,
+    check_fit,
+    check_names,
+    hints,
+    plain,
+    repeated,
+)
+from tracing_2pc.participant.resources.journalled import JournalledResource
+from tracing_2pc.transports import wire
+
+Columns = Mapping[str, sa.types.TypeEngine[Any]]
+
+
+class TableResource(JournalledResource):
+    """Brings a body's columns and the table's together; makes the table if need be."""
+
+    _columns: Columns | None = None
+
+    @abc.abstractmethod
+    def ours(self, transaction: TransactionId, tag: int) -> dict[str, Any]:
+        """Return the columns that we add to each record, and their value."""
+
+    @abc.abstractmethod
+    def make(self, connection: Connection, schema: pa.Schema) -> None:
+        """Make the table for these records, in the transaction that sets things up."""
+
+    def check_new(self, schema: pa.Schema) -> None:
+        """Refuse records that no table can be made from."""
+
+    def receive(self, writer: Writer, body: Body) -> Source:
+        """Put JSON lines that a table is to be made from where they are read twice."""
+        source = super().receive(writer, body)
+        again = body.content_type == wire.NDJSON and self._known() is None
+        if again and not source.file.seekable():
+            return Source.spooled(body)
+        return source
+
+    def records(
+        self, source: Source, transaction: TransactionId, tag: int
+    ) -> tuple[list[str], Iterable[Any]]:
+        """Return the body's columns and ours.
+
+        Raises:
+            Problem: 400, the columns are not the table's.
+        """
+        schema, batches = self._read(source)
+        check_names(schema)
+        if schema.names:
+            self._fit(schema, partial=source.content_type == wire.NDJSON)
+        ours = self.ours(transaction, tag)
+        return [*schema.names, *ours], self._stamped(batches, list(ours.values()))
+
+    def look(self, connection: Connection) -> Columns:
+        """Note which columns the table has for records: all but ours."""
+        found = self.types(connection)
+        self._columns = {n: kind for n, kind in found.items() if n[:4] != "tpc_"}
+        return self._columns
+
+    def types(self, connection: Connection) -> Columns:
+        """Return all of its columns."""
+        found = sa.inspect(connection).get_columns(self.rows)
+        return {column["name"]: column["type"] for column in found}
+
+    def quote(self, name: str) -> str:
+        """Quote a name where SQL needs it."""
+        return self._database.engine.dialect.identifier_preparer.quote(name)
+
+    def _read(self, source: Source) -> tuple[pa.Schema, Any]:
+        if known := self._known():
+            return source.batches(hints(known))
+        schema, batches = source.batches()
+        if source.content_type != wire.NDJSON or as_written(schema) == schema:
+            return schema, batches
+        source.rewind()
+        return source.batches(as_written(schema))
+
+    def _known(self) -> Columns | None:
+        if self._columns is None:
+            with self._database.read() as connection:
+                if sa.inspect(connection).has_table(self.rows):
+                    self.look(connection)
+        return self._columns
+
+    def _stamped(self, batches: Iterable[Any], ours: list[Any]) -> Iterator[Any]:
+        as_text = self._database.engine.dialect.name == "postgresql"
+        for batch in batches:
+            columns = [plain(c, binary_as_text=as_text) for c in batch.columns]
+            columns += [repeated(value, batch.num_rows) for value in ours]
+            names = [str(n) for n in range(len(columns))]
+            yield pa.RecordBatch.from_arrays(columns, names)
+
+    def _fit(self, schema: pa.Schema, *, partial: bool) -> None:
+        if self._columns is None:
+            self._make(schema)
+        try:
+            check_fit(schema, self._columns or {}, partial=partial)
+        except Problem:
+            # Somebody may have added a column since: look once more.
+            with self._database.read() as connection:
+                columns = self.look(connection)
+            check_fit(schema, columns, partial=partial)
+
+    def _make(self, schema: pa.Schema) -> None:
+        self.check_new(schema)
+        with self._database.setup() as connection:
+            if not sa.inspect(connection).has_table(self.rows):
+                self.make(connection, schema)
+        with self._database.read() as connection:  # not before it is there for others
+            self.look(connection)
