@@ -72,7 +72,8 @@ class Request:
 
     def acknowledgement(self, transaction: str) -> Answer:
         """Return what a participant says that has done it, for any transaction."""
-        item = {"transaction_id": transaction, "state": _DONE.get(self.verb, "")}
+        item: dict[str, Any] = {"transaction_id": transaction}
+        item["state"] = _DONE.get(self.verb, "")
         if self.verb == "prepare":
             item |= {
                 "branch": self.branch,

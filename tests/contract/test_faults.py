@@ -1,0 +1,388 @@
+"""Each fault of the network on each request: once everywhere, or nowhere.
+
+A real coordinator, log and sink, two participants; one of them behind a proxy that
+makes the fault happen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from participant_support import KINDS, World, select, sqlite_url
+from werkzeug.serving import make_server
+
+from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc.errors import ParticipantUnavailableError
+from tracing_2pc.interfaces import DecisionLog, SystemClock
+from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.sinks import participants as sink_module
+from tracing_2pc.sinks.base import write_branch
+from tracing_2pc.spark.tasks import read_receipts
+from tracing_2pc.store import open_log
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.testing import Fault, FaultProxy, Seen
+from tracing_2pc.transports import http
+
+ROWS = 4
+"""Rows in a partition; a batch has two partitions."""
+
+PER_CASE = 1_000
+"""Ids that one case may use: the participants are started once, for all of them."""
+
+READ = {
+    "TaggedRows": "SELECT id FROM orders",
+    "Outbox": """SELECT json_extract(body, '$.id') FROM outbox_tpc
+        WHERE tpc_tag IN (SELECT tag FROM outbox_tpc_queue)""",
+}
+"""How the ids that a reader sees are read, for each resource that runs on SQLite."""
+
+SURVIVED = [f for f in Fault if f is not Fault.LATE_AFTER_ABORT]
+UNANSWERED = [f for f in Fault if f not in {Fault.DUPLICATE, Fault.DUPLICATE_LATER}]
+
+NOT_DONE = {
+    Fault.DROP,
+    Fault.UNAVAILABLE,
+    Fault.GARBAGE,
+    Fault.NOT_JSON,
+    Fault.REDIRECT,
+    Fault.PAGE,
+    Fault.OTHER_TRANSACTION,
+}
+"""Faults that keep the request from the participant."""
+
+
+class TaskFailedError(Exception):
+    """A task that fails for a reason of its own."""
+
+
+@contextlib.contextmanager
+def serving(world: World) -> Iterator[str]:
+    """Serve a participant from a thread that ends soon after it is told to."""
+    server = make_server("127.0.0.1", 0, world.app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.005,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        world.resource.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Servers:
+    """What is started once: two participants, and a log.
+
+    Args:
+        kind: what the first participant holds its data with.
+        worlds: the first participant, which gets the proxy, and the second.
+        urls: theirs.
+        log: the decision log.
+    """
+
+    kind: str
+    worlds: tuple[World, World]
+    urls: tuple[str, str]
+    log: DecisionLog
+
+    def visible(self) -> list[list[int]]:
+        """Return the ids that readers of the two see."""
+        kinds = zip((self.kind, "TaggedRows"), self.worlds, strict=True)
+        return [
+            [id_ for (id_,) in select(world.resource, READ[kind])]
+            for kind, world in kinds
+        ]
+
+
+@dataclasses.dataclass
+class Job:
+    """A driver and its tasks; the first of its participants has faults.
+
+    Args:
+        number: of the case, for an application and ids of its own.
+        servers: what it runs against.
+        proxy: stands before the first participant.
+        sink: reaches both.
+    """
+
+    number: int
+    servers: Servers
+    proxy: FaultProxy
+    sink: ParticipantSink
+    task_attempts: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+    runs: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+
+    @property
+    def application(self) -> str:
+        return f"orders-{self.number}"
+
+    def ids(self, batch: int, partition: int) -> range:
+        """Return the ids in a partition; no two have one in common."""
+        start = self.number * PER_CASE + (2 * batch + partition) * ROWS
+        return range(start, start + ROWS)
+
+    def apply(self, batch: int, after: Callable[[int], None] = lambda _: None) -> bool:
+        """Apply a batch, in a run of its own; `after` is called in each task's end."""
+
+        def write(record: TransactionRecord) -> Sequence[Receipt]:
+            written = [self._task(record, n, after) for n in range(2)]
+            after(-1)
+            return read_receipts((r.to_json() for r in written), self.sink, record)
+
+        return self._coordinator().apply(
+            batch, run=f"run-{next(self.runs)}", query="q", write=write, cancel=print
+        )
+
+    def _task(
+        self,
+        record: TransactionRecord,
+        partition: int,
+        after: Callable[[int], None],
+    ) -> Receipt:
+        def batches() -> Iterator[pa.RecordBatch]:
+            ids = pa.array(self.ids(record.id.batch, partition), pa.int64())
+            yield pa.RecordBatch.from_pydict({"id": ids})
+            after(partition)
+
+        branch = BranchId(partition, next(self.task_attempts))
+        names = tuple(self.sink.participants)
+        context = BranchContext(record.id, branch, names, record.carrier)
+        return write_branch(self.sink, context, batches())
+
+    def _coordinator(self) -> Coordinator:
+        patience = Patience(SystemClock(), 0.005, 0.02, inline_tries=30)
+        tracing = OpenTelemetryTracing()
+        known = self.sink.participants
+        return Coordinator(
+            self.application,
+            tuple(known),
+            self.servers.log,
+            Delivery(self.servers.log, known, tracing=tracing, patience=patience),
+            tracing,
+            SystemClock(),
+            Settings(on_pending="fail"),
+            patience,
+        )
+
+    def happened(self, verb: str, fault: Fault) -> list[Seen]:
+        return [s for s in self.proxy.seen if (s.verb, s.fault) == (verb, fault)]
+
+    def nothing_is_open(self) -> None:
+        """Nobody holds a branch without a decision, and the log owes nobody any."""
+        self.proxy.release()
+        mine = f"?application={self.application}"
+        assert [world.listed(mine) for world in self.servers.worlds] == [[], []]
+        assert self.servers.log.unfinished(self.application) == []
+
+    def holds(self, batches: int) -> None:
+        """Both hold the records of so many batches, each once, and no others."""
+        numbers = itertools.product(range(batches), range(2))
+        expected = Counter(itertools.chain(*(self.ids(*n) for n in numbers)))
+        for found in self.servers.visible():
+            mine = Counter(id_ for id_ in found if id_ // PER_CASE == self.number)
+            assert mine == expected
+
+
+@pytest.fixture(scope="module", params=READ)
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
+    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    first = KINDS[request.param](sqlite_url(folders[0]))
+    second = KINDS["TaggedRows"](sqlite_url(folders[1]))
+    log = open_log(f"sqlite:///{folders[0]}/log.db")
+    with serving(first) as one, serving(second) as other, contextlib.closing(log):
+        yield Servers(request.param, (first, second), (one, other), log)
+
+
+@pytest.fixture
+def open_job(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Job]]:
+    """Make a job whose tasks ask again soon, for a long time."""
+
+    def hasty(clock: Any, **_: Any) -> Patience:
+        return Patience(clock, 0.002, 0.01)
+
+    monkeypatch.setattr(sink_module, "Patience", hasty)
+    with contextlib.ExitStack() as stack:
+
+        def start(timeout: float = 10.0) -> Job:
+            proxy = stack.enter_context(FaultProxy(servers.urls[0], timeout=20))
+            urls = {"troubled": proxy.url, "healthy": servers.urls[1]}
+            sink = ParticipantSink(urls, token=None, timeout=timeout)
+            return Job(next(NUMBERS), servers, proxy, sink)
+
+        yield start
+    http._pool.cache_clear()
+
+
+NUMBERS = itertools.count(1)
+
+
+def timeout_for(fault: Fault) -> float:
+    """Return a timeout that only this fault may reach."""
+    return 0.3 if fault is Fault.DELAY else 10.0
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_a_prepare_is_asked_again_and_the_batch_lands_once(
+    open_job: Callable[..., Job], fault: Fault
+) -> None:
+    """The task gets its vote, whatever became of the first request."""
+    job = open_job(timeout_for(fault))
+    job.proxy.plan("prepare", fault)
+    assert job.apply(0) is True
+    job.nothing_is_open()
+    job.holds(1)
+    (seen,) = job.happened("prepare", fault)
+    assert statuses_of(seen) in EXPECTED[fault] | PREPARED.get(fault, set())
+    assert job.apply(1) is True
+    job.holds(2)
+    assert "redirected" not in {s.verb for s in job.proxy.seen}
+
+
+def statuses_of(seen: Seen) -> tuple[int, ...]:
+    """Return what the participant answered, in no order for what was sent at once."""
+    answered = [status for status in seen.statuses if status is not None]
+    return tuple(sorted(answered)) if seen.fault is Fault.DUPLICATE else (*answered,)
+
+
+EXPECTED: dict[Fault, set[tuple[int, ...]]] = {
+    **{fault: {()} for fault in NOT_DONE},
+    Fault.LOSE_ANSWER: {(200,)},
+    Fault.CUT: {(200,)},
+    Fault.DELAY: {(200,)},
+    Fault.DUPLICATE: {(200, 200)},
+    Fault.DUPLICATE_LATER: {(200, 200)},
+    Fault.LATE_AFTER_ABORT: {(409,)},
+}
+"""What the participant answers to a request with a fault."""
+
+PREPARED: dict[Fault, set[tuple[int, ...]]] = {
+    Fault.DELAY: {(425,), (409,)},
+    Fault.DUPLICATE: {(200, 425)},
+    Fault.DUPLICATE_LATER: {(200, 409)},
+}
+"""What else it may answer to a prepare: under way already, or decided since."""
+
+
+@pytest.mark.parametrize("fault", SURVIVED)
+def test_a_commit_is_delivered_until_it_is_acknowledged(
+    open_job: Callable[..., Job], fault: Fault
+) -> None:
+    """Only the answer to this very commit counts; more of it changes nothing."""
+    job = open_job(timeout_for(fault))
+    job.proxy.plan("commit", fault)
+    assert job.apply(0) is True
+    job.nothing_is_open()
+    job.holds(1)
+    (seen,) = job.happened("commit", fault)
+    assert statuses_of(seen) in EXPECTED[fault]
+    assert job.apply(1) is True
+    job.holds(2)
+    assert "redirected" not in {s.verb for s in job.proxy.seen}
+
+
+def fail_after_the_votes(partition: int) -> None:
+    if partition == -1:
+        raise TaskFailedError
+
+
+def fail_in_the_second_task(partition: int) -> None:
+    if partition == 1:
+        raise TaskFailedError
+
+
+@pytest.mark.parametrize("fail", [fail_after_the_votes, fail_in_the_second_task])
+@pytest.mark.parametrize("fault", SURVIVED)
+def test_an_abort_is_delivered_before_the_next_attempt(
+    open_job: Callable[..., Job], fault: Fault, fail: Callable[[int], None]
+) -> None:
+    """Nothing of the failed attempt is seen, ever; the next one lands once."""
+    job = open_job(timeout_for(fault))
+    job.proxy.plan("abort", fault)
+    with pytest.raises(TaskFailedError):
+        job.apply(0, fail)
+    job.holds(0)
+    assert job.apply(0) is True
+    job.nothing_is_open()
+    job.holds(1)
+    (seen,) = job.happened("abort", fault)
+    assert statuses_of(seen) in EXPECTED[fault]
+    assert "redirected" not in {s.verb for s in job.proxy.seen}
+
+
+@pytest.mark.parametrize("fault", UNANSWERED)
+def test_a_prepare_that_is_given_up_aborts(
+    open_job: Callable[..., Job], fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt is nowhere, even if its prepare comes at last; the next one lands."""
+    monkeypatch.setattr(sink_module, "PREPARE_PATIENCE", -1.0)
+    job = open_job(timeout_for(fault))
+    job.proxy.plan("prepare", fault)
+    with pytest.raises(ParticipantUnavailableError):
+        job.apply(0)
+    job.nothing_is_open()
+    job.holds(0)
+    (seen,) = job.happened("prepare", fault)
+    assert statuses_of(seen) in EXPECTED[fault] | PREPARED.get(fault, set())
+    assert job.apply(0) is True
+    job.nothing_is_open()
+    job.holds(1)
+
+
+def test_a_prepare_after_the_seal_is_refused(
+    open_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its branch's own abort was lost: the seal of the transaction keeps it out."""
+    monkeypatch.setattr(sink_module, "PREPARE_PATIENCE", -1.0)
+    job = open_job()
+    job.proxy.plan("prepare", Fault.LATE_AFTER_ABORT)
+    job.proxy.plan("abort", Fault.DROP)
+    with pytest.raises(ParticipantUnavailableError):
+        job.apply(0)
+    (late,) = job.happened("prepare", Fault.LATE_AFTER_ABORT)
+    (lost,) = job.happened("abort", Fault.DROP)
+    assert late.statuses == (409,)
+    assert (late.branch, lost.statuses) == (lost.branch, ())
+    job.nothing_is_open()
+    job.holds(0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_fault_after_another(open_job: Callable[..., Job], seed: int) -> None:
+    """Batch for batch, whatever goes wrong in whatever order: each lands once."""
+    job = open_job()
+    chance = random.Random(seed)
+    faults = [f for f in SURVIVED if f is not Fault.DELAY]
+    failed = 0
+    for batch in range(6):
+        for fault in chance.sample(faults, 2):
+            job.proxy.plan("prepare", fault)
+        for fault in chance.sample(faults, 2):
+            job.proxy.plan("commit", fault)
+        if chance.random() < 0.5:
+            failed += 1
+            job.proxy.plan("abort", chance.choice(faults))
+            with pytest.raises(TaskFailedError):
+                job.apply(batch, fail_after_the_votes)
+        assert job.apply(batch) is True
+    job.nothing_is_open()
+    job.holds(6)
+    happened = Counter(s.verb for s in job.proxy.seen if s.fault is not None)
+    assert (happened["prepare"], happened["abort"]) == (12, failed)
+    assert happened["commit"] >= 6
