@@ -68,7 +68,7 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
     from werkzeug.serving import make_server
 
     server = make_server("127.0.0.1", port, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

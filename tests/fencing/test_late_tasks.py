@@ -1,0 +1,252 @@
+"""Tasks that outlive their run: what they prepare is refused, and nothing stays.
+
+A run dies or is replaced on the driver; its tasks may go on for minutes. Here they are
+real tasks over HTTP, against each kind of resource, beside a coordinator of the next
+run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers
+from participant_support import KINDS, Upload, World, records
+from spark_support import ROWS, serving
+
+from tracing_2pc import ParticipantSink
+from tracing_2pc.errors import ParticipantRefusedError, ParticipantUnavailableError
+from tracing_2pc.interfaces import Participant
+from tracing_2pc.model import Receipt, TransactionRecord
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.store import SqlDecisionLog, open_log
+
+OTHER = f"{APPLICATION}.1.2"
+"""The attempt at batch 1 that the next run commits."""
+
+TWIN = 7
+"""Task attempt of a second task for partition 0, as speculation starts one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unheard:
+    """A participant that no abort reaches: it is sent once, and may be lost."""
+
+    inner: Participant
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def commit(self, record: TransactionRecord) -> None:
+        self.inner.commit(record)
+
+    def abort(self, record: TransactionRecord) -> None:
+        raise ParticipantUnavailableError("lost on its way")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AbortsGetLost(Query):
+    """A query whose aborts reach nobody."""
+
+    def coordinator(self, participants: Mapping[str, Participant]) -> Coordinator:
+        unheard = {name: Unheard(one) for name, one in participants.items()}
+        return Query.coordinator(self, unheard)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Late:
+    """Participants a and b of one kind, and a log on which runs replace each other."""
+
+    a: World
+    b: World
+    log: SqlDecisionLog
+    checkpoint: Checkpoint
+    sink: ParticipantSink
+
+    def run(self, name: str, kind: type[Query] = Query, keep: float = 60.0) -> Query:
+        settings = dataclasses.replace(QUICK, keep_finished=keep)
+        return kind(name, self.checkpoint, self.log, self.sink, settings=settings)
+
+    def begun_by(self, older: Query) -> TransactionRecord:
+        """Commit batch 0, begin batch 1, and leave it to its tasks."""
+        older.apply(0)
+        begun = older.coordinator(self.sink.participants).begin(
+            1, older.run, self.checkpoint.query
+        )
+        return begun.record
+
+    def in_doubt(self) -> tuple[int, int]:
+        return self.a.in_doubt(), self.b.in_doubt()
+
+    def assert_holds(self, batches: int) -> None:
+        """Readers see so many batches, once; nothing waits for a decision."""
+        assert (self.a.visible(), self.b.visible()) == (ROWS * batches, ROWS * batches)
+        assert self.a.listed() == self.b.listed() == []
+        assert self.log.unfinished() == []
+
+
+@pytest.fixture(params=KINDS)
+def late(
+    request: pytest.FixtureRequest, tmp_path: Path, new_database: Callable[[], str]
+) -> Iterator[Late]:
+    with contextlib.ExitStack() as stack:
+        worlds = [KINDS[request.param](new_database()) for _ in "ab"]
+        urls = {}
+        for name, world in zip("ab", worlds, strict=True):
+            world.resource.open()
+            stack.callback(world.resource.close)
+            urls[name] = stack.enter_context(serving(world.app))
+        log = open_log(f"sqlite:///{tmp_path / 'log.db'}")
+        stack.callback(log.close)
+        checkpoint = Checkpoint.at(tmp_path / "checkpoint")
+        yield Late(*worlds, log, checkpoint, ParticipantSink(urls, token=None))
+
+
+@contextlib.contextmanager
+def refused(status: int, says: str) -> Iterator[None]:
+    """Expect a participant's definite no, which ends the task."""
+    with pytest.raises(ParticipantRefusedError, match=says) as caught:
+        yield
+    assert caught.value.status == status
+
+
+def test_a_late_task_after_the_abort(late: Late) -> None:
+    """The next run has begun: its begin has aborted what the older one left."""
+    older, newer = late.run("older"), late.run("newer")
+    record = late.begun_by(older)
+    older.task(record, 0)
+    assert late.in_doubt() == (1, 1)
+    newer.coordinator(late.sink.participants).begin(1, newer.run, late.checkpoint.query)
+    assert late.in_doubt() == (0, 0)
+    with refused(409, "this transaction is sealed: aborted"):
+        older.task(record, 1)
+    newer.apply(1)
+    late.assert_holds(batches=2)
+    with refused(409, "this transaction is sealed: aborted"):
+        older.task(record, 0, TWIN)
+    late.assert_holds(batches=2)
+
+
+def test_a_late_task_after_the_commit_of_another_attempt(late: Late) -> None:
+    """The abort was lost: the participant goes by what it has committed itself."""
+    older = late.run("older")
+    record = late.begun_by(older)
+    older.task(record, 0)
+    late.run("newer", AbortsGetLost).apply(1)
+    assert late.in_doubt() == (1, 1)
+    with refused(409, f"{OTHER} has committed this batch"):
+        older.task(record, 1)
+    assert late.in_doubt() == (1, 1)
+    late.run("newer").apply(2)
+    late.assert_holds(batches=3)
+
+
+def test_a_late_task_after_the_watermark(late: Late) -> None:
+    """All is forgotten but how far it went: at or below that nothing is prepared."""
+    older = late.run("older")
+    record = late.begun_by(older)
+    older.task(record, 0)
+    newer = late.run("newer", keep=0.0)
+    for batch in (1, 2, 3):
+        newer.apply(batch)
+    with refused(410, "at or below the watermark 1"):
+        older.task(record, 1)
+    late.assert_holds(batches=4)
+
+
+OVERTAKEN = {
+    # by what, the next run, its batches; then the answer's status, state, `committed`
+    "abort": (Query, 1, 409, "aborted", OTHER),
+    "commit of another attempt": (AbortsGetLost, 1, 409, "committed", OTHER),
+    "watermark": (Query, 3, 410, "forgotten", None),
+}
+
+
+@pytest.mark.parametrize("by", OVERTAKEN)
+def test_an_upload_that_is_overtaken_votes_abort(late: Late, by: str) -> None:
+    """The body is still on its way while the next run goes past; nobody waits for it.
+
+    When it has arrived, the participant looks again and votes abort (rule 20).
+    """
+    kind, batches, status, state, committed = OVERTAKEN[by]
+    record = late.begun_by(late.run("older"))
+    newer = late.run("newer", kind, keep=0.0)
+    with upload(late.a, record) as uploading:
+        for batch in range(1, batches + 1):
+            newer.apply(batch)
+        answer = uploading.finish()
+    body = answer.get_json()
+    assert (answer.status_code, body["vote"], body["state"]) == (status, "abort", state)
+    assert body.get("committed") == committed
+    late.run("newer").apply(batches + 1)
+    late.assert_holds(batches=batches + 2)
+
+
+def test_of_twins_the_one_that_reported_is_committed(late: Late) -> None:
+    """Two tasks wrote the same partition: commit names one and aborts the other."""
+    query = late.run("only")
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        query.task(record, 0)
+        receipts = [query.task(record, 0, TWIN), query.task(record, 1)]
+        assert late.in_doubt() == (3, 3)
+        return receipts
+
+    apply(late, query, write)
+    late.assert_holds(batches=1)
+
+
+def test_a_twin_that_prepares_after_the_commit_is_refused(late: Late) -> None:
+    """Speculation's loser comes too late: the transaction is sealed, and stays so."""
+    query = late.run("only")
+    written: list[TransactionRecord] = []
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        written.append(record)
+        return query.write(record)
+
+    apply(late, query, write)
+    with refused(409, "this transaction is sealed: committed"):
+        query.task(written[0], 0, TWIN)
+    late.assert_holds(batches=1)
+
+
+def test_a_twin_whose_upload_is_under_way_at_the_commit(late: Late) -> None:
+    """The commit waits for no loser; what arrives afterwards votes abort."""
+    query = late.run("only")
+    with contextlib.ExitStack() as stack:
+        uploads: list[Upload] = []
+
+        def write(record: TransactionRecord) -> list[Receipt]:
+            uploads.append(stack.enter_context(upload(late.a, record)))
+            return query.write(record)
+
+        apply(late, query, write)
+        answer = uploads[0].finish()
+    assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
+    late.assert_holds(batches=1)
+
+
+def apply(
+    late: Late, query: Query, write: Callable[[TransactionRecord], list[Receipt]]
+) -> None:
+    """Apply batch 0, written in another way."""
+    query.coordinator(late.sink.participants).apply(
+        0,
+        run=query.run,
+        query=late.checkpoint.query,
+        write=write,
+        cancel=lambda record: None,
+    )
+
+
+def upload(
+    world: World, record: TransactionRecord
+) -> contextlib.AbstractContextManager[Upload]:
+    """Hold a task of the record in the middle of its upload."""
+    branch = records(f"0.{TWIN}", value=numbers(record.id.batch)[::2])
+    return world.writing(str(record.id), branch)
