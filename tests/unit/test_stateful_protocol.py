@@ -1,0 +1,315 @@
+"""The whole protocol, whatever is lost, late, doubled, killed or woken too late."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from stateful_protocol_support import (
+    COMMITTED,
+    PARTICIPANTS,
+    PREPARED,
+    TIMEOUT,
+    Actor,
+    LogCall,
+    MemoryParticipant,
+    Message,
+    World,
+    WorldClock,
+    ask_one_after_another,
+)
+from stateful_support import explore
+
+from tracing_2pc.interfaces import DecisionLog
+from tracing_2pc.model import BranchId, TransactionId, TransactionRecord
+from tracing_2pc.protocol import delivery
+from tracing_2pc.states import BranchState, Decision, TransactionState
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import InMemoryDecisionLog
+
+BATCHES: Final = 3
+"""The watermark of the first reaches the participants with the commit of the third."""
+
+SEALS: Final = {
+    Decision.COMMIT: BranchState.COMMITTED,
+    Decision.ABORT: BranchState.ABORTED,
+}
+DRIVERS: Final = ("driver 1", "driver 2")
+RECOVERY: Final = "recovery"
+
+anybody = st.integers(0, 2)
+any_one = st.integers(0, 1000)
+
+
+class ProtocolMachine(RuleBasedStateMachine):
+    """Two drivers and a sweep on one log, two participants, and no luck."""
+
+    _applications = itertools.count(1)
+
+    def __init__(self, log: DecisionLog, clock: WorldClock) -> None:
+        super().__init__()
+        self._world = World(log, f"orders-{next(self._applications)}", clock)
+        self._actors: dict[str, Actor] = {}
+        self._decided: dict[TransactionId, TransactionRecord] = {}
+        self._watermarks = dict.fromkeys((*PARTICIPANTS, "log"), -1)
+
+    @precondition(lambda self: len(self._free(DRIVERS)) > 0)
+    @rule(on_pending=st.sampled_from(["wait", "fail"]), twins=st.booleans())
+    def a_driver_starts(self, on_pending: str, twins: bool) -> None:
+        (slot, *_) = self._free(DRIVERS)
+        self._actors[slot] = self._world.driver(
+            BATCHES, on_pending=on_pending, twins=twins
+        )
+
+    @precondition(lambda self: self._free((RECOVERY,)))
+    @rule()
+    def a_sweep_starts(self) -> None:
+        self._actors[RECOVERY] = self._world.recovery()
+
+    @precondition(lambda self: self._living())
+    @rule(who=anybody, stops=st.sampled_from([1, 2, 3, 5, 8, 13, 21, 34]))
+    def one_goes_on(self, who: int, stops: int) -> None:
+        self._go_on(self._choose(self._living(), who), stops)
+
+    @precondition(lambda self: self._waiting(Message))
+    @rule(who=anybody, arrived=st.booleans())
+    def one_gets_no_answer(self, who: int, arrived: bool) -> None:
+        actor = self._choose(self._waiting(Message), who)
+        if arrived:
+            self._world.arrive(actor.waits_for)
+        actor.go_on("silence")
+
+    @precondition(lambda self: self._waiting(LogCall))
+    @rule(who=anybody, how=st.sampled_from(["unreachable", "answer lost"]))
+    def the_log_does_not_answer(self, who: int, how: str) -> None:
+        self._choose(self._waiting(LogCall), who).go_on(how)
+
+    @precondition(lambda self: self._living())
+    @rule(who=anybody)
+    def one_is_killed(self, who: int) -> None:
+        self._choose(self._living(), who).kill()
+
+    @precondition(lambda self: self._world.sent)
+    @rule(which=any_one)
+    def a_message_arrives_late_or_again(self, which: int) -> None:
+        message = self._world.sent[-1 - which % len(self._world.sent)]
+        self._world.participants[message.to].receive(message)
+
+    @precondition(lambda self: self._uploads())
+    @rule(which=any_one)
+    def an_upload_ends(self, which: int) -> None:
+        participant, tag = self._uploads()[which % len(self._uploads())]
+        participant.end_upload(tag)
+
+    @rule(name=st.sampled_from(PARTICIPANTS))
+    def a_participant_restarts(self, name: str) -> None:
+        self._world.participants[name].restart()
+
+    @rule(seconds=st.sampled_from([TIMEOUT / 2, TIMEOUT + 1]))
+    def time_passes(self, seconds: float) -> None:
+        self._world.clock.time += seconds
+
+    @invariant()
+    def all_is_well(self) -> None:
+        self.a_decision_stands()
+        self.a_batch_is_committed_once()
+        self.at_most_one_attempt_is_undecided()
+        self.participants_do_as_it_was_decided()
+        self.readers_see_the_chosen_branches()
+        self.what_is_chosen_is_kept()
+        self.finished_means_everywhere()
+        self.the_watermark_never_falls()
+
+    def a_decision_stands(self) -> None:
+        """What is decided is never decided otherwise; only what is decided can go."""
+        for transaction, record in self._world.records().items():
+            before = self._decided.get(transaction)
+            if record is None:
+                assert before is not None, f"{transaction} vanished undecided"
+            elif before is not None:
+                assert record.decision is before.decision, transaction
+                assert record.receipts == before.receipts, transaction
+            if record is not None and record.decision is not None:
+                assert record.state is not TransactionState.QUARANTINED, transaction
+                self._decided[transaction] = record
+
+    def a_batch_is_committed_once(self) -> None:
+        committed = Counter(
+            transaction.batch
+            for transaction, record in self._decided.items()
+            if record.decision is Decision.COMMIT
+        )
+        assert all(count == 1 for count in committed.values()), committed
+
+    def at_most_one_attempt_is_undecided(self) -> None:
+        """To begin is to abort what came before (rule 7)."""
+        records = [r for r in self._world.records().values() if r is not None]
+        active = [r.id for r in records if r.state is TransactionState.ACTIVE]
+        assert len(active) <= 1, active
+
+    def participants_do_as_it_was_decided(self) -> None:
+        """Nothing is sealed before its decision, or against it; all or nothing."""
+        for participant in self._world.participants.values():
+            for transaction, seal in participant.history.items():
+                record = self._decided.get(transaction)
+                assert record is not None, f"{transaction} sealed undecided"
+                assert record.decision is not None
+                assert seal is SEALS[record.decision], transaction
+
+    def readers_see_the_chosen_branches(self) -> None:
+        """Of each committed transaction exactly those, and each of them once."""
+        for participant in self._world.participants.values():
+            expected = Counter(
+                (transaction, branch)
+                for transaction, seal in participant.history.items()
+                if seal is COMMITTED
+                for branch in self._chosen(transaction, participant)
+            )
+            assert Counter(participant.rows) == expected
+
+    def what_is_chosen_is_kept(self) -> None:
+        """A vote is a promise: until it is committed, the branch is prepared."""
+        for transaction, record in self._decided.items():
+            for participant in self._world.participants.values():
+                if record.decision is Decision.COMMIT and (
+                    transaction not in participant.history
+                ):
+                    prepared = participant.holding(PREPARED)
+                    for branch in self._chosen(transaction, participant):
+                        assert (transaction, branch) in prepared
+
+    def finished_means_everywhere(self) -> None:
+        for transaction, record in self._decided.items():
+            if record.finished is not None:
+                for participant in self._world.participants.values():
+                    assert transaction in participant.history
+
+    def the_watermark_never_falls(self) -> None:
+        """It passes what is committed everywhere, at the log before anywhere else."""
+        records = self._world.records().values()
+        known = [r.watermark for r in records if r and r.watermark is not None]
+        marks = {"log": max(known, default=self._watermarks["log"])}
+        for name, participant in self._world.participants.items():
+            mark = participant.watermark
+            marks[name] = -1 if mark is None else mark
+            assert marks[name] <= marks["log"]
+        for name, mark in marks.items():
+            assert mark >= self._watermarks[name]
+        self._watermarks = marks
+        for batch in range(marks["log"] + 1):
+            assert self._is_applied(batch)
+
+    def teardown(self) -> None:
+        for actor in self._actors.values():
+            actor.kill()
+        self._when_faults_stop()
+        self._even_what_comes_later()
+
+    def _when_faults_stop(self) -> None:
+        """One driver and recovery finish everything; each batch is there, once."""
+        for last in (self._last_sweep, self._last_driver, self._last_sweep):
+            self._world.clock.time += TIMEOUT + 1
+            last()
+        assert self._world.log.unfinished(self._world.application) == []
+        self._all_is_done()
+
+    def _even_what_comes_later(self) -> None:
+        """Nothing that still arrives changes anything."""
+        for message in list(self._world.sent):
+            self._world.arrive(message)
+        for participant, tag in self._uploads():
+            participant.end_upload(tag)
+        self._all_is_done()
+
+    def _all_is_done(self) -> None:
+        assert all(self._is_applied(batch) for batch in range(BATCHES))
+        for participant in self._world.participants.values():
+            assert participant.holding(PREPARED) == []
+            batches = Counter(transaction.batch for transaction, _ in participant.rows)
+            assert batches == dict.fromkeys(range(BATCHES), 2)
+        self.all_is_well()
+
+    def _last_sweep(self) -> None:
+        self._to_its_end(self._world.recovery())
+
+    def _last_driver(self) -> None:
+        driver = self._world.driver(BATCHES, on_pending="fail", twins=False)
+        self._to_its_end(driver)
+        assert self._world.checkpoint == BATCHES
+
+    def _to_its_end(self, actor: Actor) -> None:
+        self._go_on(actor, 1000)
+        assert actor.ended, f"{actor.name} does not come to an end"
+        if actor.ended_by is not None:
+            raise actor.ended_by
+
+    def _go_on(self, actor: Actor, stops: int) -> None:
+        """Let an actor go on as on a perfect day; look at everything at each stop."""
+        for _ in range(stops):
+            if not actor.ended:
+                self._world.answer(actor)
+                self.all_is_well()
+
+    def _is_applied(self, batch: int) -> bool:
+        return all(
+            any(
+                transaction.batch == batch and seal is COMMITTED
+                for transaction, seal in participant.history.items()
+            )
+            for participant in self._world.participants.values()
+        )
+
+    def _chosen(
+        self, transaction: TransactionId, participant: MemoryParticipant
+    ) -> list[BranchId]:
+        chosen = self._decided[transaction].chosen(participant.name)
+        return [receipt.branch for receipt in chosen]
+
+    def _free(self, slots: tuple[str, ...]) -> list[str]:
+        return [s for s in slots if s not in self._actors or self._actors[s].ended]
+
+    def _living(self) -> list[Actor]:
+        return [actor for actor in self._actors.values() if not actor.ended]
+
+    def _waiting(self, for_what: type) -> list[Actor]:
+        return [a for a in self._living() if isinstance(a.waits_for, for_what)]
+
+    def _uploads(self) -> list[tuple[MemoryParticipant, int]]:
+        return [
+            (participant, tag)
+            for participant in self._world.participants.values()
+            for tag in sorted(participant.uploads)
+        ]
+
+    @staticmethod
+    def _choose(actors: list[Actor], who: int) -> Actor:
+        return actors[who % len(actors)]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make_log(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[[], tuple[DecisionLog, WorldClock]]]:
+    """Make a log and the clock that it asks; one in SQLite serves all histories."""
+    clock = WorldClock()
+    if request.param == "memory":
+        yield lambda: (InMemoryDecisionLog(now=clock.now), clock)
+        return
+    log = open_log(f"sqlite:///{tmp_path}/log.db", now=clock.now)
+    yield lambda: (log, clock)
+    log.close()
+
+
+def test_any_history_ends_well(
+    make_log: Callable[[], tuple[DecisionLog, WorldClock]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each batch is applied once, everywhere or nowhere, and in the end everywhere."""
+    monkeypatch.setattr(delivery, "ask_at_once", ask_one_after_another)
+    explore(lambda: ProtocolMachine(*make_log()), steps=40)
