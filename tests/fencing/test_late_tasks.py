@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers
-from participant_support import KINDS, Upload, World, records
+from participant_support import KINDS, KINDS_AND_DATABASES, Upload, World, records
 from spark_support import ROWS, serving
 
 from tracing_2pc import ParticipantSink
@@ -89,12 +89,19 @@ class Late:
         assert self.log.unfinished() == []
 
 
-@pytest.fixture(params=KINDS)
-def late(
-    request: pytest.FixtureRequest, tmp_path: Path, new_database: Callable[[], str]
-) -> Iterator[Late]:
+@pytest.fixture(params=KINDS_AND_DATABASES)
+def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> list[World]:
+    """Two participants of a kind, each with a database of its own."""
+    kind, database = request.param
+    if database == "postgresql":
+        new = request.getfixturevalue("new_database")
+        return [KINDS[kind](new()) for _ in "ab"]
+    return [KINDS[kind](f"sqlite:///{tmp_path / name}.db") for name in "ab"]
+
+
+@pytest.fixture
+def late(worlds: list[World], tmp_path: Path) -> Iterator[Late]:
     with contextlib.ExitStack() as stack:
-        worlds = [KINDS[request.param](new_database()) for _ in "ab"]
         urls = {}
         for name, world in zip("ab", worlds, strict=True):
             world.resource.open()
