@@ -8,6 +8,8 @@ Start such a process in a session of its own; a Spark task that shall take its d
 along is given the driver's group in `TPC_FAILPOINT_GROUP`. Without the variables a
 failpoint costs one test of a flag.
 
+They are read at import; `arm` reads them again.
+
 `TPC_FAILPOINT_SIGNAL=STOP` pauses the group by SIGSTOP instead (`KILL`, the default,
 is the only other word): SIGCONT wakes it, and it goes on from that very point, as a
 driver does that slept through its own replacement.
@@ -57,6 +59,16 @@ def _armed() -> _Armed | None:
 
 
 _ARMED = _armed()
+
+
+def arm() -> None:
+    """Read the variables again and count from 0: for a process forked since import.
+
+    Raises:
+        ConfigurationError: an unknown name or signal.
+    """
+    global _ARMED, _seen
+    _ARMED, _seen = _armed(), 0
 
 
 def failpoint(name: str) -> None:

@@ -1,0 +1,70 @@
+"""`python -m crash`: run every point, print the table, exit 1 unless all are zeros."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from crash import report
+from crash.report import Row
+from crash.runs import Field, field, of_point, points
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for; return the exit code."""
+    chosen = _parse(arguments)
+    started = time.monotonic()
+    _say(report.line(report.HEAD))
+    rows = []
+    try:
+        with field() as where:
+            for point in chosen.point or points():
+                rows.append(_run(where, point, chosen.runs))
+    except KeyboardInterrupt:
+        return 130
+    if chosen.json:
+        report.write_json(chosen.json, rows, chosen.runs, time.monotonic() - started)
+    return _conclude(rows, time.monotonic() - started)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m crash", description=__doc__)
+    parser.add_argument("--runs", type=int, default=1, help="of each scenario")
+    parser.add_argument(
+        "--point", action="append", choices=points(), help="only this; repeatable"
+    )
+    parser.add_argument("--json", type=Path, help="file to write the result to")
+    return parser.parse_args(arguments)
+
+
+def _run(where: Field, point: str, runs: int) -> Row:
+    results = [
+        where.run(scenario, variant)
+        for scenario in of_point(point)
+        for variant in scenario.variants(runs)
+    ]
+    row = report.row(point, results)
+    _say(report.line(row.cells()))
+    for remark in row.remarks:
+        _say(f"    {remark}")
+    return row
+
+
+def _conclude(rows: Sequence[Row], seconds: float) -> int:
+    bad = [row.point for row in rows if not row.clean]
+    total = sum(row.runs for row in rows)
+    how = f"NOT CLEAN: {', '.join(bad)}" if bad else "nothing lost, nothing twice"
+    _say(f"{len(rows)} points, {total} runs, {seconds:.0f} s: {how}")
+    return 1 if bad else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""The kinds of participants that every point is tried with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from tracing_2pc.participant import Outbox, TaggedRows
+from tracing_2pc.participant.resources.base import Resource
+
+TABLE = "numbers"
+"""What readers of a ledger SELECT from."""
+
+TIMEOUT, LEASE = 0.5, 1.5
+"""An outbox whose sender was killed is silent for its lease: a short one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """Where participants and the decision log keep their data, and with what.
+
+    Args:
+        database: `sqlite` or `postgresql`.
+        ledger: makes the resource that holds rows, from its database's URL.
+    """
+
+    database: str
+    ledger: Callable[[str], Resource]
+
+
+def tagged_rows(url: str) -> Resource:
+    """Return rows that carry a tag."""
+    return TaggedRows(url, TABLE)
+
+
+def outbox(url: str, partner: str) -> Resource:
+    """Return requests to a partner."""
+    return Outbox(url, partner=partner, timeout=TIMEOUT, lease=LEASE)
+
+
+KINDS: dict[str, Kind] = {
+    "sqlite": Kind("sqlite", tagged_rows),
+    "postgresql": Kind("postgresql", tagged_rows),
+}
+"""Add a kind here: every point is then tried with it."""

@@ -1,0 +1,184 @@
+"""The table: each point, who dies there, and how it is reached."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from crash.kinds import KINDS
+from crash.roles import AFTER_TASKS, BEFORE_TASKS
+
+OUTSIDE = {
+    "log.in_commit": "SQLite: the driver dies in the flush of its decision",
+    "log.half_record": "SQLite: and of that decision only some bytes were written",
+    "sqlite.in_prepare": "the ledger dies in the flush of a prepare",
+    "sqlite.in_commit": "the ledger dies in the flush of a commit",
+    "postgresql.in_decide": "the log's session is killed in the decision's COMMIT",
+    "postgresql.in_prepare": "the ledger's session is killed in a prepare's COMMIT",
+    "postgresql.in_commit": "the ledger's session is killed in a commit's COMMIT",
+}
+"""Points inside a database, where there is no line of ours: reached from outside."""
+
+EVERY_KIND = ("participant.", "delivery.")
+"""Beginnings of the points that are run with every kind, however few runs there are."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variant:
+    """What differs from one run of a scenario to the next."""
+
+    kind: str
+    victim: str
+    time: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scenario:
+    """One way to die at a point.
+
+    Args:
+        point: its name.
+        victims: who dies, in turn.
+        times: which time it is reached, in turn; or, of a cut, the bytes cut off.
+        story: how it is reached: a function of that name in `stories`.
+        after: where the victim's next lives end; the life after these is left alone.
+        ends: exit codes of the driver's lives, where only one course is right.
+        gate: where the driver waits while something is done from outside.
+        retries: a lost task is started again within the batch.
+        raises: one task raises, once.
+        takes_driver: an executor's failpoint kills the driver.
+        kinds: of participants, in turn.
+    """
+
+    point: str
+    victims: tuple[str, ...]
+    times: tuple[int, ...]
+    story: str = "a_batch"
+    after: tuple[str, ...] = ()
+    ends: tuple[int, ...] | None = None
+    gate: str = ""
+    retries: bool = False
+    raises: bool = False
+    takes_driver: bool = False
+    kinds: tuple[str, ...] = tuple(KINDS)
+
+    def variants(self, runs: int) -> list[Variant]:
+        """Return what is varied in so many runs."""
+        order = itertools.product(self.times, self.victims, self.kinds)
+        every = [Variant(kind, victim, time) for time, victim, kind in order]
+        if self.point.startswith(EVERY_KIND):
+            runs = max(runs, len(self.kinds))
+        return list(itertools.islice(itertools.cycle(every), runs))
+
+
+DRIVER, EXECUTOR, RECOVERY = ("driver",), ("executor",), ("recovery",)
+PARTICIPANTS = ("ledger", "notifier")
+MIDDLE = (2, 1, 3)
+"""Once a batch: in the second of three, the first, the last."""
+KILLED, REPLACED, UNHARMED = (-9, 0), (1, 0), (0,)
+"""How the driver's lives end."""
+
+
+def _driver(name: str, times: tuple[int, ...] = MIDDLE) -> Scenario:
+    return Scenario(f"driver.{name}", DRIVER, times, ends=KILLED)
+
+
+def _delivery(name: str, times: tuple[int, ...]) -> list[Scenario]:
+    point = f"delivery.{name}"
+    return [
+        Scenario(point, DRIVER, times, ends=KILLED),
+        Scenario(point, RECOVERY, (1, 2), story="a_recovery"),
+    ]
+
+
+def _executor(name: str, times: tuple[int, ...] = MIDDLE) -> list[Scenario]:
+    point = f"executor.{name}"
+    return [
+        Scenario(point, EXECUTOR, times, ends=REPLACED),
+        Scenario(point, EXECUTOR, times, ends=UNHARMED, retries=True),
+    ]
+
+
+def _recovery(name: str) -> list[Scenario]:
+    point = f"recovery.{name}"
+    return [
+        Scenario(point, RECOVERY, (1,), story="a_recovery"),
+        Scenario(point, RECOVERY, (1,), story="a_recovery", after=(point, point)),
+    ]
+
+
+def _participant(
+    name: str, times: tuple[int, ...], after: tuple[str, ...] = ()
+) -> Scenario:
+    point = f"participant.{name}"
+    return Scenario(point, PARTICIPANTS, times, after=after, ends=UNHARMED)
+
+
+def _aborting(name: str) -> Scenario:
+    point = f"participant.{name}"
+    return Scenario(point, PARTICIPANTS, (1, 2), ends=REPLACED, raises=True)
+
+
+def _outside(name: str, victim: str, gate: str, story: str, kind: str) -> Scenario:
+    return Scenario(name, (victim,), (1,), story, gate=gate, kinds=(kind,))
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    _driver("before_recovery"),
+    Scenario(
+        "driver.before_recovery",
+        DRIVER,
+        (2,),
+        after=("driver.after_decide", "delivery.between_commits"),
+        ends=(-9, -9, -9, 0),
+    ),
+    _driver("before_begin"),
+    _driver("after_begin"),
+    _driver("before_tasks"),
+    _driver("during_collection", (3, 4, 1)),
+    _driver("after_votes"),
+    _driver("before_decide"),
+    _driver("after_decide"),
+    _driver("after_finish"),
+    *_delivery("between_commits", (3, 1, 4)),
+    *_delivery("before_commit", (4, 3, 1)),
+    *_delivery("before_finish", MIDDLE),
+    *_recovery("before_read"),
+    *_recovery("after_read"),
+    *_recovery("after_expire"),
+    *_recovery("between_transactions"),
+    *_executor("before_begin"),
+    *_executor("mid_invoke", (3, 4, 1)),
+    *_executor("before_pre_commit"),
+    *_executor("after_first_prepare"),
+    Scenario(
+        "executor.after_first_prepare",
+        EXECUTOR,
+        MIDDLE,
+        ends=KILLED,
+        takes_driver=True,
+    ),
+    *_executor("after_pre_commit"),
+    _participant("at_open", (1,)),
+    _participant("before_commit", (2, 1, 3), after=("participant.at_open",)),
+    _participant("before_prepare", (3, 4, 1)),
+    _participant("after_prepare", (3, 4, 1)),
+    _participant("before_commit", MIDDLE),
+    _participant("after_commit", MIDDLE),
+    _aborting("before_abort"),
+    _aborting("after_abort"),
+    Scenario("outbox.before_call", ("notifier",), (9, 1, 24), ends=UNHARMED),
+    Scenario("outbox.after_call", ("notifier",), (9, 1, 24), ends=UNHARMED),
+    _outside("log.in_commit", "driver", AFTER_TASKS, "a_flush", "sqlite"),
+    dataclasses.replace(
+        _outside("log.half_record", "driver", AFTER_TASKS, "a_cut", "sqlite"),
+        times=(1, 2000, 4120),
+    ),
+    _outside("sqlite.in_prepare", "ledger", BEFORE_TASKS, "a_flush", "sqlite"),
+    _outside("sqlite.in_commit", "ledger", AFTER_TASKS, "a_flush", "sqlite"),
+    _outside("postgresql.in_decide", "log", AFTER_TASKS, "a_session", "postgresql"),
+    _outside(
+        "postgresql.in_prepare", "ledger", BEFORE_TASKS, "a_session", "postgresql"
+    ),
+    _outside("postgresql.in_commit", "ledger", AFTER_TASKS, "a_session", "postgresql"),
+)

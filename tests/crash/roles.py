@@ -1,0 +1,298 @@
+"""What each process runs: partner, participant, driver, executor, recovery."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from flask import Flask
+from werkzeug.serving import make_server
+
+from crash import source
+from crash.checkpoint import Checkpoint
+from participants.partner import create_app
+from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc.errors import TwoPhaseError
+from tracing_2pc.interfaces import SystemClock
+from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.operations.recover import configured_log, recover
+from tracing_2pc.participant import participant_blueprint
+from tracing_2pc.participant.resources.base import Resource
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.sinks.base import write_branch
+from tracing_2pc.spark.tasks import read_receipts
+from tracing_2pc.store import open_log
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+
+BEFORE_TASKS = "before tasks"
+AFTER_TASKS = "after tasks"
+_LINE = "%(asctime)s %(name)s %(message)s"
+MIDDLE = 1
+"""The batch in which something is done to a job from outside."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """What a driver and its executors are told.
+
+    Args:
+        folder: source, checkpoints, and the files that the processes meet by.
+        application: whose batches these are.
+        log: URL of the decision log.
+        participants: name to base URL.
+        gate: where the driver waits to be let on, in the middle batch; empty: nowhere.
+        retries: a lost task is started again in the batch, as Spark does.
+        raises: one task raises, once.
+        takes_driver: a failpoint in an executor kills the driver.
+        behind: seconds by which the clock of the driver's log is slow.
+    """
+
+    folder: Path
+    application: str
+    log: str
+    participants: dict[str, str]
+    gate: str = ""
+    retries: bool = False
+    raises: bool = False
+    takes_driver: bool = False
+    behind: float = 0.0
+
+    @property
+    def arrived(self) -> Path:
+        """A file that says that the driver waits at its gate."""
+        return self.folder / "gate.arrived"
+
+    @property
+    def opened(self) -> Path:
+        """A file that lets the driver on."""
+        return self.folder / "gate.opened"
+
+    @property
+    def raised(self) -> Path:
+        """A file that says that a task has raised."""
+        return self.folder / "raised"
+
+    def sink(self) -> ParticipantSink:
+        """Return the sink, in the process that uses it."""
+        return ParticipantSink(self.participants, token=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """One attempt to write one partition, and whom a failpoint takes along."""
+
+    record: TransactionRecord
+    branch: BranchId
+    driver: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failed:
+    """A task raised."""
+
+    error: str
+
+
+class TaskLostError(Exception):
+    """A task raised or its executor died, and it is not tried again."""
+
+
+def partner(database: Path, port: int) -> None:
+    """Be the partner that an outbox posts to."""
+    _serve(create_app(str(database)), port)
+
+
+def participant(
+    make: Callable[..., Resource], about: tuple[str, ...], port: int
+) -> None:
+    """Be a participant."""
+    app = Flask("participant")
+    app.register_blueprint(participant_blueprint(make(*about), insecure=True))
+    _serve(app, port)
+
+
+def _serve(app: Flask, port: int) -> None:
+    make_server("127.0.0.1", port, app, threaded=True).serve_forever()
+
+
+def recovery(log: str, participants: dict[str, str]) -> None:
+    """Run `tracing-2pc recover` once, as an operator's timer would."""
+    logging.basicConfig(level=logging.INFO, format=_LINE)
+    settings = Settings(log=log, participants=participants)
+    with configured_log(settings) as opened:
+        for item in recover(opened, settings, None):
+            logging.info("%s: %s", item.record.id, item.remark)
+
+
+def driver(job: Job, executors: list[Connection]) -> None:
+    """Run batches to the last, as Spark's stream thread would; an error ends it."""
+    logging.basicConfig(level=logging.INFO, format=_LINE)
+    checkpoint = Checkpoint(job.folder / "checkpoint" / job.application)
+    tasks = _Tasks(job, executors)
+    coordinator = _coordinator(job)
+    run = uuid.uuid4().hex
+    while (batch := checkpoint.next_batch()) < source.BATCHES:
+        checkpoint.begin(batch)
+        coordinator.apply(
+            batch,
+            run=run,
+            query=f"query of {job.application}",
+            write=tasks.write,
+            cancel=lambda _: None,
+        )
+        checkpoint.commit(batch)
+
+
+def _coordinator(job: Job) -> Coordinator:
+    settings, clock = Settings(backoff_base=0.02, backoff_cap=0.3), SystemClock()
+    participants = job.sink().participants
+    log = open_log(job.log, now=lambda: time.time() - job.behind)
+    tracing = OpenTelemetryTracing()
+    base, cap = settings.backoff_base, settings.backoff_cap
+    patience = Patience(clock, base, cap, settings.inline_tries)
+    delivery = Delivery(log, participants, tracing=tracing, patience=patience)
+    return Coordinator(
+        job.application,
+        tuple(participants),
+        log,
+        delivery,
+        tracing,
+        clock,
+        settings,
+        patience,
+    )
+
+
+class _Tasks:
+    """Hands the partitions of a batch to executors, as Spark's scheduler would.
+
+    Args:
+        job: what is written where.
+        executors: connections to them; more than partitions are spare ones.
+    """
+
+    def __init__(self, job: Job, executors: list[Connection]) -> None:
+        self._job = job
+        self._executors = executors
+        self._attempts = 0
+
+    def write(self, record: TransactionRecord) -> list[Receipt]:
+        """Run one task per partition, and read their receipts.
+
+        Raises:
+            TaskLostError: one of them did not return a receipt.
+        """
+        self._wait_at(BEFORE_TASKS, record)
+        written = self._run(record)
+        self._wait_at(AFTER_TASKS, record)
+        return read_receipts(written, self._job.sink(), record)
+
+    def _wait_at(self, gate: str, record: TransactionRecord) -> None:
+        if (self._job.gate, MIDDLE) != (gate, record.id.batch):
+            return
+        self._job.arrived.touch()
+        while not self._job.opened.exists():
+            time.sleep(0.005)
+
+    def _run(self, record: TransactionRecord) -> list[str]:
+        written: list[str] = []
+        working = {self._send(record, p): p for p in range(source.PARTITIONS)}
+        while working:
+            for executor in wait(list(working)):
+                assert isinstance(executor, Connection)
+                partition = working.pop(executor)
+                if (answer := _answer(executor)) is not None:
+                    written.append(answer)
+                    continue
+                self._lost(executor)
+                working[self._send(record, partition)] = partition
+        return written
+
+    def _send(self, record: TransactionRecord, partition: int) -> Connection:
+        """Start a task attempt, with a number that no other has in this run."""
+        branch = BranchId(partition, self._attempts)
+        self._attempts += 1
+        executor = self._executors[partition]
+        executor.send(Task(record, branch, os.getpgrp()))
+        return executor
+
+    def _lost(self, executor: Connection) -> None:
+        """Put a spare executor in the place of a dead one, if tasks are retried."""
+        if not self._job.retries:
+            raise TaskLostError("an executor has died")
+        self._executors[self._executors.index(executor)] = self._executors.pop()
+
+
+def _answer(executor: Connection) -> str | None:
+    """Return a receipt, or None if the executor is dead.
+
+    Raises:
+        TaskLostError: the task has raised.
+    """
+    try:
+        answer = executor.recv()
+    except (EOFError, ConnectionError):
+        return None
+    if isinstance(answer, Failed):
+        raise TaskLostError(answer.error)
+    return str(answer)
+
+
+def executor(job: Job, tasks: Connection) -> None:
+    """Run tasks until the driver is gone."""
+    logging.basicConfig(level=logging.INFO, format=_LINE)
+    sink = job.sink()
+    while True:
+        try:
+            task = tasks.recv()
+            tasks.send(_run(job, sink, task))
+        except (EOFError, ConnectionError):
+            return
+
+
+def _run(job: Job, sink: ParticipantSink, task: Task) -> str | Failed:
+    if job.takes_driver:
+        os.environ["TPC_FAILPOINT_GROUP"] = str(task.driver)
+    record = task.record
+    names = tuple(sink.participants)
+    context = BranchContext(record.id, task.branch, names, record.carrier)
+    try:
+        return write_branch(sink, context, _batches(job, task)).to_json()
+    except (TwoPhaseError, RuntimeError) as error:
+        logging.exception("task failed: %s %s", record.id, task.branch)
+        return Failed(f"{type(error).__name__}: {error}")
+
+
+def _batches(job: Job, task: Task) -> Iterator[pa.RecordBatch]:
+    batch, partition = task.record.id.batch, task.branch.partition
+    for part in source.read(job.folder, job.application, batch, partition):
+        yield _arrow(part)
+        if job.raises and (batch, partition) == (MIDDLE, 1) and _first(job.raised):
+            raise RuntimeError("a user's function has raised")
+
+
+def _arrow(records: list[dict[str, Any]]) -> pa.RecordBatch:
+    fields = [
+        ("application", pa.string()),
+        ("batch", pa.int64()),
+        ("value", pa.int64()),
+    ]
+    return pa.RecordBatch.from_pylist(records, schema=pa.schema(fields))
+
+
+def _first(flag: Path) -> bool:
+    try:
+        flag.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""Runs a scenario once, or all scenarios of a point so many times, and judges."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from postgres_support import postgresql
+
+from crash import databases, oracle, processes, stories
+from crash.kinds import KINDS
+from crash.oracle import Verdict
+from crash.points import SCENARIOS, Scenario, Variant
+from crash.world import World
+from tracing_2pc.names import FAILPOINTS
+
+_ROOM = 2 << 30
+"""Bytes that a harness run may need, with a PostgreSQL."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """How one run ended.
+
+    Args:
+        verdict: the oracle's.
+        seconds: from the first kill until everything was clean.
+        remark: what else was wrong; empty is good.
+    """
+
+    verdict: Verdict
+    seconds: float = 0.0
+    remark: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """Nothing was wrong."""
+        return self.verdict == Verdict() and not self.remark
+
+
+class Field:
+    """Where runs take place: folders, and one PostgreSQL, started when it is needed.
+
+    Args:
+        folder: of the runs' folders; those of clean runs are removed.
+        stack: what is open until the end.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._postgresql: databases.PostgreSQL | None = None
+
+    def run(self, scenario: Scenario, variant: Variant) -> Result:
+        """Run a scenario once."""
+        folder = Path(tempfile.mkdtemp(dir=self._folder, prefix=f"{scenario.point}-"))
+        world = World(
+            folder,
+            scenario,
+            variant,
+            self._urls(variant.kind, folder),
+            stories.applications(scenario),
+        )
+        with closing(world):
+            result = _judged(world)
+        if result.clean:
+            shutil.rmtree(folder)
+            return result
+        remark = f"{result.remark or 'wrong'} [{variant}; kept: {folder}]"
+        return dataclasses.replace(result, remark=remark)
+
+    def _urls(self, kind: str, folder: Path) -> dict[str, str]:
+        if KINDS[kind].database == "sqlite":
+            return databases.sqlite(folder)
+        if self._postgresql is None:
+            url = self._stack.enter_context(postgresql(_in_memory()))
+            self._postgresql = databases.PostgreSQL(url)
+        return self._postgresql.emptied()
+
+
+@contextlib.contextmanager
+def field() -> Iterator[Field]:
+    """Open a field; everything that was started is stopped at the end."""
+    processes.start_server()
+    folder = Path(tempfile.mkdtemp(prefix="tpc-crash-", dir=_in_memory()))
+    with ExitStack() as stack:
+        yield Field(folder, stack)
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # what a run has kept stays
+
+
+def _in_memory() -> str | None:
+    """Return a folder in memory, if there is room.
+
+    A killed process loses nothing that it has written, on a disk or not; what a power
+    cut loses is cut off by hand.
+    """
+    memory = Path("/dev/shm")
+    if memory.is_dir() and shutil.disk_usage(memory).free > _ROOM:
+        return str(memory)
+    return None
+
+
+def of_point(point: str) -> list[Scenario]:
+    """Return the scenarios of a point."""
+    return [scenario for scenario in SCENARIOS if scenario.point == point]
+
+
+def points() -> list[str]:
+    """Return every point that has a scenario or should have one."""
+    return list(dict.fromkeys([*FAILPOINTS, *(s.point for s in SCENARIOS)]))
+
+
+def _judged(world: World) -> Result:
+    """Run a story and let the oracle look, whatever became of it."""
+    remark = ""
+    clean_at = time.time()
+    try:
+        stories.STORIES[world.scenario.story](world)
+        clean_at = world.settle()
+    except Exception as error:  # noqa: BLE001 - a run that fails is a result
+        remark = f"{type(error).__name__}: {error}"
+    unfinished = sum(not driver.finished for driver in world.drivers.values())
+    try:
+        verdict = oracle.judge(world.places, unfinished)
+    except Exception as error:  # noqa: BLE001 - what cannot be judged is not clean
+        remark += f" not judged: {type(error).__name__}: {error}"
+        verdict = Verdict(stuck=max(unfinished, 1))
+    since = world.deaths.first()
+    seconds = clean_at - since if since is not None else 0.0
+    return Result(verdict, seconds, remark or _unexpected(world))
+
+
+def _unexpected(world: World) -> str:
+    """Say what did not happen as the scenario says."""
+    if missing := world.deaths.missing():
+        return f"never fired: {', '.join(missing)}"
+    for driver in world.drivers.values():
+        wanted = world.scenario.ends
+        if wanted is not None and tuple(driver.ends) != wanted:
+            return f"the driver's lives ended {tuple(driver.ends)}, not {wanted}"
+    return ""

@@ -1,0 +1,195 @@
+"""The oracle sees each fault that it is there for: planted, and counted."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from spark_support import serving
+
+from crash import databases, oracle, report, source
+from crash.checkpoint import Checkpoint
+from crash.oracle import Places, Record, Verdict
+from crash.points import SCENARIOS, Scenario
+from crash.runs import Result, points
+from participants.partner import Store, create_app
+from tracing_2pc.names import FAILPOINTS
+from tracing_2pc.participant import Outbox, TaggedRows
+from tracing_2pc.store import open_log
+
+APPLICATION = "crash"
+ONE = (APPLICATION, 1, 8)
+"""A record of the middle batch."""
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[Places]:
+    """A source, and participants that hold it."""
+    source.write(tmp_path, [APPLICATION])
+    urls = databases.sqlite(tmp_path)
+    open_log(urls["log"]).close()
+    records = sorted(oracle.expected(tmp_path / "source"))
+    with sqlite3.connect(tmp_path / "ledger.db") as ledger:
+        ledger.execute("CREATE TABLE numbers (application, batch, value)")
+        ledger.executemany("INSERT INTO numbers VALUES (?, ?, ?)", records)
+    ledger.close()
+    partner = tmp_path / "partner.db"
+    with serving(create_app(str(partner))) as url:
+        for record in records:
+            tell(tmp_path, record)
+        told = f"{url}/notifications"
+        held = {name: urls[name] for name in ("ledger", "notifier")}
+        yield Places(tmp_path / "source", urls["log"], held, "numbers", told)
+
+
+def tell(folder: Path, record: Record, key: str | None = None) -> None:
+    application, batch, value = record
+    body = f'{{"application": "{application}", "batch": {batch}, "value": {value}}}'
+    Store(str(folder / "partner.db")).add(key or str(record), body)
+
+
+def change(places: Places, where: str, *statements: str) -> None:
+    url = {**places.databases, "log": places.log}[where]
+    with contextlib.closing(sqlite3.connect(sa.make_url(url).database or "")) as file:
+        for statement in statements:
+            file.execute(statement)
+        file.commit()
+
+
+def test_all_is_well(places: Places) -> None:
+    """Where everybody holds the source, once, all is zero."""
+    assert oracle.judge(places, 0) == Verdict()
+    rows = source.BATCHES * source.PARTITIONS * source.ROWS
+    assert oracle.expected(places.source).total() == rows
+
+
+def test_a_lost_row_is_counted(places: Places) -> None:
+    """Once per participant that lacks it."""
+    change(places, "ledger", "DELETE FROM numbers WHERE value = 8")
+    assert oracle.judge(places, 0) == Verdict(lost=1)
+
+
+def test_a_lost_notification_is_counted(places: Places, tmp_path: Path) -> None:
+    """What the partner was never told is lost."""
+    with sqlite3.connect(tmp_path / "partner.db") as partner:
+        partner.execute("DELETE FROM notification WHERE key = ?", (str(ONE),))
+    partner.close()
+    assert oracle.judge(places, 0) == Verdict(lost=1)
+
+
+def test_a_row_that_is_there_twice_is_counted(places: Places) -> None:
+    """As often as it is too often."""
+    change(places, "ledger", *["INSERT INTO numbers VALUES ('crash', 1, 8)"] * 2)
+    assert oracle.judge(places, 0) == Verdict(duplicated=2)
+
+
+def test_a_notification_under_two_keys_is_counted(
+    places: Places, tmp_path: Path
+) -> None:
+    """The same record twice at the partner; the same key twice is one."""
+    tell(tmp_path, ONE)
+    assert oracle.judge(places, 0) == Verdict()
+    tell(tmp_path, ONE, "another key")
+    assert oracle.judge(places, 0) == Verdict(duplicated=1)
+
+
+def test_a_row_that_was_never_in_the_source_is_counted(places: Places) -> None:
+    """It is there more often than the source says."""
+    change(places, "ledger", "INSERT INTO numbers VALUES ('crash', 1, 4711)")
+    assert oracle.judge(places, 0) == Verdict(duplicated=1)
+
+
+def test_a_split_batch_is_counted(places: Places) -> None:
+    """One participant shows it and the other does not."""
+    change(places, "ledger", "DELETE FROM numbers WHERE batch = 1")
+    rows = source.PARTITIONS * source.ROWS
+    assert oracle.judge(places, 0) == Verdict(lost=rows, split=1)
+
+
+def test_a_batch_that_nobody_shows_is_lost_and_not_split() -> None:
+    """Split means that they differ."""
+    wanted = Counter([ONE])
+    held = {"ledger": Counter[Record](), "notifier": Counter[Record]()}
+    assert oracle.compare(wanted, held) == Verdict(lost=2)
+
+
+def test_an_unfinished_transaction_is_stuck(places: Places) -> None:
+    """Whatever its state."""
+    log = open_log(places.log)
+    log.begin(APPLICATION, 0, run="r", query=None, participants=["ledger"], carrier={})
+    log.close()
+    assert oracle.judge(places, 0) == Verdict(stuck=1)
+
+
+def test_a_branch_in_doubt_is_stuck(places: Places) -> None:
+    """At either participant."""
+    rows = TaggedRows(places.databases["ledger"], "others")
+    rows.open()
+    rows.close()
+    change(
+        places,
+        "ledger",
+        "INSERT INTO others_tpc_branch (application, batch, attempt, partition, "
+        "task_attempt, state, rows, digest, since) "
+        "VALUES ('crash', 1, 1, 0, 0, 'prepared', 1, 'x', 0)",
+    )
+    assert oracle.judge(places, 0) == Verdict(stuck=1)
+
+
+def test_a_request_that_was_not_sent_is_stuck(places: Places) -> None:
+    """It waits in the queue, or for a person; a prepared one waits for its branch."""
+    requests = Outbox(places.databases["notifier"], partner=places.partner)
+    requests.open()
+    requests.close()
+    change(places, "notifier", "INSERT INTO outbox_tpc VALUES (1, 0, '{}')")
+    assert oracle.judge(places, 0) == Verdict()
+    queued = "INSERT INTO outbox_tpc_queue VALUES ('crash', 1, 0, 0, 1, 1, '{}', 0)"
+    change(places, "notifier", queued)
+    assert oracle.judge(places, 0) == Verdict(stuck=1)
+    aside = "INSERT INTO outbox_tpc_quarantine VALUES ('key', '{}', 422, 0)"
+    change(places, "notifier", aside)
+    assert oracle.judge(places, 0) == Verdict(stuck=2)
+
+
+def test_a_driver_that_could_not_finish_is_stuck(places: Places) -> None:
+    """Each of them."""
+    assert oracle.judge(places, 2) == Verdict(stuck=2)
+
+
+def test_every_failpoint_has_a_scenario() -> None:
+    """And a row of the table, so that a new one cannot be forgotten."""
+    assert {s.point for s in SCENARIOS} >= FAILPOINTS.keys()
+    assert set(points()) >= FAILPOINTS.keys()
+
+
+def test_what_is_not_clean() -> None:
+    """Any count, any remark, such as a point that never fired, and no run at all."""
+    assert report.row("p", [Result(Verdict())]).clean
+    assert not report.row("p", []).clean
+    assert not report.row("p", [Result(Verdict()), Result(Verdict(split=1))]).clean
+    assert not report.row("p", [Result(Verdict(), remark="never fired: p")]).clean
+
+
+def test_runs_are_varied() -> None:
+    """Every kind, victim and time comes up; some points meet every kind at once."""
+    scenario = Scenario("participant.x", ("a", "b"), (1, 2), kinds=("k", "l"))
+    assert [v.kind for v in scenario.variants(1)] == ["k", "l"]
+    assert len(set(scenario.variants(8))) == 8
+    assert len(scenario.variants(30)) == 30
+    other = Scenario("driver.x", ("a",), (1,), kinds=("k", "l"))
+    assert [v.kind for v in other.variants(1)] == ["k"]
+
+
+def test_a_restarted_driver_replays_what_spark_would(tmp_path: Path) -> None:
+    """The last begun batch, unless it is committed; then the one after it."""
+    checkpoint = Checkpoint(tmp_path / "checkpoint")
+    assert checkpoint.next_batch() == 0
+    checkpoint.begin(0)
+    assert checkpoint.next_batch() == 0
+    checkpoint.commit(0)
+    assert checkpoint.next_batch() == 1

