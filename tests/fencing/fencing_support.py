@@ -97,6 +97,7 @@ class Query:
         sink: where it writes to.
         application: its name.
         settings: of the coordinator.
+        after: how many batches of the source lie before its batch 0.
     """
 
     run: str
@@ -105,6 +106,7 @@ class Query:
     sink: ParticipantSink
     application: str = APPLICATION
     settings: Settings = QUICK
+    after: int = 0
 
     def start(self, batches: int) -> None:
         """Apply a source of so many batches, as Spark does: the first error ends it."""
@@ -162,7 +164,8 @@ class Query:
         )
         names = tuple(participants_of(self.sink))
         context = BranchContext(record.id, branch, names, record.carrier)
-        rows = [{"value": v} for v in numbers(record.id.batch)[partition::PARTITIONS]]
+        read = numbers(self.after + record.id.batch)
+        rows = [{"value": value} for value in read[partition::PARTITIONS]]
         return write_branch(self.sink, context, [pa.RecordBatch.from_pylist(rows)])
 
 

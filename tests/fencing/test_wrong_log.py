@@ -1,0 +1,386 @@
+"""The log itself is wrong: empty, an old copy, somebody else's. Nothing lands twice.
+
+What the log cannot know the participants do: they refuse a batch that they have
+committed (rule 18). Each test says how an operator gets out, and does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import shutil
+import sqlite3
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fencing_services import Services, services
+from fencing_support import APPLICATION, Checkpoint, Query, numbers, state
+from spark_support import numbers_of
+
+from tracing_2pc.cli import main
+from tracing_2pc.errors import (
+    ConfigurationError,
+    HeuristicError,
+    ParticipantRefusedError,
+)
+from tracing_2pc.model import Receipt, TransactionRecord
+from tracing_2pc.states import TransactionState
+from tracing_2pc.store import SqlDecisionLog, open_log
+
+BATCHES = 3
+"""Committed before anything goes wrong: batches 0, 1 and 2."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class World:
+    """Participants, ours and other people's, and logs and checkpoints by name."""
+
+    folder: Path
+    services: Services
+    others: Services
+    stack: contextlib.ExitStack
+    runs: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+
+    def url(self, log: str) -> str:
+        return f"sqlite:///{self.folder / log}.log"
+
+    def log(self, log: str = "right") -> SqlDecisionLog:
+        opened = open_log(self.url(log))
+        self.stack.callback(opened.close)
+        return opened
+
+    def checkpoint(self, name: str = "right") -> Checkpoint:
+        return Checkpoint.at(self.folder / name)
+
+    def query(
+        self,
+        kind: type[Query] = Query,
+        *,
+        log: str = "right",
+        checkpoint: str = "right",
+        to: Services | None = None,
+        **other: Any,
+    ) -> Query:
+        """Return the next life of the query."""
+        sink = (to or self.services).sink()
+        run = f"run-{next(self.runs)}"
+        return kind(run, self.checkpoint(checkpoint), self.log(log), sink, **other)
+
+    def back_up(self, log: str) -> None:
+        """Copy the right log as it is now, as a backup does."""
+        with (
+            contextlib.closing(sqlite3.connect(self.folder / "right.log")) as source,
+            contextlib.closing(sqlite3.connect(self.folder / f"{log}.log")) as target,
+        ):
+            source.backup(target)
+
+    def operator(self, *command: str, log: str) -> int:
+        """Run `tracing-2pc` as an operator does."""
+        return main([*command, "--log", self.url(log)])
+
+    def look(self, transaction: str) -> list[str]:
+        """Ask both what they hold of a transaction, as an operator does."""
+        found = []
+        for service in (self.services.a, self.services.b):
+            with urllib.request.urlopen(
+                f"{service.url}/transactions/{transaction}", timeout=10
+            ) as answer:
+                found.append(json.load(answer)["state"])
+        return found
+
+    def assert_holds(self, batches: int, to: Services | None = None) -> None:
+        """Both hold so many batches of the source, each row once."""
+        found = to or self.services
+        assert found.held() == (numbers_of(batches), numbers_of(batches))
+        assert found.in_doubt() == (0, 0)
+
+    def assert_quarantined(self, transaction: str, log: str) -> None:
+        opened = self.log(log)
+        assert state(opened, transaction) is TransactionState.QUARANTINED
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Three batches are in both; `old` is a backup of the log after the first."""
+    with contextlib.ExitStack() as stack:
+        (tmp_path / "others").mkdir()
+        ours, others = (
+            stack.enter_context(services(folder))
+            for folder in (tmp_path, tmp_path / "others")
+        )
+        world = World(tmp_path, ours, others, stack)
+        query = world.query()
+        query.start(1)
+        world.back_up("old")
+        shutil.copytree(tmp_path / "right", tmp_path / "old")
+        query.start(BATCHES)
+        yield world
+
+
+def test_an_empty_log(world: World) -> None:
+    """Refused: the message names both reasons, and the command for either.
+
+    Way out: the right log, if there is one; or `tracing-2pc init --from-batch N`.
+    """
+    with pytest.raises(ConfigurationError, match="the wrong one, point `log`") as told:
+        world.query(log="empty").start(BATCHES + 1)
+    assert f"init --application {APPLICATION} --from-batch 3" in str(told.value)
+    world.assert_holds(BATCHES)
+    world.query().start(BATCHES + 1)
+    world.assert_holds(BATCHES + 1)
+    init = ("init", "--application", APPLICATION, "--from-batch", "4")
+    assert world.operator(*init, log="empty") == 0
+    world.query(log="empty").start(BATCHES + 3)
+    world.assert_holds(BATCHES + 3)
+
+
+def test_an_empty_log_and_a_batch_that_spark_did_not_commit(world: World) -> None:
+    """The message's own command makes the batch begin again: participants refuse it.
+
+    Way out: conclude what is quarantined, after a look at the participants; and, as
+    they have the batch, put its commit into Spark's checkpoint: copy `commits/1` to
+    `commits/2`. Without that it is refused for ever, and never written.
+    """
+    world.checkpoint().lose_commit(2)
+    with pytest.raises(ConfigurationError, match="--from-batch 2"):
+        world.query(log="empty").start(BATCHES + 1)
+    init = ("init", "--application", APPLICATION, "--from-batch", "2")
+    assert world.operator(*init, log="empty") == 0
+    with pytest.raises(HeuristicError, match="this transaction is committed here"):
+        world.query(log="empty").start(BATCHES + 1)
+    world.assert_holds(BATCHES)
+    conclude(world, "fence.2.1", log="empty")
+    with pytest.raises(ParticipantRefusedError, match=r"fence\.2\.1 has committed"):
+        world.query(log="empty").start(BATCHES + 1)
+    world.assert_holds(BATCHES)
+    world.checkpoint().commit(2)
+    world.query(log="empty").start(BATCHES + 2)
+    world.assert_holds(BATCHES + 2)
+    assert world.log("empty").unfinished() == []
+
+
+@pytest.mark.parametrize("log", ["empty", "another application's"])
+def test_a_log_that_knows_nothing_and_a_lost_checkpoint(world: World, log: str) -> None:
+    """Batch 0 begins, as in a new application; the participants refuse what they have.
+
+    Way out: restore log and checkpoint; or, where they are gone for good, a new
+    application whose source starts behind what the participants hold. In a log that
+    belongs to somebody else, nobody else is held up.
+    """
+    if log != "empty":
+        other(world, log)
+    for _ in range(2):
+        with pytest.raises(HeuristicError, match=r"fence\.0\.1.*quarantined"):
+            world.query(log=log, checkpoint="new").start(BATCHES)
+        world.assert_holds(BATCHES)
+    conclude(world, "fence.0.1", log=log)
+    with pytest.raises(ParticipantRefusedError, match=r"fence\.0\.1 has committed"):
+        world.query(log=log, checkpoint="new").start(BATCHES)
+    world.assert_holds(BATCHES)
+    afresh(world, log=log)
+    world.assert_holds(BATCHES + 2)
+    if log != "empty":
+        other(world, log)
+
+
+def test_an_old_copy_of_the_log(world: World) -> None:
+    """With its checkpoint the query goes on: what the copy lacks is not asked for.
+
+    Nothing has to be done; the participants have kept what the log forgot.
+    """
+    world.query(log="old").start(BATCHES + 2)
+    world.assert_holds(BATCHES + 2)
+    assert world.log("old").unfinished() == []
+
+
+def test_an_old_copy_of_the_log_and_a_lost_checkpoint(world: World) -> None:
+    """Refused, as the copy knows which query it belongs to.
+
+    Way out: the checkpoint; and where it is gone for good, a new application.
+    """
+    with pytest.raises(ConfigurationError, match="restore the checkpoint, or choose"):
+        world.query(log="old", checkpoint="new").start(BATCHES)
+    world.assert_holds(BATCHES)
+    world.query(log="old").start(BATCHES + 1)
+    world.assert_holds(BATCHES + 1)
+    afresh(world, log="old", after=BATCHES + 1)
+    world.assert_holds(BATCHES + 3)
+
+
+def test_an_old_copy_of_log_and_checkpoint(world: World) -> None:
+    """Restored together they fit each other, and not the participants: these refuse.
+
+    Way out: the newer log and checkpoint; or a new application, as Spark's offsets of
+    the lost batches are nowhere else.
+    """
+    with pytest.raises(HeuristicError, match=r"fence\.1\.1.*committed here"):
+        world.query(log="old", checkpoint="old").start(BATCHES)
+    world.assert_quarantined("fence.1.1", "old")
+    with pytest.raises(HeuristicError, match="A person must look"):
+        world.query(log="old", checkpoint="old").start(BATCHES)
+    world.assert_holds(BATCHES)
+    afresh(world, log="old")
+    world.assert_holds(BATCHES + 2)
+
+
+def test_an_old_copy_and_a_batch_that_spark_did_not_commit(world: World) -> None:
+    """Spark asks for a batch that the copy has never heard of: participants refuse it.
+
+    Way out: as with an empty log, conclude and put the commit into the checkpoint.
+    """
+    world.checkpoint().lose_commit(2)
+    with pytest.raises(HeuristicError, match=r"fence\.2\.1.*committed here"):
+        world.query(log="old").start(BATCHES + 1)
+    world.assert_holds(BATCHES)
+    conclude(world, "fence.2.1", log="old")
+    world.checkpoint().commit(2)
+    world.query(log="old").start(BATCHES + 1)
+    world.assert_holds(BATCHES + 1)
+
+
+def test_a_copy_from_before_a_decision(world: World) -> None:
+    """It holds an attempt as undecided, and would abort what was committed since.
+
+    The participants refuse, and it is quarantined. Way out: a look at them, then
+    conclude: they have the batch. The query goes on behind it.
+    """
+
+    class BackedUp(Query):
+        def write(self, record: TransactionRecord) -> list[Receipt]:
+            receipts = super().write(record)
+            world.back_up("middle")
+            return receipts
+
+    world.query(BackedUp).start(BATCHES + 1)
+    with pytest.raises(HeuristicError, match=r"fence\.3\.1.*committed here"):
+        world.query(log="middle").start(BATCHES + 2)
+    world.assert_holds(BATCHES + 1)
+    conclude(world, "fence.3.1", log="middle")
+    world.query(log="middle").start(BATCHES + 2)
+    world.assert_holds(BATCHES + 2)
+    assert world.log("middle").unfinished() == []
+
+
+def test_a_copy_from_after_a_decision(world: World) -> None:
+    """It holds a commit as unfinished, which was finished since: sent again, no harm.
+
+    Nothing has to be done.
+    """
+    decided(world.query())
+    world.back_up("middle")
+    world.query().start(BATCHES + 2)
+    world.query(log="middle").start(BATCHES + 3)
+    world.assert_holds(BATCHES + 3)
+    assert world.log("middle").unfinished() == []
+
+
+def test_the_log_of_another_application(world: World) -> None:
+    """Refused, for it does not know this one. Way out: point `log` at the right one."""
+    other(world, "another application's")
+    with pytest.raises(ConfigurationError, match="the wrong one, point `log`"):
+        world.query(log="another application's").start(BATCHES + 1)
+    world.assert_holds(BATCHES)
+    other(world, "another application's")
+    world.query().start(BATCHES + 1)
+    world.assert_holds(BATCHES + 1)
+
+
+@pytest.mark.parametrize("checkpoint", ["right", "new"])
+def test_the_same_name_in_somebody_elses_log(world: World, checkpoint: str) -> None:
+    """The log knows the name from another query: refused, and nothing is asked.
+
+    Way out: point `log` at the right one; it has heard nothing of this.
+    """
+    staging(world, batches=2)
+    with pytest.raises(ConfigurationError, match="belongs to query"):
+        world.query(log="staging", checkpoint=checkpoint).start(BATCHES + 1)
+    world.assert_holds(BATCHES)
+    world.assert_holds(2, world.others)
+    world.query().start(BATCHES + 1)
+    world.assert_holds(BATCHES + 1)
+
+
+def test_the_log_of_a_copy_that_is_ahead(world: World) -> None:
+    """The checkpoint was copied too, so that the query is the same: refused by age.
+
+    Way out: point `log` at the right one.
+    """
+    copied(world)
+    staging(world, batches=BATCHES + 2)
+    with pytest.raises(ConfigurationError, match="checkpoint is older than the log"):
+        world.query(log="staging").start(BATCHES + 1)
+    world.assert_holds(BATCHES)
+    world.query().start(BATCHES + 1)
+    world.assert_holds(BATCHES + 1)
+
+
+def test_the_log_of_a_copy_with_a_commit_under_way(world: World) -> None:
+    """Its commit is delivered to the wrong participants: these know nothing of it.
+
+    Quarantined, nothing written. Way out: point `log` at the right one; the copy's own
+    operator, whose participants do know it, lets it go on by `resolve --commit`.
+    """
+    copied(world)
+    decided(world.query(log="staging", checkpoint="staging", to=world.others))
+    with pytest.raises(HeuristicError, match=r"fence\.3\.1 is decided commit and quar"):
+        world.query(log="staging").start(BATCHES + 1)
+    world.assert_holds(BATCHES)
+    world.query().start(BATCHES + 1)
+    world.assert_holds(BATCHES + 1)
+    resolve = ("resolve", "fence.3.1", "--commit", "--reason", "asked by another job")
+    assert world.operator(*resolve, log="staging") == 0
+    staging(world, batches=BATCHES + 1)
+    assert world.others.held() == (Counter(numbers(3)), Counter(numbers(3)))
+    assert world.others.in_doubt() == (0, 0)
+
+
+def other(world: World, log: str) -> None:
+    """Let another application apply its next batch, to participants of its own."""
+    query = world.query(
+        log=log, checkpoint="other", to=world.others, application="other"
+    )
+    batches = query.checkpoint.next() + 1
+    query.start(batches)
+    world.assert_holds(batches, world.others)
+
+
+def staging(world: World, batches: int) -> None:
+    """Let a query of the same name run on a log and participants of its own."""
+    world.query(log="staging", checkpoint="staging", to=world.others).start(batches)
+
+
+def copied(world: World) -> None:
+    """Start a query from a copy of the checkpoint, on a log and participants anew."""
+    shutil.copytree(world.folder / "right", world.folder / "staging")
+    world.log("staging").initialise(APPLICATION, BATCHES)
+
+
+def decided(query: Query) -> TransactionRecord:
+    """Write the next batch and decide commit; send nothing."""
+    batch = query.checkpoint.next()
+    query.checkpoint.begin(batch)
+    coordinator = query.coordinator(query.sink.participants)
+    record = coordinator.begin(batch, query.run, query.checkpoint.query).record
+    return coordinator.decide(record, query.write(record))
+
+
+def conclude(world: World, transaction: str, *, log: str) -> None:
+    """Look at the participants, find the batch in both, and say so to the log."""
+    world.assert_quarantined(transaction, log)
+    assert world.look(transaction) == ["committed", "committed"]
+    words = ("--conclude", "hazard", "--reason", "both hold it, the log was wrong")
+    assert world.operator("resolve", transaction, *words, log=log) == 0
+
+
+def afresh(world: World, *, log: str, after: int = BATCHES) -> None:
+    """Begin under a new name, with a source that starts behind what is there."""
+    query = world.query(
+        log=log, checkpoint="afresh", application=f"{APPLICATION}-2", after=after
+    )
+    query.start(2)
