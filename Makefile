@@ -4,8 +4,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 JAVA = JAVA_HOME="$$(tools/java-home)"
+N ?= 1
 
-.PHONY: setup demo test test-fast lint lock clean
+.PHONY: setup demo test test-fast crash lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -22,10 +23,16 @@ demo: setup  ## stream a month of flights into two services, with kills, and jud
 	@$(JAVA) $(BIN)/tracing-2pc demo $(ARGS)
 
 test: setup lint  ## everything that CI runs
+	@tools/strace >/dev/null
 	$(JAVA) $(BIN)/pytest $(ARGS)
 
 test-fast: setup  ## without Spark
+	@tools/strace >/dev/null
 	$(BIN)/pytest -m "not spark" $(ARGS)
+
+crash: setup  ## kill at every failpoint, N times each; judge
+	@tools/strace >/dev/null
+	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --json build/crash.json $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .
