@@ -6,7 +6,7 @@ BIN := .venv/bin
 JAVA = JAVA_HOME="$$(tools/java-home)"
 N ?= 1
 
-.PHONY: setup demo test test-fast crash lint lock clean
+.PHONY: setup demo test test-fast crash counts lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -33,6 +33,9 @@ test-fast: setup  ## without Spark
 crash: setup  ## kill at every failpoint, N times each; judge
 	@tools/strace >/dev/null
 	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --json build/crash.json $(ARGS)
+
+counts: setup  ## exact counts: flushes, requests, connections, Spark jobs
+	@$(JAVA) $(BIN)/python -m bench counts $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -1,0 +1,66 @@
+"""TCP connections of one process: opened once, and used for every transaction."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from bench.counts.count import Count, Expected
+from bench.driver import apply, coordinator, tasks
+from bench.ledgers import ledgers
+from bench.records import numbers
+from tracing_2pc.store import open_log
+
+NAMES: Final = ("a", "b")
+TRANSACTIONS: Final = 1000
+_MEMORY: Final = "/dev/shm"
+CONNECTIONS: Final = Expected(
+    1, "a participant is asked one thing at a time, so one kept connection is enough"
+)
+
+
+def counts(folder: Path) -> Iterator[Count]:
+    """Count the connections to participants that are served by gunicorn."""
+    with _in_memory(folder) as place, ledgers(place, NAMES) as sink:
+        log = open_log(f"sqlite:///{place / 'log.db'}")
+        ports = [urlsplit(p.inner.url).port for p in sink.participants.values()]
+        driver, write = coordinator(log, sink.participants), tasks(sink, [numbers(3)])
+        opened = _connects()
+        for batch in range(TRANSACTIONS):
+            apply(driver, batch, write)
+        found = sum(opened[port] for port in ports)
+        log.close()
+    name = f"connections for {TRANSACTIONS} transactions, {len(NAMES)} participants"
+    yield CONNECTIONS.count(name, found, len(NAMES))
+
+
+@contextlib.contextmanager
+def _in_memory(folder: Path) -> Iterator[Path]:
+    """Give a folder that no disk is behind, where there is one: flushes cost time."""
+    if not os.access(_MEMORY, os.W_OK):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(dir=_MEMORY, prefix="tpc-counts-") as place:
+        yield Path(place)
+
+
+def _connects() -> collections.Counter[int | None]:
+    """Count by port, from now on, the connections that this process opens.
+
+    Python tells an audit hook of every one; a hook stays until the process ends.
+    """
+    opened: collections.Counter[int | None] = collections.Counter()
+
+    def hear(event: str, about: tuple[Any, ...]) -> None:
+        if event == "socket.connect" and isinstance(about[1], tuple):
+            opened[about[1][1]] += 1
+
+    sys.addaudithook(hear)
+    return opened

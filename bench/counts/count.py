@@ -1,0 +1,57 @@
+"""One count, and how it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Final
+
+_ROW: Final = "{:<58} {:>8} {:>7}  {}"
+
+HEAD: Final = _ROW.format("count", "expected", "found", "ok")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Count:
+    """What was counted, what it must be and why, and what it is."""
+
+    name: str
+    expected: int
+    found: int
+    why: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is exactly as expected."""
+        return self.found == self.expected
+
+    def as_row(self) -> str:
+        """Return its line of the table; where it does not hold, why it should."""
+        ok = "yes" if self.ok else f"NO: {self.why}"
+        return _ROW.format(self.name, self.expected, self.found, ok)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as one JSON object."""
+        return {
+            "count": self.name,
+            "expected": self.expected,
+            "found": self.found,
+            "ok": self.ok,
+            "why": self.why,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Expected:
+    """What one of something costs, and why it is neither more nor less."""
+
+    each: int
+    why: str
+
+    def count(self, name: str, found: int, times: int = 1) -> Count:
+        """Hold what was found for so many of them against it."""
+        return Count(name, self.each * times, found, self.why)
+
+    def furthest(self, found: Iterable[int]) -> int:
+        """Return the sample that is furthest off: where it holds, all do."""
+        return max(found, key=lambda one: abs(one - self.each))

