@@ -1,0 +1,504 @@
+"""PreparedTransactions: what only it promises. The rest is in the other suites."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from opentelemetry.sdk.trace import ReadableSpan
+from participant_support import (
+    ONE,
+    OTHER,
+    TWIN,
+    Branch,
+    World,
+    count,
+    orders,
+    prepared_transactions,
+    records,
+    select,
+    sqlite_url,
+    tagged_rows,
+)
+from tracing_support import exported, span_tree  # noqa: F401
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.participant import PreparedTransactions
+
+T = "orders.7.1"
+NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
+
+
+@pytest.fixture
+def world(postgres_database: str) -> Iterator[World]:
+    made = prepared_transactions(postgres_database)
+    yield made
+    made.resource.close()
+
+
+def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """Do what a person at the database would do."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def gids(url: str) -> list[str]:
+    """Name what is prepared in this database, whoever did it."""
+    found = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    return [gid for (gid,) in sql(url, f"{found} ORDER BY prepared")]
+
+
+def test_needs_postgresql(tmp_path: Path) -> None:
+    """On another database it says so, and what to use instead."""
+    with pytest.raises(ConfigurationError, match="use TaggedRows"):
+        PreparedTransactions(sqlite_url(tmp_path), "orders")
+
+
+def test_a_database_that_does_not_flush_is_refused(postgres_database: str) -> None:
+    """With synchronous_commit off an answer could be forgotten: it is named."""
+    name = sql(postgres_database, "SELECT current_database()")[0][0]
+    sql(postgres_database, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    world = PreparedTransactions(postgres_database, "orders")
+    with pytest.raises(ConfigurationError, match="synchronous_commit is off"):
+        world.open()
+    world.close()
+
+
+def test_a_view_is_refused(postgres_database: str) -> None:
+    """The name that TaggedRows shows its rows under is not a table of its own."""
+    tagged = tagged_rows(postgres_database)
+    assert tagged.prepare(T).status_code == 200
+    tagged.resource.close()
+    with pytest.raises(ConfigurationError, match="is a view"):
+        PreparedTransactions(postgres_database, "orders").open()
+
+
+def test_a_table_of_the_service_is_kept_as_it_is(postgres_database: str) -> None:
+    """Rows go into an existing table, whose own types and constraints hold."""
+    sql(
+        postgres_database,
+        "CREATE TABLE orders (id bigint PRIMARY KEY, amount numeric(9, 2))",
+    )
+    world = prepared_transactions(postgres_database)
+    assert world.prepare(T).status_code == 200
+    assert world.commit(T, ONE).status_code == 200
+    assert world.visible() == 3
+    refused = world.prepare("orders.8.1")
+    assert (refused.status_code, refused.get_json()["vote"]) == (409, "abort")
+    assert world.prepare("orders.8.1", OTHER).status_code == 200
+    world.resource.close()
+
+
+def test_a_constraint_that_is_looked_at_last_is_a_vote_to_abort(
+    postgres_database: str,
+) -> None:
+    """PREPARE TRANSACTION itself may refuse: nothing is left, another one can come."""
+    sql(
+        postgres_database,
+        "CREATE TABLE orders (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, "
+        "amount double precision)",
+    )
+    world = prepared_transactions(postgres_database)
+    assert world.prepare(T, records(id=[1, 1], amount=[1.0, 2.0])).status_code == 409
+    assert (gids(postgres_database), world.in_doubt()) == ([], 0)
+    assert world.prepare(T, TWIN).status_code == 200
+    assert world.commit(T, TWIN).status_code == 200
+    world.resource.close()
+
+
+def test_others_are_never_touched(world: World, postgres_database: str) -> None:
+    """Prepared transactions of others, whatever they are called, stay as they are."""
+    assert world.prepare(T).status_code == 200
+    ours = gids(postgres_database)[0]
+    other = prepared_transactions(postgres_database)
+    others = ["tpc", "batch-7", f"x{ours}", f"tpc.orders.0.0.1.{T}.0.1"]
+    for gid in others:
+        sql(
+            postgres_database,
+            f"BEGIN; CREATE TABLE \"{gid}\" (); PREPARE TRANSACTION '{gid}'",
+        )
+    try:
+        assert world.in_doubt() == 1
+        assert world.commit(T, ONE).status_code == 200
+        assert world.abort("orders.8.1").status_code == 200
+        assert world.commit("orders.9.1", watermark=8).status_code == 200
+        assert other.listed() == []
+        assert gids(postgres_database) == others
+    finally:
+        for gid in others:
+            sql(postgres_database, f"ROLLBACK PREPARED '{gid}'")
+        other.resource.close()
+
+
+def test_one_server_many_services(new_database: Callable[[], str]) -> None:
+    """Two databases, and two tables in one, hold the same branch without knowing."""
+    first, second = new_database(), new_database()
+    worlds = [prepared_transactions(url) for url in (first, second)]
+    invoices = PreparedTransactions(first, "invoices")
+    worlds.append(World(invoices, lambda: count(invoices, "invoices")))
+    for world in worlds:
+        assert world.prepare(T).status_code == 200
+    assert worlds[1].abort(T).status_code == 200
+    assert [w.in_doubt() for w in worlds] == [1, 0, 1]
+    assert worlds[2].commit(T, ONE).status_code == 200
+    assert [w.visible() for w in worlds] == [0, 0, 3]
+    assert worlds[0].commit(T, ONE).status_code == 200
+    for world in worlds:
+        world.resource.close()
+
+
+def test_the_longest_names_fit(postgres_database: str) -> None:
+    """A branch's name in PostgreSQL has at most 199 bytes, its limit."""
+    resource = PreparedTransactions(postgres_database, "t" * 40)
+    world = World(resource, lambda: count(resource, "t" * 40))
+    longest = f"{'a' * 40}.{10**18 - 1}.{10**9 - 1}"
+    branch = Branch(ONE.body, 3, f"{10**18 - 1}.{10**18 - 1}")
+    assert world.prepare(longest, branch).status_code == 200
+    assert len(gids(postgres_database)[0]) <= 199 - len(str(10**18))
+    assert world.commit(longest, branch).status_code == 200
+    assert world.visible() == 3
+    resource.close()
+
+
+def test_a_branch_in_doubt_is_in_nobodys_way(
+    world: World, postgres_database: str
+) -> None:
+    """It locks its table and its outcome; commit, abort, list and start go on."""
+    assert world.prepare("orders.6.1", OTHER).status_code == 200
+    assert world.prepare(T).status_code == 200
+    locked = sql(
+        postgres_database,
+        "SELECT DISTINCT coalesce(relation::regclass::text, locktype) FROM pg_locks "
+        "WHERE pid IS NULL AND database = "
+        "(SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    assert {name for (name,) in locked} == {"orders", "orders_tpc_outcome"}
+    sql(postgres_database, "SET lock_timeout = '1s'; LOCK TABLE orders_tpc_branch")
+    started = prepared_transactions(postgres_database)
+    assert started.abort("orders.6.1").status_code == 200
+    assert started.prepare("orders.6.2", NEIGHBOUR).status_code == 200
+    assert started.commit("orders.6.2", NEIGHBOUR).status_code == 200
+    assert started.listed() == [(T, ONE.branch, "prepared")]
+    started.resource.close()
+
+
+def test_metrics_count_the_slots(world: World) -> None:
+    """An operator sees how many of the server's prepared transactions are taken."""
+    world.resource.open()
+    before = world.resource.gauges()["tpc_prepared_slots_used"]
+    assert world.prepare(T).status_code == 200
+    measured = world.resource.gauges()
+    assert measured["tpc_prepared_slots_used"] == before + 1
+    assert measured["tpc_prepared_slots_max"] == 64
+    assert measured["tpc_in_doubt_branches"] == 1
+
+
+def test_what_is_rolled_back_by_hand_is_lost(
+    world: World, postgres_database: str
+) -> None:
+    """A prepared row removed behind our back is unknown (404), never a success."""
+    assert world.prepare(T).status_code == 200
+    sql(postgres_database, f"ROLLBACK PREPARED '{gids(postgres_database)[0]}'")
+    assert (world.in_doubt(), world.show(T).status_code) == (0, 404)
+    for _ in range(2):
+        answer = world.commit(T, ONE)
+        assert (answer.status_code, answer.get_json()["state"]) == (404, "unknown")
+    assert world.resource.gauges()["tpc_in_doubt_branches"] == 0
+    assert world.abort(T).status_code == 200
+
+
+def test_what_is_committed_by_hand_is_said_so(
+    world: World, postgres_database: str
+) -> None:
+    """Committed behind our back: an abort is refused, and so is a commit without it."""
+    assert world.prepare(T).status_code == 200
+    assert world.prepare(T, TWIN).status_code == 200
+    sql(postgres_database, f"COMMIT PREPARED '{gids(postgres_database)[0]}'")
+    for answer in (
+        world.abort(T),
+        world.commit(T, TWIN),
+        world.commit(T),
+        world.resolve(T, "abort"),
+        world.prepare(T),
+    ):
+        assert (answer.status_code, answer.get_json()["state"]) == (409, "committed")
+    assert world.commit(T, ONE).status_code == 200
+    assert (world.visible(), gids(postgres_database)) == (3, [])
+
+
+def test_a_commit_of_many_branches_that_is_killed_half_way(
+    world: World, postgres_database: str, tmp_path: Path
+) -> None:
+    """Decided is decided: whoever asks next, even for an abort, has the rest done."""
+    killed(postgres_database, tmp_path, "participant.between_branches")
+    assert world.visible() == ONE.rows
+    assert len(gids(postgres_database)) == 2
+    assert world.show(T).get_json()["state"] == "committed"
+    assert world.abort(T).status_code == 409
+    assert (world.visible(), gids(postgres_database)) == (5, [])
+    assert world.commit(T, ONE, NEIGHBOUR).status_code == 200
+
+
+def test_the_rest_of_a_half_done_commit_that_is_rolled_back_by_hand(
+    world: World, postgres_database: str, tmp_path: Path
+) -> None:
+    """It is not whole and never will be: 404 for as long as it is asked for."""
+    killed(postgres_database, tmp_path, "participant.between_branches")
+    for gid in gids(postgres_database):
+        sql(postgres_database, f"ROLLBACK PREPARED '{gid}'")
+    for _ in range(2):
+        answer = world.commit(T, ONE, NEIGHBOUR)
+        assert (answer.status_code, answer.get_json()["state"]) == (404, "unknown")
+
+
+def killed(url: str, folder: Path, point: str) -> None:
+    """Prepare three branches and commit two of them, in a process that dies there."""
+    script = f"""
+        import sys
+        sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}
+        from test_prepared_transactions import *
+        world = prepared_transactions({url!r})
+        for branch in (ONE, TWIN, NEIGHBOUR):
+            assert world.prepare(T, branch).status_code == 200
+        world.commit(T, ONE, NEIGHBOUR)
+    """
+    died = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={
+            **os.environ,
+            "TPC_FAILPOINT": point,
+            "TPC_FAILPOINT_FILE": str(folder / "fired"),
+        },
+        start_new_session=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+
+
+def test_the_watermark_drops_outcomes_and_what_never_happened(
+    world: World, postgres_database: str
+) -> None:
+    """Below it nothing is kept but what is prepared in fact."""
+    resource = world.resource
+    assert world.prepare("orders.5.1").status_code == 200
+    assert world.commit("orders.5.1", ONE).status_code == 200
+    assert world.prepare("orders.6.1", OTHER).status_code == 200
+    sql(postgres_database, f"ROLLBACK PREPARED '{gids(postgres_database)[0]}'")
+    assert world.prepare(T).status_code == 200
+    assert count(resource, "orders_tpc_branch") == 3
+    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert count(resource, "orders_tpc_branch") == 1
+    assert count(resource, "orders_tpc_outcome") == 0
+    assert world.listed() == [(T, ONE.branch, "prepared")]
+
+
+def test_no_slot_left_is_not_a_vote(
+    world: World, postgres_database: str, new_database: Callable[[], str]
+) -> None:
+    """With all slots taken a prepare says ask again, and is taken when one is free."""
+    other = new_database()
+    (most,) = sql(other, "SELECT current_setting('max_prepared_transactions')::int")[0]
+    taken: list[str] = []
+    try:
+        with contextlib.suppress(psycopg.errors.OutOfMemory):
+            for n in range(most):
+                sql(
+                    other,
+                    f"BEGIN; CREATE TABLE t{n} (); PREPARE TRANSACTION 'full-{n}'",
+                )
+                taken.append(f"full-{n}")
+        answer = world.prepare(T)
+        assert answer.status_code == 503
+        assert "max_prepared_transactions" in answer.get_json()["detail"]
+        assert (world.in_doubt(), world.commit(T, ONE).status_code) == (0, 404)
+    finally:
+        for gid in taken:
+            sql(other, f"ROLLBACK PREPARED '{gid}'")
+    assert until(lambda: world.prepare(T).status_code == 200)
+    assert world.commit(T, ONE).status_code == 200
+
+
+def until(true: Callable[[], bool]) -> bool:
+    """Ask again for a while, as a client does."""
+    end = time.monotonic() + 20
+    while not (answer := true()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return answer
+
+
+def test_a_lock_that_is_held_too_long_is_not_a_vote(
+    world: World, postgres_database: str
+) -> None:
+    """Somebody locks the table: 503 when the lock's time is up, nothing in doubt."""
+    assert world.prepare("orders.6.1", OTHER).status_code == 200
+    assert world.commit("orders.6.1", OTHER).status_code == 200
+    sa.event.listen(world.resource._database.engine, "checkout", impatient)
+    with psycopg.connect(postgres_database) as person:
+        person.execute("LOCK TABLE orders")
+        assert world.prepare(T).status_code == 503
+        assert world.in_doubt() == 0
+    assert until(lambda: world.prepare(T).status_code == 200)
+    assert world.commit(T, ONE).status_code == 200
+
+
+def impatient(driver: Any, *_: object) -> None:
+    driver.execute("SET lock_timeout = '300ms'")
+    driver.commit()
+
+
+VERBS: dict[str, Callable[[World, str], int]] = {
+    "prepare": lambda world, id_: world.prepare(id_, NEIGHBOUR).status_code,
+    "commit": lambda world, id_: world.commit(id_, ONE, NEIGHBOUR).status_code,
+    "abort": lambda world, id_: world.abort(id_).status_code,
+}
+
+
+class Cut:
+    """Ends a session before one of its statements, counted from here."""
+
+    def __init__(self, world: World, url: str, *, before: int) -> None:
+        self._engine = world.resource._database.engine
+        self._url = url
+        self._left = before
+        self.fired: Any = None
+
+    def __enter__(self) -> Cut:
+        sa.event.listen(self._engine, "before_cursor_execute", self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sa.event.remove(self._engine, "before_cursor_execute", self._count)
+
+    def _count(self, connection: Any, _: object, statement: str, *__: object) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.fired = statement
+            driver = connection.connection.driver_connection
+            ended = f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)"
+            assert sql(self._url, ended) == [(True,)]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_connection_lost_at_any_statement(
+    world: World, postgres_database: str, verb: str
+) -> None:
+    """Each statement of each verb: what comes of it is right when it is asked again."""
+    statements = [""]
+    while statements[-1] is not None:
+        id_ = f"orders.{len(statements)}.1"
+        assert world.prepare(id_).status_code == 200
+        if verb != "prepare":
+            assert world.prepare(id_, NEIGHBOUR).status_code == 200
+        with Cut(world, postgres_database, before=len(statements)) as cut:
+            answer = VERBS[verb](world, id_)
+        assert answer == (503 if cut.fired else 200), cut.fired
+        assert until(lambda: VERBS[verb](world, id_) == 200), cut.fired  # noqa: B023
+        if verb == "prepare":
+            assert world.commit(id_, ONE, NEIGHBOUR).status_code == 200, cut.fired
+        visible = 0 if verb == "abort" else 5 * len(statements)
+        assert (world.visible(), world.in_doubt()) == (visible, 0), cut.fired
+        assert gids(postgres_database) == [], cut.fired
+        statements.append(cut.fired)
+    words = {"prepare": "PREPARE TR", "commit": "COMMIT PREP", "abort": "ROLLBACK P"}
+    assert any(s.startswith(words[verb]) for s in statements[:-1])
+
+
+@pytest.mark.parametrize("branches", [0, 1, 3])
+def test_flushes(postgres_database: str, branches: int) -> None:
+    """Two for each branch, prepare and commit; one, the seal, where there is none."""
+    world = prepared_transactions(postgres_database)
+    assert world.prepare("orders.0.1").status_code == 200
+    assert world.abort("orders.0.1").status_code == 200
+    before = flushes(postgres_database, world)
+    names = [Branch(ONE.body, 3, f"{n}.0") for n in range(branches)]
+    for branch in names:
+        assert world.prepare(T, branch).status_code == 200
+    assert world.commit(T, *names).status_code == 200
+    world.show(T)
+    world.listed()
+    assert flushes(postgres_database, world) - before == (2 * branches or 1)
+
+
+def flushes(url: str, world: World) -> int:
+    """Count what the service's own sessions have flushed: they report at their end."""
+    world.resource.close()
+    time.sleep(0.3)
+    (found,) = sql(
+        url,
+        "SELECT sum(fsyncs) FROM pg_stat_io "
+        "WHERE object = 'wal' AND backend_type = 'client backend'",
+    )
+    return int(found[0])
+
+
+def test_an_abort_ends_a_prepare_between_two_of_its_statements(
+    world: World, postgres_database: str
+) -> None:
+    """Rule 20: what was sealed while the rows came is looked at before they stay."""
+    with world.writing(T) as upload:
+        assert world.abort(T).status_code == 200
+        assert upload.finish().status_code == 409
+    assert (gids(postgres_database), world.visible()) == ([], 0)
+
+
+def test_prepare_and_abort_at_once_leave_nothing(postgres_database: str) -> None:
+    """However the two meet, the abort has the last word, in the database too."""
+    one, two = (prepared_transactions(postgres_database) for _ in range(2))
+    for batch in range(20):
+        id_ = f"orders.{batch}.1"
+        thread = threading.Thread(target=one.prepare, args=(id_,))
+        thread.start()
+        time.sleep(batch / 500)
+        assert until(lambda: two.abort(id_).status_code == 200)  # noqa: B023
+        thread.join(30)
+    assert gids(postgres_database) == []
+    for world in (one, two):
+        world.resource.close()
+
+
+def test_its_statements_are_in_the_trace(
+    world: World,
+    exported: Callable[[], list[ReadableSpan]],  # noqa: F811
+) -> None:
+    """A trace shows which prepared transactions were made and which committed."""
+    assert world.prepare(T).status_code == 200
+    assert world.prepare(T, TWIN).status_code == 200
+    assert world.commit(T, ONE).status_code == 200
+    assert span_tree(exported()) == [
+        "tpc.prepare",
+        "  COPY",
+        "  PREPARE TRANSACTION",
+        "tpc.prepare",
+        "  COPY",
+        "  PREPARE TRANSACTION",
+        "tpc.commit",
+        "  COMMIT PREPARED",
+        "  ROLLBACK PREPARED",
+    ]
+
+
+def test_rows_keep_their_types(postgres_database: str) -> None:
+    """What PostgreSQL can hold arrives as it was, NULL and empty text apart."""
+    world = prepared_transactions(postgres_database)
+    branch = records(id=[1, 2], name=["", None], amount=[0.1, float("nan")])
+    assert world.prepare(T, branch).status_code == 200
+    assert world.commit(T, branch).status_code == 200
+    rows = select(
+        world.resource, "SELECT id, name, amount::text FROM orders ORDER BY 1"
+    )
+    assert rows == [(1, "", "0.1"), (2, None, "NaN")]
+    world.resource.close()

