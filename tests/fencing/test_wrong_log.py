@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from fencing_services import Services, services
-from fencing_support import APPLICATION, Checkpoint, Query, numbers, state
+from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers, state
 from spark_support import numbers_of
 
 from tracing_2pc.cli import main
@@ -189,6 +189,20 @@ def test_a_log_that_knows_nothing_and_a_lost_checkpoint(world: World, log: str) 
         other(world, log)
 
 
+def test_a_log_that_knows_nothing_and_participants_that_forgot(world: World) -> None:
+    """They keep no batch below the watermark, and refuse each of them all the same.
+
+    Way out: as for any lost log and checkpoint, a new application.
+    """
+    forgetting = dataclasses.replace(QUICK, keep_finished=0.0)
+    world.query(settings=forgetting).start(BATCHES + 2)
+    with pytest.raises(HeuristicError, match=r"fence\.0\.1.*at or below the watermark"):
+        world.query(log="empty", checkpoint="new").start(BATCHES)
+    world.assert_holds(BATCHES + 2)
+    afresh(world, log="empty", after=BATCHES + 2)
+    world.assert_holds(BATCHES + 4)
+
+
 def test_an_old_copy_of_the_log(world: World) -> None:
     """With its checkpoint the query goes on: what the copy lacks is not asked for.
 
@@ -265,6 +279,33 @@ def test_a_copy_from_before_a_decision(world: World) -> None:
     world.query(log="middle").start(BATCHES + 2)
     world.assert_holds(BATCHES + 2)
     assert world.log("middle").unfinished() == []
+
+
+def test_an_old_copy_that_lacks_a_decision_only_one_had_heard(world: World) -> None:
+    """The worst: a has committed by a decision that is nowhere any more, b had not.
+
+    The batch is aborted at b, and never silently: it is quarantined. Way out: conclude
+    it as mixed, put its commit into the checkpoint, and write the batch to b alone
+    under another name.
+    """
+    query = world.query()
+    query.sink.participants["a"].commit(decided(query))
+    with pytest.raises(HeuristicError, match=r"'a' refused.*committed here"):
+        world.query(log="old").start(BATCHES + 2)
+    with pytest.raises(HeuristicError, match="A person must look"):
+        world.query(log="old").start(BATCHES + 2)
+    assert world.services.held() == (numbers_of(BATCHES + 1), numbers_of(BATCHES))
+    assert world.look("fence.3.1") == ["committed", "aborted"]
+    words = ("--conclude", "mixed", "--reason", "a holds it, b does not")
+    assert world.operator("resolve", "fence.3.1", *words, log="old") == 0
+    world.checkpoint().commit(3)
+    repair = world.query(
+        log="old", checkpoint="repair", application="repair", after=BATCHES
+    )
+    dataclasses.replace(repair, sink=repair.sink.route("b")).start(1)
+    world.assert_holds(BATCHES + 1)
+    world.query(log="old").start(BATCHES + 2)
+    world.assert_holds(BATCHES + 2)
 
 
 def test_a_copy_from_after_a_decision(world: World) -> None:

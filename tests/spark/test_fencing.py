@@ -1,0 +1,117 @@
+"""Real Spark, real services: a driver that slept through its replacement obeys."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from service import create_app
+from spark_support import held, numbers_of, serving, write_numbers
+
+from participants.processes import Process
+from tracing_2pc.model import TransactionId
+from tracing_2pc.states import TransactionState
+from tracing_2pc.store import SqlDecisionLog, open_log
+
+HERE = Path(__file__).parent
+BATCHES = 3
+PAUSED = "crash.1.1"
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[list[str]]:
+    """The job on two participants in threads of this process, its source written."""
+    write_numbers(tmp_path, range(BATCHES))
+    with contextlib.ExitStack() as stack:
+        urls = []
+        for name in ("a", "b"):
+            app = create_app(f"sqlite:///{tmp_path / name}.db")
+            stack.callback(app.extensions["resource"].close)
+            urls.append(stack.enter_context(serving(app)))
+        yield [sys.executable, str(HERE / "job.py"), str(tmp_path), *urls]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SqlDecisionLog]:
+    with contextlib.closing(open_log(f"sqlite:///{tmp_path / 'log.db'}")) as log:
+        yield log
+
+
+def state(log: SqlDecisionLog, transaction: str) -> TransactionState | None:
+    record = log.read(TransactionId.parse(transaction))
+    return record and record.state
+
+
+def test_a_driver_that_sleeps_through_its_replacement_obeys(
+    tmp_path: Path, command: list[str], log: SqlDecisionLog
+) -> None:
+    """Paused with every vote in, replaced, woken: told abort, it ends, nothing twice.
+
+    Spark lets two queries run on one checkpoint, so it is the log that holds them
+    apart: the woken one asks it, and ends before Spark's own check, which comes when
+    it commits a batch that is committed already.
+    """
+    path = os.pathsep.join(map(str, (HERE, HERE.parents[1])))
+    older, newer = (
+        Process(name, command, tmp_path / f"{name}.log", {"PYTHONPATH": path})
+        for name in ("older", "newer")
+    )
+    with killing(older, newer):
+        older.start(
+            TPC_FAILPOINT="driver.before_decide:2",
+            TPC_FAILPOINT_FILE=str(tmp_path / "paused"),
+            TPC_FAILPOINT_SIGNAL="STOP",
+        )
+        until(lambda: stopped(older))
+        assert state(log, PAUSED) is TransactionState.ACTIVE
+        newer.start()
+        assert newer.wait(240) == 0, newer.tail()
+        assert state(log, PAUSED) is TransactionState.ABORTED
+        assert_exactly_once(tmp_path, log)
+
+        os.killpg(older.pid, signal.SIGCONT)
+        assert older.wait(240) == 1, older.tail()
+        output = older.log.read_text()
+        assert f"{PAUSED} was decided abort before its votes were in: a newer" in output
+        assert_exactly_once(tmp_path, log)
+        assert state(log, "crash.1.2") is TransactionState.COMMITTED
+        assert state(log, "crash.1.3") is None
+
+
+def assert_exactly_once(folder: Path, log: SqlDecisionLog) -> None:
+    """Each participant has every number once, and nothing is unfinished."""
+    assert held(folder / "a.db") == numbers_of(BATCHES)
+    assert held(folder / "b.db") == numbers_of(BATCHES)
+    assert log.unfinished() == []
+
+
+@contextlib.contextmanager
+def killing(*processes: Process) -> Iterator[None]:
+    """Kill them at the end: one that is paused would not hear a request to stop."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def stopped(process: Process) -> bool:
+    """Say whether all of a driver's Python has stopped; raise if it has ended."""
+    look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+    found = os.waitid(os.P_PID, process.pid, look)
+    assert found is None or found.si_code == os.CLD_STOPPED, process.tail()
+    return found is not None
+
+
+def until(condition: Callable[[], bool], timeout: float = 240.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.05)
