@@ -32,10 +32,20 @@ from participant_support import (
     sqlite_url,
     tagged_rows,
 )
+from spark_support import serving
 from tracing_support import exported, span_tree  # noqa: F401
 
-from tracing_2pc.errors import ConfigurationError
+from tracing_2pc import ParticipantSink
+from tracing_2pc.errors import ConfigurationError, HeuristicError
+from tracing_2pc.interfaces import SystemClock
+from tracing_2pc.model import BranchId, Receipt
 from tracing_2pc.participant import PreparedTransactions
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.protocol.recovery import Recovery
+from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.store import open_log
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 
 T = "orders.7.1"
 NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
@@ -218,6 +228,36 @@ def test_what_is_rolled_back_by_hand_is_lost(
         assert (answer.status_code, answer.get_json()["state"]) == (404, "unknown")
     assert world.resource.gauges()["tpc_in_doubt_branches"] == 0
     assert world.abort(T).status_code == 200
+
+
+def test_a_prepared_row_that_is_removed_is_never_finished(
+    world: World, postgres_database: str, tmp_path: Path
+) -> None:
+    """Decided commit, and gone at one participant: quarantined, until a person looks."""
+    with (
+        serving(world.app) as url,
+        contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log,
+    ):
+        participants = ParticipantSink({"ledger": url}, token=None).participants
+        tracing, clock = OpenTelemetryTracing(), SystemClock()
+        patience = Patience(clock)
+        delivery = Delivery(log, participants, tracing=tracing, patience=patience)
+        about = {"run": "r", "query": "q", "participants": ("ledger",), "carrier": {}}
+        id_ = log.begin("orders", 0, **about).record.id
+        assert world.prepare(str(id_)).status_code == 200
+        votes = {"ledger": Vote.COMMIT}
+        receipt = Receipt(BranchId(0, 1), ONE.rows, ONE.digest, votes)
+        decided = log.decide(id_, Decision.COMMIT, [receipt])
+        assert decided is not None
+        sql(postgres_database, f"ROLLBACK PREPARED '{gids(postgres_database)[0]}'")
+        with pytest.raises(HeuristicError, match="404"):
+            delivery.once(decided)
+        record = log.read(id_)
+        assert record is not None
+        assert record.state is TransactionState.QUARANTINED
+        sweep = Recovery(log, delivery, tracing, clock, 1.0).sweep()
+        assert [found.remark for found in sweep] == ["quarantined: resolve it"]
+        assert log.read(id_) == record
 
 
 def test_what_is_committed_by_hand_is_said_so(
