@@ -233,7 +233,7 @@ def test_what_is_rolled_back_by_hand_is_lost(
 def test_a_prepared_row_that_is_removed_is_never_finished(
     world: World, postgres_database: str, tmp_path: Path
 ) -> None:
-    """Decided commit, and gone at one participant: quarantined, until a person looks."""
+    """Decided commit, and gone at a participant: quarantined, for a person to look."""
     with (
         serving(world.app) as url,
         contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log,
@@ -308,12 +308,13 @@ def killed(url: str, folder: Path, point: str) -> None:
     """Prepare three branches and commit two of them, in a process that dies there."""
     script = f"""
         import sys
-        sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}
-        from test_prepared_transactions import *
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+        from participant_support import *
+        NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
         world = prepared_transactions({url!r})
         for branch in (ONE, TWIN, NEIGHBOUR):
-            assert world.prepare(T, branch).status_code == 200
-        world.commit(T, ONE, NEIGHBOUR)
+            assert world.prepare({T!r}, branch).status_code == 200
+        world.commit({T!r}, ONE, NEIGHBOUR)
     """
     died = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
