@@ -184,8 +184,7 @@ class _Connection(http.server.BaseHTTPRequestHandler):
     def _serve(self) -> None:
         length = self.headers.get("Content-Length", "0")
         if "Transfer-Encoding" in self.headers or not length.isdecimal():
-            self.close_connection = True
-            self.send_error(411)
+            self._refuse()
             return
         body = self.rfile.read(int(length))
         if len(body) < int(length):
@@ -195,3 +194,11 @@ class _Connection(http.server.BaseHTTPRequestHandler):
         said = self._play(Request(self.command, self.path, headers, body))
         self.close_connection = self.close_connection or said.is_last
         self.wfile.write(said.raw)
+
+    def _refuse(self) -> None:
+        """Refuse a body without a length; read on, or the answer would be reset."""
+        self.send_error(411)
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_WR)
+        while self.rfile.read(1 << 16):
+            pass
