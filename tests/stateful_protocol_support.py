@@ -399,11 +399,11 @@ class World:
         *,
         twins: bool,
     ) -> Receipt:
-        """Run a task, twice if need be; a twin of it may have left its own prepares."""
+        """Run a task, and again if it fails; a twin that was as fast does not count."""
         if twins:
             twin = self._next_branch(partition)
             for channel in channels:
-                channel.send("prepare", record.id, (twin,))
+                channel.prepare(record.id, twin)
         for _ in range(2):
             named = self._next_branch(partition)
             if all(channel.prepare(record.id, named) for channel in channels):

@@ -1,4 +1,4 @@
-"""How long random histories are looked for: a short while always, longer on demand."""
+"""How many random histories are looked at: a few always, many by `make stateful`."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from typing import Final
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-COMMON: Final = settings(
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
+_COMMON: Final = settings(
+    deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
 )
-settings.register_profile(
-    "quick", COMMON, max_examples=10, derandomize=True, database=None
-)
-settings.register_profile("thorough", COMMON, max_examples=1000)
+# The same histories every time: a build must not fail for what nobody has changed.
+settings.register_profile("quick", _COMMON, derandomize=True, database=None)
+settings.register_profile("thorough", _COMMON)
 
 
 def explore(
     machine: Callable[[], RuleBasedStateMachine],
     *,
     steps: int,
-    weight: float = 1.0,
+    quick: int,
+    thorough: int,
 ) -> None:
-    """Run a machine through random histories; `make stateful` runs many more.
+    """Take a machine through random histories, as `HYPOTHESIS_PROFILE` says.
 
     Args:
-        machine: makes one at its beginning; once for each history.
+        machine: makes one, once for each history.
         steps: at most so many in a history.
-        weight: how many times the profile's number of histories.
+        quick: so many histories, the same ones every time; without a profile.
+        thorough: so many histories, others every time.
     """
-    logging.disable()  # thousands of histories, each of which is full of faults
-    profile = settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
-    examples = max(1, round(profile.max_examples * weight))
-    chosen = settings(profile, stateful_step_count=steps, max_examples=examples)
+    profile = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+    chosen = settings(
+        settings.get_profile(profile),
+        stateful_step_count=steps,
+        max_examples={"quick": quick, "thorough": thorough}[profile],
+    )
+    logging.disable()  # each of them is full of faults
     try:
         run_state_machine_as_test(machine, settings=chosen)
     finally:

@@ -19,7 +19,15 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from participant_support import KINDS, Branch, Upload, World, orders, sqlite_url
+from participant_support import (
+    KINDS,
+    KINDS_AND_DATABASES,
+    Branch,
+    Upload,
+    World,
+    orders,
+    sqlite_url,
+)
 from stateful_support import explore
 from werkzeug.test import TestResponse
 
@@ -547,14 +555,6 @@ class ParticipantMachine(RuleBasedStateMachine):
             assert time.monotonic() < until, "a dead writer is taken for a living one"
 
 
-KINDS_AND_DATABASES: Final = [
-    pytest.param((kind, database), id=f"{kind}-{database}")
-    for kind in KINDS
-    for database in ("sqlite", "postgresql")
-    if (kind, database) != ("Outbox", "postgresql")
-]
-
-
 @pytest.mark.parametrize("where", KINDS_AND_DATABASES)
 def test_any_history_is_answered_by_the_table(
     request: pytest.FixtureRequest, tmp_path: Path, where: tuple[str, str]
@@ -562,8 +562,11 @@ def test_any_history_is_answered_by_the_table(
     """Whatever happened before, a participant answers and holds what its table says."""
     kind, database = where
     if database == "postgresql":
-        url, weight = request.getfixturevalue("postgres_database"), 0.5
+        url = request.getfixturevalue("postgres_database")
+        quick, thorough = 4, 60
     else:
-        url, weight = sqlite_url(tmp_path), 1.0
+        url = sqlite_url(tmp_path)
+        quick, thorough = 10, 150
     start = functools.partial(KINDS[kind], url)
-    explore(lambda: ParticipantMachine(start), steps=30, weight=weight)
+    machine = functools.partial(ParticipantMachine, start)
+    explore(machine, steps=30, quick=quick, thorough=thorough)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -96,10 +97,13 @@ class ProtocolMachine(RuleBasedStateMachine):
         self._choose(self._living(), who).kill()
 
     @precondition(lambda self: self._world.sent)
-    @rule(which=any_one)
-    def a_message_arrives_late_or_again(self, which: int) -> None:
+    @rule(which=any_one, whole=st.booleans())
+    def a_message_arrives_late_or_again(self, which: int, whole: bool) -> None:
         message = self._world.sent[-1 - which % len(self._world.sent)]
-        self._world.participants[message.to].receive(message)
+        if whole:
+            self._world.arrive(message)
+        else:
+            self._world.participants[message.to].receive(message)
 
     @precondition(lambda self: self._uploads())
     @rule(which=any_one)
@@ -292,24 +296,29 @@ class ProtocolMachine(RuleBasedStateMachine):
         return actors[who % len(actors)]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def make_log(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[Callable[[], tuple[DecisionLog, WorldClock]]]:
-    """Make a log and the clock that it asks; one in SQLite serves all histories."""
-    clock = WorldClock()
-    if request.param == "memory":
-        yield lambda: (InMemoryDecisionLog(now=clock.now), clock)
-        return
-    log = open_log(f"sqlite:///{tmp_path}/log.db", now=clock.now)
-    yield lambda: (log, clock)
-    log.close()
-
-
-def test_any_history_ends_well(
-    make_log: Callable[[], tuple[DecisionLog, WorldClock]],
-    monkeypatch: pytest.MonkeyPatch,
+def any_history_ends_well(
+    make_log: Callable[[], DecisionLog], clock: WorldClock, quick: int, thorough: int
 ) -> None:
-    """Each batch is applied once, everywhere or nowhere, and in the end everywhere."""
-    monkeypatch.setattr(delivery, "ask_at_once", ask_one_after_another)
-    explore(lambda: ProtocolMachine(*make_log()), steps=40)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delivery, "ask_at_once", ask_one_after_another)
+        explore(
+            lambda: ProtocolMachine(make_log(), clock),
+            steps=40,
+            quick=quick,
+            thorough=thorough,
+        )
+
+
+def test_any_history_ends_well() -> None:
+    """Each batch is applied everywhere or nowhere, once, and in the end everywhere."""
+    clock = WorldClock()
+    make_log = functools.partial(InMemoryDecisionLog, now=clock.now)
+    any_history_ends_well(make_log, clock, quick=200, thorough=2500)
+
+
+def test_any_history_ends_well_in_sqlite(tmp_path: Path) -> None:
+    """The same with the log that is used in earnest, one for all histories."""
+    clock = WorldClock()
+    log = open_log(f"sqlite:///{tmp_path}/log.db", now=clock.now)
+    any_history_ends_well(lambda: log, clock, quick=15, thorough=250)
+    log.close()
