@@ -10,9 +10,11 @@ import contextlib
 import dataclasses
 import itertools
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +36,8 @@ from tracing_2pc.store import open_log
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 from tracing_2pc.testing import Fault, FaultProxy, Seen
 from tracing_2pc.transports import http
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 ROWS = 4
 """Rows in a partition; a batch has two partitions."""
@@ -64,8 +68,40 @@ NOT_DONE = {
 """Faults that keep the request from the participant."""
 
 
+EXPECTED: dict[Fault, set[tuple[int, ...]]] = {
+    **{fault: {()} for fault in NOT_DONE},
+    Fault.LOSE_ANSWER: {(200,)},
+    Fault.CUT: {(200,)},
+    Fault.DELAY: {(200,)},
+    Fault.DUPLICATE: {(200, 200)},
+    Fault.DUPLICATE_LATER: {(200, 200)},
+    Fault.LATE_AFTER_ABORT: {(409,)},
+}
+"""What the participant answers to a request with a fault."""
+
+PREPARED: dict[Fault, set[tuple[int, ...]]] = {
+    Fault.DELAY: {(425,), (409,)},
+    Fault.DUPLICATE: {(200, 425)},
+    Fault.DUPLICATE_LATER: {(200, 409)},
+}
+"""What else it may answer to a prepare: under way already, or decided since."""
+
+NUMBERS = itertools.count(1)
+"""Of the cases."""
+
+
 class TaskFailedError(Exception):
     """A task that fails for a reason of its own."""
+
+
+def fail_after_the_votes(partition: int) -> None:
+    if partition == -1:
+        raise TaskFailedError
+
+
+def fail_in_the_second_task(partition: int) -> None:
+    if partition == 1:
+        raise TaskFailedError
 
 
 @contextlib.contextmanager
@@ -136,7 +172,12 @@ class Job:
         return range(start, start + ROWS)
 
     def apply(self, batch: int, after: Callable[[int], None] = lambda _: None) -> bool:
-        """Apply a batch, in a run of its own; `after` is called in each task's end."""
+        """Apply a batch, in a run of its own.
+
+        Args:
+            batch: its number.
+            after: is told each partition whose rows are read, and -1 after the votes.
+        """
 
         def write(record: TransactionRecord) -> Sequence[Receipt]:
             written = [self._task(record, n, after) for n in range(2)]
@@ -144,7 +185,11 @@ class Job:
             return read_receipts((r.to_json() for r in written), self.sink, record)
 
         return self._coordinator().apply(
-            batch, run=f"run-{next(self.runs)}", query="q", write=write, cancel=print
+            batch,
+            run=f"run-{next(self.runs)}",
+            query="query",
+            write=write,
+            cancel=lambda _: None,
         )
 
     def _task(
@@ -234,7 +279,10 @@ def open_job(
     http._pool.cache_clear()
 
 
-NUMBERS = itertools.count(1)
+def statuses_of(seen: Seen) -> tuple[int, ...]:
+    """Return what the participant answered, in no order for what was sent at once."""
+    answered = [status for status in seen.statuses if status is not None]
+    return tuple(sorted(answered)) if seen.fault is Fault.DUPLICATE else (*answered,)
 
 
 def timeout_for(fault: Fault) -> float:
@@ -257,31 +305,6 @@ def test_a_prepare_is_asked_again_and_the_batch_lands_once(
     assert "redirected" not in {s.verb for s in job.proxy.seen}
 
 
-def statuses_of(seen: Seen) -> tuple[int, ...]:
-    """Return what the participant answered, in no order for what was sent at once."""
-    answered = [status for status in seen.statuses if status is not None]
-    return tuple(sorted(answered)) if seen.fault is Fault.DUPLICATE else (*answered,)
-
-
-EXPECTED: dict[Fault, set[tuple[int, ...]]] = {
-    **{fault: {()} for fault in NOT_DONE},
-    Fault.LOSE_ANSWER: {(200,)},
-    Fault.CUT: {(200,)},
-    Fault.DELAY: {(200,)},
-    Fault.DUPLICATE: {(200, 200)},
-    Fault.DUPLICATE_LATER: {(200, 200)},
-    Fault.LATE_AFTER_ABORT: {(409,)},
-}
-"""What the participant answers to a request with a fault."""
-
-PREPARED: dict[Fault, set[tuple[int, ...]]] = {
-    Fault.DELAY: {(425,), (409,)},
-    Fault.DUPLICATE: {(200, 425)},
-    Fault.DUPLICATE_LATER: {(200, 409)},
-}
-"""What else it may answer to a prepare: under way already, or decided since."""
-
-
 @pytest.mark.parametrize("fault", SURVIVED)
 def test_a_commit_is_delivered_until_it_is_acknowledged(
     open_job: Callable[..., Job], fault: Fault
@@ -295,16 +318,6 @@ def test_a_commit_is_delivered_until_it_is_acknowledged(
     (seen,) = job.happened("commit", fault)
     assert statuses_of(seen) in EXPECTED[fault]
     assert "redirected" not in {s.verb for s in job.proxy.seen}
-
-
-def fail_after_the_votes(partition: int) -> None:
-    if partition == -1:
-        raise TaskFailedError
-
-
-def fail_in_the_second_task(partition: int) -> None:
-    if partition == 1:
-        raise TaskFailedError
 
 
 @pytest.mark.parametrize("fail", [fail_after_the_votes, fail_in_the_second_task])
@@ -387,3 +400,20 @@ def test_one_fault_after_another(open_job: Callable[..., Job], seed: int) -> Non
     happened = Counter(s.verb for s in job.proxy.seen if s.fault is not None)
     assert (happened["prepare"], happened["abort"]) == (12, failed)
     assert happened["commit"] >= 6
+
+
+def test_the_example_in_the_readme(
+    open_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test like it passes on a participant that keeps the contract, and one batch."""
+    job = open_job()
+    monkeypatch.setenv("TPC_TOKEN", "not-looked-at")
+    (block,) = re.findall(r"^```python\n([^`]*FaultProxy.*?)^```", README, re.M | re.S)
+    names: dict[str, Any] = {"run_one_batch": lambda sink: run_one(job, sink)}
+    exec(block.replace("http://127.0.0.1:8081", job.servers.urls[0]), names)
+    names["test_a_commit_whose_answer_is_lost"]()
+    assert job.servers.log.unfinished(job.application) == []
+
+
+def run_one(job: Job, sink: ParticipantSink) -> None:
+    assert dataclasses.replace(job, sink=sink).apply(0) is True
