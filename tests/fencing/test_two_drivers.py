@@ -160,17 +160,17 @@ POINTS = [
     Point(
         "driver.after_begin:2",
         *(ACTIVE, (0, 0), ABORTED),
-        *("ParticipantRefusedError", "this transaction is sealed: aborted"),
+        *("AbortedError", "somebody else while its tasks ran: a newer run took over"),
     ),
     Point(
         "executor.after_pre_commit:3",
         *(ACTIVE, (1, 1), ABORTED),
-        *("ParticipantRefusedError", "this transaction is sealed: aborted"),
+        *("AbortedError", "somebody else while its tasks ran: a newer run took over"),
     ),
     Point(
         "driver.before_decide:2",
         *(ACTIVE, (2, 2), ABORTED),
-        *("AbortedError", "a newer run took over"),
+        *("AbortedError", "before its votes were in: a newer run took over"),
     ),
     Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, "", ""),
     Point("delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""),
@@ -220,7 +220,7 @@ FORGOTTEN = [
     Point(
         "driver.before_decide:2",
         *(ACTIVE, (2, 2), ABORTED),
-        *("AbortedError", "a newer run took over"),
+        *("AbortedError", "before its votes were in: a newer run took over"),
     ),
     Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, "", ""),
     Point("delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""),

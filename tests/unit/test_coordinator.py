@@ -201,6 +201,20 @@ def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(
     assert world.b.aborted == {"orders.0.1"}
 
 
+def test_a_driver_that_is_replaced_while_its_tasks_run_is_told_so(world: World) -> None:
+    """Its tasks only hear that they are too late; the error says why, and names it."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        world.run_batch(0, run="run-2")
+        raise RuntimeError("refused: sealed")
+
+    with pytest.raises(AbortedError, match="a newer run took over") as told:
+        world.run_batch(0, write=write)
+    assert str(told.value.__cause__) == "refused: sealed"
+    assert told.value.transaction_id == "orders.0.1"
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
 def test_a_superseded_driver_obeys_what_stands(world: World) -> None:
     """Who slept through a replacement is told abort, and commits nothing."""
 

@@ -146,3 +146,15 @@ class Coordinator:
         if decided is not None:
             self.tracing.decided(decided, reconstructed=False)
             self.delivery.abort(dataclasses.replace(decided, receipts=tuple(known)))
+            _say_if_replaced(decided, cause)
+
+
+def _say_if_replaced(decided: TransactionRecord, cause: BaseException) -> None:
+    """Name the reason behind a task's error: what is finished, others have aborted."""
+    plain = isinstance(cause, Exception) and not isinstance(cause, AbortedError)
+    if plain and decided.finished is not None:
+        raise AbortedError(
+            f"{decided.id} was aborted by somebody else while its tasks ran: a newer "
+            "run took over, or it ran out of time. Nothing was committed",
+            transaction_id=str(decided.id),
+        ) from cause
