@@ -54,6 +54,14 @@ READ = {
 """How the ids that a reader sees are read, for each kind of resource."""
 
 SURVIVED = [f for f in Fault if f is not Fault.LATE_AFTER_ABORT]
+OF_A_BRANCH = [
+    Fault.DROP,
+    Fault.LOSE_ANSWER,
+    Fault.DUPLICATE,
+    Fault.DUPLICATE_LATER,
+    Fault.DELAY,
+]
+"""Faults of a task's own abort; whatever it is answered, it goes on to raise."""
 UNANSWERED = [f for f in Fault if f not in {Fault.DUPLICATE, Fault.DUPLICATE_LATER}]
 
 NOT_DONE = {
@@ -67,7 +75,6 @@ NOT_DONE = {
 }
 """Faults that keep the request from the participant."""
 
-
 EXPECTED: dict[Fault, set[tuple[int, ...]]] = {
     **{fault: {()} for fault in NOT_DONE},
     Fault.LOSE_ANSWER: {(200,)},
@@ -79,15 +86,18 @@ EXPECTED: dict[Fault, set[tuple[int, ...]]] = {
 }
 """What the participant answers to a request with a fault."""
 
-PREPARED: dict[Fault, set[tuple[int, ...]]] = {
-    Fault.DELAY: {(425,), (409,)},
-    Fault.DUPLICATE: {(200, 425)},
+OF_PREPARE = EXPECTED | {
+    Fault.DELAY: {(200,), (425,), (409,)},
+    Fault.DUPLICATE: {(200, 200), (200, 425)},
     Fault.DUPLICATE_LATER: {(200, 409)},
 }
-"""What else it may answer to a prepare: under way already, or decided since."""
+"""The same for a prepare: it may be under way already, or decided since."""
+
+IMPATIENT = Settings(on_pending="fail")
+"""A commit that nobody acknowledges fails the test, instead of being waited for."""
 
 NUMBERS = itertools.count(1)
-"""Of the cases."""
+"""Numbers of the cases."""
 
 
 class TaskFailedError(Exception):
@@ -153,12 +163,14 @@ class Job:
         servers: what it runs against.
         proxy: stands before the first participant.
         sink: reaches both.
+        settings: of the coordinator.
     """
 
     number: int
     servers: Servers
     proxy: FaultProxy
     sink: ParticipantSink
+    settings: Settings = IMPATIENT
     task_attempts: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     runs: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
@@ -219,7 +231,7 @@ class Job:
             Delivery(self.servers.log, known, tracing=tracing, patience=patience),
             tracing,
             SystemClock(),
-            Settings(on_pending="fail"),
+            self.settings,
             patience,
         )
 
@@ -301,7 +313,7 @@ def test_a_prepare_is_asked_again_and_the_batch_lands_once(
     job.nothing_is_open()
     job.holds(1)
     (seen,) = job.happened("prepare", fault)
-    assert statuses_of(seen) in EXPECTED[fault] | PREPARED.get(fault, set())
+    assert statuses_of(seen) in OF_PREPARE[fault]
     assert "redirected" not in {s.verb for s in job.proxy.seen}
 
 
@@ -320,8 +332,11 @@ def test_a_commit_is_delivered_until_it_is_acknowledged(
     assert "redirected" not in {s.verb for s in job.proxy.seen}
 
 
-@pytest.mark.parametrize("fail", [fail_after_the_votes, fail_in_the_second_task])
-@pytest.mark.parametrize("fault", SURVIVED)
+@pytest.mark.parametrize(
+    ("fault", "fail"),
+    [(fault, fail_after_the_votes) for fault in SURVIVED]
+    + [(fault, fail_in_the_second_task) for fault in OF_A_BRANCH],
+)
 def test_an_abort_is_delivered_before_the_next_attempt(
     open_job: Callable[..., Job], fault: Fault, fail: Callable[[int], None]
 ) -> None:
@@ -353,7 +368,7 @@ def test_a_prepare_that_is_given_up_aborts(
     job.nothing_is_open()
     job.holds(0)
     (seen,) = job.happened("prepare", fault)
-    assert statuses_of(seen) in EXPECTED[fault] | PREPARED.get(fault, set())
+    assert statuses_of(seen) in OF_PREPARE[fault]
     assert job.apply(0) is True
     job.nothing_is_open()
     job.holds(1)
@@ -377,7 +392,30 @@ def test_a_prepare_after_the_seal_is_refused(
     job.holds(0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("keep_finished", "refused"), [(3600.0, (409, 200, 200)), (0.0, (410, 410, 410))]
+)
+def test_what_comes_again_batches_later_changes_nothing(
+    open_job: Callable[..., Job], keep_finished: float, refused: tuple[int, ...]
+) -> None:
+    """A prepare and an abort of a failed attempt, and a commit: known, or forgotten."""
+    job = open_job()
+    job.settings = dataclasses.replace(job.settings, keep_finished=keep_finished)
+    job.proxy.plan("prepare", Fault.DUPLICATE_LATER)
+    job.proxy.plan("abort", Fault.DUPLICATE_LATER)
+    job.proxy.plan("commit", Fault.DUPLICATE_LATER)
+    with pytest.raises(TaskFailedError):
+        job.apply(0, fail_after_the_votes)
+    for batch in range(3):
+        assert job.apply(batch) is True
+    job.nothing_is_open()
+    job.holds(3)
+    again = [s for s in job.proxy.seen if s.fault is not None]
+    assert [s.verb for s in again] == ["prepare", "abort", "commit"]
+    assert [s.statuses for s in again] == [(200, status) for status in refused]
+
+
+@pytest.mark.parametrize("seed", range(2))
 def test_one_fault_after_another(open_job: Callable[..., Job], seed: int) -> None:
     """Batch for batch, whatever goes wrong in whatever order: each lands once."""
     job = open_job()
