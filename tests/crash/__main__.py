@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -10,12 +11,13 @@ from pathlib import Path
 
 from crash import report
 from crash.report import Row
-from crash.runs import Field, field, of_point, points
+from crash.runs import Field, field, plan, points
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; return the exit code."""
     chosen = _parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop all, as Ctrl-C
     started = time.monotonic()
     _say(report.line(report.HEAD))
     rows = []
@@ -32,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m crash", description=__doc__)
-    parser.add_argument("--runs", type=int, default=1, help="of each scenario")
+    parser.add_argument("--runs", type=int, default=1, help="of each point")
     parser.add_argument(
         "--point", action="append", choices=points(), help="only this; repeatable"
     )
@@ -41,12 +43,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(where: Field, point: str, runs: int) -> Row:
-    results = [
-        where.run(scenario, variant)
-        for scenario in of_point(point)
-        for variant in scenario.variants(runs)
-    ]
-    row = report.row(point, results)
+    row = report.row(point, [where.run(*planned) for planned in plan(point, runs)])
     _say(report.line(row.cells()))
     for remark in row.remarks:
         _say(f"    {remark}")

@@ -11,7 +11,7 @@ class Deaths:
 
     Args:
         folder: for the files that say that a failpoint has fired.
-        victim: whose lives are armed.
+        victim: whose lives are armed; empty: nobody's, it is killed from outside.
         points: where they end: `<failpoint>` or `<failpoint>:<n>`.
     """
 

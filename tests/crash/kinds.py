@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from tracing_2pc.participant import Outbox, TaggedRows
+from tracing_2pc.participant import Outbox, PreparedTransactions, TaggedRows
 from tracing_2pc.participant.resources.base import Resource
 
 TABLE = "numbers"
@@ -33,6 +33,11 @@ def tagged_rows(url: str) -> Resource:
     return TaggedRows(url, TABLE)
 
 
+def prepared_transactions(url: str) -> Resource:
+    """Return rows that PostgreSQL itself holds back."""
+    return PreparedTransactions(url, TABLE)
+
+
 def outbox(url: str, partner: str) -> Resource:
     """Return requests to a partner."""
     return Outbox(url, partner=partner, timeout=TIMEOUT, lease=LEASE)
@@ -41,5 +46,6 @@ def outbox(url: str, partner: str) -> Resource:
 KINDS: dict[str, Kind] = {
     "sqlite": Kind("sqlite", tagged_rows),
     "postgresql": Kind("postgresql", tagged_rows),
+    "prepared": Kind("postgresql", prepared_transactions),
 }
 """Add a kind here: every point is then tried with it."""

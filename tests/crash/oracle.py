@@ -113,6 +113,12 @@ def notifications(places: Places) -> Counter[Record]:
     return found
 
 
+def attempts(places: Places, batch: int) -> int:
+    """Return how often a batch was begun, by the decision log."""
+    with _reading(places.log) as connection:
+        return _count(connection, f"tpc_transaction WHERE batch = {batch}")
+
+
 def open_work(places: Places) -> tuple[int, int, int]:
     """Count unfinished transactions, branches in doubt, and requests not sent."""
     databases = places.databases

@@ -43,6 +43,7 @@ class Scenario:
         story: how it is reached: a function of that name in `stories`.
         after: where the victim's next lives end; the life after these is left alone.
         ends: exit codes of the driver's lives, where only one course is right.
+        attempts: at the middle batch, where only one number is right.
         gate: where the driver waits while something is done from outside.
         retries: a lost task is started again within the batch.
         raises: one task raises, once.
@@ -56,6 +57,7 @@ class Scenario:
     story: str = "a_batch"
     after: tuple[str, ...] = ()
     ends: tuple[int, ...] | None = None
+    attempts: int | None = None
     gate: str = ""
     retries: bool = False
     raises: bool = False
@@ -119,8 +121,33 @@ def _aborting(name: str) -> Scenario:
     return Scenario(point, PARTICIPANTS, (1, 2), ends=REPLACED, raises=True)
 
 
-def _outside(name: str, victim: str, gate: str, story: str, kind: str) -> Scenario:
-    return Scenario(name, (victim,), (1,), story, gate=gate, kinds=(kind,))
+def _outside(
+    name: str,
+    victim: str,
+    gate: str,
+    story: str,
+    *,
+    times: tuple[int, ...] = (1,),
+    ends: tuple[int, ...] = UNHARMED,
+    attempts: int = 1,
+) -> Scenario:
+    return Scenario(
+        name,
+        (victim,),
+        times,
+        story,
+        ends=ends,
+        attempts=attempts,
+        gate=gate,
+        kinds=("sqlite",),
+    )
+
+
+def _session(name: str, victim: str, gate: str) -> Scenario:
+    """The server is away for a while: a driver may wait for it, or give up."""
+    return Scenario(
+        name, (victim,), (1,), "a_session", gate=gate, kinds=("postgresql",)
+    )
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -165,20 +192,30 @@ SCENARIOS: tuple[Scenario, ...] = (
     _participant("after_prepare", (3, 4, 1)),
     _participant("before_commit", MIDDLE),
     _participant("after_commit", MIDDLE),
+    Scenario(
+        "participant.between_branches",
+        ("ledger",),
+        MIDDLE,
+        ends=UNHARMED,
+        kinds=("prepared",),
+    ),
     _aborting("before_abort"),
     _aborting("after_abort"),
     Scenario("outbox.before_call", ("notifier",), (9, 1, 24), ends=UNHARMED),
     Scenario("outbox.after_call", ("notifier",), (9, 1, 24), ends=UNHARMED),
-    _outside("log.in_commit", "driver", AFTER_TASKS, "a_flush", "sqlite"),
-    dataclasses.replace(
-        _outside("log.half_record", "driver", AFTER_TASKS, "a_cut", "sqlite"),
-        times=(1, 2000, 4120),
-    ),
-    _outside("sqlite.in_prepare", "ledger", BEFORE_TASKS, "a_flush", "sqlite"),
-    _outside("sqlite.in_commit", "ledger", AFTER_TASKS, "a_flush", "sqlite"),
-    _outside("postgresql.in_decide", "log", AFTER_TASKS, "a_session", "postgresql"),
+    _outside("log.in_commit", "driver", AFTER_TASKS, "a_flush", ends=KILLED),
     _outside(
-        "postgresql.in_prepare", "ledger", BEFORE_TASKS, "a_session", "postgresql"
+        "log.half_record",
+        "driver",
+        AFTER_TASKS,
+        "a_cut",
+        times=(1, 2000, 4120),
+        ends=KILLED,
+        attempts=2,
     ),
-    _outside("postgresql.in_commit", "ledger", AFTER_TASKS, "a_session", "postgresql"),
+    _outside("sqlite.in_prepare", "ledger", BEFORE_TASKS, "a_flush"),
+    _outside("sqlite.in_commit", "ledger", AFTER_TASKS, "a_flush"),
+    _session("postgresql.in_decide", "log", AFTER_TASKS),
+    _session("postgresql.in_prepare", "ledger", BEFORE_TASKS),
+    _session("postgresql.in_commit", "ledger", AFTER_TASKS),
 )

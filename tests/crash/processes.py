@@ -25,6 +25,7 @@ from tracing_2pc import failpoints
 _TESTS = Path(__file__).parents[1]
 _PRELOAD = [
     "crash.roles",
+    "pandas",  # PyArrow imports it at the first conversion
     "psycopg",
     "pyarrow.csv",
     "sqlalchemy.dialects.postgresql.psycopg",
@@ -89,7 +90,7 @@ class Process:
 
     def __init__(self, life: Life, role: Callable[..., None], *about: Any) -> None:
         self._forked: ForkServerProcess = _context.Process(
-            target=_live, args=(life, role, about)
+            target=_live, args=(life, role, about), daemon=True
         )
         self._forked.start()
 

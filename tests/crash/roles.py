@@ -141,7 +141,8 @@ def driver(job: Job, executors: list[Connection]) -> None:
     tasks = _Tasks(job, executors)
     coordinator = _coordinator(job)
     run = uuid.uuid4().hex
-    while (batch := checkpoint.next_batch()) < source.BATCHES:
+    last = source.batches(job.folder, job.application)
+    while (batch := checkpoint.next_batch()) < last:
         checkpoint.begin(batch)
         coordinator.apply(
             batch,

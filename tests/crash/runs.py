@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import shutil
 import tempfile
 import time
@@ -17,6 +18,7 @@ from crash import databases, oracle, processes, stories
 from crash.kinds import KINDS
 from crash.oracle import Verdict
 from crash.points import SCENARIOS, Scenario, Variant
+from crash.roles import MIDDLE
 from crash.world import World
 from tracing_2pc.names import FAILPOINTS
 
@@ -65,7 +67,6 @@ class Field:
             scenario,
             variant,
             self._urls(variant.kind, folder),
-            stories.applications(scenario),
         )
         with closing(world):
             result = _judged(world)
@@ -107,9 +108,11 @@ def _in_memory() -> str | None:
     return None
 
 
-def of_point(point: str) -> list[Scenario]:
-    """Return the scenarios of a point."""
-    return [scenario for scenario in SCENARIOS if scenario.point == point]
+def plan(point: str, runs: int) -> list[tuple[Scenario, Variant]]:
+    """Return what is run of a point: so often, and each of its scenarios."""
+    scenarios = [scenario for scenario in SCENARIOS if scenario.point == point]
+    share = math.ceil(runs / len(scenarios)) if scenarios else 0
+    return [(one, variant) for one in scenarios for variant in one.variants(share)]
 
 
 def points() -> list[str]:
@@ -141,8 +144,12 @@ def _unexpected(world: World) -> str:
     """Say what did not happen as the scenario says."""
     if missing := world.deaths.missing():
         return f"never fired: {', '.join(missing)}"
+    scenario = world.scenario
     for driver in world.drivers.values():
-        wanted = world.scenario.ends
-        if wanted is not None and tuple(driver.ends) != wanted:
-            return f"the driver's lives ended {tuple(driver.ends)}, not {wanted}"
+        if scenario.ends is not None and tuple(driver.ends) != scenario.ends:
+            return f"the driver's lives ended {driver.ends}, not {scenario.ends}"
+    if scenario.attempts is not None:
+        found = oracle.attempts(world.places, MIDDLE)
+        if found != scenario.attempts:
+            return f"{found} attempts, not {scenario.attempts}"
     return ""

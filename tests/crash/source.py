@@ -18,14 +18,19 @@ PARTS = ((0, 1), (), (2,), (3,))
 ROWS = sum(map(len, PARTS))
 
 
-def write(folder: Path, applications: Sequence[str]) -> None:
+def write(folder: Path, applications: Sequence[str], batches: int = BATCHES) -> None:
     """Write the source of each application: a file a batch, a list a partition."""
     for application in applications:
         target = _of(folder, application)
         target.mkdir(parents=True)
-        for batch in range(BATCHES):
+        for batch in range(batches):
             partitions = [_values(batch, partition) for partition in range(PARTITIONS)]
             (target / f"{batch}.json").write_text(json.dumps(partitions))
+
+
+def batches(folder: Path, application: str) -> int:
+    """Return how many batches there are."""
+    return len(list(_of(folder, application).iterdir()))
 
 
 def read(

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from crash import oracle, outside
+from crash import oracle, outside, source
 from crash.deaths import variables
 from crash.kinds import TABLE
-from crash.points import Scenario
 from crash.world import APPLICATION, World
 
 AN_HOUR = 3600.0
@@ -29,25 +28,22 @@ _COMMITS = {
 """What a session does in the transaction in whose COMMIT it is killed."""
 
 
-def applications(scenario: Scenario) -> Sequence[str]:
-    """Name the applications that a story needs: two kinds for each death."""
-    if scenario.story != "a_recovery":
-        return (APPLICATION,)
-    deaths = range(1 + len(scenario.after))
-    return [f"{state}-{n}" for n in deaths for state in ("active", "decided")]
-
-
 def a_batch(world: World) -> None:
     """Run the job; somebody dies in it and is started again."""
-    world.start_services()
-    world.start_driver()
+    _start(world)
     world.run_to_the_end()
 
 
 def a_recovery(world: World) -> None:
-    """Recovery dies over what dead drivers left, as often as it is armed."""
+    """Recovery dies over what dead drivers left, as often as it is armed.
+
+    For each death there is an application of each kind, so that none is in vain.
+    """
+    deaths = range(1 + len(world.scenario.after))
+    applications = [f"{state}-{n}" for n in deaths for state in ("active", "decided")]
+    source.write(world.folder, applications, batches=1)
     world.start_services()
-    _leave_unfinished(world)
+    _leave_unfinished(world, applications)
     while world.deaths.left:
         world.recover()
     while oracle.open_work(world.places)[0]:
@@ -58,9 +54,9 @@ def a_recovery(world: World) -> None:
     world.run_to_the_end()
 
 
-def _leave_unfinished(world: World) -> None:
+def _leave_unfinished(world: World, applications: Sequence[str]) -> None:
     """Kill drivers: some had decided commit, some had not an hour ago."""
-    for application in applications(world.scenario):
+    for application in applications:
         active = application.startswith("active")
         point = "driver.after_votes" if active else "driver.after_decide"
         armed = variables(point, world.folder / f"left-{application}")
@@ -106,9 +102,14 @@ def a_session(world: World) -> None:
 
 
 def _up_to_the_gate(world: World) -> None:
+    _start(world)
+    world.await_gate()
+
+
+def _start(world: World) -> None:
+    source.write(world.folder, [APPLICATION])
     world.start_services()
     world.start_driver()
-    world.await_gate()
 
 
 STORIES: dict[str, Callable[[World], None]] = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from crash import report
-from crash.runs import Field, field, of_point, points
+from crash.runs import Field, field, plan, points
 
 MINUTES = 60
 
@@ -22,12 +22,5 @@ def where() -> Iterator[Field]:
 @pytest.mark.parametrize("point", points())
 def test_a_kill_at_a_point_costs_nothing(where: Field, point: str) -> None:
     """Killed there and started again: each record is everywhere once, nothing stuck."""
-    row = report.row(
-        point,
-        [
-            where.run(scenario, variant)
-            for scenario in of_point(point)
-            for variant in scenario.variants(1)
-        ],
-    )
+    row = report.row(point, [where.run(*planned) for planned in plan(point, 1)])
     assert row.clean, row

@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 from crash import oracle, roles, source
 from crash.deaths import Deaths
 from crash.kinds import KINDS, TABLE, outbox
-from crash.points import PARTICIPANTS, Scenario, Variant
+from crash.points import OUTSIDE, PARTICIPANTS, Scenario, Variant
 from crash.processes import Life, Process, pipe
 from participants.processes import answers
 
@@ -54,7 +54,6 @@ class World:
         scenario: who dies where.
         variant: what is special in this run.
         urls: of the databases: `log`, `ledger`, `notifier`.
-        applications: whose sources are written.
     """
 
     def __init__(
@@ -63,14 +62,14 @@ class World:
         scenario: Scenario,
         variant: Variant,
         urls: Mapping[str, str],
-        applications: Sequence[str] = (APPLICATION,),
     ) -> None:
         self.folder = folder
         self.scenario = scenario
         self.variant = variant
         self.urls = urls
         points = [f"{scenario.point}:{variant.time}", *scenario.after]
-        self.deaths = Deaths(folder, variant.victim, points)
+        armed = "" if scenario.point in OUTSIDE else variant.victim
+        self.deaths = Deaths(folder, armed, points)
         self.drivers: dict[str, Driver] = {}
         self._until = time.monotonic() + PATIENCE
         self._ports = dict(zip(("partner", *PARTICIPANTS), _free_ports(3), strict=True))
@@ -78,13 +77,12 @@ class World:
         self._services: dict[str, Process] = {}
         self._lives: Counter[str] = Counter()
         self._started: list[Process] = []
-        source.write(folder, applications)
 
     def close(self) -> None:
-        """Kill what runs; what is not known by its id ends by its lifeline."""
+        """Kill what runs, by its id. Whoever is left ends with the lifeline."""
+        self._held.close()
         for process in self._started:
             process.kill()
-        self._held.close()
         self._lifeline.close()
 
     @property
@@ -268,6 +266,8 @@ class World:
         (driver,) = self.drivers.values()
         while not driver.job.arrived.exists():
             self.check_time()
+            if driver.process.ended() is not None:
+                raise RuntimeError("the driver ended before its gate")
             time.sleep(_PAUSE)
 
     def open_gate(self) -> None:
