@@ -86,7 +86,7 @@ class Said:
     is_last: bool = True
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Exchange:
     """One request, what is to go wrong with it, and what has become of it.
 
@@ -97,7 +97,7 @@ class Exchange:
         upstream: the participant's side of that connection.
         shared: what all exchanges of the proxy have in common.
         statuses: what the participant has answered so far.
-        returned: what the client was told, last.
+        returned: the status that the client was told.
     """
 
     request: Request
@@ -106,7 +106,7 @@ class Exchange:
     upstream: Upstream
     shared: Shared
     statuses: list[int | None] = dataclasses.field(default_factory=list)
-    returned: list[int | None] = dataclasses.field(default_factory=list)
+    returned: int | None = None
 
     def seen(self) -> Seen:
         """Return what is known of it by now."""
@@ -116,7 +116,7 @@ class Exchange:
             self.request.branch,
             self.planned.fault if self.planned else None,
             tuple(self.statuses),
-            self.returned[-1] if self.returned else None,
+            self.returned,
         )
 
     def play(self) -> Said:
@@ -127,7 +127,7 @@ class Exchange:
             said = whole(self.ask(self.upstream))
         else:
             said = _PLAY[self.planned.fault](self)
-        self.returned.append(said.status)
+        self.returned = said.status
         return said
 
     def ask(self, upstream: Upstream) -> Answer | None:
