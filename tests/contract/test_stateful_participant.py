@@ -343,7 +343,7 @@ class Model:
             return
         self.watermark = watermark
         for transaction in filter(self.forgotten, TRANSACTIONS):
-            here = self._transactions.pop(transaction)
+            here = self._transactions[transaction]
             prepared = {b: here.branches[b] for b in here.holding("prepared")}
             self._transactions[transaction] = Transaction(branches=prepared)
 
@@ -374,6 +374,11 @@ contents = st.sampled_from(CONTENTS)
 watermarks = st.sampled_from([None, None, None, 0, 1])
 
 
+def named(min_size: int = 0) -> st.SearchStrategy[dict[str, str]]:
+    """Some branches, each with one of its contents."""
+    return st.dictionaries(branches, contents, min_size=min_size, max_size=3)
+
+
 class ParticipantMachine(RuleBasedStateMachine):
     """A participant and its model are asked the same, step by step."""
 
@@ -388,33 +393,24 @@ class ParticipantMachine(RuleBasedStateMachine):
         self._visible_before = self._world.visible()
         self._uploads: dict[Key, HeldUpload] = {}
         self._old: list[World] = []
+        self._steps_since_start = 0
 
-    @rule(transaction=transactions, branch=branches, content=contents)
-    def prepare(self, transaction: str, branch: str, content: str) -> None:
-        body = BODIES[branch, content]
-        answer = self._world.prepare(self._name(transaction), body)
-        rival = self._model.rival(transaction)
-        cell = self._model.prepare(transaction, branch, content)
-        said = self._check(transaction, answer, {cell})
-        assert said.get("vote") == {200: "commit", 425: None}.get(cell[0], "abort")
-        if rival and self._model.row(transaction, branch).startswith("another"):
-            assert said["committed"] == self._name(rival)
+    @rule(transaction=transactions, wanted=named(min_size=1))
+    def prepare(self, transaction: str, wanted: dict[str, str]) -> None:
+        for branch, content in wanted.items():
+            self._prepare(transaction, branch, content)
 
-    @rule(
-        transaction=transactions,
-        named=st.dictionaries(branches, contents, max_size=3),
-        watermark=watermarks,
-    )
+    @rule(transaction=transactions, wanted=named(), watermark=watermarks)
     def commit(
-        self, transaction: str, named: dict[str, str], watermark: int | None
+        self, transaction: str, wanted: dict[str, str], watermark: int | None
     ) -> None:
         if watermark is not None and watermark >= _batch(transaction):
             self._refuses(transaction, watermark)
             return
-        bodies = [BODIES[n] for n in named.items()]
+        bodies = [BODIES[n] for n in wanted.items()]
         name = self._name(transaction)
         answer = self._world.commit(name, *bodies, watermark=watermark)
-        cells = self._model.commit(transaction, named, watermark)
+        cells = self._model.commit(transaction, wanted, watermark)
         self._check(transaction, answer, cells)
 
     @rule(transaction=transactions, watermark=watermarks, but=st.sets(branches))
@@ -422,8 +418,8 @@ class ParticipantMachine(RuleBasedStateMachine):
         self, transaction: str, watermark: int | None, but: set[str]
     ) -> None:
         prepared = self._model.prepared(transaction)
-        named = {b: content for b, content in prepared.items() if b not in but}
-        self.commit(transaction, named, watermark)
+        wanted = {b: content for b, content in prepared.items() if b not in but}
+        self.commit(transaction, wanted, watermark)
 
     @rule(transaction=transactions, watermark=watermarks)
     def abort(self, transaction: str, watermark: int | None) -> None:
@@ -449,7 +445,7 @@ class ParticipantMachine(RuleBasedStateMachine):
     @rule(transaction=transactions, branch=branches, content=contents)
     def upload_begins(self, transaction: str, branch: str, content: str) -> None:
         if self._model.row(transaction, branch) != "unknown":
-            self.prepare(transaction, branch, content)
+            self._prepare(transaction, branch, content)
             return
         name = self._name(transaction)
         upload = HeldUpload(self._world, name, BODIES[branch, content], {})
@@ -457,53 +453,49 @@ class ParticipantMachine(RuleBasedStateMachine):
         self._model.write(transaction, branch, content)
 
     @precondition(lambda self: self._uploads)
-    @rule(which=st.integers(0, 3))
-    def upload_ends(self, which: int) -> None:
-        transaction, branch, content = key = self._upload(which)
-        answer = self._uploads.pop(key).finish()
-        cell = self._model.written(transaction, branch, content)
-        said = self._check(transaction, answer, {cell})
-        assert said["vote"] == ("commit" if cell[0] == 200 else "abort")
+    @rule(which=st.integers(0, 3), whole=st.booleans())
+    def upload_ends(self, which: int, whole: bool) -> None:
+        transaction, branch, content = key = sorted(self._uploads)[
+            which % len(self._uploads)
+        ]
+        upload = self._uploads.pop(key)
+        if whole:
+            answer = upload.finish()
+            cell = self._model.written(transaction, branch, content)
+            said = self._check(transaction, answer, {cell})
+            assert said["vote"] == ("commit" if cell[0] == 200 else "abort")
+        else:
+            self._model.dropped(transaction, branch)
+            assert upload.break_off().status_code == 400
         self._close_old()
 
-    @precondition(lambda self: self._uploads)
-    @rule(which=st.integers(0, 3))
-    def upload_breaks_off(self, which: int) -> None:
-        transaction, branch, _ = key = self._upload(which)
-        answer = self._uploads.pop(key).break_off()
-        self._model.dropped(transaction, branch)
-        assert answer.status_code == 400
-        self._close_old()
+    @precondition(lambda self: self._steps_since_start > 3)
+    @rule(killed=st.booleans())
+    def restart(self, killed: bool) -> None:
+        """Another process takes over; the old one reads to the end what it began.
 
-    @rule(transaction=transactions)
-    def look_up(self, transaction: str) -> None:
-        answer = self._world.show(self._name(transaction))
-        body = answer.get_json()
-        found = {b["branch"]: b["state"] for b in body.get("branches", ())}
-        expected = self._model.look_up(transaction)
-        assert (answer.status_code, found) == expected
-
-    @rule()
-    def restart(self) -> None:
-        """Another process takes over; the old one reads to the end what it began."""
+        As by SIGKILL, if it was killed: uploads end without a word, and nobody tidies.
+        """
+        if killed:
+            self._world.resource._release = lambda *_: None
+            for (transaction, branch, _), upload in self._uploads.items():
+                upload.break_off()
+                self._model.dropped(transaction, branch)
+            self._uploads.clear()
         self._old.append(self._world)
         self._close_old()
         self._world = self._start()
-
-    @rule()
-    def die(self) -> None:
-        """As by SIGKILL: uploads end without a word, and nobody tidies up."""
-        self._world.resource._release = lambda *_: None
-        for (transaction, branch, _), upload in self._uploads.items():
-            upload.break_off()
-            self._model.dropped(transaction, branch)
-        self._uploads.clear()
-        self.restart()
-        self._until_death_is_known()
+        self._steps_since_start = 0
+        if killed:
+            self._until_death_is_known()
 
     @invariant()
     def readers_see_what_is_committed(self) -> None:
         assert self._world.visible() - self._visible_before == self._model.visible
+
+    @invariant()
+    def time_goes_on(self) -> None:
+        self._steps_since_start += 1
 
     @invariant()
     def the_list_says_what_is_in_doubt(self) -> None:
@@ -512,7 +504,7 @@ class ParticipantMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for upload in self._uploads.values():
             upload.finish()
-        for transaction, _, _ in self._listed():
+        for transaction, _, _ in self._listed():  # they would hold locks
             self._world.resolve(self._name(transaction), "abort")
         self._uploads.clear()
         self._old.append(self._world)
@@ -521,8 +513,15 @@ class ParticipantMachine(RuleBasedStateMachine):
     def _name(self, transaction: str) -> str:
         return f"{self._application}.{transaction}"
 
-    def _upload(self, which: int) -> Key:
-        return sorted(self._uploads)[which % len(self._uploads)]
+    def _prepare(self, transaction: str, branch: str, content: str) -> None:
+        body = BODIES[branch, content]
+        answer = self._world.prepare(self._name(transaction), body)
+        rival = self._model.rival(transaction)
+        cell = self._model.prepare(transaction, branch, content)
+        said = self._check(transaction, answer, {cell})
+        assert said.get("vote") == {200: "commit", 425: None}.get(cell[0], "abort")
+        if rival and self._model.row(transaction, branch).startswith("another"):
+            assert said["committed"] == self._name(rival)
 
     def _listed(self) -> list[tuple[str, str, str]]:
         found = self._world.listed(f"?application={self._application}&limit=1000")
@@ -536,8 +535,15 @@ class ParticipantMachine(RuleBasedStateMachine):
         assert body["transaction_id"] == self._name(transaction)
         by_hand = self._model.by_hand(transaction) and answer.status_code != 410
         assert body.get("resolved_by_hand", False) is by_hand
-        self.look_up(transaction)
+        self._look_up(transaction)
         return dict(body)
+
+    def _look_up(self, transaction: str) -> None:
+        answer = self._world.show(self._name(transaction))
+        body = answer.get_json()
+        found = {b["branch"]: b["state"] for b in body.get("branches", ())}
+        expected = self._model.look_up(transaction)
+        assert (answer.status_code, found) == expected
 
     def _refuses(self, transaction: str, watermark: int) -> None:
         """A watermark at or above its own batch is no request at all."""
@@ -563,10 +569,10 @@ def test_any_history_is_answered_by_the_table(
     kind, database = where
     if database == "postgresql":
         url = request.getfixturevalue("postgres_database")
-        quick, thorough = 4, 60
+        quick, thorough = 3, 40
     else:
         url = sqlite_url(tmp_path)
-        quick, thorough = 10, 150
+        quick, thorough = 8, 100
     start = functools.partial(KINDS[kind], url)
     machine = functools.partial(ParticipantMachine, start)
     explore(machine, steps=30, quick=quick, thorough=thorough)
