@@ -35,6 +35,7 @@ crash: setup  ## kill at every failpoint, N times each; judge
 	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --json build/crash.json $(ARGS)
 
 counts: setup  ## exact counts: flushes, requests, connections, Spark jobs
+	@tools/strace >/dev/null
 	@$(JAVA) $(BIN)/python -m bench counts $(ARGS)
 
 lint: setup

@@ -25,9 +25,13 @@ APPLICATION = "bench"
 def coordinator(
     log: DecisionLog, participants: Mapping[str, Participant]
 ) -> Coordinator:
-    """Return one that is put together as the callback of `foreachBatch` does it."""
-    settings, clock, tracing = Settings(), SystemClock(), OpenTelemetryTracing()
-    patience = Patience(clock, settings.backoff_base, settings.backoff_cap)
+    """Return one that is put together as the callback of `foreachBatch` does it.
+
+    It gives up after a few tries: a count that waits for ever says nothing.
+    """
+    settings = Settings(on_pending="fail", inline_tries=3)
+    clock, tracing = SystemClock(), OpenTelemetryTracing()
+    patience = Patience(clock, inline_tries=settings.inline_tries)
     return Coordinator(
         APPLICATION,
         tuple(participants),

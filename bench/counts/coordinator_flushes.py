@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,11 @@ FLUSHES: Final = Expected(
     "begin is on record before anybody is asked, and decide before anybody is told; "
     "acknowledgements and finish can be asked for again",
 )
+FORGETTING: Final = Expected(
+    3,
+    "begin, decide, and a watermark that is durable before participants hear of it; "
+    "so it is once the oldest transactions are older than keep_finished",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,25 +46,31 @@ class Obedient:
 def counts(folder: Path) -> Iterator[Count]:
     """Count the flushes of a coordinator whose participants flush elsewhere."""
     with postgresql() as new_database:
-        yield _judge("PostgreSQL", on_postgresql(transactions, new_database()))
+        found = on_postgresql(transactions, new_database())
+        yield from _judge("PostgreSQL", found)
     found = on_sqlite(transactions, folder)
-    yield _judge("SQLite", found)
+    yield from _judge("SQLite", found)
     yield checkpoints("coordinator", found)
 
 
-def _judge(database: str, found: Mapping[str, int]) -> Count:
-    name = f"coordinator, {database}: flushes of {TRANSACTIONS} transactions"
-    return FLUSHES.count(name, found["transactions"], TRANSACTIONS)
+def _judge(database: str, found: Mapping[str, int]) -> Iterator[Count]:
+    what = f"coordinator, {database}: flushes of {TRANSACTIONS} transactions"
+    yield FLUSHES.count(what, found["young"], TRANSACTIONS)
+    yield FORGETTING.count(f"{what}, old log", found["old"], TRANSACTIONS)
 
 
 def transactions(url: str, measured: Measured) -> None:
-    """Apply batches, counting from the second: the first one makes the tables."""
+    """Apply batches while nothing is old enough to be forgotten, and then more."""
     log = open_log(url)
-    driver = coordinator(log, {name: Obedient(name) for name in ("a", "b")})
-    apply(driver, 0, _vote)
-    with measured("transactions", log.close):
-        for batch in range(1, 1 + TRANSACTIONS):
-            apply(driver, batch, _vote)
+    young = coordinator(log, {name: Obedient(name) for name in ("a", "b")})
+    forgetting = dataclasses.replace(young.settings, keep_finished=0.0)
+    old = dataclasses.replace(young, settings=forgetting)
+    batches = itertools.count()
+    apply(young, next(batches), _vote)  # makes the tables
+    for name, driver in (("young", young), ("old", old)):
+        with measured(name, log.close):
+            for batch in itertools.islice(batches, TRANSACTIONS):
+                apply(driver, batch, _vote)
     log.close()
 
 

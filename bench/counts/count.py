@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any, Final
 
-_ROW: Final = "{:<58} {:>8} {:>7}  {}"
+_ROW: Final = "{:<62} {:>8} {:>7}  {}"
 
 HEAD: Final = _ROW.format("count", "expected", "found", "ok")
 
@@ -51,7 +50,3 @@ class Expected:
     def count(self, name: str, found: int, times: int = 1) -> Count:
         """Hold what was found for so many of them against it."""
         return Count(name, self.each * times, found, self.why)
-
-    def furthest(self, found: Iterable[int]) -> int:
-        """Return the sample that is furthest off: where it holds, all do."""
-        return max(found, key=lambda one: abs(one - self.each))

@@ -16,6 +16,7 @@ from bench.counts import FAMILIES
 from bench.counts.count import Count, Expected
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "spark-jobs"])
 def test_the_counts_hold(family: str, tmp_path: Path) -> None:
     """What a transaction costs is what the README of `bench` says it costs."""
