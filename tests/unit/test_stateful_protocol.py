@@ -43,9 +43,13 @@ SEALS: Final = {
 }
 DRIVERS: Final = ("driver 1", "driver 2")
 RECOVERY: Final = "recovery"
+LONGEST: Final = 30
+"""So many stops at most are waited for an actor to ask what the rule is about."""
 
 anybody = st.integers(0, 2)
 any_one = st.integers(0, 1000)
+far = st.sampled_from([0, 1, 2, 3, 5, 8, 13, 21])
+"""How often an actor stops before the rule's own event; a batch takes about twenty."""
 
 
 class ProtocolMachine(RuleBasedStateMachine):
@@ -60,41 +64,48 @@ class ProtocolMachine(RuleBasedStateMachine):
         self._decided: dict[TransactionId, TransactionRecord] = {}
         self._watermarks = dict.fromkeys((*PARTICIPANTS, "log"), -1)
 
-    @precondition(lambda self: len(self._free(DRIVERS)) > 0)
-    @rule(on_pending=st.sampled_from(["wait", "fail"]), twins=st.booleans())
-    def a_driver_starts(self, on_pending: str, twins: bool) -> None:
-        (slot, *_) = self._free(DRIVERS)
-        self._actors[slot] = self._world.driver(
-            BATCHES, on_pending=on_pending, twins=twins
-        )
+    @precondition(lambda self: self._free(DRIVERS))
+    @rule(on_pending=st.sampled_from(["wait", "fail"]), twins=st.booleans(), so_far=far)
+    def a_driver_starts(self, on_pending: str, twins: bool, so_far: int) -> None:
+        driver = self._world.driver(BATCHES, on_pending=on_pending, twins=twins)
+        self._actors[self._free(DRIVERS)[0]] = driver
+        self._go_on(driver, so_far)
 
-    @precondition(lambda self: self._free((RECOVERY,)))
-    @rule()
-    def a_sweep_starts(self) -> None:
+    @precondition(lambda self: self._free((RECOVERY,)) and self._world.sent)
+    @rule(so_far=far)
+    def a_sweep_starts(self, so_far: int) -> None:
         self._actors[RECOVERY] = self._world.recovery()
+        self._go_on(self._actors[RECOVERY], so_far)
 
     @precondition(lambda self: self._living())
-    @rule(who=anybody, stops=st.sampled_from([1, 2, 3, 5, 8, 13, 21, 34]))
-    def one_goes_on(self, who: int, stops: int) -> None:
-        self._go_on(self._choose(self._living(), who), stops)
-
-    @precondition(lambda self: self._waiting(Message))
-    @rule(who=anybody, arrived=st.booleans())
-    def one_gets_no_answer(self, who: int, arrived: bool) -> None:
-        actor = self._choose(self._waiting(Message), who)
-        if arrived:
-            self._world.arrive(actor.waits_for)
-        actor.go_on("silence")
-
-    @precondition(lambda self: self._waiting(LogCall))
-    @rule(who=anybody, how=st.sampled_from(["unreachable", "answer lost"]))
-    def the_log_does_not_answer(self, who: int, how: str) -> None:
-        self._choose(self._waiting(LogCall), who).go_on(how)
+    @rule(who=anybody, so_far=far)
+    def one_goes_on(self, who: int, so_far: int) -> None:
+        self._go_on(self._choose(who), so_far)
 
     @precondition(lambda self: self._living())
-    @rule(who=anybody)
-    def one_is_killed(self, who: int) -> None:
-        self._choose(self._living(), who).kill()
+    @rule(who=anybody, so_far=far, arrived=st.booleans())
+    def one_gets_no_answer(self, who: int, so_far: int, arrived: bool) -> None:
+        actor = self._choose(who)
+        self._go_on(actor, so_far, then=Message)
+        if isinstance(actor.waits_for, Message):
+            if arrived:
+                self._world.arrive(actor.waits_for)
+            actor.go_on("silence")
+
+    @precondition(lambda self: self._living())
+    @rule(who=anybody, so_far=far, how=st.sampled_from(["unreachable", "answer lost"]))
+    def the_log_does_not_answer(self, who: int, so_far: int, how: str) -> None:
+        actor = self._choose(who)
+        self._go_on(actor, so_far, then=LogCall)
+        if isinstance(actor.waits_for, LogCall):
+            actor.go_on(how)
+
+    @precondition(lambda self: self._living())
+    @rule(who=anybody, so_far=far)
+    def one_is_killed(self, who: int, so_far: int) -> None:
+        actor = self._choose(who)
+        self._go_on(actor, so_far)
+        actor.kill()
 
     @precondition(lambda self: self._world.sent)
     @rule(which=any_one, whole=st.booleans())
@@ -111,10 +122,13 @@ class ProtocolMachine(RuleBasedStateMachine):
         participant, tag = self._uploads()[which % len(self._uploads())]
         participant.end_upload(tag)
 
-    @rule(name=st.sampled_from(PARTICIPANTS))
-    def a_participant_restarts(self, name: str) -> None:
-        self._world.participants[name].restart()
+    @precondition(lambda self: self._uploads())
+    @rule(which=any_one)
+    def a_participant_restarts(self, which: int) -> None:
+        participant, _ = self._uploads()[which % len(self._uploads())]
+        participant.restart()
 
+    @precondition(lambda self: self._world.sent)
     @rule(seconds=st.sampled_from([TIMEOUT / 2, TIMEOUT + 1]))
     def time_passes(self, seconds: float) -> None:
         self._world.clock.time += seconds
@@ -253,12 +267,17 @@ class ProtocolMachine(RuleBasedStateMachine):
         if actor.ended_by is not None:
             raise actor.ended_by
 
-    def _go_on(self, actor: Actor, stops: int) -> None:
-        """Let an actor go on as on a perfect day; look at everything at each stop."""
-        for _ in range(stops):
-            if not actor.ended:
-                self._world.answer(actor)
-                self.all_is_well()
+    def _go_on(self, actor: Actor, stops: int, then: type = object) -> None:
+        """Let an actor go on as on a perfect day; look at everything at each stop.
+
+        After so many stops it goes on until it waits for something of a kind.
+        """
+        for stop in itertools.count():
+            arrived = stop >= stops and isinstance(actor.waits_for, then)
+            if arrived or actor.ended or stop > stops + LONGEST:
+                break
+            self._world.answer(actor)
+            self.all_is_well()
 
     def _is_applied(self, batch: int) -> bool:
         return all(
@@ -281,9 +300,6 @@ class ProtocolMachine(RuleBasedStateMachine):
     def _living(self) -> list[Actor]:
         return [actor for actor in self._actors.values() if not actor.ended]
 
-    def _waiting(self, for_what: type) -> list[Actor]:
-        return [a for a in self._living() if isinstance(a.waits_for, for_what)]
-
     def _uploads(self) -> list[tuple[MemoryParticipant, int]]:
         return [
             (participant, tag)
@@ -291,9 +307,8 @@ class ProtocolMachine(RuleBasedStateMachine):
             for tag in sorted(participant.uploads)
         ]
 
-    @staticmethod
-    def _choose(actors: list[Actor], who: int) -> Actor:
-        return actors[who % len(actors)]
+    def _choose(self, who: int) -> Actor:
+        return self._living()[who % len(self._living())]
 
 
 def any_history_ends_well(
@@ -303,7 +318,7 @@ def any_history_ends_well(
         patch.setattr(delivery, "ask_at_once", ask_one_after_another)
         explore(
             lambda: ProtocolMachine(make_log(), clock),
-            steps=40,
+            steps=25,
             quick=quick,
             thorough=thorough,
         )
