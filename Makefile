@@ -6,7 +6,7 @@ BIN := .venv/bin
 JAVA = JAVA_HOME="$$(tools/java-home)"
 N ?= 1
 
-.PHONY: setup demo test test-fast crash counts lint lock clean
+.PHONY: setup demo test test-fast stateful crash counts lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -29,6 +29,10 @@ test: setup lint  ## everything that CI runs
 test-fast: setup  ## without Spark
 	@tools/strace >/dev/null
 	$(BIN)/pytest -m "not spark" $(ARGS)
+
+stateful: setup  ## thousands of random histories, others each time: about ten minutes
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \
+		tests/unit/test_stateful_protocol.py tests/contract/test_stateful_participant.py
 
 crash: setup  ## kill at every failpoint, N times each; judge
 	@tools/strace >/dev/null
