@@ -23,6 +23,8 @@ from fencing_support import APPLICATION, Ending, state
 from spark_support import numbers_of
 
 from participants.processes import Process
+from tracing_2pc import failpoints
+from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 
@@ -293,6 +295,15 @@ def test_two_drivers_that_live_do_not_abort_each_other_for_ever(world: World) ->
     assert lost.error in {"AbortedError", "ParticipantRefusedError"}
     assert world.counts()[ABORTED] <= 1
     world.assert_exactly_once(ended[-1].batch + 1)
+
+
+def test_a_failpoint_knows_two_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word that is neither is refused where it is armed, not where it would fire."""
+    monkeypatch.setenv("TPC_FAILPOINT", "driver.before_begin")
+    monkeypatch.setenv("TPC_FAILPOINT_SIGNAL", "TERM")
+    with pytest.raises(ConfigurationError, match="=TERM: expected KILL or STOP"):
+        failpoints.arm()
+    assert not failpoints.is_armed("driver.before_begin")
 
 
 def assert_refused(endings: list[Ending]) -> None:
