@@ -11,7 +11,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from tracing_2pc.errors import (
     ContractError,
@@ -530,19 +530,6 @@ def _without_answer(method: str) -> DecisionLogError | DecisionUnknownError:
 
 def _patience(clock: _ActorsClock) -> Patience:
     return Patience(clock, base=0.2, cap=0.2, inline_tries=2, uniform=max)
-
-
-class Ask(Protocol):
-    """How `fan_out.ask_at_once` is called."""
-
-    def __call__(
-        self,
-        ask: Callable[[Asked], Said],
-        participants: Mapping[str, Asked],
-        *,
-        one_by_one: bool = False,
-    ) -> dict[str, Said]:
-        """Ask everybody."""
 
 
 def ask_one_after_another(

@@ -477,6 +477,7 @@ class ParticipantMachine(RuleBasedStateMachine):
         As by SIGKILL, if it was killed: uploads end without a word, and nobody tidies.
         """
         if killed:
+            assert self._world.resource._release
             self._world.resource._release = lambda *_: None
             for (transaction, branch, _), upload in self._uploads.items():
                 upload.break_off()
