@@ -1,0 +1,51 @@
+"""Between its last look and its end, a prepare cannot be overtaken (rule 20)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from participant_support import KINDS, ONE, OTHER, World, keep
+
+T = "orders.7.1"
+
+OVERTAKE: dict[str, Callable[[World], Any]] = {
+    "abort": lambda world: world.abort(T),
+    "abort of the branch": lambda world: world.abort(T, branch=ONE.branch),
+    "empty commit": lambda world: world.commit(T),
+    "watermark": lambda world: world.abort("orders.9.1", watermark=8),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by", OVERTAKE)
+def test_a_decision_waits_for_the_end_of_a_prepare(
+    kind: str, by: str, postgres_database: str
+) -> None:
+    """It finds the branch prepared, never half way: what was sealed stays sealed."""
+    world, other = (KINDS[kind](postgres_database) for _ in range(2))
+    keep(world, "orders.1.1", OTHER)
+    found: list[int] = []
+    overtake = threading.Thread(
+        target=lambda: found.append(OVERTAKE[by](other).status_code)
+    )
+    prepared, waited = world.resource._journal.prepared, []
+
+    def look_and_sleep(*arguments: Any) -> None:
+        overtake.start()
+        overtake.join(0.5)
+        waited.append(overtake.is_alive())
+        prepared(*arguments)
+
+    world.resource._journal.prepared = look_and_sleep
+    assert world.prepare(T).status_code == 200
+    overtake.join(30)
+    assert (waited, found) == ([True], [200])
+    if by == "watermark":
+        assert other.listed() == [(T, ONE.branch, "prepared")]
+        assert other.resolve(T, "abort").status_code == 200
+    assert (other.in_doubt(), other.visible()) == (0, OTHER.rows)
+    for made in (world, other):
+        made.resource.close()

@@ -1,0 +1,52 @@
+"""How long a participant keeps what: prepared for ever, sealed up to the watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from participant_support import ONE, OTHER, TWIN, World, keep
+
+T = "orders.5.1"
+YEAR = 365 * 24 * 3600.0
+
+Open = Callable[..., World]
+
+
+def test_a_prepared_branch_waits_for_ever(open_at: Open) -> None:
+    """Time, starts, sweeps and what others do leave it as it is (rule 12).
+
+    Only a decision, or a person, ends it; its rows are all there then.
+    """
+    now = [1_000_000_000.0]
+    world = open_at(clock=lambda: now[0])
+    assert world.prepare(T).status_code == 200
+    for batch in (6, 8):
+        now[0] += YEAR
+        keep(world, f"orders.{batch}.1", OTHER)
+        assert world.prepare(f"orders.{batch + 1}.1", TWIN).status_code == 200
+        assert world.abort(f"orders.{batch + 1}.1").status_code == 200
+    keep(world, "orders.10.1", OTHER)  # sweeps what was aborted
+    started = open_at(clock=lambda: now[0])
+    assert started.listed() == [(T, ONE.branch, "prepared")]
+    assert started.visible() == 3 * OTHER.rows
+    assert started.commit(T, ONE).status_code == 200
+    assert started.visible() == 3 * OTHER.rows + ONE.rows
+
+
+def test_what_is_sealed_is_kept_above_the_watermark(open_at: Open) -> None:
+    """Through a start too: what was committed and what was aborted (rule 16)."""
+    world = open_at()
+    for batch in (5, 6):
+        keep(world, f"orders.{batch}.1", ONE)
+    assert world.abort("orders.6.2").status_code == 200
+    assert world.abort("orders.7.1").status_code == 200
+    assert world.commit("orders.9.1", watermark=5).status_code == 200
+    started = open_at()
+    assert started.prepare("orders.5.2").status_code == 410
+    assert started.commit("orders.6.1", ONE).status_code == 200
+    assert started.abort("orders.6.1").status_code == 409
+    for late in ("orders.6.1", "orders.6.2", "orders.7.1", "orders.9.1"):
+        assert started.prepare(late, TWIN).status_code == 409
+    another = started.prepare("orders.6.3").get_json()
+    assert (another["vote"], another["committed"]) == ("abort", "orders.6.1")
+    assert (started.in_doubt(), started.visible()) == (0, 2 * ONE.rows)

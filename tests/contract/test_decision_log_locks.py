@@ -1,0 +1,68 @@
+"""Who changes an application waits for whoever does, before it looks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracing_2pc.model import TransactionId
+from tracing_2pc.states import Decision
+from tracing_2pc.store import SqlDecisionLog, database, statements
+from tracing_2pc.store.database import Database
+
+RECORD = TransactionId("orders", 0, 1)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """The connections of an empty log."""
+    url = f"sqlite:///{tmp_path}/decisions.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_database")
+    opened = database.connect(url)
+    SqlDecisionLog(opened).create()
+    yield opened
+    opened.close()
+
+
+def begin(log: SqlDecisionLog, batch: int = 0) -> Any:
+    return log.begin(
+        "orders", batch, run="r", query=None, participants=["a"], carrier={}
+    )
+
+
+def finish(log: SqlDecisionLog) -> None:
+    log.decide(RECORD, Decision.COMMIT)
+    log.acknowledge(RECORD, "a")
+    log.finish(RECORD)
+    begin(log, 1)
+
+
+CALLS: dict[str, Callable[[SqlDecisionLog], Any]] = {
+    "begin": lambda log: begin(log, 2),
+    "decide": lambda log: log.decide(TransactionId("orders", 1, 1), Decision.ABORT),
+    "forget": lambda log: log.forget("orders", finished_before=2e9, limit=9),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_begin_decide_and_forget_come_one_after_another(
+    base: Database, call: str
+) -> None:
+    """While one of them is under way, no other of the application looks at anything."""
+    log = SqlDecisionLog(base, now=lambda: 1e9)
+    begin(log)
+    finish(log)
+    done: list[Any] = []
+    waiting = threading.Thread(target=lambda: done.append(CALLS[call](log)))
+    with base.durable() as connection:
+        connection.execute(statements.LOCK_APPLICATION, {"of": "orders"})
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+    waiting.join(30)
+    assert len(done) == 1
