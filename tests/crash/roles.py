@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -122,7 +123,13 @@ def participant(
 
 
 def _serve(app: Flask, port: int) -> None:
-    make_server("127.0.0.1", port, app, threaded=True).serve_forever()
+    with socket.socket() as listening:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            listening.setsockopt(socket.SOL_SOCKET, option, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen(128)
+        fd = listening.fileno()
+        make_server("127.0.0.1", port, app, threaded=True, fd=fd).serve_forever()
 
 
 def recovery(log: str, participants: dict[str, str]) -> None:

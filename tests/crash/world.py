@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import socket
@@ -28,8 +29,7 @@ _LIVES = 10
 
 _PAUSE = 0.01
 _PORTS = range(20_000, 32_000)
-"""Below those that the kernel gives to clients: nobody takes one while its service
-is down."""
+"""Below those that the kernel gives to clients."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -72,7 +72,7 @@ class World:
         self.deaths = Deaths(folder, armed, points)
         self.drivers: dict[str, Driver] = {}
         self._until = time.monotonic() + PATIENCE
-        self._ports = dict(zip(("partner", *PARTICIPANTS), _free_ports(3), strict=True))
+        self._ports = {name: _reserve_port() for name in ("partner", *PARTICIPANTS)}
         self._lifeline, self._held = pipe()
         self._services: dict[str, Process] = {}
         self._lives: Counter[str] = Counter()
@@ -84,6 +84,8 @@ class World:
         for process in self._started:
             process.kill()
         self._lifeline.close()
+        for port in self._ports.values():
+            port.close()
 
     @property
     def places(self) -> oracle.Places:
@@ -130,7 +132,7 @@ class World:
         if self._lives[name] > _LIVES:
             raise RuntimeError(f"{name} ends again and again: see its log")
         life = self._life(name, self.deaths.next_life(name))
-        port, kind = self._ports[name], KINDS[self.variant.kind]
+        port, kind = self._port(name), KINDS[self.variant.kind]
         if name == "partner":
             file = self.folder / "partner.db"
             process = Process(life, roles.partner, file, port)
@@ -152,7 +154,10 @@ class World:
             time.sleep(_PAUSE)
 
     def _url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self._ports[name]}"
+        return f"http://127.0.0.1:{self._port(name)}"
+
+    def _port(self, name: str) -> int:
+        return int(self._ports[name].getsockname()[1])
 
     # --- drivers -----------------------------------------------------------------
 
@@ -279,16 +284,17 @@ class World:
         return Life(self.folder / f"{name}.txt", self._lifeline, dict(environment))
 
 
-def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    while len(found) < count:
-        port = random.choice(_PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
+def _reserve_port() -> socket.socket:
+    """Bind a port that nobody has. Only who shares it can listen there, we don't.
+
+    A service that is down must not lose its port to another run's.
+    """
+    while True:
+        address = ("127.0.0.1", random.choice(_PORTS))
+        with contextlib.suppress(OSError):
+            with socket.socket() as probe:
+                probe.bind(address)
+            held = socket.socket()
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            held.bind(address)
+            return held

@@ -1,0 +1,82 @@
+"""The processes of a run are alone in their sessions, and none outlives it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from crash.deaths import Deaths
+from crash.processes import Life, Process, pipe, start_server
+from tracing_2pc import failpoints
+
+POINT = "driver.after_decide"
+SECONDS = 60
+
+
+@pytest.fixture
+def lifeline() -> Iterator[tuple[Connection, Connection]]:
+    start_server()
+    ends = pipe()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def sleeping() -> None:
+    time.sleep(SECONDS)
+
+
+def reaching() -> None:
+    failpoints.failpoint(POINT)
+
+
+def test_a_failpoint_kills_its_own_process_only(
+    lifeline: tuple[Connection, Connection], tmp_path: Path
+) -> None:
+    """Each process is a session and group of its own; ours lives on."""
+    deaths = Deaths(tmp_path, "driver", [POINT])
+    assert deaths.missing() == [POINT]
+    life = Life(tmp_path / "log", lifeline[0], deaths.next_life("driver"))
+    assert Process(life, reaching).wait(SECONDS) == -signal.SIGKILL
+    assert deaths.missing() == []
+    assert deaths.next_life("driver") == {}
+
+
+def test_a_process_ends_when_nobody_holds_its_lifeline(
+    lifeline: tuple[Connection, Connection], tmp_path: Path
+) -> None:
+    """However its harness ended, and in a session of its own as it is."""
+    process = Process(Life(tmp_path / "log", lifeline[0], {}), sleeping)
+    assert process.ended() is None
+    lifeline[1].close()
+    assert process.wait(SECONDS) == 3
+
+
+def test_a_process_is_killed_by_its_id(
+    lifeline: tuple[Connection, Connection], tmp_path: Path
+) -> None:
+    """Once is enough, and twice is no fault."""
+    process = Process(Life(tmp_path / "log", lifeline[0], {}), sleeping)
+    process.kill()
+    process.kill()
+    assert process.ended() == -signal.SIGKILL
+
+
+def test_a_process_is_armed_by_the_environment_that_it_has_now(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`arm` reads again what was read at import, before the fork."""
+    monkeypatch.setenv("TPC_FAILPOINT", f"{POINT}:2")
+    monkeypatch.setenv("TPC_FAILPOINT_FILE", str(tmp_path / "fired"))
+    try:
+        failpoints.arm()
+        assert failpoints.is_armed(POINT)
+    finally:
+        monkeypatch.delenv("TPC_FAILPOINT")
+        failpoints.arm()
+    assert not failpoints.is_armed(POINT)
