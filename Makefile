@@ -6,7 +6,7 @@ BIN := .venv/bin
 JAVA = JAVA_HOME="$$(tools/java-home)"
 N ?= 1
 
-.PHONY: setup demo test test-fast stateful crash counts lint lock clean
+.PHONY: setup demo test test-fast stateful crash rules counts lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -37,6 +37,9 @@ stateful: setup  ## thousands of random histories, others each time: about ten m
 crash: setup  ## kill at every failpoint, N times each; judge
 	@tools/strace >/dev/null
 	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --json build/crash.json $(ARGS)
+
+rules: setup  ## take each rule out of a copy, and see its test turn red
+	@PYTHONPATH=tests:. $(BIN)/python -m rules $(ARGS)
 
 counts: setup  ## exact counts: flushes, requests, connections, Spark jobs
 	@tools/strace >/dev/null

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from rules.mutants import MUTANTS, Mutant
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try what the command line asks for; return the exit code."""
     chosen = _parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop all, as Ctrl-C
     if chosen.table:
         _say(report.table(MUTANTS))
         return 0
