@@ -6,7 +6,12 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 
-from tracing_2pc.errors import DecisionLogError, DecisionUnknownError, TwoPhaseError
+from tracing_2pc.errors import (
+    AbortedError,
+    DecisionLogError,
+    DecisionUnknownError,
+    TwoPhaseError,
+)
 from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import DecisionLog
 from tracing_2pc.model import Receipt, TransactionRecord
@@ -74,3 +79,18 @@ def expire(
     decided = ask_abort(log, record, TimeoutError())
     if decided is None or decided.decision is Decision.ABORT:
         cancel(record)
+
+
+def say_if_replaced(decided: TransactionRecord, cause: BaseException) -> None:
+    """Name the reason behind a task's error: what is finished, others have aborted.
+
+    Raises:
+        AbortedError: they have.
+    """
+    plain = isinstance(cause, Exception) and not isinstance(cause, AbortedError)
+    if plain and decided.finished is not None:
+        raise AbortedError(
+            f"{decided.id} was aborted by somebody else while its tasks ran: a newer "
+            "run took over, or it ran out of time. Nothing was committed",
+            transaction_id=str(decided.id),
+        ) from cause

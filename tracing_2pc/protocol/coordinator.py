@@ -10,7 +10,7 @@ from tracing_2pc.errors import AbortedError, CommitPendingError, InDoubtError
 from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
 from tracing_2pc.model import Begun, Receipt, TransactionRecord
-from tracing_2pc.protocol.asking import ask_abort, ask_commit, expire
+from tracing_2pc.protocol.asking import ask_abort, ask_commit, expire, say_if_replaced
 from tracing_2pc.protocol.deadline import Deadline
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.patience import Patience
@@ -146,15 +146,4 @@ class Coordinator:
         if decided is not None:
             self.tracing.decided(decided, reconstructed=False)
             self.delivery.abort(dataclasses.replace(decided, receipts=tuple(known)))
-            _say_if_replaced(decided, cause)
-
-
-def _say_if_replaced(decided: TransactionRecord, cause: BaseException) -> None:
-    """Name the reason behind a task's error: what is finished, others have aborted."""
-    plain = isinstance(cause, Exception) and not isinstance(cause, AbortedError)
-    if plain and decided.finished is not None:
-        raise AbortedError(
-            f"{decided.id} was aborted by somebody else while its tasks ran: a newer "
-            "run took over, or it ran out of time. Nothing was committed",
-            transaction_id=str(decided.id),
-        ) from cause
+            say_if_replaced(decided, cause)
