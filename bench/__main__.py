@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -53,4 +54,6 @@ def show(families: list[str], to: str | None) -> int:
 
 
 if __name__ == "__main__":
+    # As Ctrl-C does: what has been started is stopped on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())
