@@ -13,6 +13,9 @@ from crash import report
 from crash.report import Row
 from crash.runs import Field, field, plan, points
 
+_SHOWN = 3
+"""Remarks of a point that are printed; all of them are in the JSON."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; return the exit code."""
@@ -45,8 +48,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _run(where: Field, point: str, runs: int) -> Row:
     row = report.row(point, [where.run(*planned) for planned in plan(point, runs)])
     _say(report.line(row.cells()))
-    for remark in row.remarks:
+    for remark in row.remarks[:_SHOWN]:
         _say(f"    {remark}")
+    if (more := len(row.remarks) - _SHOWN) > 0:
+        _say(f"    and {more} more")
     return row
 
 

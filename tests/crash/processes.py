@@ -24,6 +24,7 @@ from tracing_2pc import failpoints
 
 _TESTS = Path(__file__).parents[1]
 _PRELOAD = [
+    "crash.kinds",
     "crash.roles",
     "pandas",  # PyArrow imports it at the first conversion
     "psycopg",
