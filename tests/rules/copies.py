@@ -12,6 +12,8 @@ ROOT: Final = Path(__file__).parents[2]
 COPIED: Final = ("tracing_2pc", "participants", "tests", "pyproject.toml")
 """What a test needs to run elsewhere."""
 
+_LEFT_OUT: Final = shutil.ignore_patterns(".*")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Edit:
@@ -27,13 +29,15 @@ class DoesNotApplyError(Exception):
 
 
 def copy(source: Path, to: Path) -> Path:
-    """Copy what a test needs; return where it is."""
-    leave_out = shutil.ignore_patterns(".*", "__pycache__", "*.pyc")
+    """Copy what a test needs, compiled or not; return where it is.
+
+    A compiled file goes by the time and size of its source, which an edit changes.
+    """
+    to.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         if (source / name).is_dir():
-            shutil.copytree(source / name, to / name, ignore=leave_out)
+            shutil.copytree(source / name, to / name, ignore=_LEFT_OUT)
         else:
-            to.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / name, to / name)
     return to
 

@@ -191,7 +191,8 @@ MUTANTS: Final = (
     Mutant(
         1,
         "the driver takes receipts that lack a vote",
-        "unit/test_tasks.py::test_a_receipt_without_everybodys_vote_is_refused",
+        "unit/test_tasks.py::test_a_receipt_without_everybodys_vote_is_refused"
+        "[one missing]",
         (
             edit(
                 "spark/tasks.py",
@@ -215,7 +216,7 @@ MUTANTS: Final = (
     Mutant(
         1,
         "an answer that does not vote commit counts as a vote",
-        TRANSPORT_TEST + "test_rows_without_a_vote_to_commit_are_refused",
+        TRANSPORT_TEST + "test_rows_without_a_vote_to_commit_are_refused[read_only]",
         (edit(HTTP, 'if item.get("vote") != Vote.COMMIT:', "if False:"),),
     ),
     Mutant(
@@ -417,7 +418,7 @@ MUTANTS: Final = (
         8,
         "the driver takes a log that does not answer for an abort",
         "unit/test_coordinator_guards.py::"
-        "test_an_abort_that_the_log_did_not_take_is_not_sent",
+        "test_an_abort_that_the_log_did_not_take_is_not_sent[DecisionLogError]",
         (
             edit(
                 COORDINATOR,
@@ -460,7 +461,8 @@ MUTANTS: Final = (
     Mutant(
         10,
         "the driver does not deliver what it finds unfinished",
-        COORDINATOR_TEST + "test_commits_reach_a_participant_in_batch_order",
+        "unit/test_coordinator_guards.py::"
+        "test_what_is_decided_is_delivered_before_the_next_batch",
         (NO_RECOVERY_AT_START,),
     ),
     Mutant(
@@ -543,6 +545,19 @@ MUTANTS: Final = (
                 JOURNAL,
                 'b.delete().where(*below, b.c.state != "prepared")',
                 "b.delete().where(*below)",
+            ),
+        ),
+    ),
+    Mutant(
+        12,
+        "and in PreparedTransactions what it says of them",
+        PREPARED_TEST + "test_the_watermark_drops_outcomes_and_what_never_happened",
+        (
+            edit(
+                PREPARED_JOURNAL,
+                "open_ - self.gids(connection).keys() - "
+                "self._committed(connection, open_)",
+                "open_",
             ),
         ),
     ),

@@ -50,10 +50,19 @@ def pristine() -> Iterator[Path]:
         yield copy(ROOT, Path(folder) / "pristine")
 
 
-def greens(source: Path, mutants: Sequence[Mutant]) -> dict[str, Verdict]:
-    """Run the tests of all mutants on the copy as it is."""
+def greens(
+    source: Path, mutants: Sequence[Mutant], at_once: int = 1
+) -> dict[str, Verdict]:
+    """Run the tests of all mutants on the copy as it is, which compiles it."""
     tests = sorted({mutant.node for mutant in mutants})
-    return dict(zip(tests, trial.run(source, tests), strict=True))
+    shares = [tests[n::at_once] for n in range(at_once) if tests[n::at_once]]
+    with ThreadPoolExecutor(at_once) as threads:
+        ended = list(threads.map(lambda share: trial.run(source, share), shares))
+    return {
+        test: verdict
+        for share, verdicts in zip(shares, ended, strict=True)
+        for test, verdict in zip(share, verdicts, strict=True)
+    }
 
 
 def one(source: Path, mutant: Mutant, before: Verdict) -> Tried:
@@ -71,6 +80,6 @@ def one(source: Path, mutant: Mutant, before: Verdict) -> Tried:
 
 def every(source: Path, mutants: Sequence[Mutant], at_once: int) -> Iterator[Tried]:
     """Try mutants; yield them in the order of the table."""
-    before = greens(source, mutants)
+    before = greens(source, mutants, at_once)
     with ThreadPoolExecutor(at_once) as threads:
         yield from threads.map(lambda m: one(source, m, before[m.node]), mutants)

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -89,11 +90,14 @@ def _run_here(copy: Path, tests: list[str], file: Path, timeout: int) -> None:
     watch = _Watch(copy, file)
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(copy), "--tb=no"]
     options += ["-c", str(copy / "pyproject.toml"), f"--timeout={timeout}"]
-    quiet = io.StringIO()
-    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-        code = pytest.main([*options, *tests], plugins=[watch])
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            pytest.main([*options, *tests], plugins=[watch])
+        except Exception:  # noqa: BLE001 - what is left open at the end is an error too
+            traceback.print_exc()
     if not watch.ended:
-        watch.tell(tests[0], "broken", f"exit {int(code)}: {quiet.getvalue()[-500:]}")
+        watch.tell(tests[0], "broken", " ".join(said.getvalue()[-500:].split()))
 
 
 def _import_from(copy: Path) -> None:
@@ -102,11 +106,7 @@ def _import_from(copy: Path) -> None:
     ours = {str(ROOT), "", *(str(f) for f in (ROOT / "tests").glob("**/"))}
     paths = [str(copy), str(copy / "tests"), str(copy / "tests" / "spark")]
     sys.path[:] = [*paths, *(path for path in sys.path if path not in ours)]
-    sys.dont_write_bytecode = True
-    os.environ |= {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.chdir(copy)
 
 

@@ -10,7 +10,12 @@ from typing import Any, NoReturn
 import pytest
 from protocol_support import FakeClock, World
 
-from tracing_2pc.errors import DecisionLogError, DecisionUnknownError, HeuristicError
+from tracing_2pc.errors import (
+    CommitPendingError,
+    DecisionLogError,
+    DecisionUnknownError,
+    HeuristicError,
+)
 from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
 from tracing_2pc.states import TransactionState, Vote
 from tracing_2pc.store import open_log
@@ -63,6 +68,20 @@ def test_who_waits_for_an_acknowledgement_looks_into_the_log(world: World) -> No
     with pytest.raises(HeuristicError, match="found so by somebody else"):
         world.run_batch(0)
     assert world.b.heard == ["commit orders.0.1"]
+
+
+def test_what_is_decided_is_delivered_before_the_next_batch(world: World) -> None:
+    """A start finds a commit that somebody has not heard: it goes first (rule 10)."""
+    world.settings = dataclasses.replace(world.settings, on_pending="fail")
+    world.b.silent = 100
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    world.b.silent = 0
+    world.b.heard.clear()
+    assert world.run_batch(1, run="run-2") is True
+    assert world.b.heard == ["commit orders.0.1", "commit orders.1.1"]
+    assert (world.in_doubt(), world.visible()) == (0, 8)
+    assert world.log.unfinished() == []
 
 
 def test_a_participant_without_branches_is_told_the_commit(world: World) -> None:

@@ -39,7 +39,11 @@ def test_one_receipt_per_partition_is_taken() -> None:
     assert read() == []
 
 
-@pytest.mark.parametrize("votes", [{}, {"a": Vote.COMMIT}, {**BOTH, "c": Vote.COMMIT}])
+@pytest.mark.parametrize(
+    "votes",
+    [{}, {"a": Vote.COMMIT}, {**BOTH, "c": Vote.COMMIT}],
+    ids=["nobody", "one missing", "one too many"],
+)
 def test_a_receipt_without_everybodys_vote_is_refused(votes: dict[str, Vote]) -> None:
     """Nobody's, one missing, one too many: nothing is decided (rule 1)."""
     with pytest.raises(ContractError, match=r"orders\.0\.1: expected one receipt"):
