@@ -62,17 +62,14 @@ class Field:
     def run(self, scenario: Scenario, variant: Variant) -> Result:
         """Run a scenario once."""
         folder = Path(tempfile.mkdtemp(dir=self._folder, prefix=f"{scenario.point}-"))
-        world = World(
-            folder,
-            scenario,
-            variant,
-            self._urls(variant.kind, folder),
-        )
-        with closing(world):
-            result = _judged(world)
-        if result.clean:
-            shutil.rmtree(folder)
-            return result
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder)
+            urls = self._urls(variant.kind, folder)
+            with closing(World(folder, scenario, variant, urls)) as world:
+                result = _judged(world)
+            if result.clean:
+                return result
+            undo.pop_all()  # kept, for a person to look
         remark = f"{result.remark or 'wrong'} [{variant}; kept: {folder}]"
         return dataclasses.replace(result, remark=remark)
 
