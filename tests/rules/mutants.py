@@ -337,7 +337,7 @@ MUTANTS: Final = (
         "PreparedTransactions answers success for a branch that was rolled back",
         PREPARED_TEST
         + "test_the_rest_of_a_half_done_commit_that_is_rolled_back_by_hand",
-        (edit(PREPARED, "        if lost:\n", "        if False:\n"),),
+        (edit(PREPARED, "self._check(connection, transaction)", "pass"),),
     ),
     Mutant(
         5,
@@ -555,9 +555,9 @@ MUTANTS: Final = (
         (
             edit(
                 PREPARED_JOURNAL,
-                "open_ - self.gids(connection).keys() - "
-                "self._committed(connection, open_)",
-                "open_",
+                "        super().raise_watermark(connection, seen, to)\n",
+                "        connection.execute(b.delete().where(*below))\n"
+                "        super().raise_watermark(connection, seen, to)\n",
             ),
         ),
     ),
@@ -652,9 +652,9 @@ MUTANTS: Final = (
         (
             edit(
                 PREPARED,
-                "                if sealed:\n"
-                "                    unflushed(connection)\n",
-                "                unflushed(connection)\n",
+                "                yield connection, ",
+                "                unflushed(connection)\n"
+                "                yield connection, ",
             ),
         ),
     ),
@@ -1019,9 +1019,9 @@ MUTANTS: Final = (
             ),
             edit(
                 PREPARED,
-                "            if sealed:\n                self._carry_out(",
-                "            if sealed and not seen.seal:\n"
-                "                self._carry_out(",
+                "sealed = self._journal.sealed(connection, transaction)",
+                "sealed = [] if seen.seal else "
+                "self._journal.sealed(connection, transaction)",
             ),
         ),
     ),
