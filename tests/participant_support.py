@@ -194,10 +194,14 @@ class Upload:
             assert self._rest.wait(60)
         return self._parts.pop(0) if self._parts else b""
 
+    def let_go(self) -> None:
+        """Let the rest of the body arrive."""
+        self._rest.set()
+
     def finish(self) -> TestResponse:
         """Let the rest of the body arrive, and return the answer."""
-        self._rest.set()
-        self._thread.join(30)
+        self.let_go()
+        self._thread.join(60)
         return self._answer[0]
 
 

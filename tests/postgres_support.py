@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-CONFIGURATION = "max_prepared_transactions = 64\nmax_connections = 200\n"
+CONFIGURATION = "max_prepared_transactions = 512\nmax_connections = 200\n"
+"""Many tests leave something in doubt, and nobody cleans up after them."""
 
 
 @contextlib.contextmanager
 def postgresql(where: str | None = None) -> Iterator[str]:
-    """Run a server with 64 prepared transactions; yield its first database's URL.
+    """Run a server with 512 prepared transactions; yield its first database's URL.
 
     Reached through a Unix socket. The URL is good for libpq (`psycopg.connect`) as
     it is.

@@ -25,6 +25,7 @@ from participant_support import (
     Branch,
     World,
     count,
+    keep,
     orders,
     prepared_transactions,
     records,
@@ -40,6 +41,7 @@ from tracing_2pc.errors import ConfigurationError, HeuristicError
 from tracing_2pc.interfaces import SystemClock
 from tracing_2pc.model import BranchId, Receipt
 from tracing_2pc.participant import PreparedTransactions
+from tracing_2pc.participant.postgresql import PostgreSQL
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.protocol.recovery import Recovery
@@ -49,6 +51,7 @@ from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 
 T = "orders.7.1"
 NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
+SLOTS = 512
 
 
 @pytest.fixture
@@ -87,13 +90,38 @@ def test_a_database_that_does_not_flush_is_refused(postgres_database: str) -> No
     world.close()
 
 
-def test_a_view_is_refused(postgres_database: str) -> None:
-    """The name that TaggedRows shows its rows under is not a table of its own."""
-    tagged = tagged_rows(postgres_database)
-    assert tagged.prepare(T).status_code == 200
-    tagged.resource.close()
-    with pytest.raises(ConfigurationError, match="is a view"):
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ("CREATE VIEW orders AS SELECT 1 AS id", "is a view"),
+        ("CREATE MATERIALIZED VIEW orders AS SELECT 1 AS id", "not a table"),
+        ("CREATE UNLOGGED TABLE orders (id bigint)", "SET LOGGED"),
+        (
+            "CREATE TABLE orders (id bigint) PARTITION BY RANGE (id); "
+            "CREATE UNLOGGED TABLE part PARTITION OF orders DEFAULT",
+            "SET LOGGED",
+        ),
+    ],
+)
+def test_what_would_not_keep_rows_is_refused(
+    postgres_database: str, made: str, reason: str
+) -> None:
+    """Only a table that survives a crash of the server takes part."""
+    sql(postgres_database, made)
+    with pytest.raises(ConfigurationError, match=reason):
         PreparedTransactions(postgres_database, "orders").open()
+
+
+def test_two_kinds_of_resource_do_not_share_a_journal(
+    new_database: Callable[[], str],
+) -> None:
+    """One would take the other's votes for nothing: the second is refused."""
+    kinds = (tagged_rows, prepared_transactions)
+    for first, second in (kinds, reversed(kinds)):
+        url = new_database()
+        first(url).resource.close()
+        with pytest.raises(ConfigurationError, match="another kind of resource"):
+            second(url)
 
 
 def test_a_table_of_the_service_is_kept_as_it_is(postgres_database: str) -> None:
@@ -212,7 +240,7 @@ def test_metrics_count_the_slots(world: World) -> None:
     assert world.prepare(T).status_code == 200
     measured = world.resource.gauges()
     assert measured["tpc_prepared_slots_used"] == before + 1
-    assert measured["tpc_prepared_slots_max"] == 64
+    assert measured["tpc_prepared_slots_max"] == SLOTS
     assert measured["tpc_in_doubt_branches"] == 1
 
 
@@ -304,8 +332,8 @@ def test_the_rest_of_a_half_done_commit_that_is_rolled_back_by_hand(
         assert (answer.status_code, answer.get_json()["state"]) == (404, "unknown")
 
 
-def killed(url: str, folder: Path, point: str) -> None:
-    """Prepare three branches and commit two of them, in a process that dies there."""
+def killed(url: str, folder: Path, point: str, verb: str = "commit") -> None:
+    """Prepare three branches, commit two or abort all, in a process that dies there."""
     script = f"""
         import sys
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
@@ -314,7 +342,9 @@ def killed(url: str, folder: Path, point: str) -> None:
         world = prepared_transactions({url!r})
         for branch in (ONE, TWIN, NEIGHBOUR):
             assert world.prepare({T!r}, branch).status_code == 200
-        world.commit({T!r}, ONE, NEIGHBOUR)
+        if {verb!r} == "commit":
+            world.commit({T!r}, ONE, NEIGHBOUR)
+        world.abort({T!r})
     """
     died = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
@@ -328,6 +358,106 @@ def killed(url: str, folder: Path, point: str) -> None:
         timeout=120,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+
+
+def test_a_half_done_decision_outlives_the_watermark(
+    world: World, postgres_database: str, tmp_path: Path
+) -> None:
+    """What is decided and still prepared is counted, and finished by whoever asks."""
+    killed(postgres_database, tmp_path, "participant.between_branches")
+    assert world.resource.gauges()["tpc_in_doubt_branches"] == 2
+    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert (gids(postgres_database), world.visible()) == ([], 5)
+    assert world.show(T).status_code == 200
+    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert (world.show(T).status_code, world.visible()) == (410, 5)
+
+
+def test_a_branch_of_another_application_is_left_alone(
+    world: World, postgres_database: str
+) -> None:
+    """An id that looks like a part of another's name does not reach it."""
+    assert world.prepare("orders.42.1", Branch(ONE.body, 3, "1.8")).status_code == 200
+    oids = gids(postgres_database)[0].split(".")[2:4]
+    for look_alike in ("42.1.1", f"orders.{'.'.join(oids)}", "1.8.1"):
+        assert world.abort(look_alike).status_code == 200
+        assert world.commit(f"{look_alike}7").status_code == 200
+    assert world.in_doubt() == 1
+
+
+def test_an_abort_that_somebody_contradicts_is_said_so(
+    world: World, postgres_database: str, tmp_path: Path
+) -> None:
+    """Decided abort, committed by hand: 409, for as long as it is asked."""
+    killed(postgres_database, tmp_path, "participant.between_branches", "abort")
+    sql(postgres_database, f"COMMIT PREPARED '{gids(postgres_database)[0]}'")
+    for _ in range(2):
+        answer = world.abort(T)
+        assert (answer.status_code, answer.get_json()["state"]) == (409, "committed")
+
+
+def test_another_role_is_not_a_fault_of_the_request(
+    world: World, postgres_database: str
+) -> None:
+    """A role that may not commit what another has prepared: ask again, not 500."""
+    assert world.prepare(T).status_code == 200
+    sql(
+        postgres_database,
+        "DROP ROLE IF EXISTS other; CREATE ROLE other LOGIN; "
+        "GRANT ALL ON ALL TABLES IN SCHEMA public TO other",
+    )
+    other = prepared_transactions(postgres_database.replace("postgres@", "other@"))
+    try:
+        assert other.commit(T, ONE).status_code == 503
+        assert world.commit(T, ONE).status_code == 200
+        assert other.commit(T, ONE).status_code == 200
+        assert world.visible() == 3
+    finally:
+        other.resource.close()
+        sql(postgres_database, "DROP OWNED BY other; DROP ROLE other")
+
+
+def test_as_many_prepares_as_sessions(world: World) -> None:
+    """All of a service's sessions may be writing: noting it needs none of them."""
+    keep(world, "orders.6.1", OTHER)
+    resource, most = world.resource, 8
+    resource._database.engine.dispose()
+    few = PostgreSQL(resource._database.engine.url, most=most)
+    resource._database = resource._postgresql = few
+    branches = [Branch(ONE.body, 3, f"{n}.0") for n in range(most)]
+    with contextlib.ExitStack() as stack:
+        uploads = [stack.enter_context(world.writing(T, b)) for b in branches]
+        for upload in uploads:
+            upload.let_go()
+        assert [upload.finish().status_code for upload in uploads] == [200] * most
+    assert world.abort(T).status_code == 200
+
+
+TRIGGERS = {
+    "raises": "RAISE EXCEPTION 'no'; RETURN NEW;",
+    "notifies": "NOTIFY somebody; RETURN NEW;",
+}
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("does", TRIGGERS)
+def test_what_a_trigger_refuses_is_a_vote_to_abort(
+    postgres_database: str, does: str, deferred: bool
+) -> None:
+    """It refuses these records for good, so the batch must not wait for it."""
+    when = "DEFERRABLE INITIALLY DEFERRED" if deferred else ""
+    sql(
+        postgres_database,
+        "CREATE TABLE orders (id bigint, amount double precision); "
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$BEGIN {TRIGGERS[does]} END$$; CREATE CONSTRAINT TRIGGER t "
+        f"AFTER INSERT ON orders {when} FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    world = prepared_transactions(postgres_database)
+    answer = world.prepare(T)
+    assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
+    assert (gids(postgres_database), world.in_doubt()) == ([], 0)
+    world.resource.close()
 
 
 def test_the_watermark_drops_outcomes_and_what_never_happened(
@@ -352,15 +482,16 @@ def test_no_slot_left_is_not_a_vote(
 ) -> None:
     """With all slots taken a prepare says ask again, and is taken when one is free."""
     other = new_database()
-    (most,) = sql(other, "SELECT current_setting('max_prepared_transactions')::int")[0]
     taken: list[str] = []
     try:
-        with contextlib.suppress(psycopg.errors.OutOfMemory):
-            for n in range(most):
-                sql(
-                    other,
-                    f"BEGIN; CREATE TABLE t{n} (); PREPARE TRANSACTION 'full-{n}'",
-                )
+        with (
+            psycopg.connect(other, autocommit=True) as person,
+            contextlib.suppress(psycopg.errors.OutOfMemory),
+        ):
+            for n in range(SLOTS):
+                person.execute("BEGIN")
+                person.execute("SELECT pg_current_xact_id()")
+                person.execute(f"PREPARE TRANSACTION 'full-{n}'")
                 taken.append(f"full-{n}")
         answer = world.prepare(T)
         assert answer.status_code == 503

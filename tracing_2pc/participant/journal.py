@@ -27,6 +27,9 @@ Alive = Callable[[Connection, set[int]], set[int]]
 class Journal:
     """What one resource holds of transactions and branches."""
 
+    not_ours = "outcome"
+    """A table that only another kind of journal has."""
+
     def __init__(self, tables: Tables, alive: Alive) -> None:
         self.t = tables
         self.alive = alive
@@ -35,8 +38,14 @@ class Journal:
         """Make the tables that are missing. The caller excludes other creators.
 
         Raises:
-            ConfigurationError: a newer version of this package has made them.
+            ConfigurationError: a newer version of this package has made them, or
+                another kind of resource.
         """
+        if sa.inspect(connection).has_table(f"{self.t.name}_tpc_{self.not_ours}"):
+            raise ConfigurationError(
+                f"the journal {self.t.name}_tpc_… is another kind of resource's: "
+                "choose another name here"
+            )
         self.t.metadata.create_all(connection)
         version = connection.execute(sa.select(self.t.schema.c.version)).scalar()
         if version is None:

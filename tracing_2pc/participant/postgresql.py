@@ -52,13 +52,14 @@ class PostgreSQL:
 
     Args:
         url: with the psycopg driver.
+        most: sessions at the same time.
     """
 
-    def __init__(self, url: sa.URL) -> None:
+    def __init__(self, url: sa.URL, most: int = 64) -> None:
         self.engine = sa.create_engine(
             url,
-            pool_size=8,
-            max_overflow=56,
+            pool_size=most // 8,
+            max_overflow=most - most // 8,
             pool_pre_ping=True,
             isolation_level="READ COMMITTED",  # what is read after the lock is new
         )
@@ -138,12 +139,12 @@ class PostgreSQL:
             writer = PostgreSQLWriter(connection, secrets.randbits(31))
             try:
                 yield writer
+                if writer.holds:
+                    connection.execute(_LET_GO, {"owner": writer.owner})
+                    connection.commit()
             except BaseException:
-                connection.invalidate()
+                connection.invalidate()  # its session ends, and its locks with it
                 raise
-            if writer.holds:
-                connection.execute(_LET_GO, {"owner": writer.owner})
-                connection.commit()
 
     def alive(self, connection: Connection, writers: set[int]) -> set[int]:
         """Return the writers whose session still holds its lock."""
@@ -244,10 +245,10 @@ class PostgreSQLWriter:
         self._connection.execute(_FENCE, key)
         try:
             yield
+            self._connection.execute(_UNFENCE, key)
         except BaseException:
             self._connection.invalidate()
             raise
-        self._connection.execute(_UNFENCE, key)
 
 
 def unflushed(connection: Connection) -> None:

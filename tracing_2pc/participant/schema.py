@@ -15,6 +15,7 @@ class Tables:
     """The journal of one resource: `<name>_tpc_...`. Versioned by `schema`."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.metadata = m = sa.MetaData()
         self.schema = sa.Table(
             f"{name}_tpc_schema", m, sa.Column("version", sa.Integer, nullable=False)

@@ -199,13 +199,15 @@ class JournalledResource(abc.ABC):
         except driver.IntegrityError:
             raise ViolatedError from None
         except driver.Error as error:
+            if is_raised(error):
+                raise ViolatedError from None
             _log.warning("records not written", extra={"error": type(error).__name__})
             raise unavailable() from None
 
     def _violated(self, writer: Writer) -> Problem:
         if self._sweeper.all(writer):
             return unavailable("aborted rows were in the way and are deleted")
-        detail = "a record violates a constraint of the table"
+        detail = "a record violates a constraint or trigger of the table"
         return Problem(409, detail, fields={"state": "unknown"})
 
     def _release(self, transaction: TransactionId, tag: int) -> None:
@@ -338,6 +340,11 @@ class JournalledResource(abc.ABC):
         if answer.seal is not None:
             since = [held.since for held in seen.holding(BranchState.PREPARED)]
             record_wait(seen, since, self._clock(), answer.seal)
+
+
+def is_raised(error: Exception) -> bool:
+    """Say whether a trigger of the table's has raised it: PostgreSQL's class P0."""
+    return str(getattr(error, "sqlstate", "")).startswith("P0")
 
 
 def check_prefix(name: str) -> str:

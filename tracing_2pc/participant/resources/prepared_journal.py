@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -28,11 +29,24 @@ _SLOTS: Final = sa.text(
 )
 
 
+_BRANCH: Final = re.compile(r"(\d+)\.([^.]+\.\d+\.\d+)\.\d+\.\d+")
+"""A branch's name, behind the prefix: tag, transaction, branch."""
+
+
+class Prepared(NamedTuple):
+    """A prepared transaction of ours: its name in PostgreSQL, and whose it is."""
+
+    gid: str
+    transaction: TransactionId
+
+
 class Sealed(NamedTuple):
     """A prepared transaction whose branch has heard the decision."""
 
     gid: str
     outcome: BranchState
+    asked: bool
+    """It is of the transaction that is asked about, not left by an earlier one."""
 
 
 class PreparedJournal(Journal):
@@ -43,18 +57,18 @@ class PreparedJournal(Journal):
     whose row of `outcome` is there was committed, because that row was a part of it.
 
     Args:
-        name: of the table that the records go into.
         tables: the journal's; gets one more.
         alive: which writers still live.
     """
 
-    def __init__(self, name: str, tables: Tables, alive: Alive) -> None:
+    not_ours = "hidden"
+
+    def __init__(self, tables: Tables, alive: Alive) -> None:
         super().__init__(tables, alive)
         tables.metadata.remove(tables.hidden)  # nothing is visible before its time
-        self._name = name
         self._prefix = ""
         self._outcome = sa.Table(
-            f"{name}_tpc_outcome",
+            f"{tables.name}_tpc_outcome",
             tables.metadata,
             sa.Column("tag", TAG, primary_key=True, autoincrement=False),
         )
@@ -65,17 +79,22 @@ class PreparedJournal(Journal):
         Their names are unique in the server: they hold this database and journal.
         """
         super().create(connection)
-        about = {"table": self._name, "journal": self.t.branch.name}
+        about = {"table": self.t.name, "journal": self.t.branch.name}
         self._prefix = str(connection.execute(_PREFIX, about).scalar())
 
     def gid(self, transaction: TransactionId, branch: BranchId, tag: int) -> str:
         """Return a branch's name in PostgreSQL: 193 bytes at most, of 199."""
         return f"{self._prefix}{tag}.{transaction}.{branch}"
 
-    def gids(self, connection: Connection) -> dict[int, str]:
+    def held(self, connection: Connection) -> dict[int, Prepared]:
         """Return what is prepared and ours, by tag. Others' is never touched."""
-        found = connection.execute(_HELD, {"prefix": self._prefix}).scalars()
-        return {int(gid[len(self._prefix) :].partition(".")[0]): gid for gid in found}
+        found = connection.execute(_HELD, {"prefix": self._prefix}).scalars().all()
+        branches = [(gid, _BRANCH.fullmatch(gid[len(self._prefix) :])) for gid in found]
+        return {
+            int(branch[1]): Prepared(gid, TransactionId.parse(branch[2]))
+            for gid, branch in branches
+            if branch
+        }
 
     def slots(self, connection: Connection) -> tuple[int, int]:
         """Count the server's prepared transactions, and those that it takes."""
@@ -95,7 +114,7 @@ class PreparedJournal(Journal):
         if not prepared:
             return known
         alive = self.alive(connection, {r.writer for r in prepared})
-        there = self.gids(connection)
+        there = self.held(connection)
         committed = self._committed(connection, [r.tag for r in prepared])
         for r in prepared:
             if r.tag in committed:
@@ -128,84 +147,106 @@ class PreparedJournal(Journal):
     ) -> None:
         """Seal, without the prepares that never happened."""
         b = self.t.branch
-        of = (*rows_of(b, seen.transaction), b.c.sealed.is_(None))
-        known = {held.tag for held in seen.branches.values()}
-        for tag in connection.execute(sa.select(b.c.tag).where(*of)).scalars().all():
-            if tag not in known:
-                connection.execute(b.delete().where(b.c.tag == tag))
+        known = [held.tag for held in seen.branches.values()]
+        connection.execute(
+            b.delete().where(
+                *rows_of(b, seen.transaction),
+                b.c.sealed.is_(None),
+                b.c.tag != sa.all_(_array(known)),
+            )
+        )
         super().seal(connection, seen, outcome, losers=losers, now=now, because=because)
 
     def sealed(
         self, connection: Connection, transaction: TransactionId
     ) -> list[Sealed]:
-        """Return what is still prepared of a decided transaction: commits first.
+        """Return what is decided and still prepared, of the whole application.
 
-        Without a row in the journal it was named by nobody.
+        What is asked about comes first, commits before aborts. Without a row in the
+        journal a branch of a sealed transaction was named by nobody.
         """
-        end = f".{transaction}."
-        held = {tag: gid for tag, gid in self.gids(connection).items() if end in gid}
+        application = transaction.application
+        held = {
+            tag: prepared
+            for tag, prepared in self.held(connection).items()
+            if prepared.transaction.application == application
+        }
         if not held:
             return []
         b, t = self.t.branch, self.t.transaction
-        sealed = sa.select(t.c.seal).where(*rows_of(t, transaction))
-        whole = connection.execute(sealed).scalar() is not None
-        rows = connection.execute(
-            sa.select(b.c.tag, b.c.state, b.c.sealed).where(*rows_of(b, transaction))
-        )
-        known: Mapping[int, Any] = {r.tag: r for r in rows}
-        found = []
-        for tag, gid in sorted(held.items()):
-            row = known.get(tag)
-            if whole if row is None else row.sealed is not None:
-                keep = row is not None and row.state == "committed"
-                outcome = BranchState.COMMITTED if keep else BranchState.ABORTED
-                found.append(Sealed(gid, outcome))
-        return sorted(found, key=lambda one: one.outcome is BranchState.ABORTED)
-
-    def lost(
-        self, connection: Connection, transaction: TransactionId
-    ) -> list[BranchId]:
-        """Return branches that are committed by the journal, and in fact are not."""
-        b, o = self.t.branch, self._outcome
-        statement = (
-            sa.select(b.c.partition, b.c.task_attempt)
-            .outerjoin(o, o.c.tag == b.c.tag)
-            .where(
-                *rows_of(b, transaction), b.c.state == "committed", o.c.tag.is_(None)
+        rows = {
+            r.tag: r
+            for r in connection.execute(
+                sa.select(b.c.tag, b.c.state, b.c.sealed).where(
+                    b.c.tag == sa.any_(_array(held))
+                )
+            )
+        }
+        seals = connection.execute(
+            sa.select(t.c.batch, t.c.attempt).where(
+                t.c.application == application, t.c.seal.is_not(None)
             )
         )
-        return [BranchId(*row) for row in connection.execute(statement)]
+        whole = {TransactionId(application, *row) for row in seals}
+        found = []
+        for tag, (gid, whose) in sorted(held.items()):
+            row = rows.get(tag)
+            if whose in whole if row is None else row.sealed is not None:
+                keep = row is not None and row.state == "committed"
+                outcome = BranchState.COMMITTED if keep else BranchState.ABORTED
+                found.append(Sealed(gid, outcome, whose == transaction))
+        aborted = BranchState.ABORTED
+        return sorted(found, key=lambda one: (not one.asked, one.outcome is aborted))
+
+    def contradicted(
+        self, connection: Connection, transaction: TransactionId
+    ) -> tuple[BranchId, BranchState] | None:
+        """Return a branch that came out otherwise than the journal says, and how."""
+        b, o = self.t.branch, self._outcome
+        lost = sa.and_(b.c.state == "committed", o.c.tag.is_(None))
+        stray = sa.and_(b.c.state == "aborted", o.c.tag.is_not(None))
+        statement = (
+            sa.select(b.c.partition, b.c.task_attempt, o.c.tag)
+            .outerjoin(o, o.c.tag == b.c.tag)
+            .where(*rows_of(b, transaction), sa.or_(lost, stray))
+            .limit(1)
+        )
+        if (row := connection.execute(statement).one_or_none()) is None:
+            return None
+        came = BranchState.ABORTED if row.tag is None else BranchState.COMMITTED
+        return BranchId(row.partition, row.task_attempt), came
+
+    def touch(self, connection: Connection, transaction: TransactionId) -> None:
+        """Write the seal again, so that this local transaction has to be flushed."""
+        t = self.t.transaction
+        of = rows_of(t, transaction)
+        connection.execute(t.update().where(*of).values(seal=t.c.seal))
 
     def raise_watermark(self, connection: Connection, seen: Seen, to: int) -> None:
-        """Raise it, and drop outcomes and what never happened as well."""
+        """Raise it, and drop outcomes and what never happened as well.
+
+        Not while something below is decided and still prepared: its row says how it
+        has to end. It is carried out now, and a later request raises the watermark.
+        """
+        sealed = {one.gid for one in self.sealed(connection, seen.transaction)}
+        held = self.held(connection)
+        if any(p.gid in sealed and p.transaction.batch <= to for p in held.values()):
+            return
         b, o = self.t.branch, self._outcome
-        below = (
-            b.c.application == seen.transaction.application,
-            b.c.batch <= to,
-        )
-        never = sa.select(b.c.tag).where(
-            *below, b.c.sealed.is_(None), b.c.state == "prepared"
-        )
-        open_ = set(connection.execute(never).scalars())
-        for tag in (
-            open_ - self.gids(connection).keys() - self._committed(connection, open_)
-        ):
-            connection.execute(b.delete().where(b.c.tag == tag))
-        gone = sa.select(b.c.tag).where(*below, b.c.sealed.is_not(None))
+        below = (b.c.application == seen.transaction.application, b.c.batch <= to)
+        gone = sa.select(b.c.tag).where(*below, b.c.tag != sa.all_(_array(held)))
         connection.execute(o.delete().where(o.c.tag.in_(gone)))
+        connection.execute(b.delete().where(b.c.tag.in_(gone)))
         super().raise_watermark(connection, seen, to)
 
     def in_doubt(self, connection: Connection) -> tuple[int, float | None]:
-        """Count what is prepared in fact and not sealed, and since when."""
+        """Count what is prepared in fact, decided or not, and say since when."""
+        if not (held := self.held(connection)):
+            return 0, None
         b = self.t.branch
-        rows = connection.execute(
-            sa.select(b.c.tag, b.c.since).where(
-                b.c.sealed.is_(None), b.c.state == "prepared"
-            )
-        ).all()
-        there = self.gids(connection) if rows else {}
-        since = [r.since for r in rows if r.tag in there]
-        return len(since), min(since, default=None)
+        rows = sa.select(b.c.since).where(b.c.tag == sa.any_(_array(held)))
+        since = connection.execute(rows).scalars().all()
+        return len(held), min(since, default=None)
 
     def unhide(
         self, connection: Connection, tags: sa.Select[Any], outcome: BranchState
@@ -222,7 +263,9 @@ class PreparedJournal(Journal):
 
     def _committed(self, connection: Connection, tags: Iterable[int]) -> set[int]:
         o = self._outcome
-        statement = sa.select(o.c.tag).where(
-            o.c.tag == sa.any_(sa.literal(list(tags), sa.ARRAY(TAG)))
-        )
+        statement = sa.select(o.c.tag).where(o.c.tag == sa.any_(_array(tags)))
         return set(connection.execute(statement).scalars())
+
+
+def _array(tags: Iterable[int]) -> sa.BindParameter[list[int]]:
+    return sa.literal(list(tags), sa.ARRAY(sa.BigInteger))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import psycopg.errors
@@ -25,7 +25,12 @@ from tracing_2pc.participant.postgresql import (
 )
 from tracing_2pc.participant.problems import Problem, unavailable
 from tracing_2pc.participant.resources.columns import sql_type
-from tracing_2pc.participant.resources.journalled import NotKeptError, check_prefix
+from tracing_2pc.participant.resources.journalled import (
+    NotKeptError,
+    ViolatedError,
+    check_prefix,
+    is_raised,
+)
 from tracing_2pc.participant.resources.prepared_journal import (
     PreparedJournal,
     Sealed,
@@ -82,9 +87,9 @@ class PreparedTransactions(TableResource):
         super().__init__(check_prefix(table), database, clock)
         self._table = table
         self._postgresql = database
-        self._journal: PreparedJournal = PreparedJournal(
-            table, self._tables, database.alive
-        )
+        # Of its own: a prepare holds a session while it waits for one of these.
+        self._notes = PostgreSQL(database.engine.url, most=16)
+        self._journal: PreparedJournal = PreparedJournal(self._tables, database.alive)
 
     @property
     def rows(self) -> str:
@@ -117,6 +122,7 @@ class PreparedTransactions(TableResource):
                 "made it, choose another table"
             )
         if inspector.has_table(self._table):
+            self.check_kept(connection)
             self.look(connection)
 
     def ours(self, transaction: TransactionId, tag: int) -> dict[str, Any]:
@@ -151,8 +157,9 @@ class PreparedTransactions(TableResource):
         """
         assert isinstance(writer, PostgreSQLWriter)  # noqa: S101 - we are on PostgreSQL
         self._journal.add_outcome(connection, tag)
+        self._look_last(connection)
         with writer.fence(transaction.application):
-            with self._postgresql.aside() as noting:
+            with self._notes.aside() as noting:
                 seen = self._journal.read(noting, transaction, wanted.branch)
                 answer = finish(seen, tag, wanted)
                 if kept := answer.status == 200 and wanted.rows > 0:
@@ -176,11 +183,27 @@ class PreparedTransactions(TableResource):
             with connection.begin():
                 yield connection, self._journal.read(connection, transaction)
                 sealed = self._journal.sealed(connection, transaction)
-                if sealed:
+                if asked := [one for one in sealed if one.asked]:
                     unflushed(connection)
-            if sealed:
-                self._carry_out(connection, sealed)
-            self._check(connection, transaction)
+            done = self._carry_out(connection, sealed)
+            with connection.begin():
+                if asked and not done:
+                    self._journal.touch(connection, transaction)
+                self._check(connection, transaction)
+
+    def close(self) -> None:
+        """Close the connections."""
+        super().close()
+        self._notes.engine.dispose()
+
+    def _look_last(self, connection: Connection) -> None:
+        """Let deferred constraints speak now, while nobody waits for us."""
+        try:
+            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+        except sa.exc.DBAPIError as error:
+            if isinstance(error.orig, Exception) and is_raised(error.orig):
+                raise ViolatedError from None
+            raise
 
     def _prepare(self, connection: Connection, gid: str) -> None:
         try:
@@ -192,33 +215,54 @@ class PreparedTransactions(TableResource):
                 detail = "max_prepared_transactions of the database is exhausted"
                 raise unavailable(detail) from None
             raise
+        except sa.exc.NotSupportedError:
+            detail = "a trigger of the table uses what PREPARE TRANSACTION refuses"
+            raise Problem(409, detail, fields={"state": "unknown"}) from None
 
-    def _carry_out(self, connection: Connection, sealed: list[Sealed]) -> None:
-        """Commit and roll back, each in a flush of its own.
+    def _carry_out(self, connection: Connection, sealed: Sequence[Sealed]) -> int:
+        """Commit and roll back, each in a flush of its own; return how many there were.
 
         Raises:
-            Problem: 503, some of it is not done; the next request goes on with it.
+            Problem: 503, some of what is asked about is not done; the next request
+                goes on. What was left by others is logged.
         """
-        alone = connection.execution_options(isolation_level="AUTOCOMMIT")
-        for n, (gid, outcome) in enumerate(sealed):
-            if n:
+        done = 0
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        for one in sealed:
+            if done:
                 failpoint("participant.between_branches")
-            keep = outcome is BranchState.COMMITTED
-            verb = "COMMIT PREPARED" if keep else "ROLLBACK PREPARED"
             try:
-                with client_span(verb):
-                    alone.exec_driver_sql(f"{verb} '{gid}'")
-            except sa.exc.ProgrammingError as error:
-                if not isinstance(error.orig, psycopg.errors.UndefinedObject):
-                    raise
+                done += self._finish(connection, one)
             except sa.exc.DBAPIError as error:
-                about = {"gid": gid, "error": type(error.orig).__name__}
-                _log.warning("decided and not carried out yet", extra=about)
-                raise unavailable("decided, and only a part of it is done") from None
+                about = {"gid": one.gid, "error": type(error.orig).__name__}
+                _log.error("decided and not carried out yet", extra=about)
+                if one.asked or error.connection_invalidated:
+                    detail = "decided, and only a part of it is done"
+                    raise unavailable(detail) from None
+        connection.commit()
+        connection.execution_options(isolation_level="READ COMMITTED")
+        return done
+
+    def _finish(self, connection: Connection, one: Sealed) -> bool:
+        """End a prepared transaction as it was decided; False if it was gone."""
+        keep = one.outcome is BranchState.COMMITTED
+        verb = "COMMIT PREPARED" if keep else "ROLLBACK PREPARED"
+        try:
+            with client_span(verb):
+                connection.exec_driver_sql(f"{verb} '{one.gid}'")
+        except sa.exc.ProgrammingError as error:
+            if isinstance(error.orig, psycopg.errors.UndefinedObject):
+                return False
+            raise
+        return True
 
     def _check(self, connection: Connection, transaction: TransactionId) -> None:
-        lost = self._journal.lost(connection, transaction)
-        connection.commit()
-        if lost:
-            detail = f"branch {lost[0]} is decided commit and was rolled back by hand"
-            raise Problem(404, detail, fields={"state": "unknown"})
+        found = self._journal.contradicted(connection, transaction)
+        if found is None:
+            return
+        branch, came = found
+        if came is BranchState.COMMITTED:
+            detail = f"branch {branch} is decided abort and was committed by hand"
+            raise Problem(409, detail, fields={"state": str(came)})
+        detail = f"branch {branch} is decided commit and was rolled back by hand"
+        raise Problem(404, detail, fields={"state": "unknown"})

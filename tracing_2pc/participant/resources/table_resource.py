@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.model import TransactionId
 from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.database import Writer
@@ -24,6 +25,11 @@ from tracing_2pc.participant.resources.columns import (
 )
 from tracing_2pc.participant.resources.journalled import JournalledResource
 from tracing_2pc.transports import wire
+
+_KINDS: Final = sa.text(
+    "SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass(:name) "
+    "OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:name)))"
+)
 
 Columns = Mapping[str, sa.types.TypeEngine[Any]]
 
@@ -43,6 +49,23 @@ class TableResource(JournalledResource):
 
     def check_new(self, schema: pa.Schema) -> None:
         """Refuse records that no table can be made from."""
+
+    def check_kept(self, connection: Connection) -> None:
+        """Refuse a table whose rows would not survive a crash of PostgreSQL.
+
+        Raises:
+            ConfigurationError: it is unlogged, or no table at all.
+        """
+        if connection.dialect.name != "postgresql":
+            return
+        found = connection.execute(_KINDS, {"name": self.quote(self.rows)}).all()
+        if any(persistence != "p" for _, persistence in found):
+            raise ConfigurationError(
+                f"{self.rows} is unlogged: its rows would not survive a crash. Run: "
+                f"ALTER TABLE {self.quote(self.rows)} SET LOGGED"
+            )
+        if any(kind not in "rp" for kind, _ in found):
+            raise ConfigurationError(f"{self.rows} is not a table: name a table")
 
     def receive(self, writer: Writer, body: Body) -> Source:
         """Put JSON lines that a table is to be made from where they are read twice."""

@@ -100,6 +100,7 @@ class TaggedRows(TableResource):
                 f"{self._view} and {self.rows} do not fit key={self._key or None}. "
                 f"Run: {' '.join(changes)}"
             )
+        self.check_kept(connection)
         columns = self.look(connection)
         if lacking := [name for name in self._key if name not in columns]:
             raise ConfigurationError(f"{self.rows} has no column {', '.join(lacking)}")
