@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from participant_support import KINDS, ONE, OTHER, World, keep
 
@@ -17,6 +18,20 @@ OVERTAKE: dict[str, Callable[[World], Any]] = {
     "empty commit": lambda world: world.commit(T),
     "watermark": lambda world: world.abort("orders.9.1", watermark=8),
 }
+
+
+def blocks(url: str, thread: threading.Thread) -> bool:
+    """Say whether it comes to wait for a lock of ours; False if it comes to its end."""
+    waiting = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND "
+        "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        while thread.is_alive():
+            if connection.execute(waiting).fetchone() != (0,):
+                return True
+            thread.join(0.02)
+    return False
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -35,8 +50,7 @@ def test_a_decision_waits_for_the_end_of_a_prepare(
 
     def look_and_sleep(*arguments: Any) -> None:
         overtake.start()
-        overtake.join(0.5)
-        waited.append(overtake.is_alive())
+        waited.append(blocks(postgres_database, overtake))
         prepared(*arguments)
 
     world.resource._journal.prepared = look_and_sleep

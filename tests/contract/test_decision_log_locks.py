@@ -62,7 +62,7 @@ def test_begin_decide_and_forget_come_one_after_another(
     with base.durable() as connection:
         connection.execute(statements.LOCK_APPLICATION, {"of": "orders"})
         waiting.start()
-        waiting.join(0.5)
+        waiting.join(1.5)
         assert waiting.is_alive()
     waiting.join(30)
     assert len(done) == 1
