@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 JAVA = JAVA_HOME="$$(tools/java-home)"
+WITHOUT_SPARK = $(BIN)/pytest -m "not spark" -n 2 --dist loadfile
 N ?= 1
 
 .PHONY: setup demo test test-fast stateful crash rules counts lint lock clean
@@ -24,11 +25,12 @@ demo: setup  ## stream a month of flights into two services, with kills, and jud
 
 test: setup lint  ## everything that CI runs
 	@tools/strace >/dev/null
-	$(JAVA) $(BIN)/pytest $(ARGS)
+	$(WITHOUT_SPARK) $(ARGS)
+	$(JAVA) $(BIN)/pytest -m spark $(ARGS)
 
 test-fast: setup  ## without Spark
 	@tools/strace >/dev/null
-	$(BIN)/pytest -m "not spark" $(ARGS)
+	$(WITHOUT_SPARK) $(ARGS)
 
 stateful: setup  ## thousands of random histories, others each time: about ten minutes
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \
