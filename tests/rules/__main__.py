@@ -23,12 +23,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     _say(report.line(report.HEAD))
     bad = 0
-    with runs.pristine() as source:
-        for tried in runs.every(source, mutants, chosen.at_once):
-            _say(report.line(report.cells(tried)))
-            if chosen.why or not tried.red:
-                _say(f"    {tried.why}")
-            bad += not tried.red
+    try:
+        with runs.pristine() as source:
+            for tried in runs.every(source, mutants, chosen.at_once):
+                _say(report.line(report.cells(tried)))
+                if chosen.why or not tried.red:
+                    _say(f"    {tried.why}")
+                bad += not tried.red
+    except KeyboardInterrupt:
+        return 130
     how = f"{bad} NOT RED" if bad else "each rule has a test that turns red"
     _say(f"{len(mutants)} mutants, {time.monotonic() - started:.0f} s: {how}")
     return 1 if bad else 0
