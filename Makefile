@@ -4,10 +4,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 JAVA = JAVA_HOME="$$(tools/java-home)"
-WITHOUT_SPARK = $(BIN)/pytest -m "not spark" -n 2 --dist loadfile
+WITHOUT_SPARK = $(BIN)/pytest -n 2 --dist loadfile
 N ?= 1
 
-.PHONY: setup demo test test-fast stateful crash rules counts lint lock clean
+.PHONY: setup demo test test-fast test-more stateful crash rules counts lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -25,12 +25,15 @@ demo: setup  ## stream a month of flights into two services, with kills, and jud
 
 test: setup lint  ## everything that CI runs
 	@tools/strace >/dev/null
-	$(WITHOUT_SPARK) $(ARGS)
+	$(WITHOUT_SPARK) -m "not spark and not more" $(ARGS)
 	$(JAVA) $(BIN)/pytest -m spark $(ARGS)
 
 test-fast: setup  ## without Spark
 	@tools/strace >/dev/null
-	$(WITHOUT_SPARK) $(ARGS)
+	$(WITHOUT_SPARK) -m "not spark and not more" $(ARGS)
+
+test-more: setup  ## the variants that these leave out
+	$(WITHOUT_SPARK) -m more $(ARGS)
 
 stateful: setup  ## thousands of random histories, others each time: about ten minutes
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \

@@ -1,4 +1,7 @@
-"""Real servers that several suites share. PostgreSQL costs one start per session."""
+"""Real servers that several suites share, and which variants `make test` leaves out.
+
+PostgreSQL costs one start per session.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,24 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from postgres_support import named, postgresql
+
+
+MORE = (
+    ("fencing/test_two_drivers.py", "postgresql"),
+    ("fencing/test_two_drivers.py", "all_was_forgotten"),
+    ("fencing/test_late_tasks.py", "Outbox"),
+    ("contract/test_faults.py", "Outbox"),
+    ("contract/test_stateful_participant.py", "Outbox"),
+)
+"""Files, and a word in the names of variants that are left to `make test-more`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the variants that are left out where time is short."""
+    for item in items:
+        if any(f in item.nodeid and word in item.nodeid for f, word in MORE):
+            item.add_marker("more")
 
 
 @pytest.fixture(scope="session")
