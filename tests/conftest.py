@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from postgres_support import named, postgresql
 
-
 MORE = (
     ("fencing/test_two_drivers.py", "postgresql"),
     ("fencing/test_two_drivers.py", "all_was_forgotten"),
