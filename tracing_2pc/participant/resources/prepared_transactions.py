@@ -53,7 +53,8 @@ class PreparedTransactions(TableResource):
     what a COPY costs, and readers need to know nothing. In return the server must allow
     it (`max_prepared_transactions`, 0 by default: one for each branch in doubt), and a
     branch in doubt holds locks and keeps VACUUM from cleaning up until it has heard the
-    decision. Not through a pooler in transaction mode: votes rest on session locks.
+    decision. Not through a pooler in transaction mode: votes rest on session locks. And
+    with one role: PostgreSQL lets only the one that prepared commit (others get 503).
 
     Branches of a transaction are committed one by one: for a moment a reader may see
     some of them. A crash in between is gone on with by the next commit, which is asked
