@@ -32,6 +32,9 @@ Value: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = Mapping[str, Value]
 
 SCOPE: Final = "tracing_2pc"
+TRANSACTION: Final = contexts.create_key("tpc-transaction")
+"""Key in a context: id of the transaction that the work inside is for."""
+
 _log: Final = logging.getLogger(__name__)
 _tracers: dict[str, tuple[trace.TracerProvider, trace.Tracer]] = {}
 
@@ -186,6 +189,8 @@ class OpenSpan:
             _log.debug("a span could not be started", exc_info=True)
             self._span = trace.INVALID_SPAN
         context = trace.set_span_in_context(self._span, self._parent)
+        if transaction := self._attributes.get("tpc.transaction.id"):
+            context = contexts.set_value(TRANSACTION, transaction, context)
         self._token = contexts.attach(context)
         return self
 
