@@ -10,15 +10,16 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from opentelemetry import propagate
+from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tracing_2pc.model import Carrier
+from tracing_2pc.telemetry import trace_context
 
 _log: Final = logging.getLogger(__name__)
 _W3C: Final = TraceContextTextMapPropagator()
-_OURS: Final = frozenset({"traceparent", "tracestate"})
+_OURS: Final = frozenset({trace_context.TRACEPARENT, trace_context.TRACESTATE})
 
 
 def inject(carrier: Carrier, context: Context | None = None) -> None:
@@ -40,10 +41,14 @@ def extract(headers: Mapping[str, str], onto: Context | None = None) -> Context:
     context = Context() if onto is None else onto
     try:
         ours, others = _split(headers)
-        return _W3C.extract(ours, _foreign(others, context))
+        context = _foreign(others, context)
+        parent = trace_context.read(ours).parent
     except Exception:  # noqa: BLE001 - whatever was sent, it is as if absent
         _log.debug("trace context was malformed", exc_info=True)
         return context
+    if parent is None:
+        return context
+    return trace.set_span_in_context(trace.NonRecordingSpan(parent), context)
 
 
 def _foreign(headers: Carrier, context: Context) -> Context:
