@@ -5,189 +5,63 @@ Each test runs a program of its own: a process has one tracer provider for its l
 
 from __future__ import annotations
 
-import contextlib
-import json
-import socket
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+from telemetry_support import dead, program, run
 from tracing_support import read_trace_file, span_tree
 
 from tracing_2pc.telemetry import lifecycle
-
-START = """
-import json, os, sys, time
-from tracing_2pc.telemetry import lifecycle, spans
-def timed(function, *arguments):
-    start = time.monotonic()
-    return function(*arguments), time.monotonic() - start
-def made(count=1):
-    for _ in range(count):
-        with spans.span("tpc.decide"):
-            pass
-lifecycle.start("job")
-"""
+from tracing_2pc.testing import Collector
 
 
-def run(program: str, **environment: str) -> tuple[dict[str, Any], float]:
-    """Run it; return what it printed last and how long it took to exit after that."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", START + program],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert process.stdout is not None
-    with process:
-        line = process.stdout.readline()
-        printed = time.monotonic()
-        assert process.wait(60) == 0
-    return json.loads(line), time.monotonic() - printed
-
-
-@contextlib.contextmanager
-def hanging() -> Iterator[str]:
-    """A collector that accepts and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-@contextlib.contextmanager
-def refusing() -> Iterator[str]:
-    """A collector that is not there."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-
-
-class Collector(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
-        self.bodies: list[bytes] = []
-        self.connections: set[tuple[str, int]] = set()
-
-
-class _Answer(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        assert isinstance(self.server, Collector)
-        self.server.connections.add(self.client_address)
-        self.server.bodies.append(self.rfile.read(int(self.headers["content-length"])))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def address(collector: Collector) -> str:
-    return f"http://127.0.0.1:{collector.server_port}"
-
-
-def test_spans_reach_a_collector(collector):
-    printed, _ = run(
-        "made(3); print(json.dumps([lifecycle.flush(20), lifecycle.dropped()]))",
-        OTEL_EXPORTER_OTLP_ENDPOINT=address(collector),
-    )
-    assert printed == [True, 0]
-    assert sum(body.count(b"tpc.decide") for body in collector.bodies) == 3
-    assert b"job" in collector.bodies[0]
-
-
-def test_spans_that_were_not_flushed_are_sent_at_exit(collector):
-    run("made(2); print(0)", OTEL_EXPORTER_OTLP_ENDPOINT=address(collector))
-    assert sum(body.count(b"tpc.decide") for body in collector.bodies) == 2
-
-
-@pytest.mark.parametrize("broken", [hanging, refusing])
-def test_a_dead_collector_costs_one_short_wait(broken):
-    """A flush returns in time, the next one at once, and exit is not held up."""
-    with broken() as url:
-        printed, exit_seconds = run(
-            "made()\n"
-            "first = timed(lifecycle.flush, 0.5)\n"
-            "made()\n"
-            "print(json.dumps([first, timed(lifecycle.flush, 5.0)]))\n"
-            "sys.stdout.flush()",
-            OTEL_EXPORTER_OTLP_ENDPOINT=url,
-            OTEL_EXPORTER_OTLP_TIMEOUT="30",
+def test_spans_reach_a_collector():
+    with Collector() as collector:
+        said, _ = run(
+            "made(3); say([lifecycle.flush(20), lifecycle.dropped()])",
+            OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint,
         )
-    (first, waited), (second, at_once) = printed
-    assert (first, second) == (False, False)
-    assert waited < 3
-    assert at_once < 2
-    assert exit_seconds < 6
+    assert said == [True, 0]
+    sent = [(span["name"], span["service"]) for span in collector.spans()]
+    assert sent == [("tpc.decide", "job")] * 3
+
+
+def test_spans_that_were_not_flushed_are_sent_at_exit():
+    with Collector() as collector:
+        run("made(2); say(0)", OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint)
+    assert len(collector.spans()) == 2
 
 
 def test_flushing_resumes_when_an_export_has_succeeded():
     """A collector that comes back is used again, without a restart."""
-    printed, _ = run(
-        """
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-alive = threading.Event()
-class Answer(BaseHTTPRequestHandler):
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        alive.wait()
-        self.send_response(200)
-        self.end_headers()
-    def log_message(self, *args): pass
-server = ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Answer)
-server.daemon_threads = True
-threading.Thread(target=server.serve_forever, daemon=True).start()
+    code = """
 made()
-late = [lifecycle.flush(0.3), lifecycle.flush(0.3)]
-alive.set()
+say([lifecycle.flush(0.3), lifecycle.flush(0.3)])
 resumed, until = False, time.monotonic() + 40
 while not resumed and time.monotonic() < until:
     made()
     resumed = lifecycle.flush(5)
     time.sleep(0.1)
-print(json.dumps([*late, resumed]))
-""",
-        **_port_and_endpoint(),
-    )
-    assert printed == [False, False, True]
-
-
-def _port_and_endpoint() -> dict[str, str]:
-    with refusing() as url:
-        port = url.rpartition(":")[2]
-    return {"PORT": port, "OTEL_EXPORTER_OTLP_ENDPOINT": url}
+say(resumed)
+"""
+    with Collector() as collector:
+        collector.hang()
+        with program(code, OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint) as started:
+            assert started.said() == [False, False]
+            collector.accept()
+            assert started.said() is True
 
 
 def test_what_is_lost_is_counted():
     """Spans that no export could send, and those that found the queue full."""
-    with refusing() as url:
+    with dead("not there") as url:
         failed, _ = run(
-            "made(3); lifecycle.flush(30); print(lifecycle.dropped())",
+            "made(3); lifecycle.flush(30); say(lifecycle.dropped())",
             OTEL_EXPORTER_OTLP_ENDPOINT=url,
         )
-    with hanging() as url:
+    with dead("hanging") as url:
         overflowed, _ = run(
-            "made(50); print(lifecycle.dropped())",
+            "made(50); say(lifecycle.dropped())",
             OTEL_EXPORTER_OTLP_ENDPOINT=url,
             OTEL_BSP_MAX_QUEUE_SIZE="8",
             OTEL_BSP_MAX_EXPORT_BATCH_SIZE="4",
@@ -209,7 +83,7 @@ with spans.span("tpc.transaction", attributes={"tpc.batch": 1}):
             os.kill(os.getpid(), 9)
     for _ in range(4):
         os.wait()
-print(0)
+say(0)
 """,
         TPC_TRACE_FILE=str(file),
     )
@@ -235,10 +109,9 @@ print(0)
     assert (lines[-1]["service"], lines[-1]["kind"]) == ("job", "INTERNAL")
 
 
-def test_a_forked_worker_sends_its_own_spans(collector):
+def test_a_forked_worker_sends_its_own_spans():
     """On a connection of its own: two processes on one would garble both."""
-    printed, _ = run(
-        """
+    code = """
 made()
 lifecycle.flush(20)
 read, write = os.pipe()
@@ -247,18 +120,18 @@ if os.fork() == 0:
     os.write(write, b"1" if lifecycle.flush(20) else b"0")
     os._exit(0)
 os.wait()
-print(os.read(read, 1).decode())
-""",
-        OTEL_EXPORTER_OTLP_ENDPOINT=address(collector),
-    )
-    assert printed == 1
-    assert len(collector.connections) == 2
-    assert sum(body.count(b"tpc.decide") for body in collector.bodies) == 3
+say(int(os.read(read, 1)))
+"""
+    with Collector() as collector:
+        flushed, _ = run(code, OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint)
+    assert flushed == 1
+    assert collector.connections == 2
+    assert len(collector.spans()) == 3
 
 
 def test_the_environment_names_the_service(tmp_path: Path):
     file = tmp_path / "trace"
-    run("made(); print(0)", TPC_TRACE_FILE=str(file), OTEL_SERVICE_NAME="mine")
+    run("made(); say(0)", TPC_TRACE_FILE=str(file), OTEL_SERVICE_NAME="mine")
     assert read_trace_file(file)[0]["service"] == "mine"
 
 
@@ -274,17 +147,17 @@ def test_the_environment_names_the_service(tmp_path: Path):
     ],
 )
 def test_nothing_starts_unless_asked_for(environment):
-    printed, _ = run(
+    said, _ = run(
         "made(); loaded = [m for m in sys.modules if m == 'opentelemetry.sdk']\n"
-        "print(json.dumps([lifecycle.is_set(), lifecycle.flush(), loaded]))",
+        "say([lifecycle.is_set(), lifecycle.flush(), loaded])",
         **environment,
     )
-    assert printed == [False, True, []]
+    assert said == [False, True, []]
 
 
 def test_a_provider_of_the_program_is_used_as_it_is(tmp_path: Path):
     file = tmp_path / "trace"
-    printed, _ = run(
+    said, _ = run(
         """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -295,11 +168,11 @@ trace.set_tracer_provider(mine)
 os.environ["TPC_TRACE_FILE"] = os.environ["FILE"]
 lifecycle.start("job")
 made()
-print(json.dumps([trace.get_tracer_provider() is mine, lifecycle.flush(5), flushed]))
+say([trace.get_tracer_provider() is mine, lifecycle.flush(5), flushed])
 """,
         FILE=str(file),
     )
-    assert printed == [True, True, [1]]
+    assert said == [True, True, [1]]
     assert not file.exists()
 
 

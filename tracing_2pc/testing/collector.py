@@ -1,0 +1,229 @@
+"""A collector on loopback: keeps in memory what comes by OTLP, or misbehaves."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import http.server
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from tracing_2pc.testing import otlp
+from tracing_2pc.testing.otlp import Span
+
+_ID = "tpc.transaction.id"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Manner:
+    """How requests are answered: after a pause, None for never; with a status."""
+
+    pause: float | None = 0.0
+    status: int = 200
+
+
+class Collector:
+    """Takes what `OTEL_EXPORTER_OTLP_ENDPOINT` sends to it, and shows it to a test.
+
+        with Collector() as collector:
+            subprocess.run(job, env={"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint})
+            spans = collector.trace_of("orders.7.1")
+        assert span_tree(spans)[0] == "tpc.transaction"
+
+    It listens once, on 127.0.0.1 only, from its making to the end of `with`; then no
+    thread and no socket is left, and the spans stay.
+
+    Args:
+        port: where to listen; 0 for one that is free.
+
+    Raises:
+        ConfigurationError: the extra `otlp` is not installed.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._read = otlp.reader()
+        self._changed = threading.Condition()
+        self._spans: list[Span] = []
+        self._manner = _Manner()
+        self._ending = False
+        self._connections: set[tuple[str, int]] = set()
+        self._server = _Server(port, self.take)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    @property
+    def endpoint(self) -> str:
+        """The value for `OTEL_EXPORTER_OTLP_ENDPOINT`."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections requests came on, answered or not."""
+        with self._changed:
+            return len(self._connections)
+
+    def spans(self) -> list[Span]:
+        """Return what was sent, in the form of `read_trace_file`."""
+        with self._changed:
+            return list(self._spans)
+
+    def trace_of(self, transaction_id: str) -> list[Span]:
+        """Return all spans of the trace in which a span names this transaction."""
+        spans = self.spans()
+        ids = {
+            s["trace_id"] for s in spans if s["attributes"].get(_ID) == transaction_id
+        }
+        return [span for span in spans if span["trace_id"] in ids]
+
+    def wait_for(
+        self, predicate: Callable[[Sequence[Span]], object], seconds: float = 10.0
+    ) -> list[Span]:
+        """Return the spans as soon as the predicate is true of them.
+
+        Raises:
+            TimeoutError: it never was; with the names of what there is.
+        """
+        with self._changed:
+            if self._changed.wait_for(lambda: predicate(self._spans), seconds):
+                return list(self._spans)
+            there = ", ".join(span["name"] for span in self._spans)
+            raise TimeoutError(f"not so after {seconds:g} s; there is: {there or '-'}")
+
+    def accept(self) -> None:
+        """Answer, from now on; what hangs is taken, too."""
+        self._behave(_Manner())
+
+    def refuse(self) -> None:
+        """Answer 503 from now on: try again later."""
+        self._behave(_Manner(status=503))
+
+    def hang(self) -> None:
+        """Answer nothing, until it is told something else."""
+        self._behave(_Manner(pause=None))
+
+    def answer_after(self, seconds: float) -> None:
+        """Answer slowly, from now on."""
+        self._behave(_Manner(pause=seconds))
+
+    def __enter__(self) -> Collector:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.hang_up()
+        self._server.server_close()
+
+    def take(self, client: tuple[str, int], body: bytes, encoding: str) -> int:
+        """Keep the spans of a request; return the status, 0 for no answer at all."""
+        with self._changed:
+            self._connections.add(client)
+            self._changed.notify_all()
+            self._pause()
+            if self._ending or self._manner.status != 200:
+                return 0 if self._ending else self._manner.status
+            try:
+                self._spans += self._read(otlp.plain(body, encoding))
+            except ValueError:
+                return 400
+            self._changed.notify_all()
+            return 200
+
+    def _behave(self, manner: _Manner) -> None:
+        with self._changed:
+            self._manner = manner
+            self._changed.notify_all()
+
+    def _pause(self) -> None:
+        """Wait as the manner says; another manner begins at once."""
+        over = False
+        while not over and not self._ending:
+            manner = self._manner
+            is_other = functools.partial(self._is_other, manner)
+            over = not self._changed.wait_for(is_other, manner.pause)
+
+    def _is_other(self, manner: _Manner) -> bool:
+        return self._ending or self._manner is not manner
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    """Serves each connection from a thread, and waits for all of them at the end."""
+
+    daemon_threads = False
+
+    def __init__(self, port: int, take: Callable[..., int]) -> None:
+        super().__init__(("127.0.0.1", port), _Connection)
+        self.take = take
+        self._clients: set[socket.socket] = set()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        client, address = super().get_request()
+        self._clients.add(client)
+        return client, address
+
+    def shutdown_request(self, request: Any) -> None:
+        self._clients.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        """Read nothing more; what is under way is still answered."""
+        for client in list(self._clients):
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RD)
+
+
+class _Connection(http.server.BaseHTTPRequestHandler):
+    """One sender's connection. Answers as OTLP says: protobuf, errors too."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def handle(self) -> None:
+        """Serve until either side ends it; a sender may go at any moment."""
+        with contextlib.suppress(OSError):
+            super().handle()
+
+    def do_POST(self) -> None:
+        """Take spans."""
+        if status := self._status():
+            self._answer(status)
+        else:
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing: the spans say it."""
+
+    def _status(self) -> int:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            self.close_connection = True
+            return 411
+        body = self.rfile.read(int(length))
+        if self.path != otlp.PATH:
+            return 404
+        encoding = self.headers.get("Content-Encoding", "identity")
+        is_known = self.headers.get_content_type() == otlp.PROTOBUF
+        if not is_known or encoding not in otlp.ENCODINGS:
+            return 415
+        return self.server.take(self.client_address, body, encoding)
+
+    def _answer(self, status: int) -> None:
+        body = b"" if status == 200 else otlp.refusal(status)
+        self.send_response(status)
+        self.send_header("Content-Type", otlp.PROTOBUF)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

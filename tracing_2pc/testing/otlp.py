@@ -1,0 +1,109 @@
+"""OTLP as it travels: the body of a request as spans, and what a refusal says.
+
+The messages come with the extra `otlp`; importing this module does not need it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import zlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from tracing_2pc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+    from opentelemetry.proto.trace.v1 import trace_pb2
+
+PATH: Final = "/v1/traces"
+PROTOBUF: Final = "application/x-protobuf"
+ENCODINGS: Final = frozenset({"identity", "gzip", "deflate"})
+Span = dict[str, Any]
+"""One span, in the form of `read_trace_file`."""
+
+_EITHER_HEADER: Final = 32 + zlib.MAX_WBITS
+"""For zlib: gzip or deflate, the data says which."""
+
+
+def reader() -> Callable[[bytes], list[Span]]:
+    """Return what reads the body of a request; it raises ValueError.
+
+    Raises:
+        ConfigurationError: the extra `otlp` is not installed.
+    """
+    try:
+        from google.protobuf.message import DecodeError
+        from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+    except ImportError:
+        raise ConfigurationError(
+            "reading OTLP needs an extra: pip install 'tracing-2pc[otlp]'"
+        ) from None
+
+    def read(body: bytes) -> list[Span]:
+        try:
+            sent = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
+        except DecodeError:
+            raise ValueError("not a request of OTLP") from None
+        return _spans(sent.resource_spans)
+
+    return read
+
+
+def plain(body: bytes, encoding: str) -> bytes:
+    """Return a body without its compression; raises ValueError."""
+    if encoding == "identity":
+        return body
+    try:
+        return zlib.decompress(body, _EITHER_HEADER)
+    except zlib.error:
+        raise ValueError(f"not {encoding}") from None
+
+
+def refusal(status: int) -> bytes:
+    """Return what a refusal carries: a `google.rpc.Status` with a message."""
+    message = http.client.responses[status].encode()
+    return bytes([0x12, len(message)]) + message
+
+
+def _spans(sent: Iterable[trace_pb2.ResourceSpans]) -> list[Span]:
+    return [
+        _span(span, _attributes(of_resource.resource.attributes).get("service.name"))
+        for of_resource in sent
+        for of_scope in of_resource.scope_spans
+        for span in of_scope.spans
+    ]
+
+
+def _span(span: trace_pb2.Span, service: object) -> Span:
+    kind, status = type(span).SpanKind.Name(span.kind), span.status
+    code = type(status).StatusCode.Name(status.code)
+    return {
+        "name": span.name,
+        "trace_id": span.trace_id.hex(),
+        "span_id": span.span_id.hex(),
+        "parent_id": span.parent_span_id.hex() or None,
+        "kind": kind.removeprefix("SPAN_KIND_"),
+        "start": span.start_time_unix_nano,
+        "end": span.end_time_unix_nano,
+        "service": service,
+        "attributes": _attributes(span.attributes),
+        "links": [
+            {"trace_id": link.trace_id.hex(), "span_id": link.span_id.hex()}
+            for link in span.links
+        ],
+        "status": code.removeprefix("STATUS_CODE_"),
+    }
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    return {pair.key: _value(pair.value) for pair in pairs}
+
+
+def _value(value: AnyValue) -> Any:
+    chosen = value.WhichOneof("value")
+    if chosen == "array_value":
+        return [_value(one) for one in value.array_value.values]
+    if chosen == "kvlist_value":
+        return _attributes(value.kvlist_value.values)
+    return None if chosen is None else getattr(value, chosen)
