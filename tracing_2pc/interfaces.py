@@ -260,6 +260,13 @@ class Step(Protocol):
     def set(self, attribute: str, value: str | int | float) -> None:
         """Add an attribute of the registry."""
 
+    def end(self) -> None:
+        """End it now; it stays the parent of what comes inside.
+
+        For what may wait long: a span is exported when it ends, and a process that
+        dies while it waits must not leave the parent of its other spans unsent.
+        """
+
 
 class Tracing(Protocol):
     """What the protocol tells a trace. Nothing here ever raises or blocks."""
@@ -294,7 +301,13 @@ class Tracing(Protocol):
         """
 
     def decided(self, record: TransactionRecord, *, reconstructed: bool) -> None:
-        """Export the root `tpc.transaction`, from begin to decision, with its ids."""
+        """Export the root `tpc.transaction`, from begin to decision, with its ids.
+
+        Args:
+            record: a decided transaction.
+            reconstructed: somebody else may have exported it before he died; a
+                process does so once.
+        """
 
 
 @runtime_checkable

@@ -274,6 +274,30 @@ def test_begin_aborts_every_undecided_attempt(log: DecisionLog) -> None:
     assert log.read(other.id) == other
 
 
+def test_an_attempt_knows_the_trace_of_the_one_before(log: DecisionLog) -> None:
+    """Kept beside its own context; an attempt that was not traced links to nothing."""
+
+    def attempt(run: str, carrier: dict[str, str]) -> dict[str, str]:
+        begun = log.begin(
+            "orders",
+            0,
+            run=run,
+            query="q",
+            participants=["ledger"],
+            carrier=carrier,
+        )
+        kept = log.read(begun.record.id)
+        assert kept is not None
+        assert kept.carrier == begun.record.carrier
+        return kept.carrier
+
+    assert attempt("r1", {"traceparent": "a"}) == {"traceparent": "a"}
+    linked = {"traceparent": "b", "tpc-previous": "a"}
+    assert attempt("r2", {"traceparent": "b"}) == linked
+    assert attempt("r3", {}) == {}
+    assert attempt("r4", {"traceparent": "d"}) == {"traceparent": "d"}
+
+
 def test_an_attempt_is_never_numbered_twice(log: DecisionLog) -> None:
     """Each try has its own id, also after aborts that are finished (rule 3)."""
     ids = []

@@ -286,7 +286,7 @@ MUTANTS: Final = (
         3,
         "the attempt is not counted up",
         LOG_TEST + "test_an_attempt_is_never_numbered_twice[sqlite]",
-        (edit(LOG, "batch, newest + 1)", "batch, max(newest, 1))"),),
+        (edit(LOG, "newest.attempt + 1 if newest", "newest.attempt if newest"),),
     ),
     Mutant(
         4,

@@ -18,7 +18,7 @@ from tracing_2pc import names
 from tracing_2pc.interfaces import Tracing
 from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
 from tracing_2pc.states import Decision, TransactionState, Vote
-from tracing_2pc.telemetry import propagation, spans
+from tracing_2pc.telemetry import propagation, spans, transaction
 from tracing_2pc.telemetry.transaction import LINK, OpenTelemetryTracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -104,11 +104,15 @@ def test_the_root_has_the_reserved_ids_and_the_records_times(exported):  # noqa:
     }
 
 
-def test_who_takes_over_exports_the_root_again(exported):  # noqa: F811
+def test_who_takes_over_exports_the_root_again(exported, monkeypatch):  # noqa: F811
     """It may be there twice, never zero times, always with the same ids."""
     carrier = json.loads(json.dumps(OpenTelemetryTracing().reserve()))
     decided = record(carrier, Decision.ABORT)
     OpenTelemetryTracing().decided(decided, reconstructed=False)
+    OpenTelemetryTracing().decided(decided, reconstructed=True)
+    assert len(exported()) == 1  # whoever has exported it does not take it over
+    monkeypatch.setattr(transaction, "_exported", {})
+    OpenTelemetryTracing().decided(decided, reconstructed=True)
     OpenTelemetryTracing().decided(decided, reconstructed=True)
     first, second = exported()
     assert ids(first) == ids(second)

@@ -85,7 +85,6 @@ class Coordinator:
         """
         for record in self.log.unfinished(self.application):
             if record.state is TransactionState.COMMITTING:
-                self.tracing.decided(record, reconstructed=True)
                 self.deliver(record)
             elif record.state is TransactionState.ABORTING:
                 self.delivery.abort(record)
@@ -105,7 +104,6 @@ class Coordinator:
         with self.tracing.step(names.BEGIN, record.carrier, record, started) as step:
             step.set("tpc.replay", begun.replay)
             for old in begun.superseded:
-                self.tracing.decided(old, reconstructed=True)
                 self.delivery.abort(old)
         return begun
 

@@ -42,7 +42,8 @@ class Delivery:
     Args:
         log: the decision log.
         participants: those that can be reached, by configured name.
-        tracing: where the steps are shown.
+        tracing: where the steps are shown. Whoever delivers exports the root too:
+            it may be that nobody else has lived to do so.
         patience: when to try again.
     """
 
@@ -72,13 +73,15 @@ class Delivery:
             ConfigurationError: a participant on record has no address here; the
                 others were asked, and the transaction stays unfinished.
         """
+        self._tracing.decided(record, reconstructed=True)
         with self._tracing.step(names.DELIVER, record.carrier, record) as step:
+            step.set("tpc.pending", len(record.pending))
+            step.end()
             answers = self._ask_all(record)
             # Refusals last: they may end this, and what the others said is noted then.
             order = sorted(record.pending, key=lambda n: _is_refusal(answers.get(n)))
             noted = {n: self._note(record, n, answers) for n in order}
             silent = {n: why for n, why in noted.items() if why}
-            step.set("tpc.pending", len(silent))
             if missing := [n for n in silent if n not in self._participants]:
                 raise ConfigurationError(
                     f"{record.id} is decided {record.decision} and participant "
@@ -122,6 +125,7 @@ class Delivery:
                 recovery goes on with it.
             HeuristicError, ConfigurationError: as `once`.
         """
+        self._tracing.decided(record, reconstructed=True)
         current: TransactionRecord | None = record
         silent: Mapping[str, str] = {}
         inline = self._patience.inline_tries

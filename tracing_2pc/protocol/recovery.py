@@ -33,7 +33,7 @@ class Recovery:
     Args:
         log: the decision log; if it cannot be read nothing is touched.
         delivery: sends decisions.
-        tracing: roots of transactions taken over are exported here.
+        tracing: where the sweep is shown.
         clock: for the age of an active attempt.
         transaction_timeout: seconds; 0 leaves every active attempt alone.
     """
@@ -98,7 +98,6 @@ class Recovery:
                 return Recovered(record, done=True, remark="forgotten meanwhile")
             failpoint("recovery.after_expire")
             record = decided
-        self.tracing.decided(record, reconstructed=True)
         try:
             silent = self.delivery.once(record)
         except TwoPhaseError as error:

@@ -17,7 +17,7 @@ from tracing_2pc.model import (
     TransactionRecord,
 )
 from tracing_2pc.states import FINAL, Decision, TransactionEvent, TransactionState
-from tracing_2pc.store import records, rules, schema
+from tracing_2pc.store import records, rows, rules, schema
 from tracing_2pc.store import statements as sql
 from tracing_2pc.store.database import Database, absent, connect
 from tracing_2pc.store.receipts import check_receipts
@@ -110,12 +110,13 @@ class SqlDecisionLog:
                 self._write_decision(connection, record, Decision.ABORT, ())
                 for record in active
             )
-            newest = connection.scalar(sql.NEWEST_ATTEMPT, of) or 0
+            newest = connection.execute(sql.NEWEST_ATTEMPT, of).first()
             opened = rules.opened(
-                TransactionId(application, batch, newest + 1),
+                TransactionId(application, batch, newest.attempt + 1 if newest else 1),
                 run,
                 names,
                 carrier,
+                previous=rows.carrier_of(newest.carrier if newest else "{}"),
                 now=self._now(),
                 watermark=standing.watermark,
             )
@@ -210,8 +211,8 @@ class SqlDecisionLog:
     def counts(self, application: str) -> Counter[TransactionState]:
         """Count transactions by state; the cost grows with the log."""
         with self._database.reading() as connection:
-            rows = connection.execute(sql.COUNTS, {"of": application}).all()
-        return Counter({TransactionState(state): count for state, count in rows})
+            found = connection.execute(sql.COUNTS, {"of": application}).all()
+        return Counter({TransactionState(state): count for state, count in found})
 
     def acknowledge(self, transaction: TransactionId, participant: str) -> None:
         """Record that a participant has obeyed the decision. Idempotent.

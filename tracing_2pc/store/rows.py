@@ -10,7 +10,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from tracing_2pc.errors import DecisionLogError
-from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.model import (
+    BranchId,
+    Carrier,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
 from tracing_2pc.states import Decision, TransactionState, Vote
 from tracing_2pc.store.receipts import canonical
 
@@ -51,6 +57,14 @@ def changing(record: TransactionRecord) -> dict[str, Any]:
         "rows": sum(r.rows for r in record.receipts) if record.decision else None,
         "checksum": checksum(record),
     }
+
+
+def carrier_of(text: str) -> Carrier:
+    """Read the trace context of an attempt. What cannot be read is only not linked."""
+    try:
+        return dict(json.loads(text))
+    except (TypeError, ValueError):
+        return {}
 
 
 def transaction_row(record: TransactionRecord) -> dict[str, Any]:

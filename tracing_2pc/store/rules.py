@@ -17,6 +17,7 @@ from tracing_2pc.errors import (
     IllegalTransitionError,
 )
 from tracing_2pc.model import (
+    PREVIOUS,
     Carrier,
     Receipt,
     TransactionId,
@@ -157,10 +158,12 @@ def opened(
     participants: tuple[str, ...],
     carrier: Carrier,
     *,
+    previous: Carrier,
     now: float,
     watermark: int | None,
 ) -> TransactionRecord:
-    """Return the record of an attempt that begins."""
+    """Return the record of an attempt that begins, linked to the one before it."""
+    before = previous.get("traceparent")
     return TransactionRecord(
         id=identity,
         run=run,
@@ -168,7 +171,7 @@ def opened(
         decision=None,
         participants=participants,
         acknowledged=frozenset(),
-        carrier=dict(carrier),
+        carrier={**carrier, PREVIOUS: before} if carrier and before else dict(carrier),
         started=now,
         watermark=watermark,
     )

@@ -77,7 +77,12 @@ NEWEST_COMMITTED: Final = (
     .limit(1)
 )
 
-NEWEST_ATTEMPT: Final = sa.select(sa.func.max(transaction.c.attempt)).where(_OF, _BATCH)
+NEWEST_ATTEMPT: Final = (
+    sa.select(transaction.c.attempt, transaction.c.carrier)
+    .where(_OF, _BATCH)
+    .order_by(transaction.c.attempt.desc())
+    .limit(1)
+)
 
 RIVALS: Final = (
     sa.select(transaction.c.id)

@@ -78,13 +78,14 @@ class _Process:
 
     def start(self, service: str) -> None:
         from tracing_2pc.telemetry import exporting
+        from tracing_2pc.telemetry.parents_first import ParentsFirst
 
         provider = exporting.provider(service)
         if path := os.environ.get(TRACE_FILE):
-            provider.add_span_processor(exporting.to_file(path))
+            provider.add_span_processor(ParentsFirst(exporting.to_file(path)))
         if _wants_otlp():
             self.otlp = exporting.to_otlp()
-            provider.add_span_processor(self.otlp[0])
+            provider.add_span_processor(ParentsFirst(self.otlp[0]))
         self.bounded = Bounded()
         self.provider = provider
         atexit.register(self.stop)

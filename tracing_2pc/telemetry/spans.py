@@ -79,11 +79,12 @@ def parent(carrier: Carrier | None) -> Context | None:
     """
     if not carrier:
         return None
-    here = trace.get_current_span().get_span_context()
-    current = contexts.get_current()
-    found = extract(carrier, onto=current)
-    there = trace.get_current_span(found).get_span_context()
-    return current if here.trace_id == there.trace_id else found
+    here = trace.get_current_span().get_span_context().trace_id
+    if carrier.get("traceparent", "")[3:35] == f"{here:032x}":
+        return None
+    found = extract(carrier, onto=contexts.get_current())
+    there = trace.get_current_span(found).get_span_context().trace_id
+    return None if here == there else found
 
 
 def past_span(
@@ -198,6 +199,14 @@ class OpenSpan:
         """Add an attribute of the registry."""
         _set(self._span, {attribute: value})
 
+    def end(self) -> None:
+        """End it now; it stays current until the `with` is left."""
+        try:
+            self._span.end()
+        except Exception:  # noqa: BLE001 - a foreign processor raised
+            _log.debug("a span could not be ended", exc_info=True)
+        self._span = trace.INVALID_SPAN
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -205,12 +214,9 @@ class OpenSpan:
         traceback: TracebackType | None,
     ) -> None:
         contexts.detach(self._token)
-        try:
-            if kind is not None:
-                mark_error(self._span, kind)
-            self._span.end()
-        except Exception:  # noqa: BLE001 - a foreign processor raised
-            _log.debug("a span could not be ended", exc_info=True)
+        if kind is not None:
+            mark_error(self._span, kind)
+        self.end()
 
 
 class _Joined:
@@ -229,6 +235,9 @@ class _Joined:
     def set(self, attribute: str, value: Value) -> None:
         """Add an attribute of the registry."""
         _set(self._span, {attribute: value})
+
+    def end(self) -> None:
+        """Leave its end to whoever opened it."""
 
     def __exit__(self, *exception: object) -> None:
         return None

@@ -19,7 +19,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from tracing_2pc import names
 from tracing_2pc.interfaces import Step
-from tracing_2pc.model import Carrier, TransactionRecord
+from tracing_2pc.model import PREVIOUS, Carrier, TransactionRecord
 from tracing_2pc.telemetry import spans
 from tracing_2pc.telemetry.propagation import extract, inject
 
@@ -32,11 +32,17 @@ LINK: Final = "tpc-link"
 Stored for the root's link, and never sent."""
 
 _RANDOM: Final = 0x02
+_BOUND: Final = 1024
+_exported: Final[dict[str, None]] = {}  # roots, by traceparent, oldest first
 _log: Final = logging.getLogger(__name__)
 
 
 class OpenTelemetryTracing:
-    """`interfaces.Tracing` on OpenTelemetry. Holds no state: any process can go on."""
+    """`interfaces.Tracing` on OpenTelemetry.
+
+    All it needs stands in the record: any process can go on with a trace. What it
+    remembers is which roots this process has exported, so as not to repeat itself.
+    """
 
     def reserve(self) -> Carrier:
         """Fix the ids of a root; empty if nothing records spans in this process.
@@ -81,7 +87,9 @@ class OpenTelemetryTracing:
             sweep.end()
 
     def decided(self, record: TransactionRecord, *, reconstructed: bool) -> None:
-        """Export the root. Whoever takes a transaction over may export it again."""
+        """Export the root. Whoever takes a transaction over exports it again, once."""
+        if reconstructed and record.carrier.get("traceparent") in _exported:
+            return
         try:
             _export_root(record, reconstructed=reconstructed)
         except Exception:  # noqa: BLE001 - a foreign processor raised
@@ -135,6 +143,9 @@ def _export_root(record: TransactionRecord, *, reconstructed: bool) -> None:
     attributes = _outcome(record)
     if reconstructed:
         attributes["tpc.root.reconstructed"] = True
+    while len(_exported) >= _BOUND:
+        _exported.pop(next(iter(_exported)), None)
+    _exported[record.carrier["traceparent"]] = None
     # The SDK's tracers offer no way to choose a span's ids. What they themselves do
     # at the end of a span is this call; it is the only place that goes past them.
     sdk.span_processor.on_end(_root(sdk, root, record, attributes))
@@ -150,18 +161,25 @@ def _root(
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     decided = record.started if record.decided is None else record.decided
-    upstream = _context({"traceparent": record.carrier.get(LINK, "")})
     return ReadableSpan(
         names.TRANSACTION,
         context=root,
         resource=sdk.resource,
         attributes=attributes,
-        links=(Link(upstream),) if upstream.is_valid else (),
+        links=tuple(_links(record.carrier)),
         start_time=_nanoseconds(record.started),
         # Two clocks may have written these.
         end_time=_nanoseconds(max(record.started, decided)),
         instrumentation_scope=InstrumentationScope(spans.SCOPE),
     )
+
+
+def _links(carrier: Carrier) -> Iterator[Link]:
+    """Link to what was current when the root was reserved, and the attempt before."""
+    for key in (LINK, PREVIOUS):
+        linked = _context({"traceparent": carrier.get(key, "")})
+        if linked.is_valid:
+            yield Link(linked)
 
 
 def _identity(record: TransactionRecord) -> dict[str, spans.Value]:

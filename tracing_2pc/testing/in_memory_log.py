@@ -69,10 +69,16 @@ class InMemoryDecisionLog:
                 for record in self._of(application)
                 if record.state is TransactionState.ACTIVE
             )
-            attempt = max((r.id.attempt for r in mine), default=0) + 1
-            identity = TransactionId(application, batch, attempt)
+            newest = max(mine, key=lambda r: r.id.attempt, default=None)
+            attempt = newest.id.attempt + 1 if newest else 1
             opened = rules.opened(
-                identity, run, names, carrier, now=self._now(), watermark=None
+                TransactionId(application, batch, attempt),
+                run,
+                names,
+                carrier,
+                previous=newest.carrier if newest else {},
+                now=self._now(),
+                watermark=None,
             )
             return Begun(self._keep(opened), replay=False, superseded=superseded)
 
