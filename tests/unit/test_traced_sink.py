@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
 import textwrap
 import threading
+from collections import UserDict
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import cloudpickle
 import pytest
 import requests
 from opentelemetry.trace import StatusCode
+from traced_sink_support import Plain, branch_of, shipped, through_the_log
 from tracing_support import exported, read_trace_file, span_tree  # noqa: F401
 
 from tracing_2pc import names
 from tracing_2pc.errors import ContractError
 from tracing_2pc.interfaces import TwoPhaseCommitSink
-from tracing_2pc.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.model import TransactionId
 from tracing_2pc.telemetry import branches, spans
 from tracing_2pc.telemetry.traced_sink import trace_headers, traced_sink
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
@@ -90,20 +90,10 @@ class PartnerSink:
         ).raise_for_status()
 
 
-def branch_of(carrier: dict[str, str], partition: int = 0) -> BranchContext:
-    return BranchContext(
-        TransactionId("orders", 7, 1), BranchId(partition, 4), ("p",), carrier
-    )
-
-
-def through_the_log(handle):
-    return json.loads(json.dumps(handle))
-
-
 def test_every_phase_is_a_span_and_every_call_carries_it(exported, partner):  # noqa: F811
     """The example of the README, from a task through the log to the driver."""
     carrier = OpenTelemetryTracing().reserve()
-    sink = cloudpickle.loads(cloudpickle.dumps(PartnerSink(partner.url)))
+    sink = shipped(PartnerSink(partner.url))
     with spans.span(names.BRANCH, carrier=carrier):
         handle = sink.begin(branch_of(carrier))
         for number in range(3):
@@ -139,7 +129,7 @@ def test_every_phase_is_a_span_and_every_call_carries_it(exported, partner):  # 
 def test_a_commit_after_a_restart_is_in_the_transactions_trace(exported, partner):  # noqa: F811
     """All that is left of the process is the handle as JSON."""
     carrier = OpenTelemetryTracing().reserve()
-    sink = PartnerSink(partner.url)
+    sink = shipped(PartnerSink(partner.url))
     with spans.span(names.BRANCH, carrier=carrier) as _:
         handle = sink.begin(branch_of(carrier))
     branches.OPEN.clear()
@@ -154,7 +144,7 @@ def test_a_commit_after_a_restart_is_in_the_transactions_trace(exported, partner
 
 def test_without_a_current_span_the_context_of_begin_is_the_parent(exported, partner):  # noqa: F811
     carrier = OpenTelemetryTracing().reserve()
-    sink = PartnerSink(partner.url)
+    sink = shipped(PartnerSink(partner.url))
     handle = sink.begin(branch_of(carrier))
     sink.invoke(handle, 1)
     sink.abort(handle)
@@ -170,7 +160,7 @@ def test_without_a_current_span_the_context_of_begin_is_the_parent(exported, par
 
 
 def test_errors_pass_unchanged_and_show_their_class_only(exported, partner):  # noqa: F811
-    sink = PartnerSink(f"{partner.url}/refuse")
+    sink = shipped(PartnerSink(f"{partner.url}/refuse"))
     handle = sink.begin(branch_of({}))
     with pytest.raises(requests.HTTPError, match="500 Server Error"):
         sink.pre_commit(handle)
@@ -188,35 +178,20 @@ def test_a_record_that_fails_shows_in_the_one_invoke_span(exported):  # noqa: F8
             if record == "bad":
                 raise ValueError("a customer's name")
 
-    sink = Picky()
+    sink = shipped(Picky())
     handle = sink.begin()
     sink.invoke(handle, "good")
     with pytest.raises(ValueError, match="customer"):
         sink.invoke(handle, "bad")
     sink.abort(handle)
-    assert span_tree(exported()) == ["Picky.begin", "Picky.invoke", "Picky.abort"]
+    assert span_tree(exported()) == [
+        "Picky.begin",
+        "  Picky.invoke",
+        "  Picky.abort",
+    ]
     attributes = exported()[1].attributes
     assert (attributes["tpc.rows"], attributes["error.type"]) == (1, "ValueError")
     assert "customer" not in exported()[1].to_json()
-
-
-class Plain:
-    """A sink of five methods that does nothing; begin takes no context."""
-
-    def begin(self):
-        return {}
-
-    def invoke(self, handle, record):
-        pass
-
-    def pre_commit(self, handle):
-        pass
-
-    def commit(self, handle):
-        pass
-
-    def abort(self, handle):
-        pass
 
 
 def test_begin_without_context_is_accepted(exported):  # noqa: F811
@@ -225,9 +200,10 @@ def test_begin_without_context_is_accepted(exported):  # noqa: F811
         pass
 
     with spans.span(names.BRANCH):
-        handle = Traced().begin()
-        assert Traced().begin(branch_of({})).keys() == {"tpc_carrier"}
-        Traced().pre_commit(handle)
+        sink = shipped(Traced())
+        handle = sink.begin()
+        assert sink.begin(branch_of({})).keys() == {"tpc_carrier"}
+        sink.pre_commit(handle)
     assert span_tree(exported()) == [
         "tpc.branch",
         "  Traced.begin",
@@ -259,16 +235,16 @@ def test_a_subclass_that_calls_its_parent_is_one_span(exported):  # noqa: F811
         def commit(self, handle):
             super().commit(handle)
 
-    sink = Loud()
+    sink = shipped(Loud())
     handle = sink.begin()
     sink.invoke(handle, 1)
     sink.pre_commit(handle)
     sink.commit(handle)
     assert span_tree(exported()) == [
         "Loud.begin",
-        "Loud.invoke",
-        "Loud.pre_commit",
-        "Loud.commit",
+        "  Loud.invoke",
+        "  Loud.pre_commit",
+        "  Loud.commit",
     ]
     assert exported()[1].attributes["tpc.rows"] == 1
 
@@ -278,7 +254,7 @@ def test_an_undecorated_subclass_is_traced_under_its_own_name(exported):  # noqa
         def begin(self, context):
             return super().begin(context) | {"special": True}
 
-    handle = Special("http://x").begin(branch_of({}))
+    handle = shipped(Special("http://x")).begin(branch_of({}))
     assert handle["special"]
     assert span_tree(exported()) == ["Special.begin"]
 
@@ -294,8 +270,8 @@ def test_a_class_that_traces_itself_is_left_alone(exported):  # noqa: F811
     class Mine(Own):
         pass
 
-    Mine().begin()
-    traced_sink(Own)().begin()
+    shipped(Mine()).begin()
+    shipped(traced_sink(Own)()).begin()
     assert exported() == []
 
 
@@ -314,52 +290,22 @@ def test_methods_may_have_other_names(exported):  # noqa: F811
         def publish(self, handle):
             pass
 
-    sink = cloudpickle.loads(cloudpickle.dumps(Renamed()))
+    sink = shipped(Renamed())
     handle = sink.open(branch_of({}))
     sink.write(handle, 1)
     sink.pre_commit(handle)
     sink.publish(handle)
     assert span_tree(exported()) == [
         "Renamed.begin",
-        "Renamed.invoke",
-        "Renamed.pre_commit",
-        "Renamed.commit",
+        "  Renamed.invoke",
+        "  Renamed.pre_commit",
+        "  Renamed.commit",
     ]
 
 
 def test_a_method_that_is_not_there_is_refused():
     with pytest.raises(ContractError, match="no method 'opne'"):
         traced_sink(begin="opne")(Plain)
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    path: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Slotted:
-    path: str
-
-
-@pytest.mark.parametrize("make", [Frozen, Slotted])
-def test_a_handle_that_is_no_dict_is_remembered_in_its_process(exported, make):  # noqa: F811
-    @traced_sink
-    class Files(Plain):
-        def begin(self, context):
-            return make("a")
-
-    carrier = OpenTelemetryTracing().reserve()
-    sink = Files()
-    handle = sink.begin(branch_of(carrier))
-    sink.invoke(handle, 1)
-    sink.pre_commit(handle)
-    sink.commit(handle)
-    assert {f"{s.parent.span_id:016x}" for s in exported()} == {
-        carrier["traceparent"][36:52]
-    }
-    assert len(exported()) == 4
-    assert branches.OPEN == {}
 
 
 @pytest.mark.usefixtures("exported")
@@ -369,10 +315,11 @@ def test_abandoned_branches_are_forgotten():
     @traced_sink
     class Weak(Plain):
         def begin(self):
-            return Frozen("a")
+            return UserDict()
 
+    sink = shipped(Weak())
     for _ in range(10):
-        Weak().begin()
+        sink.begin()
     assert branches.OPEN == {}
     handles = [{} for _ in range(branches.BOUND + 5)]
     for handle in handles:
@@ -397,7 +344,7 @@ def test_batches_and_whole_transactions(exported):  # noqa: F811
         def abort_transaction(self, transaction_id):
             pass
 
-    sink = Bulk()
+    sink = shipped(Bulk())
     carrier = OpenTelemetryTracing().reserve()
     with spans.span(names.BRANCH, carrier=carrier):
         handle = sink.begin()
@@ -439,7 +386,7 @@ def test_with_tracing_off_nothing_is_added():
     class Off(Plain):
         pass
 
-    sink = Off()
+    sink = shipped(Off())
     handle = sink.begin()
     sink.invoke(handle, 1)
     sink.pre_commit(handle)
@@ -492,6 +439,6 @@ def test_a_class_of_the_main_program_is_traced_on_an_executor(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr.decode()
     lines = read_trace_file(file)
-    assert span_tree(lines) == ["Sink.begin", "Sink.invoke", "Sink.pre_commit"]
+    assert span_tree(lines) == ["Sink.begin", "  Sink.invoke", "  Sink.pre_commit"]
     assert lines[1]["attributes"] == {"tpc.phase": "invoke", "tpc.rows": 2}
     assert {line["service"] for line in lines} == {"Sink"}

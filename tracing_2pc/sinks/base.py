@@ -22,6 +22,7 @@ from tracing_2pc.interfaces import (
 )
 from tracing_2pc.model import BranchContext, Receipt, TransactionRecord
 from tracing_2pc.states import Vote
+from tracing_2pc.telemetry import handles
 
 logger = logging.getLogger("tracing_2pc.sink")
 
@@ -152,6 +153,7 @@ def _abort_quietly(sink: Sink, handle: Any, context: BranchContext) -> None:
 
 def _plain(sink: Sink, handle: Any) -> Any:
     """Return the handle as JSON keeps it: all that a recovery will have."""
+    plain = handle
     if dataclasses.is_dataclass(handle) and not isinstance(handle, type):
         if not isinstance(handle, getattr(sink, "handle_type", ())):
             raise ContractError(
@@ -159,20 +161,23 @@ def _plain(sink: Sink, handle: Any) -> Any:
                 f"set `handle_type = {type(handle).__name__}` on the sink, so that "
                 "recovery can rebuild it from the log"
             )
-        handle = dataclasses.asdict(handle)
+        plain = dataclasses.asdict(handle)
+    elif isinstance(handle, Mapping):
+        plain = dict(handle)
+    plain = handles.to_plain(handle, plain)
     try:
-        json.dumps(handle, allow_nan=False)
+        json.dumps(plain, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ContractError(
             f"the handle of {type(sink).__name__} is not JSON after pre_commit "
             f"({error}): keep plain values in it, recovery gets nothing else"
         ) from None
-    return handle
+    return plain
 
 
 def _handle(sink: Sink, kept: Any) -> Any:
     kind = getattr(sink, "handle_type", None)
-    return kept if kind is None else kind(**kept)
+    return kept if kind is None else handles.from_plain(kind, kept)
 
 
 def _has(sink: Any, method: str) -> bool:

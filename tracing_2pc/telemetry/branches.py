@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tracing_2pc.model import Carrier
@@ -34,14 +34,21 @@ class Branch:
         self.error: type[BaseException] | None = None
         self.inside = False
 
-    def count(self, call: Callable[..., Any], rows: int, *arguments: Any) -> Any:
+    def count(
+        self,
+        method: Callable[..., Any],
+        rows: int,
+        sink: object,
+        arguments: tuple[Any, ...],
+        named: Mapping[str, Any],
+    ) -> Any:
         """Call, and add to what the branch's one `invoke` span will say."""
         if self.inside:  # a subclass calls its parent's invoke
-            return call(*arguments)
+            return method(sink, *arguments, **named)
         self.inside = True
         self.first = self.first or time.time_ns()
         try:
-            answer = call(*arguments)
+            answer = method(sink, *arguments, **named)
             self.rows += rows
         except BaseException as error:
             self.error = type(error)

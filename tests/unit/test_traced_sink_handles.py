@@ -1,0 +1,266 @@
+"""Handles carry the trace context on, and stay what the sink's author made them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import subprocess
+import sys
+import textwrap
+from collections import UserDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from traced_sink_support import Plain, branch_of, shipped
+from tracing_support import exported, read_trace_file, span_tree  # noqa: F401
+
+from tracing_2pc import names
+from tracing_2pc.model import Receipt
+from tracing_2pc.sinks.base import SinkParticipant, _handle, write_branch
+from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.telemetry import branches, spans
+from tracing_2pc.telemetry.traced_sink import traced_sink
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.testing import InMemoryDecisionLog
+
+
+@pytest.fixture(autouse=True)
+def _no_open_branches() -> Iterator[None]:
+    yield
+    branches.OPEN.clear()
+
+
+@dataclasses.dataclass
+class Changing:
+    path: str
+    parts: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    path: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    path: str
+
+
+class Of(Plain):
+    """A sink whose handle is what it was made with."""
+
+    def __init__(self, handle: Any, handle_type: type | None = None) -> None:
+        self.handle = handle
+        self.handle_type = handle_type
+
+    def begin(self, context):
+        return self.handle
+
+
+@traced_sink
+class Sink(Of):
+    pass
+
+
+CARRYING = [{"path": "a"}, UserDict(path="a"), Changing("a"), Frozen("a")]
+REMEMBERED = [Slotted("a"), ("a",), "a", object()]
+
+
+def new(handle: Any) -> Any:
+    return handle if type(handle) in (str, tuple) else copy.copy(handle)
+
+
+def parents(exported: Any) -> set[str]:  # noqa: F811
+    return {f"{s.parent.span_id:016x}" for s in exported()}
+
+
+@pytest.mark.parametrize("handle", CARRYING, ids=repr)
+def test_a_handle_takes_its_trace_to_another_process(exported, handle):  # noqa: F811
+    """A mapping or a dataclass, pickled: nothing else of the first process is left."""
+    carrier = OpenTelemetryTracing().reserve()
+    begun = shipped(Sink(new(handle))).begin(branch_of(carrier))
+    received = shipped(begun)
+    branches.OPEN.clear()
+    shipped(Sink(None)).commit(received)
+    assert span_tree(exported()) == ["Sink.begin", "Sink.commit"]
+    assert parents(exported) == {carrier["traceparent"][36:52]}
+
+
+@pytest.mark.parametrize("handle", REMEMBERED, ids=lambda h: type(h).__name__)
+def test_any_other_handle_is_remembered_by_its_process(exported, handle):  # noqa: F811
+    carrier = OpenTelemetryTracing().reserve()
+    sink = shipped(Sink(handle))
+    begun = sink.begin(branch_of(carrier))
+    sink.invoke(begun, 1)
+    sink.pre_commit(begun)
+    sink.commit(begun)
+    assert len(exported()) == 4
+    assert parents(exported) == {carrier["traceparent"][36:52]}
+    assert branches.OPEN == {}
+
+
+@pytest.mark.usefixtures("exported")
+@pytest.mark.parametrize("make", [Changing, Frozen, Slotted])
+def test_a_dataclass_is_what_it_was_to_its_author(make):
+    """Equality, repr, fields and asdict: only `vars` shows what was added."""
+    begun = shipped(Sink(make("a"))).begin(branch_of(OpenTelemetryTracing().reserve()))
+    assert begun == make("a")
+    assert repr(begun) == repr(make("a"))
+    assert dataclasses.asdict(begun) == dataclasses.asdict(make("a"))
+    assert [f.name for f in dataclasses.fields(begun)] == [
+        f.name for f in dataclasses.fields(make("a"))
+    ]
+    if make is Frozen:
+        assert hash(begun) == hash(Frozen("a"))
+        assert vars(begun).keys() == {"path", "tpc_carrier"}
+
+
+@pytest.mark.parametrize("handle", [{"path": "a"}, Changing("a")], ids=repr)
+def test_without_tracing_a_handle_gets_nothing(handle):
+    sink = shipped(Sink(handle))
+    begun = sink.begin(branch_of({"traceparent": f"00-{1:032x}-{1:016x}-01"}))
+    assert begun == handle
+    assert getattr(begun, "__dict__", {}).keys() <= {"path", "parts"}
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_mapping_that_refuses_the_key_is_remembered():
+    class Strict(UserDict[str, str]):
+        def __setitem__(self, key, value):
+            raise KeyError(key)
+
+    begun = shipped(Sink(Strict())).begin(branch_of(OpenTelemetryTracing().reserve()))
+    assert dict(begun) == {}
+    assert branches.find(begun) is not None
+
+
+def test_a_handle_that_is_used_again_is_of_its_last_branch(exported):  # noqa: F811
+    """A sink may return the same object twice: the second branch is not the first."""
+    first, second = (OpenTelemetryTracing().reserve() for _ in range(2))
+    sink = shipped(Sink({}))
+    sink.invoke(sink.begin(branch_of(first)), 1)
+    sink.commit(sink.begin(branch_of(second)))
+    assert span_tree(exported()) == ["Sink.begin", "Sink.begin", "Sink.commit"]
+    assert exported()[2].context.trace_id == exported()[1].context.trace_id
+
+
+LOGGED = [
+    ({"path": "a"}, None),
+    (UserDict(path="a"), UserDict),
+    (Changing("a"), Changing),
+    (Frozen("a"), Frozen),
+    (Slotted("a"), Slotted),
+]
+
+
+@pytest.mark.parametrize(("handle", "kind"), LOGGED, ids=repr)
+def test_a_commit_from_the_decision_log_is_in_its_trace(exported, handle, kind):  # noqa: F811
+    """A new process has the record and nothing else; the author's handle comes back."""
+    expected = new(handle)
+
+    class Seeing(Of):
+        def commit(self, handle):
+            assert type(handle) is type(expected)
+            if dataclasses.is_dataclass(handle):
+                assert handle == expected
+            else:
+                assert handle["path"] == "a"
+
+    log, carrier = InMemoryDecisionLog(), OpenTelemetryTracing().reserve()
+    begun = log.begin(
+        "orders", 0, run="r", query=None, participants=["Seeing"], carrier=carrier
+    )
+    context = dataclasses.replace(branch_of(carrier), participants=("Seeing",))
+    sink = shipped(traced_sink(Seeing)(new(handle), kind))
+    with spans.span(names.BRANCH, carrier=carrier):
+        receipt = write_branch(sink, context, iter([rows(3)]))
+    kept = Receipt.from_json(receipt.to_json())
+    log.decide(begun.record.id, Decision.COMMIT, [kept])
+    branches.OPEN.clear()
+    record = log.read(begun.record.id)
+    assert record.state is TransactionState.COMMITTING
+    later = shipped(traced_sink(Seeing)(None, kind))
+    SinkParticipant("Seeing", later).commit(record)
+    assert span_tree(exported()) == [
+        "tpc.branch",
+        "  Seeing.begin",
+        "  Seeing.invoke",
+        "  Seeing.pre_commit",
+        "  Seeing.commit",
+    ]
+    assert branches.OPEN == {}
+
+
+def rows(count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(range(count))})
+
+
+def test_a_record_of_a_traced_run_is_read_where_nothing_is_traced():
+    """The context in the log is no field: it never reaches the author's class."""
+    given: list[Frozen] = []
+
+    class Untraced(Plain):
+        handle_type = Frozen
+
+        def commit(self, handle):
+            given.append(handle)
+
+    kept = {"path": "a", "tpc_carrier": {"traceparent": f"00-{1:032x}-{1:016x}-01"}}
+    Untraced().commit(_handle(Untraced(), kept))
+    assert given == [Frozen("a")]
+    assert branches.OPEN == {}
+
+
+PROGRAM = """
+import dataclasses, sys, cloudpickle
+from tracing_2pc import traced_sink
+
+@dataclasses.dataclass(frozen=True)
+class Handle:
+    path: str
+
+@traced_sink
+class Sink:
+    def begin(self): return Handle("a")
+    def pre_commit(self, handle): pass
+    def commit(self, handle): assert handle == Handle("a")
+
+if sys.argv[1] == "task":
+    sink = Sink()
+    handle = sink.begin()
+    sink.pre_commit(handle)
+    sys.stdout.buffer.write(cloudpickle.dumps((sink, handle)))
+else:
+    sink, handle = cloudpickle.load(sys.stdin.buffer)
+    sink.commit(handle)
+    sink.commit(handle)
+"""
+
+
+def test_two_processes_of_a_program_write_one_trace(tmp_path: Path):
+    """A class of the main program, and its handle, through a pipe.
+
+    The second process has no span around it: the handle says where it belongs.
+    """
+    program, file = tmp_path / "program.py", tmp_path / "trace"
+    program.write_text(textwrap.dedent(PROGRAM))
+
+    def run(role: str, given: bytes = b"") -> bytes:
+        return subprocess.run(
+            [sys.executable, program, role],
+            input=given,
+            stdout=subprocess.PIPE,
+            env={"TPC_TRACE_FILE": str(file)},
+            check=True,
+        ).stdout
+
+    run("driver", run("task"))
+    assert span_tree(read_trace_file(file)) == [
+        "Sink.begin",
+        "  Sink.pre_commit",
+        "  Sink.commit",
+        "  Sink.commit",
+    ]

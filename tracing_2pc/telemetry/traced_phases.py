@@ -1,0 +1,247 @@
+"""The wrappers that `@traced_sink` puts around a sink's phases."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from tracing_2pc.model import BranchContext, Carrier, TransactionId
+from tracing_2pc.telemetry import branches, handles, lifecycle, phases, spans
+from tracing_2pc.telemetry.phases import Method, Phase
+from tracing_2pc.telemetry.propagation import inject
+
+_BEGIN: Final = phases.phase("begin")
+_INVOKE: Final = phases.phase("invoke")
+
+
+def _begin(method: Method) -> Method:
+    takes_context = len(inspect.signature(method).parameters) > 1
+
+    @functools.wraps(method)
+    def begin(self: Any, /, *context: Any, **named: Any) -> Any:
+        if not takes_context:
+            context, named = (), {}
+        return traced_begin(method, self, context, named)
+
+    return begin
+
+
+def _invoke(method: Method) -> Method:
+    named_handle = _first_parameter(method)
+
+    @functools.wraps(method)
+    def invoke(self: Any, /, *arguments: Any, **named: Any) -> Any:
+        if not branches.OPEN:
+            return method(self, *arguments, **named)
+        handle = arguments[0] if arguments else named.get(named_handle)
+        if (branch := branches.find(handle)) is None:
+            return method(self, *arguments, **named)
+        return branch.count(method, 1, self, arguments, named)
+
+    return invoke
+
+
+def _invoke_batch(method: Method) -> Method:
+    named_handle = _first_parameter(method)
+
+    @functools.wraps(method)
+    def invoke_batch(self: Any, /, *arguments: Any, **named: Any) -> Any:
+        if not branches.OPEN:
+            return method(self, *arguments, **named)
+        handle = arguments[0] if arguments else named.get(named_handle)
+        if (branch := branches.find(handle)) is None:
+            return method(self, *arguments, **named)
+        return branch.count(method, rows_in(arguments, named), self, arguments, named)
+
+    return invoke_batch
+
+
+def _each(rows: Callable[..., int], method: Method) -> Method:
+    named_handle = _first_parameter(method)
+
+    @functools.wraps(method)
+    def invoke(self: Any, /, *arguments: Any, **named: Any) -> Any:
+        if not branches.OPEN:
+            return method(self, *arguments, **named)
+        handle = arguments[0] if arguments else named.get(named_handle)
+        given = rows(arguments, named)
+        return traced_record(method, given, self, handle, arguments, named)
+
+    return invoke
+
+
+def _of_branch(phase: Phase, method: Method) -> Method:
+    named_handle = _first_parameter(method)
+
+    @functools.wraps(method)
+    def of_branch(self: Any, /, *arguments: Any, **named: Any) -> Any:
+        if not is_on(self):
+            return method(self, *arguments, **named)
+        handle = arguments[0] if arguments else named.get(named_handle)
+        return traced_phase(method, phase, self, handle, arguments, named)
+
+    return of_branch
+
+
+def _of_transaction(phase: Phase, method: Method) -> Method:
+    @functools.wraps(method)
+    def of_transaction(self: Any, /, *arguments: Any, **named: Any) -> Any:
+        if not is_on(self):
+            return method(self, *arguments, **named)
+        return traced_transaction(method, phase, self, arguments, named)
+
+    return of_transaction
+
+
+WRAPPERS: Final[dict[str, Callable[[Method], Method]]] = {
+    "begin": _begin,
+    "invoke": _invoke,
+    "invoke_batch": _invoke_batch,
+    "pre_commit": functools.partial(_of_branch, phases.phase("pre_commit")),
+    "commit": functools.partial(_of_branch, phases.phase("commit")),
+    "abort": functools.partial(_of_branch, phases.phase("abort")),
+    "recover_and_commit": functools.partial(_of_branch, phases.phase("commit")),
+    "recover_and_abort": functools.partial(_of_branch, phases.phase("abort")),
+    "commit_transaction": functools.partial(
+        _of_transaction, phases.phase("commit", "commit_transaction")
+    ),
+    "abort_transaction": functools.partial(
+        _of_transaction, phases.phase("abort", "abort_transaction")
+    ),
+}
+
+
+def one_row(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
+    """Count a call of invoke."""
+    return 1
+
+
+def rows_in(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
+    """Count a call of invoke_batch: a batch of Arrow knows its own rows."""
+    given = (*arguments[1:], *named.values())
+    return next((b.num_rows for b in given if hasattr(b, "num_rows")), 1)
+
+
+PER_RECORD: Final[dict[str, Callable[[Method], Method]]] = {
+    "invoke": functools.partial(_each, one_row),
+    "invoke_batch": functools.partial(_each, rows_in),
+}
+"""The wrappers that make each call a span."""
+
+
+def _first_parameter(method: Method) -> str:
+    names = list(inspect.signature(method).parameters)
+    return names[1] if len(names) > 1 else ""
+
+
+def is_on(sink: object) -> bool:
+    """Whether this process traces; it starts if its environment asks for it."""
+    if not lifecycle.is_set():
+        lifecycle.start(type(sink).__name__)
+    return lifecycle.is_set()
+
+
+def traced_begin(
+    method: Method, sink: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]
+) -> Any:
+    """Open a branch under the carrier it is given, and remember it for its phases."""
+    if not is_on(sink) or phases.is_inside(_BEGIN, sink):
+        return method(sink, *arguments, **named)
+    carrier, attributes = _given((*arguments, *named.values()))
+    parent: Carrier = {}
+    inject(parent, spans.parent(carrier))
+    if not parent:
+        method = functools.partial(_as_root, parent, method)
+    handle = phases.call(method, _BEGIN, carrier, attributes, sink, arguments, named)
+    if handle is not None:
+        if parent:
+            handles.keep(handle, parent)
+        branches.remember(handle, parent)
+    return handle
+
+
+def _as_root(carrier: Carrier, method: Method, *arguments: Any, **named: Any) -> Any:
+    # Child of begin's span: one held open until commit would be lost in the crash it
+    # should explain.
+    inject(carrier)
+    return method(*arguments, **named)
+
+
+def _given(arguments: Iterable[Any]) -> tuple[Carrier, dict[str, spans.Value]]:
+    given = next((a for a in arguments if isinstance(a, BranchContext)), None)
+    if given is None:
+        return {}, _BEGIN.attributes
+    return given.carrier, {
+        "tpc.phase": "begin",
+        "tpc.transaction.id": str(given.transaction_id),
+        "tpc.branch": str(given.branch),
+    }
+
+
+def traced_record(
+    method: Method,
+    rows: int,
+    sink: Any,
+    handle: Any,
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
+) -> Any:
+    """Call invoke in a span of its own, with the rows that it is given."""
+    if (branch := branches.find(handle)) is None:
+        return method(sink, *arguments, **named)
+    attributes: dict[str, spans.Value] = {"tpc.phase": "invoke", "tpc.rows": rows}
+    return phases.call(
+        method, _INVOKE, branch.carrier, attributes, sink, arguments, named
+    )
+
+
+def traced_phase(
+    method: Method,
+    phase: Phase,
+    sink: Any,
+    handle: Any,
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
+) -> Any:
+    """Call a phase of one branch in a span, after the span of its records."""
+    carrier = handles.kept(handle)
+    if branches.OPEN and (branch := branches.find(handle)) is not None:
+        # A handle that carries its context needs no memory after its records.
+        if phase.name != "pre_commit" or carrier:
+            branches.forget(handle)
+        carrier = carrier or branch.carrier
+        if branch.first:
+            _records(sink, branch)
+    return phases.call(method, phase, carrier, phase.attributes, sink, arguments, named)
+
+
+def traced_transaction(
+    method: Method,
+    phase: Phase,
+    sink: Any,
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
+) -> Any:
+    """Call a phase of a whole transaction in one span."""
+    transaction, *rest = (*arguments, *named.values()) or (None,)
+    lists = (several for several in rest if isinstance(several, list | tuple))
+    first = next((handle for several in lists for handle in several), None)
+    attributes = phase.attributes
+    if isinstance(transaction, str | TransactionId):
+        attributes = {**attributes, "tpc.transaction.id": str(transaction)}
+    carrier = {} if first is None else handles.carrier_of(first)
+    return phases.call(method, phase, carrier, attributes, sink, arguments, named)
+
+
+def _records(sink: Any, branch: branches.Branch) -> None:
+    spans.past_span(
+        f"{type(sink).__name__}.invoke",
+        spans.parent(branch.carrier),
+        attributes={"tpc.phase": "invoke", "tpc.rows": branch.rows},
+        start=branch.first,
+        end=branch.last,
+        error=branch.error,
+    )
+    branch.first = 0
