@@ -10,18 +10,19 @@ def test_it(exported):
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from tracing_2pc import names
 from tracing_2pc.testing import read_trace_file, span_tree
 
-__all__ = ["exported", "read_trace_file", "span_tree"]
+__all__ = ["assert_registered", "exported", "read_trace_file", "span_tree"]
 
 
 @functools.cache
@@ -39,7 +40,7 @@ def exported(
 ) -> Iterator[Callable[[], list[ReadableSpan]]]:
     """Record spans during this test; call it for those that have ended so far.
 
-    At the end every attribute of the `tpc` namespace must be a registered one.
+    At the end every span and attribute of the `tpc` namespace must be a registered one.
     """
     provider, exporter = _recording()
     exporter.clear()
@@ -47,3 +48,30 @@ def exported(
     yield lambda: list(exporter.get_finished_spans())
     used = {name for span in exporter.get_finished_spans() for name in span.attributes}
     assert {n for n in used if n.startswith("tpc.")} <= names.ATTRIBUTES.keys()
+    made = {span.name for span in exporter.get_finished_spans()}
+    assert {n for n in made if n.startswith("tpc.")} <= names.SPANS.keys()
+
+
+def assert_registered(spans: Sequence[ReadableSpan]) -> None:
+    """Assert that the spans of whole transactions are as `names.SPANS` tells it.
+
+    Their names, kinds and parents; a database's statements are below a request.
+    """
+    named = {s.context.span_id: _registered_name(s) for s in spans}
+    for span in spans:
+        name = _registered_name(span)
+        parent = named[span.parent.span_id] if span.parent else "none"
+        if name not in names.SPANS:
+            assert span.kind is SpanKind.CLIENT, name
+            assert names.SPANS[parent].kind == "server", (name, parent)
+            continue
+        told = names.SPANS[name]
+        assert span.kind.name.lower() == told.kind, name
+        own_abort = (name, parent) == ("<Sink>.abort", names.BRANCH)
+        assert parent == told.parent or own_abort, (name, parent)
+
+
+def _registered_name(span: ReadableSpan) -> str:
+    if (span.attributes or {}).get("tpc.phase") in names.PHASES:
+        return f"<Sink>.{span.name.partition('.')[2]}"
+    return span.name

@@ -22,28 +22,63 @@ LIST: Final = "tpc.list"
 SHOW: Final = "tpc.show"
 OUTBOX_SEND: Final = "tpc.outbox.send"
 IN_DOUBT: Final = "tpc.in_doubt"
-IN_DOUBT_SNAPSHOT: Final = "tpc.in_doubt.snapshot"
 
-SPANS: Final[dict[str, str]] = {
-    TRANSACTION: "root of a transaction, from begin to its decision",
-    BEGIN: "the transaction and its participants go on record",
-    DECIDE: "the decision becomes durable: the commit point",
-    BRANCH: "one task writes one partition",
-    DELIVER: "the decision is sent to every participant",
-    FINISH: "every participant has acknowledged",
-    RECOVERY: "one sweep over what is unfinished",
-    PREPARE: "a participant makes a branch durable and votes",
-    COMMIT: "a participant commits the named branches and seals",
-    ABORT: "a participant aborts and seals",
-    RESOLVE: "an orphan is resolved by hand at the participant",
-    LIST: "a participant lists what is not sealed",
-    SHOW: "a participant shows one transaction",
-    OUTBOX_SEND: "a stored request is sent to the partner",
-    IN_DOUBT: "a wait for the decision that was longer than 10 s",
-    IN_DOUBT_SNAPSHOT: "a transaction is stuck at this moment",
+
+class Span(NamedTuple):
+    """A span: its kind, what it is a child of, and what it means."""
+
+    kind: str
+    parent: str
+    meaning: str
+
+
+SPANS: Final[dict[str, Span]] = {
+    TRANSACTION: Span(
+        "internal", "none", "one attempt at a batch, from begin to its decision"
+    ),
+    BEGIN: Span(
+        "internal", TRANSACTION, "the attempt and its participants go on record"
+    ),
+    BRANCH: Span("internal", TRANSACTION, "one task writes one partition"),
+    "<Sink>.begin": Span("internal", BRANCH, "a sink opens a branch"),
+    "<Sink>.invoke": Span(
+        "internal", BRANCH, "from its first record to its last, with their count"
+    ),
+    "<Sink>.pre_commit": Span("internal", BRANCH, "the branch is made durable"),
+    "POST /prepare": Span("client", "<Sink>.pre_commit", "one participant is asked"),
+    PREPARE: Span(
+        "server", "POST /prepare", "a participant makes a branch durable and votes"
+    ),
+    DECIDE: Span(
+        "internal", TRANSACTION, "the decision becomes durable: the commit point"
+    ),
+    DELIVER: Span(
+        "internal",
+        TRANSACTION,
+        "the decision is about to be sent to all who have not acknowledged it",
+    ),
+    "<Sink>.commit": Span("internal", DELIVER, "one participant is told to commit"),
+    "<Sink>.abort": Span(
+        "internal", DELIVER, "one is told to abort; or, below its branch, a task does"
+    ),
+    "POST /commit": Span("client", "<Sink>.commit", "the request"),
+    "POST /abort": Span("client", "<Sink>.abort", "the request"),
+    COMMIT: Span("server", "POST /commit", "a participant commits and seals"),
+    ABORT: Span("server", "POST /abort", "a participant aborts and seals"),
+    FINISH: Span("internal", DELIVER, "every participant has acknowledged"),
+    IN_DOUBT: Span(
+        "internal", "POST /prepare", "a participant waited over 10 s for the decision"
+    ),
+    OUTBOX_SEND: Span(
+        "internal", "POST /prepare", "a stored request goes to the partner, later"
+    ),
+    RECOVERY: Span("internal", "none", "a sweep over what is unfinished, linked to it"),
+    LIST: Span("server", "the caller", "a participant lists what is not sealed"),
+    SHOW: Span("server", "the caller", "a participant shows one transaction"),
+    RESOLVE: Span("server", "the caller", "an orphan is resolved there by hand"),
 }
-"""Spans with a fixed name. Phases are named `<Sink>.<phase>`; our client's requests
-`<METHOD> <route>`; database spans by their statement."""
+"""Spans, in the order of a batch. A database's statement is a client span below the
+request that needs it, named by its first words."""
 
 PHASES: Final = ("begin", "invoke", "pre_commit", "commit", "abort")
 
@@ -88,6 +123,12 @@ class Metric(NamedTuple):
     meaning: str
 
 
+LABELS: Final[dict[str, tuple[str, ...]]] = {
+    "header": ("traceparent", "tracestate", "sw8", "sw8-correlation"),
+    "signal": ("traces",),
+}
+"""Labels of metrics, and everything that they can say."""
+
 METRICS: Final[dict[str, Metric]] = {
     "tpc_outbox_backlog": Metric(
         "gauge", "{request}", (), "requests committed and not confirmed by the partner"
@@ -109,6 +150,18 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "tpc_oldest_in_doubt_age_seconds": Metric(
         "gauge", "s", (), "age of the oldest of them"
+    ),
+    "tpc_propagation_rejected_total": Metric(
+        "counter",
+        "{header}",
+        ("header",),
+        "trace headers that this worker could not read: as if absent",
+    ),
+    "tpc_telemetry_dropped_total": Metric(
+        "counter",
+        "{span}",
+        ("signal",),
+        "spans that this worker lost: its queue was full, or no collector answered",
     ),
 }
 """Metrics of a participant's `/metrics`; labels only from closed sets."""

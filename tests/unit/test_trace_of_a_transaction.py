@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, format_trace_id
-from tracing_support import exported, span_tree  # noqa: F401
+from tracing_support import assert_registered, exported, span_tree  # noqa: F401
 
 from bench.driver import APPLICATION, apply, coordinator
 from bench.records import numbers
@@ -127,6 +127,7 @@ def test_a_healthy_transaction_is_one_tree(exported: Spans, log, sink) -> None: 
         "    tpc.finish",
     ]
     assert len({s.context.trace_id for s in exported()}) == 1
+    assert_registered(exported())
 
 
 def test_spans_are_counted_by_partitions_and_never_by_records(
@@ -233,6 +234,7 @@ def test_a_run_that_takes_over_tells_both_stories(
     assert first.attributes["tpc.root.reconstructed"] is True
     assert first.attributes["tpc.decision"] == "abort"
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
+    assert_registered(exported())
     orphans = [line for line in span_tree(exported()) if not line.startswith(" ")]
     assert orphans == ["tpc.transaction"] * 2
 
