@@ -390,7 +390,8 @@ def test_a_refusal_does_not_block_the_queue(
 def measured(world: World) -> dict[str, float]:
     text = world.client.get("/metrics").text
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, value in map(str.split, lines)}
+    found = (line.split() for line in lines)
+    return {name.partition("{")[0]: float(value) for name, value in found}
 
 
 def test_what_is_measured(make: Make, partner: Partner) -> None:

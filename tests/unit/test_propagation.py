@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 from tracing_support import exported, span_tree  # noqa: F401 - a fixture
 
+from tracing_2pc import names
 from tracing_2pc.telemetry import propagation, spans
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -193,6 +194,43 @@ def test_what_others_read_is_kept_beside_a_malformed_traceparent() -> None:
     """Baggage has nothing to do with it."""
     headers = {"traceparent": "x", "baggage": "tenant=a"}
     assert baggage.get_baggage("tenant", propagation.extract(headers)) == "a"
+
+
+COUNTED = {
+    "nothing": ({}, None),
+    "both are right": ({"traceparent": PARENT, "tracestate": "a=1"}, None),
+    "tracestate alone": ({"tracestate": "@"}, None),
+    "traceparent": ({"TraceParent": "x"}, "traceparent"),
+    "traceparent hides tracestate": (
+        {"traceparent": "", "tracestate": "@"},
+        "traceparent",
+    ),
+    "tracestate": ({"traceparent": PARENT, "tracestate": "@"}, "tracestate"),
+}
+
+
+@pytest.mark.parametrize(("headers", "wrong"), COUNTED.values(), ids=COUNTED.keys())
+def test_what_a_request_brings_is_counted_where_it_is_malformed(
+    headers: dict[str, str], wrong: str | None
+) -> None:
+    """Once for each request, by header; a context at rest was counted before."""
+    before = propagation.rejected()
+    found = propagation.receive(headers)
+    more = {name: 1 if name == wrong else 0 for name in before}
+    assert propagation.rejected() == {n: before[n] + more[n] for n in before}
+    at_rest = propagation.extract(headers)
+    assert propagation.rejected() == {n: before[n] + more[n] for n in before}
+    assert trace.get_current_span(found).get_span_context() == (
+        trace.get_current_span(at_rest).get_span_context()
+    )
+
+
+def test_only_headers_of_the_registry_are_counted() -> None:
+    """The label's values are a closed set, in which SkyWalking's have their place."""
+    assert tuple(propagation.rejected()) == names.LABELS["header"]
+    propagation.reject("sw8")
+    with pytest.raises(KeyError):
+        propagation.reject("x-whatever")
 
 
 members = st.text(st.characters(max_codepoint=0x100), max_size=40)

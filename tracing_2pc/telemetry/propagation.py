@@ -1,12 +1,13 @@
 """Trace context in headers: W3C by us, the rest by whoever `OTEL_PROPAGATORS` names.
 
-Nothing here raises, changes an answer or trusts: what is malformed is as if absent.
-The user's global propagator is read, never replaced.
+Nothing here raises, changes an answer or trusts: what is malformed is as if absent,
+and counted where it was received. The user's global propagator is read, never replaced.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,12 +15,16 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from tracing_2pc import names
 from tracing_2pc.model import Carrier
 from tracing_2pc.telemetry import trace_context
 
 _log: Final = logging.getLogger(__name__)
 _W3C: Final = TraceContextTextMapPropagator()
 _OURS: Final = frozenset({trace_context.TRACEPARENT, trace_context.TRACESTATE})
+
+_rejected: Final = dict.fromkeys(names.LABELS["header"], 0)
+_counting: Final = threading.Lock()
 
 
 def inject(carrier: Carrier, context: Context | None = None) -> None:
@@ -38,17 +43,45 @@ def extract(headers: Mapping[str, str], onto: Context | None = None) -> Context:
         headers: names in any case; a name given twice is joined by a comma.
         onto: the context to add to; empty by default.
     """
-    context = Context() if onto is None else onto
+    return _read(headers, Context() if onto is None else onto)[0]
+
+
+def receive(headers: Mapping[str, str]) -> Context:
+    """Read the trace context of a request, and count what of it is malformed."""
+    context, malformed = _read(headers, Context())
+    if malformed is not None:
+        reject(malformed)
+    return context
+
+
+def reject(header: str) -> None:
+    """Count a header that cannot be read. For propagators of ours, too.
+
+    Args:
+        header: one of `names.LABELS["header"]`.
+    """
+    with _counting:
+        _rejected[header] += 1
+
+
+def rejected() -> dict[str, int]:
+    """Return how often each header could not be read, since this process began."""
+    return dict(_rejected)
+
+
+def _read(headers: Mapping[str, str], onto: Context) -> tuple[Context, str | None]:
+    context = onto
     try:
         ours, others = _split(headers)
         context = _foreign(others, context)
-        parent = trace_context.read(ours).parent
+        parent, malformed = trace_context.read(ours)
     except Exception:  # noqa: BLE001 - whatever was sent, it is as if absent
         _log.debug("trace context was malformed", exc_info=True)
-        return context
-    if parent is None:
-        return context
-    return trace.set_span_in_context(trace.NonRecordingSpan(parent), context)
+        return context, None
+    if parent is not None:
+        span = trace.NonRecordingSpan(parent)
+        context = trace.set_span_in_context(span, context)
+    return context, malformed
 
 
 def _foreign(headers: Carrier, context: Context) -> Context:

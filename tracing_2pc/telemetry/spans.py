@@ -23,7 +23,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from tracing_2pc import names
 from tracing_2pc.interfaces import Step
 from tracing_2pc.model import Carrier
-from tracing_2pc.telemetry.propagation import extract, inject
+from tracing_2pc.telemetry.propagation import extract, inject, receive
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer
@@ -80,7 +80,7 @@ def parent(carrier: Carrier | None) -> Context | None:
     if not carrier:
         return None
     here = trace.get_current_span().get_span_context().trace_id
-    if carrier.get("traceparent", "")[3:35] == f"{here:032x}":
+    if str(carrier.get("traceparent"))[3:35] == f"{here:032x}":
         return None
     found = extract(carrier, onto=contexts.get_current())
     there = trace.get_current_span(found).get_span_context().trace_id
@@ -123,10 +123,11 @@ def server_span(
     In a service that is instrumented already, a server span of the request is
     current: it gets the attributes, and none is opened.
     """
+    caller = receive(headers)
     current = trace.get_current_span()
     if current.is_recording() and getattr(current, "kind", None) is SpanKind.SERVER:
         return _Joined(current, attributes)
-    return OpenSpan(name, SpanKind.SERVER, extract(headers), attributes)
+    return OpenSpan(name, SpanKind.SERVER, caller, attributes)
 
 
 def current_carrier() -> Carrier:
