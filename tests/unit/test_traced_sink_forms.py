@@ -1,0 +1,278 @@
+"""The forms a sink may come in: Flink's names, more arguments, a span per record."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.trace import StatusCode
+from traced_sink_support import Plain, branch_of, shipped
+from tracing_support import exported, span_tree  # noqa: F401
+
+from tracing_2pc.errors import ContractError
+from tracing_2pc.telemetry import branches
+from tracing_2pc.telemetry.traced_sink import traced_sink
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+
+
+@pytest.fixture(autouse=True)
+def _no_open_branches() -> Iterator[None]:
+    yield
+    branches.OPEN.clear()
+
+
+@dataclasses.dataclass(frozen=True)
+class Transaction:
+    path: str
+
+
+@traced_sink
+class Snake:
+    """As Flink has it, spelled as Python does."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+
+    def begin_transaction(self):
+        return Transaction("a")
+
+    def invoke(self, transaction, value, context, *, strict=False):
+        self.seen.append((transaction, value, context, strict))
+
+    def pre_commit(self, transaction):
+        pass
+
+    def commit(self, transaction):
+        self.seen.append((transaction,))
+
+    def abort(self, transaction):
+        pass
+
+    def recover_and_commit(self, transaction):
+        self.commit(transaction)
+
+    def recover_and_abort(self, transaction):
+        self.abort(transaction)
+
+
+@traced_sink
+class Camel:
+    """As Flink has it."""
+
+    def beginTransaction(self):  # noqa: N802
+        return Transaction("a")
+
+    def invoke(self, transaction, value, context):
+        pass
+
+    def preCommit(self, transaction):  # noqa: N802
+        pass
+
+    def commit(self, transaction):
+        pass
+
+    def abort(self, transaction):
+        pass
+
+    def recoverAndCommit(self, transaction):  # noqa: N802
+        self.commit(transaction)
+
+    def recoverAndAbort(self, transaction):  # noqa: N802
+        self.abort(transaction)
+
+
+@pytest.mark.parametrize(
+    ("kind", "begin", "pre_commit", "recover"),
+    [
+        (Snake, "begin_transaction", "pre_commit", "recover_and_"),
+        (Camel, "beginTransaction", "preCommit", "recoverAnd"),
+    ],
+)
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_flinks_names_need_no_naming(exported, kind, begin, pre_commit, recover, end):  # noqa: F811
+    """After a restart the transaction's own object says which trace it is of."""
+    sink = shipped(kind())
+    transaction = getattr(sink, begin)()
+    sink.invoke(transaction, 1, "context")
+    getattr(sink, pre_commit)(transaction)
+    restored = shipped(transaction)
+    branches.OPEN.clear()
+    again = shipped(kind())
+    ending = end if "_" in recover else end.capitalize()
+    getattr(again, f"{recover}{ending}")(restored)
+    name = kind.__name__
+    assert span_tree(exported()) == [
+        f"{name}.begin",
+        f"  {name}.invoke",
+        f"  {name}.pre_commit",
+        f"  {name}.{end}",
+    ]
+    assert exported()[-1].attributes == {"tpc.phase": end}
+
+
+@pytest.mark.usefixtures("exported")
+def test_arguments_pass_unchanged():
+    """By position or by the names that the author gave them, more than we know of."""
+    sink = shipped(Snake())
+    transaction = sink.begin_transaction()
+    sink.invoke(transaction, 1, "context", strict=True)
+    sink.invoke(value=2, context="other", transaction=transaction)
+    sink.pre_commit(transaction=transaction)
+    sink.commit(transaction=transaction)
+    assert sink.seen == [
+        (transaction, 1, "context", True),
+        (transaction, 2, "other", False),
+        (transaction,),
+    ]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'handle'"):
+        sink.commit(handle=transaction)
+
+
+def test_a_handle_by_name_is_the_same_branch(exported):  # noqa: F811
+    sink = shipped(Snake())
+    transaction = sink.begin_transaction()
+    sink.invoke(transaction=transaction, value=1, context=None)
+    sink.invoke(transaction, 2, None)
+    sink.pre_commit(transaction=transaction)
+    assert span_tree(exported()) == [
+        "Snake.begin",
+        "  Snake.invoke",
+        "  Snake.pre_commit",
+    ]
+    assert exported()[1].attributes["tpc.rows"] == 2
+
+
+def test_our_own_names_come_first(exported):  # noqa: F811
+    """A sink's private begin_transaction is its own affair."""
+
+    @traced_sink
+    class Both(Plain):
+        def begin(self):
+            return self.begin_transaction()
+
+        def begin_transaction(self):
+            return {}
+
+    shipped(Both()).begin_transaction()
+    shipped(Both()).begin()
+    assert span_tree(exported()) == ["Both.begin"]
+
+
+def test_per_record_is_a_span_for_each(exported):  # noqa: F811
+    @traced_sink(per_record=True)
+    class Each(Plain):
+        def invoke(self, handle, record):
+            if record == "bad":
+                raise ValueError("a customer's name")
+
+    sink = shipped(Each())
+    handle = sink.begin()
+    sink.invoke(handle, "good")
+    with pytest.raises(ValueError, match="customer"):
+        sink.invoke(handle, "bad")
+    sink.abort(handle)
+    assert span_tree(exported()) == [
+        "Each.begin",
+        "  Each.invoke",
+        "  Each.invoke",
+        "  Each.abort",
+    ]
+    good, bad = exported()[1:3]
+    assert good.attributes == {"tpc.phase": "invoke", "tpc.rows": 1}
+    assert bad.status.status_code is StatusCode.ERROR
+    assert "customer" not in bad.to_json()
+
+
+def test_per_record_has_a_span_for_each_batch(exported):  # noqa: F811
+    class Batch:
+        num_rows = 500
+
+    @traced_sink(per_record=True, begin="open")
+    class Bulk:
+        def open(self, context):
+            return {}
+
+        def invoke_batch(self, handle, batch):
+            pass
+
+        def pre_commit(self, handle):
+            pass
+
+    carrier = OpenTelemetryTracing().reserve()
+    sink = shipped(Bulk())
+    handle = sink.open(branch_of(carrier))
+    sink.invoke_batch(handle, Batch())
+    sink.invoke_batch(handle, batch=Batch())
+    sink.pre_commit(handle)
+    assert span_tree(exported()) == [
+        "Bulk.begin",
+        "Bulk.invoke",
+        "Bulk.invoke",
+        "Bulk.pre_commit",
+    ]
+    assert {f"{s.parent.span_id:016x}" for s in exported()} == {
+        carrier["traceparent"][36:52]
+    }
+    assert [s.attributes["tpc.rows"] for s in exported()[1:3]] == [500, 500]
+
+
+def test_per_record_costs_nothing_with_tracing_off():
+    @traced_sink(per_record=True)
+    class Off(Plain):
+        def invoke(self, handle, record):
+            handle[record] = True
+
+    sink = shipped(Off())
+    handle = sink.begin()
+    sink.invoke(handle, 1)
+    assert handle == {1: True}
+
+
+async def _commit(self: object, handle: object) -> None:
+    await asyncio.sleep(0)
+
+
+def _generate(self: object, handle: object) -> Iterator[int]:
+    yield 1
+
+
+async def _generate_async(self: object, handle: object) -> Any:
+    yield 1
+
+
+@functools.wraps(_commit)
+def _hidden(self: object, handle: object) -> Any:
+    return _commit(self, handle)
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        (_commit, "async, and nobody awaits a phase.*asyncio.run"),
+        (_generate_async, "async, and nobody awaits a phase"),
+        (_hidden, "async, and nobody awaits a phase"),
+        (_generate, "a generator.*returns when the work is done"),
+        (staticmethod(print), "define it with `def`"),
+        (functools.partialmethod(_commit), "define it with `def`"),
+    ],
+    ids=["async", "async generator", "wrapped", "generator", "static", "partial"],
+)
+def test_a_phase_that_a_span_could_not_cover_is_refused(method, why):
+    """At the class, with what to do: never a span that ends before the work does."""
+    kind = type("Late", (Plain,), {"commit": method})
+    with pytest.raises(ContractError, match=rf"Late\.commit is .*{why}"):
+        traced_sink(kind)
+
+
+def test_a_class_without_phases_is_refused():
+    with pytest.raises(ContractError, match="no phase of a sink: name its methods"):
+        traced_sink(type("Other", (), {"open": lambda self: None}))
+
+
+def test_a_phase_that_does_not_exist_is_refused():
+    with pytest.raises(ContractError, match="knows no phase comit"):
+        traced_sink(comit="publish")(Plain)
