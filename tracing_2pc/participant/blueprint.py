@@ -45,6 +45,7 @@ def participant_blueprint(
     tokens: str | os.PathLike[str] | None = None,
     insecure: bool = False,
     max_prepare_bytes: int = 1 << 30,
+    trust_inbound: bool = True,
     name: str = "participant",
 ) -> Blueprint:
     """Return the routes that make a Flask application a participant.
@@ -59,6 +60,9 @@ def participant_blueprint(
         insecure: answer every process of this machine, and nobody else, without
             tokens: for a first try.
         max_prepare_bytes: larger bodies of a prepare are refused before they are read.
+        trust_inbound: go on with the trace that a request brings. False where
+            strangers can ask: a request then begins a trace of its own, linked to
+            theirs, and that is the one that a branch is kept and sent on with.
         name: of the blueprint and, in traces, of this participant.
 
     Raises:
@@ -66,7 +70,13 @@ def participant_blueprint(
     """
     try:
         gate = _gate(tokens, insecure=insecure)
-        routes = _Routes(resource, gate, max_prepare_bytes, check_name(name))
+        routes = _Routes(
+            resource,
+            gate,
+            max_prepare_bytes,
+            check_name(name),
+            trust_inbound=trust_inbound,
+        )
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     try:
@@ -95,11 +105,20 @@ def _gate(tokens: str | os.PathLike[str] | None, *, insecure: bool) -> Gate:
 class _Routes:
     """One blueprint's routes."""
 
-    def __init__(self, resource: Resource, gate: Gate, limit: int, name: str) -> None:
+    def __init__(
+        self,
+        resource: Resource,
+        gate: Gate,
+        limit: int,
+        name: str,
+        *,
+        trust_inbound: bool,
+    ) -> None:
         self._resource = resource
         self._gate = gate
         self._limit = limit
         self._name = name
+        self._trust = trust_inbound
 
     def blueprint(self) -> Blueprint:
         """Put the routes on record."""
@@ -140,7 +159,8 @@ class _Routes:
                 step.set("tpc.branch", str(named.branch))
                 step.set("tpc.rows", named.rows)
                 step.set("tpc.bytes", body.length)
-                answer = self._resource.prepare(transaction, named, body, _caller())
+                carrier = self._carrier()
+                answer = self._resource.prepare(transaction, named, body, carrier)
             return _answer(step, transaction, answer)
 
     def commit(self) -> Response:
@@ -238,7 +258,14 @@ class _Routes:
 
     def _serving(self, name: str) -> Any:
         about = {"tpc.participant": self._name, "http.request.method": request.method}
-        return server_span(name, dict(request.headers), about)
+        return server_span(name, dict(request.headers), about, trusted=self._trust)
+
+    def _carrier(self) -> Carrier:
+        """Return the caller's trace context at rest, or ours: it sent none, or lies."""
+        carrier: Carrier = {}
+        if self._trust:
+            inject(carrier, extract(dict(request.headers)))
+        return carrier if "traceparent" in carrier else current_carrier() or carrier
 
     def _admit(self, action: str) -> Caller:
         authorization = request.headers.get("Authorization")
@@ -286,13 +313,6 @@ def _refuse(error: Exception) -> Response:
     if refused and request.path.endswith("/prepare"):
         problem.fields.setdefault("vote", "abort")
     return problem.response()
-
-
-def _caller() -> Carrier:
-    """Return the caller's trace context at rest, or ours where it sent none."""
-    carrier: Carrier = {}
-    inject(carrier, extract(dict(request.headers)))
-    return carrier or current_carrier()
 
 
 def _problem(error: Exception) -> Problem:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, StatusCode
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
 from tracing_2pc import names
 from tracing_2pc.interfaces import Step
@@ -116,14 +116,23 @@ def client_span(
 
 
 def server_span(
-    name: str, headers: Mapping[str, str], attributes: Attributes | None = None
+    name: str,
+    headers: Mapping[str, str],
+    attributes: Attributes | None = None,
+    *,
+    trusted: bool = True,
 ) -> AbstractContextManager[Step]:
     """Open a span around a request that we answer, as a child of its caller.
 
     In a service that is instrumented already, a server span of the request is
-    current: it gets the attributes, and none is opened.
+    current: it gets the attributes, and none is opened. A caller who is not trusted
+    is linked to from a new trace, which takes over nothing of what it sent.
     """
     caller = receive(headers)
+    if not trusted:
+        around = (trace.get_current_span(c).get_span_context() for c in (caller, None))
+        links = [Link(one) for one in around if one.is_valid]
+        return OpenSpan(name, SpanKind.SERVER, Context(), attributes, links=links)
     current = trace.get_current_span()
     if current.is_recording() and getattr(current, "kind", None) is SpanKind.SERVER:
         return _Joined(current, attributes)
@@ -157,6 +166,7 @@ class OpenSpan:
     __slots__ = (
         "_attributes",
         "_kind",
+        "_links",
         "_name",
         "_parent",
         "_span",
@@ -171,12 +181,14 @@ class OpenSpan:
         parent: Context | None,
         attributes: Attributes | None,
         start: int | None = None,
+        links: Sequence[Link] = (),
     ) -> None:
         self._name = name
         self._kind = kind
         self._parent = parent
         self._attributes = registered(attributes)
         self._start = start
+        self._links = links
 
     def __enter__(self) -> OpenSpan:
         try:
@@ -185,7 +197,8 @@ class OpenSpan:
                 self._parent,
                 self._kind,
                 self._attributes,
-                start_time=self._start,
+                self._links,
+                self._start,
             )
         except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
             _log.debug("a span could not be started", exc_info=True)
