@@ -11,27 +11,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanContext, TraceFlags
+from opentelemetry.trace import Link
 
 from tracing_2pc import names
 from tracing_2pc.interfaces import Step
 from tracing_2pc.model import PREVIOUS, Carrier, TransactionRecord
-from tracing_2pc.telemetry import spans
-from tracing_2pc.telemetry.propagation import extract, inject
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace import Tracer as SdkTracer
+from tracing_2pc.telemetry import roots, spans
 
 LINK: Final = "tpc-link"
 """Key in a root's carrier: traceparent of what was current when it was reserved.
 Stored for the root's link, and never sent."""
 
-_RANDOM: Final = 0x02
 _BOUND: Final = 1024
 _exported: Final[dict[str, None]] = {}  # roots, by traceparent, oldest first
 _log: Final = logging.getLogger(__name__)
@@ -97,32 +91,13 @@ class OpenTelemetryTracing:
 
 
 def _reserve() -> Carrier:
-    """Do what the SDK does when it starts a root, and start none."""
-    if (sdk := spans.sdk_tracer()) is None:
-        return {}
-    from opentelemetry.sdk.trace.sampling import Decision
-
-    trace_id = sdk.id_generator.generate_trace_id()
-    sampled = sdk.sampler.should_sample(Context(), trace_id, names.TRANSACTION)
-    recorded = sampled.decision is Decision.RECORD_AND_SAMPLE
-    flags = TraceFlags.SAMPLED if recorded else TraceFlags.DEFAULT
-    if getattr(sdk.id_generator, "is_trace_id_random", bool)():
-        flags |= _RANDOM
-    root = SpanContext(
-        trace_id,
-        sdk.id_generator.generate_span_id(),
-        is_remote=False,
-        trace_flags=TraceFlags(flags),
-        trace_state=sampled.trace_state,
-    )
-    carrier: Carrier = {}
-    inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(root)))
-    upstream = spans.current_carrier().get("traceparent")
+    carrier = roots.reserve(names.TRANSACTION)
+    upstream = spans.current_carrier().get("traceparent") if carrier else None
     return carrier if upstream is None else {**carrier, LINK: upstream}
 
 
 def _start_sweep(records: Sequence[TransactionRecord]) -> trace.Span:
-    touched = (_context(record.carrier) for record in records)
+    touched = (roots.context_of(record.carrier) for record in records)
     try:
         return spans.tracer().start_span(
             names.RECOVERY,
@@ -136,48 +111,24 @@ def _start_sweep(records: Sequence[TransactionRecord]) -> trace.Span:
 
 
 def _export_root(record: TransactionRecord, *, reconstructed: bool) -> None:
-    sdk = spans.sdk_tracer()
-    root = _context(record.carrier)
-    if sdk is None or record.decided is None or not root.trace_flags.sampled:
+    if record.decided is None:
         return
     attributes = _outcome(record)
     if reconstructed:
         attributes["tpc.root.reconstructed"] = True
+    links = tuple(_links(record.carrier))
+    times = _nanoseconds(record.started), _nanoseconds(record.decided)
+    if not roots.export(names.TRANSACTION, record.carrier, attributes, links, times):
+        return
     while len(_exported) >= _BOUND:
         _exported.pop(next(iter(_exported)), None)
     _exported[record.carrier["traceparent"]] = None
-    # The SDK's tracers offer no way to choose a span's ids. What they themselves do
-    # at the end of a span is this call; it is the only place that goes past them.
-    sdk.span_processor.on_end(_root(sdk, root, record, attributes))
-
-
-def _root(
-    sdk: SdkTracer,
-    root: SpanContext,
-    record: TransactionRecord,
-    attributes: dict[str, spans.Value],
-) -> ReadableSpan:
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-
-    decided = record.started if record.decided is None else record.decided
-    return ReadableSpan(
-        names.TRANSACTION,
-        context=root,
-        resource=sdk.resource,
-        attributes=attributes,
-        links=tuple(_links(record.carrier)),
-        start_time=_nanoseconds(record.started),
-        # Two clocks may have written these.
-        end_time=_nanoseconds(max(record.started, decided)),
-        instrumentation_scope=InstrumentationScope(spans.SCOPE),
-    )
 
 
 def _links(carrier: Carrier) -> Iterator[Link]:
     """Link to what was current when the root was reserved, and the attempt before."""
     for key in (LINK, PREVIOUS):
-        linked = _context({"traceparent": carrier.get(key, "")})
+        linked = roots.context_of({"traceparent": carrier.get(key, "")})
         if linked.is_valid:
             yield Link(linked)
 
@@ -200,17 +151,6 @@ def _outcome(record: TransactionRecord) -> dict[str, spans.Value]:
         "tpc.participants": len(record.participants),
         "tpc.rows": sum(receipt.rows for receipt in record.receipts),
     }
-
-
-def _context(carrier: Carrier) -> SpanContext:
-    found = trace.get_current_span(extract(carrier)).get_span_context()
-    return SpanContext(
-        found.trace_id,
-        found.span_id,
-        is_remote=False,
-        trace_flags=found.trace_flags,
-        trace_state=found.trace_state,
-    )
 
 
 def _nanoseconds(seconds: float) -> int:
