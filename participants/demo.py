@@ -25,6 +25,7 @@ from tracing_2pc.operations.setup import init
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing import read_trace_file
 
 from . import flights
 from .demo_report import Kill, Summary, crashed_trace, found_after
@@ -168,7 +169,9 @@ class Demo:
         kills = list(self._watch(batches))
         say("waiting for the outbox, then comparing with the source")
         verdict = judge(self.ledger_database, self.partner.url, days)
-        return Summary.of(verdict, kills, self.log, crashed_trace(self.folder, kills))
+        file = self.folder / "trace.jsonl"
+        spans = read_trace_file(file) if file.exists() else []
+        return Summary.of(verdict, kills, self.log, crashed_trace(spans, kills))
 
     def _armed(self, failpoint: str, times: int) -> dict[str, str]:
         return {

@@ -6,18 +6,20 @@ import dataclasses
 import http.client
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from tracing_2pc import names
 from tracing_2pc.states import FINAL, TransactionState
 from tracing_2pc.store import SqlDecisionLog
-from tracing_2pc.testing import read_trace_file, span_tree
+from tracing_2pc.testing import span_tree
 
 from .flights import APPLICATION
 from .oracle import Verdict
+
+
+Span = Mapping[str, Any]
 
 
 class Url(Protocol):
@@ -90,26 +92,36 @@ def _ask(url: str, transaction: str, token: str) -> str:
         connection.close()
 
 
-def crashed_trace(folder: Path, kills: Sequence[Kill]) -> list[str]:
-    """Return the trace of the first killed transaction, or the last one, as a tree."""
-    file = folder / "trace.jsonl"
-    spans = read_trace_file(file) if file.exists() else []
-    of: dict[str, str] = {}
-    for span in spans:
-        if named := span["attributes"].get("tpc.transaction.id"):
-            of[str(named)] = span["trace_id"]
+def crashed_trace(spans: Sequence[Span], kills: Sequence[Kill]) -> list[str]:
+    """Show the batch of the first killed transaction, or the last one, as trees.
+
+    One tree for each attempt at it: decided before the kill, it is one, with the
+    recovery inside; else the aborted attempt and, linked to it, the one that followed.
+    """
+    roots = {s["trace_id"]: s for s in spans if s["name"] == names.TRANSACTION}
+    of = {str(r["attributes"]["tpc.transaction.id"]): t for t, r in roots.items()}
     wanted = kills[0].transaction if kills else next(reversed(of), "")
-    if wanted not in of:
-        return []
+    batch = wanted.rpartition(".")[0]
+    lines: list[str] = []
+    for attempt in sorted(t for t in of if t.rpartition(".")[0] == batch):
+        lines += ["", _headline(attempt, roots, of)]
+        lines += _tree([s for s in spans if s["trace_id"] == of[attempt]])
+    return lines
+
+
+def _headline(attempt: str, roots: Mapping[str, Span], of: Mapping[str, str]) -> str:
+    root = roots[of[attempt]]
+    linked = {link["trace_id"] for link in root["links"]}
+    before = "".join(f", linked to {t}" for t, trace in of.items() if trace in linked)
+    return f"the trace of {attempt}: {root['attributes']['tpc.decision']}{before}"
+
+
+def _tree(spans: Sequence[Span]) -> Iterator[str]:
     # A root that was exported by whoever took over is there twice, with one id.
-    ours = {s["span_id"]: s for s in spans if s["trace_id"] == of[wanted]}
-    return [wanted, *(_explained(line) for line in _folded(span_tree(ours.values())))]
-
-
-def _explained(line: str) -> str:
-    if _depth(line) or line.startswith(names.TRANSACTION):
-        return line
-    return f"{line}  (its parent died with the driver, unsent)"
+    once = {s["span_id"]: s for s in spans}
+    for line in _folded(span_tree(once.values())):
+        lost = not _depth(line) and not line.startswith(names.TRANSACTION)
+        yield f"  {line}{'  (its caller was killed)' if lost else ''}"
 
 
 def _folded(tree: Sequence[str]) -> Iterator[str]:
@@ -141,6 +153,7 @@ class Summary:
     aborted: int
     unfinished: int
     trace: Sequence[str]
+    """The batch that was hit, as trees."""
     seconds: float = 0.0
 
     @classmethod
@@ -185,11 +198,7 @@ class Summary:
 
     def lines(self) -> Iterator[str]:
         """Say it to a person."""
-        if self.trace:
-            transaction, *tree = self.trace
-            crash = ", through the crash" if self.kills else ""
-            yield f"\nthe trace of {transaction}{crash}:"
-            yield from (f"  {line}" for line in tree)
+        yield from self.trace
         yield ""
         for number, kill in enumerate(self.kills, 1):
             yield f"kill {number}: {kill}"

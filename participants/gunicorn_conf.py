@@ -17,6 +17,6 @@ control_socket_disable = True
 
 def worker_exit(server: Any, worker: Any) -> None:
     """Close the resource: an outbox stops sending and gives its lease back."""
-    resource = getattr(worker.wsgi, "extensions", {}).get("resource")
+    resource = getattr(getattr(worker, "wsgi", None), "extensions", {}).get("resource")
     if resource is not None:
         resource.close()

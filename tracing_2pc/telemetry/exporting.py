@@ -163,5 +163,5 @@ def to_otlp() -> tuple[CountedBatches, Otlp]:
 
 
 def to_file(path: str) -> SimpleSpanProcessor:
-    """Make what writes each span as it ends: a killed process loses none."""
+    """Make what writes each span as it ends: no batch waits that a kill could lose."""
     return SimpleSpanProcessor(TraceFile(Path(path)))
