@@ -18,7 +18,6 @@ from tracing_2pc.testing import span_tree
 from .flights import APPLICATION
 from .oracle import Verdict
 
-
 Span = Mapping[str, Any]
 
 
