@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tracing_2pc.testing import Collector
@@ -16,6 +19,8 @@ from tracing_2pc.testing import Collector
 DEAD = ("not there", "refusing", "hanging")
 """What `dead` can be asked for."""
 
+TESTS = Path(__file__).parent
+PATH = os.pathsep.join([str(TESTS), str(TESTS.parent)])
 START = """
 import json, os, sys, time
 from tracing_2pc.telemetry import lifecycle, spans
@@ -46,7 +51,7 @@ def dead(how: str) -> Iterator[str]:
 
 
 class Program:
-    """A process that has started telemetry and runs a piece of code.
+    """A process that says something, a line of JSON at a time.
 
     Args:
         running: it; what it says goes to its standard output.
@@ -56,32 +61,43 @@ class Program:
         self.running = running
 
     def said(self) -> Any:
-        """Return what it says next, of which it can tell by `say`."""
+        """Return what it says next; a program does so by `say`."""
         assert self.running.stdout is not None
         return json.loads(self.running.stdout.readline())
 
     def ended(self) -> float:
         """Return how long it took to end, from now on; it must end well."""
         since = time.monotonic()
-        assert self.running.wait(60) == 0
+        assert self.running.wait(90) == 0
         return time.monotonic() - since
 
 
 @contextlib.contextmanager
-def program(code: str, **environment: str) -> Iterator[Program]:
-    """Run it; whatever happens, it is over at the end."""
-    command = [sys.executable, "-W", "error", "-c", START + code]
+def started(*command: str, **environment: str) -> Iterator[Program]:
+    """Run Python with these arguments; whatever happens, it is over at the end."""
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-W", "error", *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": PATH, **environment},
+        start_new_session=True,
     )
     with running:
         try:
             yield Program(running)
         finally:
-            running.kill()
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+
+
+def program(
+    code: str, **environment: str
+) -> contextlib.AbstractContextManager[Program]:
+    """Run a piece of code that has started telemetry."""
+    return started("-c", START + code, **environment)
 
 
 def run(code: str, **environment: str) -> tuple[Any, float]:
     """Run it; return what it said, and how long it took to exit after that."""
-    with program(code, **environment) as started:
-        return started.said(), started.ended()
+    with program(code, **environment) as running:
+        return running.said(), running.ended()

@@ -1,0 +1,1 @@
+"""What a tracing backend has of a transaction, asked through its own API."""

@@ -1,0 +1,132 @@
+"""A job without Spark: the real coordinator, and real tasks in processes of their own.
+
+    TPC_TOKEN=... python -m backends.job FOLDER BATCHES NAME=URL...
+
+writes so many batches of two partitions to participants, keeps its log and checkpoint
+in FOLDER, and says at the end how many spans were lost. It begins where Spark would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
+from pathlib import Path
+
+import pyarrow as pa
+from crash.checkpoint import Checkpoint
+
+from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc.interfaces import SystemClock
+from tracing_2pc.model import Receipt, TransactionRecord
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.sinks.base import Sink
+from tracing_2pc.spark.tasks import make_task, read_receipts
+from tracing_2pc.store import open_log
+from tracing_2pc.telemetry import lifecycle
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+
+APPLICATION = "numbers"
+PARTITIONS = 2
+ROWS = 3
+"""Records of a partition; every record of a job has a value of its own."""
+
+
+def decisions(folder: Path) -> str:
+    """Return the URL of the decision log."""
+    return f"sqlite:///{folder / 'decisions.db'}"
+
+
+def values(batches: int) -> list[int]:
+    """Return what each participant holds after so many batches."""
+    return list(range(batches * PARTITIONS * ROWS))
+
+
+def main(folder: Path, batches: int, participants: dict[str, str]) -> None:
+    """Run batches to the last; an error ends it, as it ends a query."""
+    lifecycle.start(APPLICATION)
+    checkpoint = Checkpoint(folder / "checkpoint")
+    sink, run = ParticipantSink(participants), uuid.uuid4().hex
+    with get_context("spawn").Pool(PARTITIONS) as executors:
+        coordinator, tasks = _coordinator(folder, sink), Tasks(executors, sink)
+        while (batch := checkpoint.next_batch()) < batches:
+            checkpoint.begin(batch)
+            coordinator.apply(
+                batch,
+                run=run,
+                query="numbers",
+                write=tasks.write,
+                cancel=lambda _: None,
+            )
+            checkpoint.commit(batch)
+    said = {"done": batches, "dropped": lifecycle.dropped()}
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+def _coordinator(folder: Path, sink: ParticipantSink) -> Coordinator:
+    settings, clock = Settings(backoff_base=0.1, backoff_cap=1.0), SystemClock()
+    log, tracing = open_log(decisions(folder)), OpenTelemetryTracing()
+    base, cap = settings.backoff_base, settings.backoff_cap
+    patience = Patience(clock, base, cap, settings.inline_tries)
+    delivery = Delivery(log, sink.participants, tracing=tracing, patience=patience)
+    return Coordinator(
+        APPLICATION,
+        tuple(sink.participants),
+        log,
+        delivery,
+        tracing,
+        clock,
+        settings,
+        patience,
+    )
+
+
+class Tasks:
+    """Hands the partitions of a batch to executors, as Spark's scheduler would.
+
+    Args:
+        executors: processes that go on from batch to batch.
+        sink: what they write to.
+    """
+
+    def __init__(self, executors: Pool, sink: Sink) -> None:
+        self._executors = executors
+        self._sink = sink
+        self._attempts = 0
+
+    def write(self, record: TransactionRecord) -> list[Receipt]:
+        """Run one task per partition, and read their receipts."""
+        about = []
+        for partition in range(PARTITIONS):
+            about.append((self._sink, record, partition, self._attempts))
+            self._attempts += 1
+        written = self._executors.starmap(task, about, chunksize=1)
+        return read_receipts(written, self._sink, record)
+
+
+def task(sink: Sink, record: TransactionRecord, partition: int, attempt: int) -> str:
+    """Run one task attempt, as Spark's Python worker would; return its receipt."""
+    from pyspark import TaskContext
+
+    context = TaskContext._getOrCreate()
+    context._partitionId, context._taskAttemptId = partition, attempt
+    (written,) = make_task(sink, record)(_records(record.id.batch, partition))
+    return str(written["receipt"][0].as_py())
+
+
+def _records(batch: int, partition: int) -> Iterator[pa.RecordBatch]:
+    first = (batch * PARTITIONS + partition) * ROWS
+    yield pa.RecordBatch.from_pydict({"value": list(range(first, first + ROWS))})
+
+
+if __name__ == "__main__":
+    os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
+    named = dict(argument.split("=", 1) for argument in sys.argv[3:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), named)
