@@ -1,6 +1,6 @@
 """A job without Spark: the real coordinator, and real tasks in processes of their own.
 
-    TPC_TOKEN=... python -m backends.job FOLDER BATCHES NAME=URL...
+    TPC_TOKEN=... python -m backends.job FOLDER APPLICATION BATCHES NAME=URL...
 
 writes so many batches of two partitions to participants, keeps its log and checkpoint
 in FOLDER, and says at the end how many spans were lost. It begins where Spark would.
@@ -32,7 +32,6 @@ from tracing_2pc.store import open_log
 from tracing_2pc.telemetry import lifecycle
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 
-APPLICATION = "numbers"
 PARTITIONS = 2
 ROWS = 3
 """Records of a partition; every record of a job has a value of its own."""
@@ -48,19 +47,22 @@ def values(batches: int) -> list[int]:
     return list(range(batches * PARTITIONS * ROWS))
 
 
-def main(folder: Path, batches: int, participants: dict[str, str]) -> None:
+def main(
+    folder: Path, application: str, batches: int, participants: dict[str, str]
+) -> None:
     """Run batches to the last; an error ends it, as it ends a query."""
-    lifecycle.start(APPLICATION)
+    lifecycle.start(application)
     checkpoint = Checkpoint(folder / "checkpoint")
     sink, run = ParticipantSink(participants), uuid.uuid4().hex
     with get_context("spawn").Pool(PARTITIONS) as executors:
-        coordinator, tasks = _coordinator(folder, sink), Tasks(executors, sink)
+        coordinator = _coordinator(folder, application, sink)
+        tasks = Tasks(executors, sink)
         while (batch := checkpoint.next_batch()) < batches:
             checkpoint.begin(batch)
             coordinator.apply(
                 batch,
                 run=run,
-                query="numbers",
+                query=application,
                 write=tasks.write,
                 cancel=lambda _: None,
             )
@@ -70,14 +72,14 @@ def main(folder: Path, batches: int, participants: dict[str, str]) -> None:
     sys.stdout.flush()
 
 
-def _coordinator(folder: Path, sink: ParticipantSink) -> Coordinator:
+def _coordinator(folder: Path, application: str, sink: ParticipantSink) -> Coordinator:
     settings, clock = Settings(backoff_base=0.1, backoff_cap=1.0), SystemClock()
     log, tracing = open_log(decisions(folder)), OpenTelemetryTracing()
     base, cap = settings.backoff_base, settings.backoff_cap
     patience = Patience(clock, base, cap, settings.inline_tries)
     delivery = Delivery(log, sink.participants, tracing=tracing, patience=patience)
     return Coordinator(
-        APPLICATION,
+        application,
         tuple(sink.participants),
         log,
         delivery,
@@ -128,5 +130,5 @@ def _records(batch: int, partition: int) -> Iterator[pa.RecordBatch]:
 
 if __name__ == "__main__":
     os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
-    named = dict(argument.split("=", 1) for argument in sys.argv[3:])
-    main(Path(sys.argv[1]), int(sys.argv[2]), named)
+    named = dict(argument.split("=", 1) for argument in sys.argv[4:])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), named)

@@ -41,7 +41,7 @@ def participants(folder: Path, *names: str) -> Iterator[dict[str, str]]:
 def test_a_job_does_not_notice(tmp_path: Path, how: str) -> None:
     """Every batch is committed while nothing is exported, and then the job ends."""
     with participants(tmp_path, "a", "b") as urls, dead(how) as endpoint:
-        command = ["-m", "backends.job", str(tmp_path), "3"]
+        command = ["-m", "backends.job", str(tmp_path), "numbers", "3"]
         command += [f"{name}={url}" for name, url in urls.items()]
         telemetry = {ENDPOINT: endpoint, PATIENCE: "60", "TPC_TOKEN": "none-is-needed"}
         with started(*command, **telemetry) as running:

@@ -1,0 +1,106 @@
+"""The demo's path: partner, ledger, notifier and a job, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from participants.processes import (
+    Process,
+    Service,
+    free_ports,
+    start_together,
+    stopping,
+)
+from tracing_2pc.operations.setup import init
+from tracing_2pc.settings import Settings
+
+HERE = Path(__file__).parent
+PATH = os.pathsep.join([str(HERE.parent), str(HERE.parents[1])])
+PATIENCE = 120.0
+
+
+class DemoPath:
+    """Services that run, and a job to be started.
+
+    Args:
+        folder: holds everything.
+        endpoint: where all of them send their spans to.
+    """
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        self.folder = folder
+        tokens, ports = folder / "tokens", free_ports(3)
+        log = Settings(log=f"sqlite:///{folder / 'decisions.db'}")
+        list(init(folder / "tpc.toml", log, tokens))
+        held = dict(line.split() for line in tokens.read_text().splitlines()[1:])
+        self._telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        self._token = held["job"]
+        self.partner = self._service("partner", ports[0], "PARTNER_DATABASE", "")
+        told = {"PARTNER_URL": f"{self.partner.url}/notifications"}
+        kept = {"TPC_TOKENS_FILE": str(tokens)}
+        url = "sqlite:///"
+        self.ledger = self._service("ledger", ports[1], "LEDGER_DATABASE", url, **kept)
+        self.notifier = self._service(
+            "notifier", ports[2], "NOTIFIER_DATABASE", url, **kept, **told
+        )
+
+    @property
+    def services(self) -> tuple[Service, Service, Service]:
+        """In the order of their start."""
+        return self.partner, self.ledger, self.notifier
+
+    def job(
+        self, folder: Path, application: str, batches: int, *, notifier: str = ""
+    ) -> Process:
+        """Return a job without Spark; a proxy may stand before the notifier."""
+        named = [
+            f"ledger={self.ledger.url}",
+            f"notifier={notifier or self.notifier.url}",
+        ]
+        about = [str(folder), application, str(batches)]
+        return self._job("backends.job", *about, *named)
+
+    def spark_job(self) -> Process:
+        """Return the demo's own job, on the services' own folder."""
+        urls = [self.ledger.url, self.notifier.url]
+        return self._job("participants.job", str(self.folder), *urls)
+
+    def _service(
+        self, name: str, port: int, variable: str, scheme: str, **environment: str
+    ) -> Service:
+        environment[variable] = f"{scheme}{self.folder / name}.db"
+        log = self.folder / f"{name}.log"
+        return Service(name, port, log, {**environment, **self._telemetry})
+
+    def _job(self, *arguments: str) -> Process:
+        environment = {"TPC_TOKEN": self._token, "PYTHONPATH": PATH, **self._telemetry}
+        command = [sys.executable, "-m", *arguments]
+        return Process("job", command, self.folder / "job.log", environment)
+
+
+@contextlib.contextmanager
+def demo_path(folder: Path, endpoint: str) -> Iterator[DemoPath]:
+    """Run the services; jobs are the caller's."""
+    path = DemoPath(folder, endpoint)
+    with stopping(*path.services):
+        start_together(*path.services)
+        yield path
+
+
+def armed(failpoint: str, folder: Path) -> dict[str, str]:
+    """Return what lets a job die there, once."""
+    return {
+        "TPC_FAILPOINT": failpoint,
+        "TPC_FAILPOINT_FILE": str(folder / f"fired-{failpoint}"),
+    }
+
+
+def run(job: Process, **environment: str) -> int:
+    """Run a job to its end, which may be its death; return its exit code."""
+    with stopping(job):
+        job.start(**environment)
+        return job.wait(PATIENCE)

@@ -1,0 +1,101 @@
+"""What a person finds who looks for a transaction, also after a driver was killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from backends import job
+from backends.backend import (
+    Backend,
+    Trace,
+    count,
+    find,
+    wait_for,
+    without_parent,
+)
+from backends.demo_path import DemoPath, armed, run
+from participants.processes import stopping
+from tracing_2pc.testing import Fault, FaultProxy
+
+NOTICES = len(job.values(1))
+"""How often the notifier calls its partner for one batch."""
+
+
+def is_whole(trace: Trace, commits: int = 1) -> bool:
+    """Whether all has come: what each process exports last, and so often."""
+    committed = [count(trace, "tpc.commit", name) for name in ("ledger", "notifier")]
+    sent = count(trace, "tpc.outbox.send")
+    finished = count(trace, "tpc.finish") > 0
+    return finished and (committed, sent) == ([commits] * 2, NOTICES)
+
+
+def names(trace: Trace) -> Mapping[str, set[str]]:
+    """Return the names of each service's spans."""
+    services = {span["service"] for span in trace}
+    return {s: {n["name"] for n in trace if n["service"] == s} for s in services}
+
+
+def test_a_transaction_is_found_by_its_id(
+    backend: Backend, path: DemoPath, tmp_path: Path
+) -> None:
+    """In each service that took part, and always the same trace: no other has it."""
+    assert run(path.job(tmp_path, "healthy", 2)) == 0
+    for batch in range(2):
+        transaction = f"healthy.{batch}.1"
+        trace = wait_for(backend, transaction, is_whole)
+        assert without_parent(trace) == []
+        assert [s["name"] for s in trace if not s["parent_id"]] == ["tpc.transaction"]
+        found = find(backend, transaction)
+        assert {name for name, ids in found.items() if ids} == names(trace).keys()
+        assert set().union(*found.values()) == {trace[0]["trace_id"]}
+        assert names(trace) == NAMES
+
+
+PREPARED = {"tpc.prepare", "tpc.commit", "INSERT", "COMMIT"}
+NAMES = {
+    "healthy": {
+        *("tpc.transaction", "tpc.begin", "tpc.branch", "tpc.decide", "tpc.deliver"),
+        *("ParticipantSink.begin", "ParticipantSink.invoke"),
+        *("ParticipantSink.pre_commit", "ParticipantSink.commit", "tpc.finish"),
+        *("POST /prepare", "POST /commit"),
+    },
+    "ledger": PREPARED,
+    "notifier": {*PREPARED, "tpc.outbox.send", "POST"},
+}
+
+
+def test_a_driver_is_killed_after_its_decision(
+    backend: Backend, path: DemoPath, tmp_path: Path
+) -> None:
+    """Whoever delivers goes on in the same trace, and no span lacks its parent."""
+    killed = path.job(tmp_path, "decided", 2)
+    point = armed("driver.after_decide:2", tmp_path)
+    assert run(killed, **point) == -signal.SIGKILL
+    assert run(path.job(tmp_path, "decided", 2)) == 0
+    for batch in range(2):
+        trace = wait_for(backend, f"decided.{batch}.1", is_whole)
+        assert count(trace, "tpc.transaction") > 0
+        assert without_parent(trace) == []
+
+
+def test_a_driver_is_killed_while_it_waits_for_an_answer(
+    backend: Backend, path: DemoPath, tmp_path: Path
+) -> None:
+    """Only what served the request under way lacks its parent, which died unsent."""
+    with FaultProxy(path.notifier.url) as proxy:
+        proxy.plan("commit", Fault.DELAY)  # until the client has gone
+        waiting = path.job(tmp_path, "waiting", 1, notifier=proxy.url)
+        with stopping(waiting):
+            waiting.start()
+            # Once the ledger's is exported, what ended before it is exported, too.
+            wait_for(
+                backend,
+                "waiting.0.1",
+                lambda trace: count(trace, "ParticipantSink.commit") == 1,
+            )
+            waiting.kill()
+        assert run(path.job(tmp_path, "waiting", 1, notifier=proxy.url)) == 0
+    trace = wait_for(backend, "waiting.0.1", lambda t: is_whole(t, commits=2))
+    assert without_parent(trace) == ["notifier tpc.commit"]

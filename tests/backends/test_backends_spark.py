@@ -1,0 +1,34 @@
+"""The demo's own job, as a real backend shows it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from backends.backend import Backend, count, wait_for, without_parent
+from backends.conftest import REAL
+from backends.demo_path import armed, demo_path, run
+from participants import flights
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("backend", [REAL], indirect=True)
+def test_each_day_of_the_demo_is_one_whole_trace(
+    backend: Backend, tmp_path: Path
+) -> None:
+    """Real Spark, real flights, and a driver that was killed after a decision."""
+    flights.feed(tmp_path / "in", range(1, 4))
+    with demo_path(tmp_path, backend.endpoint) as path:
+        point = armed("driver.after_decide:2", tmp_path)
+        assert run(path.spark_job(), **point) == -signal.SIGKILL
+        assert run(path.spark_job()) == 0
+    for batch in range(3):
+        trace = wait_for(
+            backend, f"flights.{batch}.1", lambda t: count(t, "tpc.finish") > 0
+        )
+        assert {span["service"] for span in trace} == {"flights", "ledger", "notifier"}
+        assert count(trace, "tpc.transaction") > 0
+        assert without_parent(trace) == []
