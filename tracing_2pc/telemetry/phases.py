@@ -16,7 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NoOpTracer, Span, SpanKind
 
 from tracing_2pc.model import Carrier
-from tracing_2pc.telemetry import requests_calls, spans
+from tracing_2pc.telemetry import lifecycle, requests_calls, spans
 
 Method = Callable[..., Any]
 
@@ -44,6 +44,13 @@ def phase(name: str, mark: str = "") -> Phase:
     """Make a phase; what its span says is checked here, once, and not per call."""
     attributes: dict[str, spans.Value] = {"tpc.phase": name}
     return Phase(name, mark or name, spans.registered(attributes))
+
+
+def is_on(sink: object) -> bool:
+    """Whether this process traces; it starts if its environment asks for it."""
+    if not lifecycle.is_set():
+        lifecycle.start(type(sink).__name__)
+    return lifecycle.is_set()
 
 
 def is_inside(phase: Phase, sink: object) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tracing_2pc.model import BranchContext, Carrier, TransactionId
-from tracing_2pc.telemetry import branches, handles, lifecycle, phases, spans
+from tracing_2pc.telemetry import branches, handles, phases, spans
 from tracing_2pc.telemetry.phases import Method, Phase
 from tracing_2pc.telemetry.propagation import inject
 
@@ -77,7 +77,7 @@ def _of_branch(phase: Phase, method: Method) -> Method:
 
     @functools.wraps(method)
     def of_branch(self: Any, /, *arguments: Any, **named: Any) -> Any:
-        if not is_on(self):
+        if not phases.is_on(self):
             return method(self, *arguments, **named)
         handle = arguments[0] if arguments else named.get(named_handle)
         return traced_phase(method, phase, self, handle, arguments, named)
@@ -88,7 +88,7 @@ def _of_branch(phase: Phase, method: Method) -> Method:
 def _of_transaction(phase: Phase, method: Method) -> Method:
     @functools.wraps(method)
     def of_transaction(self: Any, /, *arguments: Any, **named: Any) -> Any:
-        if not is_on(self):
+        if not phases.is_on(self):
             return method(self, *arguments, **named)
         return traced_transaction(method, phase, self, arguments, named)
 
@@ -136,18 +136,11 @@ def _first_parameter(method: Method) -> str:
     return names[1] if len(names) > 1 else ""
 
 
-def is_on(sink: object) -> bool:
-    """Whether this process traces; it starts if its environment asks for it."""
-    if not lifecycle.is_set():
-        lifecycle.start(type(sink).__name__)
-    return lifecycle.is_set()
-
-
 def traced_begin(
     method: Method, sink: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Any:
     """Open a branch under the carrier it is given, and remember it for its phases."""
-    if not is_on(sink) or phases.is_inside(_BEGIN, sink):
+    if not phases.is_on(sink) or phases.is_inside(_BEGIN, sink):
         return method(sink, *arguments, **named)
     carrier, attributes = _given((*arguments, *named.values()))
     parent: Carrier = {}
@@ -162,7 +155,7 @@ def traced_begin(
     return handle
 
 
-def _as_root(carrier: Carrier, method: Method, *arguments: Any, **named: Any) -> Any:
+def _as_root(carrier: Carrier, method: Method, /, *arguments: Any, **named: Any) -> Any:
     # Child of begin's span: one held open until commit would be lost in the crash it
     # should explain.
     inject(carrier)

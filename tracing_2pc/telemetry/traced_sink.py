@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, TypeVar, overload
 
 from tracing_2pc.errors import ContractError
-from tracing_2pc.telemetry import spans
+from tracing_2pc.telemetry import spans, traced_writer
 from tracing_2pc.telemetry.handles import CARRIER
 from tracing_2pc.telemetry.phases import Method
 from tracing_2pc.telemetry.traced_phases import PER_RECORD, WRAPPERS
@@ -36,6 +37,10 @@ _SPELLINGS: Final[dict[str, tuple[str, ...]]] = {
     "abort_transaction": ("abort_transaction",),
 }
 """Each phase by its names, ours first and then Flink's: the first that is there."""
+
+_WRITER: Final[dict[str, tuple[str, ...]]] = {
+    name: (name,) for name in traced_writer.WRAPPERS
+}
 
 
 @overload
@@ -81,6 +86,16 @@ def traced_sink(
     decision log keeps the context of a dataclass with slots too. Without a span around
     it, `begin` is the root and the branch's other phases are its children.
 
+    **PySpark's own writers.** Above a `DataSourceStreamWriter`, or its Arrow form, the
+    spans are `<Writer>.write` for each task, with its rows, and `<Writer>.commit` or
+    `<Writer>.abort` in their process, below `<Writer>.batch`: one trace for each batch
+    and run. The commit message of a task gets an attribute `tpc_carrier`; nothing else
+    of it changes. A message that does not take it (slots, a `__getstate__` or
+    `__reduce__` of its own), and an abort that gets no message at all, leave the commit
+    or abort in a trace of its own. Each call flushes what is traced, in half a second
+    at most. A batch that nobody comes to end still has its root: a task that fails
+    exports it, so it may be there twice.
+
     Raises:
         ContractError: a method that was named is not there; a phase is no plain
             method, for instance `async`, which a coordinator could not call; or the
@@ -100,25 +115,39 @@ def trace_headers() -> dict[str, str]:
 
 
 def _trace(sink: _Class, names: dict[str, str], *, per_record: bool) -> _Class:
-    wrappers = {**WRAPPERS, **PER_RECORD} if per_record else WRAPPERS
-    found = 0
-    for phase, spellings in _SPELLINGS.items():
-        named = (names[phase],) if phase in names else spellings
-        name, method, owner = _find(sink, named)
-        if method is None and phase in names:
-            raise ContractError(f"{sink.__name__} has no method {name!r} ({phase})")
-        if method is None:
-            continue
-        found += 1
-        if "__tpc_traced__" not in vars(owner):
-            setattr(sink, name, wrappers[phase](_plain(sink, name, method)))
-    if not found:
+    if not names and traced_writer.is_writer(sink):
+        if per_record:
+            raise ContractError("per_record is for a sink's invoke: write has none")
+        spellings, wrappers = _WRITER, traced_writer.WRAPPERS
+    else:
+        spellings = {**_SPELLINGS, **{phase: (n,) for phase, n in names.items()}}
+        wrappers = {**WRAPPERS, **PER_RECORD} if per_record else WRAPPERS
+    if not _wrap(sink, spellings, wrappers, names):
         raise ContractError(
             f"{sink.__name__} has no phase of a sink: name its methods, as in "
             '@traced_sink(begin="open", commit="publish")'
         )
     sink.__tpc_traced__ = True  # type: ignore[attr-defined]
     return sink
+
+
+def _wrap(
+    sink: type,
+    spellings: Mapping[str, tuple[str, ...]],
+    wrappers: Mapping[str, Callable[[Method], Method]],
+    required: Container[str],
+) -> int:
+    """Wrap what is there, but for what is traced already; return how many there are."""
+    found = 0
+    for phase, names in spellings.items():
+        name, method, owner = _find(sink, names)
+        if method is not None:
+            found += 1
+            if "__tpc_traced__" not in vars(owner):
+                setattr(sink, name, wrappers[phase](_plain(sink, name, method)))
+        elif phase in required:
+            raise ContractError(f"{sink.__name__} has no method {name!r} ({phase})")
+    return found
 
 
 def _find(sink: type, names: tuple[str, ...]) -> tuple[str, object, type]:

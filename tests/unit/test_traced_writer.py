@@ -1,0 +1,307 @@
+"""`@traced_sink` above PySpark's own writer, as Spark calls it; here without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from opentelemetry.trace import StatusCode
+from traced_sink_support import shipped
+from tracing_support import exported, span_tree  # noqa: F401
+
+from tracing_2pc.errors import ContractError
+from tracing_2pc.telemetry import lifecycle, spans
+from tracing_2pc.telemetry.traced_sink import traced_sink
+
+
+class WriterCommitMessage:
+    """As PySpark has it: an empty class, pickled as any object is."""
+
+
+@dataclasses.dataclass
+class Written(WriterCommitMessage):
+    path: str
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Closed(WriterCommitMessage):
+    path: str
+    rows: int
+
+
+@traced_sink
+class Files:
+    """A writer as PySpark's documentation has them."""
+
+    def __init__(self, kind: type = Written, take: int | None = None) -> None:
+        self.kind = kind
+        self.take = take
+
+    def write(self, iterator):
+        rows = 0
+        for row in iterator:
+            rows += 1
+            if row == ("bad",):
+                raise ValueError("a customer's name")
+            if rows == self.take:
+                break
+        return self.kind("a", rows)
+
+    def commit(self, messages, batchId):  # noqa: N803
+        if batchId < 0:
+            raise OSError("full")
+
+    def abort(self, messages, batchId):  # noqa: N803
+        pass
+
+
+class Task:
+    """Says what Spark's TaskContext says."""
+
+    def __init__(self, partition: int, batch: str | None, run: str) -> None:
+        self.partition = partition
+        self.properties = {"streaming.sql.batchId": batch, "spark.jobGroup.id": run}
+
+    def partitionId(self) -> int:  # noqa: N802
+        return self.partition
+
+    def taskAttemptId(self) -> int:  # noqa: N802
+        return self.partition + 10
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802
+        return self.properties[name]
+
+
+InTask = Callable[..., None]
+
+
+@pytest.fixture
+def in_task(monkeypatch: pytest.MonkeyPatch) -> InTask:
+    """Become a task of a batch; with no arguments, the process that commits."""
+
+    def become(partition: int | None = None, batch: str | None = "7", run="r") -> None:
+        task = None if partition is None else Task(partition, batch, run)
+        spark = SimpleNamespace(TaskContext=SimpleNamespace(get=lambda: task))
+        monkeypatch.setitem(sys.modules, "pyspark", spark)
+
+    become()
+    return become
+
+
+def rows(count: int) -> Iterator[tuple[int]]:
+    return ((n,) for n in range(count))
+
+
+def from_task(message: Any) -> Any:
+    return pickle.loads(pickle.dumps(message))
+
+
+def test_a_batch_is_one_trace_from_task_to_commit(exported, in_task):  # noqa: F811
+    """Two tasks and the commit share nothing but the messages; the root is there."""
+    messages = []
+    for partition in range(2):
+        in_task(partition)
+        messages.append(from_task(shipped(Files()).write(rows(partition + 3))))
+    in_task()
+    shipped(Files()).commit(messages, 7)
+    assert span_tree(exported()) == [
+        "Files.batch",
+        "  Files.write",
+        "  Files.write",
+        "  Files.commit",
+    ]
+    first, _, commit, root = exported()
+    assert first.attributes == {
+        "tpc.phase": "write",
+        "tpc.batch": 7,
+        "tpc.run": "r",
+        "tpc.branch": "0.10",
+        "tpc.rows": 3,
+    }
+    assert commit.attributes == {"tpc.phase": "commit", "tpc.batch": 7, "tpc.run": "r"}
+    assert root.attributes == {"tpc.batch": 7, "tpc.run": "r"}
+    assert root.parent is None
+    assert root.start_time <= first.start_time
+    assert root.end_time >= commit.end_time
+
+
+def test_another_run_or_batch_is_another_trace(exported, in_task):  # noqa: F811
+    for batch, run in (("7", "r"), ("8", "r"), ("7", "s")):
+        in_task(0, batch, run)
+        shipped(Files()).write(rows(1))
+    assert len({span.context.trace_id for span in exported()}) == 3
+
+
+@pytest.mark.parametrize("take", [None, 1, 4])
+def test_rows_are_those_that_the_writer_took(exported, in_task, take):  # noqa: F811
+    """Counted as they are taken: the rest stays in Spark, unread."""
+    in_task(0)
+    left = rows(10)
+    shipped(Files(take=take)).write(iterator=left)
+    assert exported()[0].attributes["tpc.rows"] == (take or 10)
+    assert len(list(left)) == 10 - (take or 10)
+
+
+def test_batches_of_arrow_know_their_rows(exported, in_task):  # noqa: F811
+    in_task(0)
+    batch = pa.RecordBatch.from_pydict({"n": pa.array(range(500))})
+    assert shipped(Files()).write(iter([batch, batch])).rows == 2
+    assert exported()[0].attributes["tpc.rows"] == 1000
+
+
+def test_a_column_may_be_called_num_rows(exported, in_task):  # noqa: F811
+    class Row(tuple):
+        num_rows = 99
+
+    in_task(0)
+    shipped(Files()).write(iter([Row((1,)), Row((2,))]))
+    assert exported()[0].attributes["tpc.rows"] == 2
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_message_is_what_it_was(in_task):
+    """One attribute beside its fields, and none without tracing."""
+    in_task(0)
+    message = shipped(Files()).write(rows(2))
+    assert message == Written("a", 2)
+    assert repr(message) == repr(Written("a", 2))
+    assert dataclasses.asdict(message) == {"path": "a", "rows": 2}
+    assert vars(message).keys() == {"path", "rows", "tpc_carrier"}
+
+
+def test_without_tracing_a_message_gets_nothing(in_task):
+    in_task(0)
+    message = shipped(Files()).write(rows(2))
+    shipped(Files()).commit([message], 7)
+    assert vars(message) == {"path": "a", "rows": 2}
+
+
+def test_a_message_that_carries_nothing_leaves_the_root_to_its_task(exported, in_task):  # noqa: F811
+    """No span lacks its parent; the commit is in a trace of its own."""
+    in_task(0)
+    message = from_task(shipped(Files(Closed)).write(rows(2)))
+    assert message == Closed("a", 2)
+    in_task()
+    shipped(Files(Closed)).commit([message], 7)
+    assert span_tree(exported()) == ["Files.batch", "  Files.write", "Files.commit"]
+    assert exported()[1].attributes["tpc.root.reconstructed"] is True
+    assert exported()[2].attributes == {"tpc.phase": "commit", "tpc.batch": 7}
+
+
+def test_a_task_that_fails_has_its_root_whoever_comes(exported, in_task):  # noqa: F811
+    """Abort with the messages that there are, late; or with none of them; or never."""
+    in_task(0)
+    message = from_task(shipped(Files()).write(rows(1)))
+    in_task(1)
+    with pytest.raises(ValueError, match="customer"):
+        shipped(Files()).write(iter([("good",), ("bad",)]))
+    assert span_tree(exported()) == ["Files.batch", "  Files.write", "  Files.write"]
+    in_task()
+    shipped(Files()).abort([None, message], 7)
+    assert span_tree(exported())[:4] == [
+        "Files.batch",
+        "  Files.write",
+        "  Files.write",
+        "  Files.abort",
+    ]
+    failed = exported()[1]
+    assert failed.attributes["tpc.rows"] == 2
+    assert failed.attributes["error.type"] == "ValueError"
+    assert failed.status.status_code is StatusCode.ERROR
+    assert "customer" not in failed.to_json()
+
+
+@pytest.mark.parametrize("messages", [[None, None], []])
+def test_an_abort_without_messages_is_a_trace_of_its_own(exported, in_task, messages):  # noqa: F811
+    """Spark tells it the batch and nothing else."""
+    in_task()
+    shipped(Files()).abort(messages, 7)
+    (abort,) = exported()
+    assert (abort.name, abort.parent) == ("Files.abort", None)
+    assert abort.attributes == {"tpc.phase": "abort", "tpc.batch": 7}
+
+
+def test_a_commit_that_raises_raises_and_is_seen(exported, in_task):  # noqa: F811
+    in_task(0, "-1")
+    message = from_task(shipped(Files()).write(rows(1)))
+    in_task()
+    with pytest.raises(OSError, match="full"):
+        shipped(Files()).commit(messages=[message], batchId=-1)
+    assert span_tree(exported()) == [
+        "Files.batch",
+        "  Files.write",
+        "  Files.commit",
+    ]
+    assert exported()[1].attributes["error.type"] == "OSError"
+
+
+def test_outside_of_spark_the_current_span_is_the_parent(exported, in_task):  # noqa: F811
+    """A program that drives a writer itself has its own trace: nothing is added."""
+    with spans.span("tpc.branch"):
+        message = shipped(Files()).write(rows(1))
+    shipped(Files()).commit([from_task(message)], 7)
+    assert span_tree(exported()) == [
+        "tpc.branch",
+        "  Files.write",
+        "  Files.commit",
+    ]
+
+
+@pytest.mark.usefixtures("exported")
+def test_each_call_flushes_in_bounded_time(in_task, monkeypatch):
+    """These processes leave without a word: what is not out by then is lost."""
+    flushed: list[float] = []
+    monkeypatch.setattr(lifecycle, "flush", flushed.append)
+    in_task(0)
+    message = shipped(Files()).write(rows(1))
+    with pytest.raises(ValueError, match="customer"):
+        shipped(Files()).write(iter([("bad",)]))
+    in_task()
+    shipped(Files()).commit([message], 7)
+    shipped(Files()).abort([message], 7)
+    assert flushed == [0.5] * 4
+
+
+def test_a_subclass_that_calls_its_parent_is_one_span(exported, in_task):  # noqa: F811
+    @traced_sink
+    class Special(Files):
+        def write(self, iterator):
+            return super().write(iterator)
+
+        def commit(self, messages, batchId):  # noqa: N803
+            super().commit(messages, batchId)
+
+    in_task(0)
+    message = shipped(Special()).write(rows(2))
+    in_task()
+    shipped(Special()).commit([message], 7)
+    assert span_tree(exported()) == [
+        "Special.batch",
+        "  Special.write",
+        "  Special.commit",
+    ]
+    assert exported()[0].attributes["tpc.rows"] == 2
+
+
+def test_a_writer_of_no_stream_is_refused():
+    class Once:
+        def write(self, iterator):
+            pass
+
+        def commit(self, messages):
+            pass
+
+        def abort(self, messages):
+            pass
+
+    with pytest.raises(ContractError, match=r"Once\.commit takes no batch id"):
+        traced_sink(Once)
+    with pytest.raises(ContractError, match="per_record is for a sink's invoke"):
+        traced_sink(per_record=True)(Once)
