@@ -103,6 +103,8 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "tpc.replay": "the batch was decided before: nothing was written",
     "tpc.unfinished": "transactions that a recovery sweep found",
     "tpc.root.reconstructed": "the root was exported by whoever took over",
+    "db.system.name": "OpenTelemetry: postgresql or sqlite",
+    "db.operation.name": "OpenTelemetry: the first words of a statement, no more",
     "error.type": "class of the error, never its text",
     "http.request.method": "OpenTelemetry",
     "http.response.status_code": "OpenTelemetry",

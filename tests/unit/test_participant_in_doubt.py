@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from participant_support import ONE, TWIN, World, sqlite_url
-from tracing_support import exported  # noqa: F401
+from tracing_support import exported, span_tree  # noqa: F401 - a fixture
 
 from tracing_2pc.participant import TaggedRows
 
@@ -61,16 +61,18 @@ def test_requests_are_traced_by_their_names(
     world.abort(T)
     world.show(T)
     world.listed()
-    names = [span.name for span in exported()]
-    assert names == [
-        "INSERT",
+    assert span_tree(exported()) == [
         "tpc.prepare",
+        "  INSERT",
+        "  COMMIT",
         "tpc.commit",
+        "  COMMIT",
         "tpc.abort",
+        "  COMMIT",
         "tpc.show",
         "tpc.list",
     ]
-    prepared = exported()[1]
+    (prepared,) = [span for span in exported() if span.name == "tpc.prepare"]
     assert f"{prepared.context.trace_id:032x}" == "a" * 32
     assert prepared.attributes["tpc.rows"] == 3
     assert prepared.attributes["tpc.state"] == "prepared"

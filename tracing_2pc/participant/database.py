@@ -24,6 +24,7 @@ from sqlalchemy import Connection
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.settings import reveal
+from tracing_2pc.telemetry.spans import database_span
 
 
 class Writer(Protocol):
@@ -116,6 +117,12 @@ def open_database(url: str) -> Database:
     raise ConfigurationError(
         f"{parsed.get_backend_name()}: a participant's database is postgresql or sqlite"
     )
+
+
+def commit(connection: Connection) -> None:
+    """End the open transaction here, in a span: its COMMIT waits for the disk."""
+    with database_span("COMMIT", connection.dialect.name):
+        connection.commit()
 
 
 def _parse(url: str) -> sa.URL:

@@ -139,6 +139,19 @@ def server_span(
     return OpenSpan(name, SpanKind.SERVER, caller, attributes)
 
 
+def database_span(operation: str, system: str) -> AbstractContextManager[Step]:
+    """Open a span around a statement that moves data or makes it durable.
+
+    One per statement, never one per record; nothing of its text or values.
+
+    Args:
+        operation: the statement's first words, `COPY` or `COMMIT PREPARED`.
+        system: `postgresql` or `sqlite`.
+    """
+    about = {"db.system.name": system, "db.operation.name": operation}
+    return OpenSpan(operation, SpanKind.CLIENT, None, about)
+
+
 def current_carrier() -> Carrier:
     """Return the current trace context at rest; empty if there is none."""
     carrier: Carrier = {}

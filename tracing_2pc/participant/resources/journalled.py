@@ -23,7 +23,7 @@ from tracing_2pc.model import BranchId, Carrier, TransactionId
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, Held, Named, Seen
 from tracing_2pc.participant.body import Body, Source
-from tracing_2pc.participant.database import Database, Writer
+from tracing_2pc.participant.database import Database, Writer, commit
 from tracing_2pc.participant.in_doubt import record_wait
 from tracing_2pc.participant.journal import Journal
 from tracing_2pc.participant.problems import Problem, unavailable
@@ -31,7 +31,7 @@ from tracing_2pc.participant.resources.base import Page
 from tracing_2pc.participant.resources.sweeper import Sweeper
 from tracing_2pc.participant.schema import Tables
 from tracing_2pc.states import BranchState, Decision
-from tracing_2pc.telemetry.spans import client_span
+from tracing_2pc.telemetry.spans import database_span
 
 _log: Final = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class JournalledResource(abc.ABC):
         wanted: Named,
         tag: int,
     ) -> Answer:
-        """Look again, under the lock, before what is written becomes durable.
+        """Look again, under the lock, and make what is written durable.
 
         Raises:
             NotKeptError: it was sealed meanwhile, or there is nothing to keep.
@@ -185,14 +185,15 @@ class JournalledResource(abc.ABC):
         if answer.status != 200 or not wanted.rows:
             raise NotKeptError(answer)
         self._journal.prepared(connection, tag, self._clock())
+        commit(connection)
         return answer
 
     def _load(
         self, connection: Connection, names: list[str], batches: Iterable[Any]
     ) -> int:
-        driver = self._database.driver
+        driver, system = self._database.driver, connection.dialect.name
         try:
-            with client_span("COPY" if driver.paramstyle == "pyformat" else "INSERT"):
+            with database_span("COPY" if system == "postgresql" else "INSERT", system):
                 return self._database.load(connection, self.rows, names, batches)
         except (driver.DataError, OverflowError):
             raise Problem(400, "a value does not fit the column it is for") from None
@@ -304,6 +305,7 @@ class JournalledResource(abc.ABC):
         self.open()
         with self._database.decide(transaction.application) as connection:
             yield connection, self._journal.read(connection, transaction)
+            commit(connection)
 
     def _obey(
         self,

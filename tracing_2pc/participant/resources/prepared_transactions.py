@@ -17,7 +17,7 @@ from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.failpoints import failpoint
 from tracing_2pc.model import TransactionId
 from tracing_2pc.participant.answers import Answer, Named, Seen, finish
-from tracing_2pc.participant.database import Writer, open_database
+from tracing_2pc.participant.database import Writer, commit, open_database
 from tracing_2pc.participant.postgresql import (
     PostgreSQL,
     PostgreSQLWriter,
@@ -37,7 +37,7 @@ from tracing_2pc.participant.resources.prepared_journal import (
 )
 from tracing_2pc.participant.resources.table_resource import TableResource
 from tracing_2pc.states import BranchState
-from tracing_2pc.telemetry.spans import client_span
+from tracing_2pc.telemetry.spans import database_span
 
 _FLUSHES: Final = sa.text(
     "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'"
@@ -186,6 +186,8 @@ class PreparedTransactions(TableResource):
                 sealed = self._journal.sealed(connection, transaction)
                 if asked := [one for one in sealed if one.asked]:
                     unflushed(connection)
+                else:
+                    commit(connection)
             done = self._carry_out(connection, sealed)
             with connection.begin():
                 if asked and not done:
@@ -208,7 +210,7 @@ class PreparedTransactions(TableResource):
 
     def _prepare(self, connection: Connection, gid: str) -> None:
         try:
-            with client_span("PREPARE TRANSACTION"):
+            with database_span("PREPARE TRANSACTION", "postgresql"):
                 connection.exec_driver_sql(f"PREPARE TRANSACTION '{gid}'")
         except sa.exc.OperationalError as error:
             if isinstance(error.orig, psycopg.errors.OutOfMemory):
@@ -249,7 +251,7 @@ class PreparedTransactions(TableResource):
         keep = one.outcome is BranchState.COMMITTED
         verb = "COMMIT PREPARED" if keep else "ROLLBACK PREPARED"
         try:
-            with client_span(verb):
+            with database_span(verb, "postgresql"):
                 connection.exec_driver_sql(f"{verb} '{one.gid}'")
         except sa.exc.ProgrammingError as error:
             if isinstance(error.orig, psycopg.errors.UndefinedObject):

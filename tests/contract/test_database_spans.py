@@ -1,0 +1,155 @@
+"""What a participant's database did, in the trace of the request that needed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, StatusCode
+from participant_support import (
+    KINDS,
+    KINDS_AND_DATABASES,
+    ONE,
+    TWIN,
+    World,
+    keep,
+    orders,
+    records,
+    sqlite_url,
+)
+from participant_support import Branch as Sent
+from tracing_support import exported, span_tree  # noqa: F401 - a fixture
+
+T = "orders.7.1"
+MANY = Sent(orders(*range(20_000)), 20_000)
+
+Exported = Callable[[], list[ReadableSpan]]
+
+
+@pytest.fixture(params=KINDS_AND_DATABASES)
+def world(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    exported: Exported,  # noqa: F811
+) -> Iterator[World]:
+    kind, database = request.param
+    url = sqlite_url(tmp_path)
+    if database == "postgresql":
+        url = request.getfixturevalue("postgres_database")
+    made = KINDS[kind](url)
+    made.resource.start = lambda: None  # type: ignore[method-assign]
+    yield made
+    made.resource.close()
+
+
+def on_sqlite(world: World) -> bool:
+    return bool(world.resource._database.engine.dialect.name == "sqlite")
+
+
+def prepared(world: World) -> list[str]:
+    """The statements of a prepare: one that moves rows, one that makes them durable."""
+    if type(world.resource).__name__ == "PreparedTransactions":
+        return ["  COPY", "  PREPARE TRANSACTION"]
+    return ["  INSERT" if on_sqlite(world) else "  COPY", "  COMMIT"]
+
+
+def decided(world: World, *verbs: str) -> list[str]:
+    """And those of a decision."""
+    if type(world.resource).__name__ == "PreparedTransactions" and verbs:
+        return [f"  {verb} PREPARED" for verb in verbs]
+    return ["  COMMIT"]
+
+
+@pytest.mark.parametrize("branch", [ONE, MANY], ids=["few", "many"])
+def test_a_request_shows_what_its_database_did(
+    world: World,
+    exported: Exported,  # noqa: F811
+    branch: Sent,
+) -> None:
+    """One or two statements each, however many records there are."""
+    assert world.prepare(T, branch).status_code == 200
+    assert world.prepare(T, branch).status_code == 200  # it is there already
+    assert world.commit(T, branch).status_code == 200
+    assert span_tree(exported()) == [
+        "tpc.prepare",
+        *prepared(world),
+        "tpc.prepare",
+        "tpc.commit",
+        *decided(world, "COMMIT"),
+    ]
+
+
+def test_an_abort_shows_it_too(world: World, exported: Exported) -> None:  # noqa: F811
+    """Of what was prepared, and of what never was."""
+    assert world.prepare(T).status_code == 200
+    assert world.abort(T).status_code == 200
+    assert world.abort("orders.8.1").status_code == 200
+    assert span_tree(exported()) == [
+        "tpc.prepare",
+        *prepared(world),
+        "tpc.abort",
+        *decided(world, "ROLLBACK"),
+        "tpc.abort",
+        "  COMMIT",
+    ]
+
+
+def test_each_branch_that_a_database_ends_by_itself(
+    world: World,
+    exported: Exported,  # noqa: F811
+) -> None:
+    """Where branches are committed one by one, each is a statement."""
+    assert world.prepare(T).status_code == 200
+    assert world.prepare(T, TWIN).status_code == 200
+    before = len(exported())
+    assert world.commit(T, ONE).status_code == 200
+    assert span_tree(exported()[before:]) == [
+        "tpc.commit",
+        *decided(world, "COMMIT", "ROLLBACK"),
+    ]
+
+
+def test_a_statement_says_what_it_is_and_nothing_of_what_it_holds(
+    world: World,
+    exported: Exported,  # noqa: F811
+) -> None:
+    """The system and the first words: no text, no table, no value."""
+    secret = records(id=[4711], amount=[1.5])
+    assert world.prepare(T, secret).status_code == 200
+    assert world.commit(T, secret).status_code == 200
+    system = "sqlite" if on_sqlite(world) else "postgresql"
+    statements = [span for span in exported() if not span.name.startswith("tpc.")]
+    assert len(statements) == 3
+    for span in statements:
+        assert span.kind is SpanKind.CLIENT
+        assert dict(span.attributes) == {
+            "db.system.name": system,
+            "db.operation.name": span.name,
+        }
+        assert not span.events
+        assert span.status.description is None
+
+
+@pytest.mark.parametrize(
+    "world",
+    [kind for kind in KINDS_AND_DATABASES if "Outbox" not in kind.id],
+    indirect=True,
+)
+def test_a_refused_record_is_seen_at_its_statement(
+    world: World,
+    exported: Exported,  # noqa: F811
+) -> None:
+    """By the class of the error; what was not kept was not made durable."""
+    keep(world, T, ONE)
+    table = world.resource.rows
+    with world.resource._database.setup() as connection:
+        connection.exec_driver_sql(f"CREATE UNIQUE INDEX one ON {table} (id)")
+    before = len(exported())
+    assert world.prepare("orders.8.1", TWIN).status_code == 409
+    statement, prepare = exported()[before:]
+    assert statement.name in {"COPY", "INSERT"}
+    assert statement.status.status_code is StatusCode.ERROR
+    assert statement.attributes["error.type"] in {"UniqueViolation", "IntegrityError"}
+    assert span_tree([statement, prepare]) == ["tpc.prepare", f"  {statement.name}"]
