@@ -23,6 +23,7 @@ from tracing_2pc.participant.resources.partner import Partner
 from tracing_2pc.participant.resources.queue import Queue
 from tracing_2pc.participant.resources.records import json_records
 from tracing_2pc.participant.resources.sender import Sender
+from tracing_2pc.telemetry import lifecycle
 
 _CHUNK: Final = 1_000
 """Records that one check call names, and one INSERT writes, at most."""
@@ -79,6 +80,7 @@ class Outbox(JournalledResource):
                 f"lease ({lease:g} s) must be at least three times timeout "
                 f"({timeout:g} s): a request must end within it"
             )
+        self._name = name
         self._partner = Partner(partner, check, headers or {}, token, timeout)
         self._queue = Queue(self._tables.metadata, name, self._database)
         self._sender = Sender(self._queue, self._partner, lease, clock)
@@ -96,8 +98,10 @@ class Outbox(JournalledResource):
         """Start this process's sender, if it does not run yet.
 
         Every request of the blueprint does so, health checks too. Call it after the
-        fork to go on sending without waiting for one.
+        fork to go on sending without waiting for one; traces then know the process
+        by the outbox's name, unless `OTEL_SERVICE_NAME` says another.
         """
+        lifecycle.start(self._name)
         self._sender.start()
 
     def receive(self, writer: Writer, body: Body) -> Source:
