@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import os
 from pathlib import Path
@@ -272,6 +273,7 @@ class _Routes:
         caller = self._gate.admit(authorization, request.remote_addr)
         caller.check(action)
         g.tpc_admitted = True
+        g.tpc_inside = contextvars.copy_context()
         forms.check_version(request)
         return caller
 
@@ -286,6 +288,7 @@ class _Routes:
 def _about(step: Step, transaction: TransactionId) -> None:
     g.tpc_transaction = str(transaction)
     step.set("tpc.transaction.id", str(transaction))
+    g.tpc_inside = contextvars.copy_context()
     step.set("tpc.application", transaction.application)
     step.set("tpc.batch", transaction.batch)
     step.set("tpc.attempt", transaction.attempt)
@@ -306,7 +309,9 @@ def _answer(step: Step, transaction: TransactionId, answer: Answer) -> Response:
 
 def _refuse(error: Exception) -> Response:
     """Turn an error into a problem document that gives nothing away."""
-    problem = _problem(error)
+    # As if it were still inside of the request's span, for the ids in the log.
+    inside = g.get("tpc_inside")
+    problem = inside.run(_problem, error) if inside else _problem(error)
     if "tpc_transaction" in g:
         problem.fields.setdefault("transaction_id", g.tpc_transaction)
     refused = 400 <= problem.status < 500 and problem.status not in wire.ASK_AGAIN

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
 
+from tracing_2pc.telemetry.log_records import mark_log_records
+
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -133,13 +135,19 @@ def start(service: str) -> None:
 
     It is asked for by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._TRACES_ENDPOINT`), or by
     `TPC_TRACE_FILE`, a file to append spans to. Cheap when there is nothing to do, so
-    call it where work begins, in the process that does it: never before a fork.
+    call it where work begins, in the process that does it: never before a fork. While
+    tracing is on, log records carry its ids: see `log_records`.
 
     Args:
         service: name of the service, unless `OTEL_SERVICE_NAME` says another.
     """
-    if not _wanted() or is_set():
-        return
+    if _wanted() and not is_set():
+        _start(service)
+    if is_set():
+        mark_log_records()
+
+
+def _start(service: str) -> None:
     with _process.lock:
         if is_set():
             return

@@ -35,16 +35,18 @@ SCOPE: Final = "tracing_2pc"
 TRANSACTION: Final = contexts.create_key("tpc-transaction")
 """Key in a context: id of the transaction that the work inside is for."""
 
+_ID: Final = "tpc.transaction.id"
 _log: Final = logging.getLogger(__name__)
-_tracers: dict[str, tuple[trace.TracerProvider, trace.Tracer]] = {}
+_known: tuple[trace.TracerProvider | None, trace.Tracer] = None, trace.NoOpTracer()
 
 
 def tracer() -> trace.Tracer:
     """Return our tracer of the provider that is in force now."""
+    global _known
     provider = trace.get_tracer_provider()
-    known = _tracers.get(SCOPE)
-    if known is None or known[0] is not provider:
-        known = _tracers[SCOPE] = (provider, provider.get_tracer(SCOPE))
+    known = _known
+    if known[0] is not provider:
+        known = _known = provider, provider.get_tracer(SCOPE)
     return known[1]
 
 
@@ -217,7 +219,7 @@ class OpenSpan:
             _log.debug("a span could not be started", exc_info=True)
             self._span = trace.INVALID_SPAN
         context = trace.set_span_in_context(self._span, self._parent)
-        if transaction := self._attributes.get("tpc.transaction.id"):
+        if transaction := self._attributes.get(_ID):
             context = contexts.set_value(TRANSACTION, transaction, context)
         self._token = contexts.attach(context)
         return self
@@ -225,6 +227,7 @@ class OpenSpan:
     def set(self, attribute: str, value: Value) -> None:
         """Add an attribute of the registry."""
         _set(self._span, {attribute: value})
+        _learn(attribute, value)
 
     def end(self) -> None:
         """End it now; it stays current until the `with` is left."""
@@ -249,7 +252,7 @@ class OpenSpan:
 class _Joined:
     """Somebody else's span, with our attributes; its status and end are theirs."""
 
-    __slots__ = ("_attributes", "_span")
+    __slots__ = ("_attributes", "_span", "_token")
 
     def __init__(self, current: Span, attributes: Attributes | None) -> None:
         self._span = current
@@ -257,17 +260,25 @@ class _Joined:
 
     def __enter__(self) -> _Joined:
         _set(self._span, self._attributes)
+        self._token = contexts.attach(contexts.get_current())
         return self
 
     def set(self, attribute: str, value: Value) -> None:
         """Add an attribute of the registry."""
         _set(self._span, {attribute: value})
+        _learn(attribute, value)
 
     def end(self) -> None:
         """Leave its end to whoever opened it."""
 
     def __exit__(self, *exception: object) -> None:
-        return None
+        contexts.detach(self._token)
+
+
+def _learn(attribute: str, value: Value) -> None:
+    """Keep in the context what it says now; whoever leaves the span puts it back."""
+    if attribute == _ID:
+        contexts.attach(contexts.set_value(TRANSACTION, value))
 
 
 def mark_error(failed: Span, kind: type[BaseException]) -> None:
