@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import logging
 import os
 from pathlib import Path
@@ -22,6 +21,7 @@ from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.auth import Caller, Gate, LoopbackGate, TokenGate
 from tracing_2pc.participant.body import CHUNK
 from tracing_2pc.participant.problems import Problem, unavailable
+from tracing_2pc.participant.refusals import refuse, remember_context
 from tracing_2pc.participant.resources.base import Resource
 from tracing_2pc.settings import Settings, check_name
 from tracing_2pc.telemetry import lifecycle
@@ -34,8 +34,6 @@ _UNREAD: Final = 1 << 16
 
 _LINGER: Final = 64 << 20
 """Bytes of a body that was too large, read after the answer and dropped."""
-
-_NOT_NOW: Final = (sa.exc.TimeoutError, sa.exc.OperationalError, OSError)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -142,7 +140,7 @@ class _Routes:
                 methods=[method],
                 provide_automatic_options=False,
             )
-        made.register_error_handler(Exception, _refuse)
+        made.register_error_handler(Exception, refuse)
         # Here and not at import: a worker's threads must be its own.
         made.before_request(lambda: lifecycle.start(self._name))
         made.before_request(self._resource.start)
@@ -273,7 +271,7 @@ class _Routes:
         caller = self._gate.admit(authorization, request.remote_addr)
         caller.check(action)
         g.tpc_admitted = True
-        g.tpc_inside = contextvars.copy_context()
+        remember_context()
         forms.check_version(request)
         return caller
 
@@ -288,7 +286,7 @@ class _Routes:
 def _about(step: Step, transaction: TransactionId) -> None:
     g.tpc_transaction = str(transaction)
     step.set("tpc.transaction.id", str(transaction))
-    g.tpc_inside = contextvars.copy_context()
+    remember_context()
     step.set("tpc.application", transaction.application)
     step.set("tpc.batch", transaction.batch)
     step.set("tpc.attempt", transaction.attempt)
@@ -302,34 +300,7 @@ def _answer(step: Step, transaction: TransactionId, answer: Answer) -> Response:
     if answer.status == 200:
         return jsonify(fields)
     headers = {"Retry-After": "1"} if answer.status in wire.ASK_AGAIN else None
-    return _refuse(
-        Problem(answer.status, answer.detail, fields=fields, headers=headers)
-    )
-
-
-def _refuse(error: Exception) -> Response:
-    """Turn an error into a problem document that gives nothing away."""
-    # As if it were still inside of the request's span, for the ids in the log.
-    inside = g.get("tpc_inside")
-    problem = inside.run(_problem, error) if inside else _problem(error)
-    if "tpc_transaction" in g:
-        problem.fields.setdefault("transaction_id", g.tpc_transaction)
-    refused = 400 <= problem.status < 500 and problem.status not in wire.ASK_AGAIN
-    if refused and request.path.endswith("/prepare"):
-        problem.fields.setdefault("vote", "abort")
-    return problem.response()
-
-
-def _problem(error: Exception) -> Problem:
-    if isinstance(error, Problem):
-        return error
-    if isinstance(error, HTTPException):
-        return Problem(error.code or 500, error.name)
-    if isinstance(error, _NOT_NOW) or getattr(error, "connection_invalidated", False):
-        _log.warning("not available", extra={"error": type(error).__name__})
-        return unavailable()
-    _log.exception("a request was not answered")
-    return Problem(500, "this participant has a fault: see its log")
+    return refuse(Problem(answer.status, answer.detail, fields=fields, headers=headers))
 
 
 def _drain(response: Response) -> Response:
