@@ -1,4 +1,4 @@
-"""`python -m bench counts`: measure, print, and exit 1 if something does not hold."""
+"""`python -m bench counts` or `deco`: measure, print, and exit 1 where it must hold."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import json
 import logging
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from bench import deco
 from bench.counts import FAMILIES, count_all
 from bench.counts.count import HEAD, Count
+from bench.deco import ROUNDS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,9 +36,25 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="FILE",
         help="write one JSON object: to FILE, or instead of the table",
     )
+    goals = commands.add_parser("deco", help="what the decorator costs, as ratios")
+    goals.add_argument("--rounds", type=int, default=ROUNDS, help="of every goal")
+    goals.add_argument("--json", metavar="FILE", help="write the lines there as well")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.ERROR)
+    if given.command == "deco":
+        return show_goals(deco.measure(given.rounds), given.json)
     return show(given.families or list(FAMILIES), given.json)
+
+
+def show_goals(found: Iterable[dict[str, Any]], to: str | None) -> int:
+    """Print a line for each goal when it is known; 1 if one of them is missed."""
+    lines = []
+    for told in found:
+        lines.append(told)
+        print(json.dumps(told), flush=True)
+    if to is not None:
+        Path(to).write_text("".join(f"{json.dumps(told)}\n" for told in lines))
+    return 1 if any(told["verdict"] == "fail" for told in lines) else 0
 
 
 def show(families: list[str], to: str | None) -> int:

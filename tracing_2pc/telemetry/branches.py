@@ -38,17 +38,16 @@ class Branch:
         self,
         method: Callable[..., Any],
         rows: int,
-        sink: object,
         arguments: tuple[Any, ...],
         named: Mapping[str, Any],
     ) -> Any:
         """Call, and add to what the branch's one `invoke` span will say."""
         if self.inside:  # a subclass calls its parent's invoke
-            return method(sink, *arguments, **named)
+            return method(*arguments, **named)
         self.inside = True
         self.first = self.first or time.time_ns()
         try:
-            answer = method(sink, *arguments, **named)
+            answer = method(*arguments, **named)
             self.rows += rows
         except BaseException as error:
             self.error = type(error)

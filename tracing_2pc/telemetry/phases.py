@@ -6,22 +6,25 @@ Nothing here raises but the phase itself.
 
 from __future__ import annotations
 
+import functools
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import NoOpTracer, Span, SpanKind
+from opentelemetry.trace import NoOpTracer, ProxyTracer, SpanKind
 
 from tracing_2pc.model import Carrier
 from tracing_2pc.telemetry import lifecycle, requests_calls, spans
 
 Method = Callable[..., Any]
 
-_INSIDE: Final = contexts.create_key("tpc-phase")
 _SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
+_INTERNAL: Final = SpanKind.INTERNAL
+_set: Final = dict.__setitem__  # a context is not changed, once it is somebody's
 _log: Final = logging.getLogger(__name__)
 
 
@@ -29,33 +32,42 @@ class Phase(NamedTuple):
     """What a method is of a sink.
 
     Args:
-        name: the word in its span, `<Sink>.<name>`.
-        mark: a call inside a call with the same mark is one span: a subclass calls
-            its parent's phase, or `recover_and_commit` calls `commit`.
+        name: the word for it.
+        suffix: the same in the name of its span, `<Sink>.<name>`.
+        key: in a context, whose phase this is. A call of the same object inside is the
+            same span: a subclass calls its parent's phase, or `recover_and_commit`
+            calls `commit`.
         attributes: what is the same in each of its spans.
     """
 
     name: str
-    mark: str
+    suffix: str
+    key: str
     attributes: dict[str, spans.Value]
 
 
 def phase(name: str, mark: str = "") -> Phase:
     """Make a phase; what its span says is checked here, once, and not per call."""
     attributes: dict[str, spans.Value] = {"tpc.phase": name}
-    return Phase(name, mark or name, spans.registered(attributes))
+    key = f"tpc-phase-{mark or name}"
+    return Phase(name, f".{name}", key, spans.registered(attributes))
 
 
 def is_on(sink: object) -> bool:
     """Whether this process traces; it starts if its environment asks for it."""
-    if not lifecycle.is_set():
-        lifecycle.start(type(sink).__name__)
-    return lifecycle.is_set()
+    if type(spans.tracer()) is not ProxyTracer:
+        return True
+    return type(_started(sink)) is not ProxyTracer
+
+
+def _started(sink: object) -> trace.Tracer:
+    lifecycle.start(type(sink).__name__)
+    return spans.tracer()
 
 
 def is_inside(phase: Phase, sink: object) -> bool:
     """Whether this phase of this object is being called already."""
-    return contexts.get_value(_INSIDE) == (phase.mark, id(sink))
+    return contexts.get_value(phase.key) is sink
 
 
 def call(
@@ -63,61 +75,69 @@ def call(
     phase: Phase,
     carrier: Carrier,
     attributes: dict[str, spans.Value],
-    sink: object,
     arguments: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> Any:
-    """Call a phase in a span, under the current span or else under the carrier."""
-    if is_inside(phase, sink):
-        return method(sink, *arguments, **named)
-    requests_calls.carry_context()
-    parent = spans.parent(carrier)
+    """Call a phase in a span, under the current span or else under the carrier.
+
+    Where nothing is traced, and where the phase is being called already, it is called
+    and that is all.
+
+    Args:
+        method: the phase, as its author wrote it.
+        phase: what it is.
+        carrier: where the span belongs if the current one is of another trace.
+        attributes: all of the span's; of the registry, which is not looked at again.
+        arguments: the sink and what it is called with.
+        named: what it is called with by name.
+    """
     tracer = spans.tracer()
-    if parent is None and isinstance(tracer, NoOpTracer):
-        return method(sink, *arguments, **named)
-    span = _start(tracer, f"{type(sink).__name__}.{phase.name}", parent, attributes)
-    token = contexts.attach(_within(span, parent, (phase.mark, id(sink)), attributes))
+    if type(tracer) is ProxyTracer:
+        tracer = _started(arguments[0])
+    current = contexts.get_current()
+    if type(tracer) is ProxyTracer or current.get(phase.key) is arguments[0]:
+        return method(*arguments, **named)
+    if "requests" in sys.modules and not requests_calls.carried:
+        requests_calls.carry_context()
+    parent = None
+    if carrier:
+        here: Any = current.get(_SPAN)
+        if (
+            here is None
+            or _hex(here.get_span_context().trace_id)
+            != carrier.get("traceparent", "")[3:35]
+        ):
+            parent = spans.parent(carrier)
+    if parent is None and type(tracer) is NoOpTracer:
+        return method(*arguments, **named)
+    try:
+        name = type(arguments[0]).__name__ + phase.suffix
+        span = tracer.start_span(name, parent, _INTERNAL, attributes)
+    except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
+        _log.debug("a span could not be started", exc_info=True)
+        span = trace.INVALID_SPAN
+    inside = Context(current if parent is None else parent)
+    _set(inside, _SPAN, span)
+    _set(inside, phase.key, arguments[0])
+    if "tpc.transaction.id" in attributes:
+        _set(inside, spans.TRANSACTION, attributes["tpc.transaction.id"])
+    token = contexts.attach(inside)
     failed = None
     try:
-        return method(sink, *arguments, **named)
+        return method(*arguments, **named)
     except BaseException as error:
         failed = type(error)
         raise
     finally:
         contexts.detach(token)
-        _end(span, failed)
+        try:
+            if failed is not None:
+                spans.mark_error(span, failed)
+            span.end()
+        except Exception:  # noqa: BLE001 - a foreign processor raised
+            _log.debug("a span could not be ended", exc_info=True)
 
 
-def _start(
-    tracer: trace.Tracer,
-    name: str,
-    parent: Context | None,
-    attributes: dict[str, spans.Value],
-) -> Span:
-    try:
-        return tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
-    except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
-        _log.debug("a span could not be started", exc_info=True)
-        return trace.INVALID_SPAN
-
-
-def _within(
-    span: Span,
-    parent: Context | None,
-    mark: tuple[str, int],
-    attributes: dict[str, spans.Value],
-) -> Context:
-    """Return the context inside the span: all that is set there, in one copy."""
-    keys: dict[str, object] = {_SPAN: span, _INSIDE: mark}
-    if transaction := attributes.get("tpc.transaction.id"):
-        keys[spans.TRANSACTION] = transaction
-    return Context(contexts.get_current() if parent is None else parent, **keys)
-
-
-def _end(span: Span, failed: type[BaseException] | None) -> None:
-    try:
-        if failed is not None:
-            spans.mark_error(span, failed)
-        span.end()
-    except Exception:  # noqa: BLE001 - a foreign processor raised
-        _log.debug("a span could not be ended", exc_info=True)
+@functools.lru_cache(maxsize=64)
+def _hex(trace_id: int) -> str:
+    return f"{trace_id:032x}"

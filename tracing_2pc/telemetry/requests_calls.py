@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 from typing import Final
+
+carried = False
+"""Whether there is nothing left to do in this process."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -16,11 +18,12 @@ def carry_context() -> None:
     Whoever has instrumented it already keeps doing so; nothing happens without the
     package opentelemetry-instrumentation-requests.
     """
-    if "requests" in sys.modules:
+    global carried
+    if "requests" in sys.modules and not carried:
+        carried = True
         _instrument()
 
 
-@functools.cache
 def _instrument() -> None:
     try:
         import requests

@@ -13,6 +13,7 @@ from tracing_2pc.telemetry.phases import Method, Phase
 from tracing_2pc.telemetry.propagation import inject
 
 _BEGIN: Final = phases.phase("begin")
+_IDS: Final = (str, TransactionId)
 _INVOKE: Final = phases.phase("invoke")
 
 
@@ -20,10 +21,10 @@ def _begin(method: Method) -> Method:
     takes_context = len(inspect.signature(method).parameters) > 1
 
     @functools.wraps(method)
-    def begin(self: Any, /, *context: Any, **named: Any) -> Any:
+    def begin(*arguments: Any, **named: Any) -> Any:
         if not takes_context:
-            context, named = (), {}
-        return traced_begin(method, self, context, named)
+            arguments, named = arguments[:1], {}
+        return traced_begin(method, arguments, named)
 
     return begin
 
@@ -32,13 +33,13 @@ def _invoke(method: Method) -> Method:
     named_handle = _first_parameter(method)
 
     @functools.wraps(method)
-    def invoke(self: Any, /, *arguments: Any, **named: Any) -> Any:
+    def invoke(*arguments: Any, **named: Any) -> Any:
         if not branches.OPEN:
-            return method(self, *arguments, **named)
-        handle = arguments[0] if arguments else named.get(named_handle)
+            return method(*arguments, **named)
+        handle = arguments[1] if len(arguments) > 1 else named.get(named_handle)
         if (branch := branches.find(handle)) is None:
-            return method(self, *arguments, **named)
-        return branch.count(method, 1, self, arguments, named)
+            return method(*arguments, **named)
+        return branch.count(method, 1, arguments, named)
 
     return invoke
 
@@ -47,13 +48,13 @@ def _invoke_batch(method: Method) -> Method:
     named_handle = _first_parameter(method)
 
     @functools.wraps(method)
-    def invoke_batch(self: Any, /, *arguments: Any, **named: Any) -> Any:
+    def invoke_batch(*arguments: Any, **named: Any) -> Any:
         if not branches.OPEN:
-            return method(self, *arguments, **named)
-        handle = arguments[0] if arguments else named.get(named_handle)
+            return method(*arguments, **named)
+        handle = arguments[1] if len(arguments) > 1 else named.get(named_handle)
         if (branch := branches.find(handle)) is None:
-            return method(self, *arguments, **named)
-        return branch.count(method, rows_in(arguments, named), self, arguments, named)
+            return method(*arguments, **named)
+        return branch.count(method, rows_in(arguments, named), arguments, named)
 
     return invoke_batch
 
@@ -62,12 +63,14 @@ def _each(rows: Callable[..., int], method: Method) -> Method:
     named_handle = _first_parameter(method)
 
     @functools.wraps(method)
-    def invoke(self: Any, /, *arguments: Any, **named: Any) -> Any:
+    def invoke(*arguments: Any, **named: Any) -> Any:
         if not branches.OPEN:
-            return method(self, *arguments, **named)
-        handle = arguments[0] if arguments else named.get(named_handle)
+            return method(*arguments, **named)
+        handle = arguments[1] if len(arguments) > 1 else named.get(named_handle)
+        if (branch := branches.find(handle)) is None:
+            return method(*arguments, **named)
         given = rows(arguments, named)
-        return traced_record(method, given, self, handle, arguments, named)
+        return traced_record(method, given, branch.carrier, arguments, named)
 
     return invoke
 
@@ -76,21 +79,20 @@ def _of_branch(phase: Phase, method: Method) -> Method:
     named_handle = _first_parameter(method)
 
     @functools.wraps(method)
-    def of_branch(self: Any, /, *arguments: Any, **named: Any) -> Any:
-        if not phases.is_on(self):
-            return method(self, *arguments, **named)
-        handle = arguments[0] if arguments else named.get(named_handle)
-        return traced_phase(method, phase, self, handle, arguments, named)
+    def of_branch(*arguments: Any, **named: Any) -> Any:
+        handle = arguments[1] if len(arguments) > 1 else named.get(named_handle)
+        carrier = handles.kept(handle)
+        if branches.OPEN:
+            carrier = after_records(phase, arguments[0], handle) or carrier
+        return phases.call(method, phase, carrier, phase.attributes, arguments, named)
 
     return of_branch
 
 
 def _of_transaction(phase: Phase, method: Method) -> Method:
     @functools.wraps(method)
-    def of_transaction(self: Any, /, *arguments: Any, **named: Any) -> Any:
-        if not phases.is_on(self):
-            return method(self, *arguments, **named)
-        return traced_transaction(method, phase, self, arguments, named)
+    def of_transaction(*arguments: Any, **named: Any) -> Any:
+        return traced_transaction(method, phase, arguments, named)
 
     return of_transaction
 
@@ -120,7 +122,7 @@ def one_row(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
 
 def rows_in(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
     """Count a call of invoke_batch: a batch of Arrow knows its own rows."""
-    given = (*arguments[1:], *named.values())
+    given = (*arguments[2:], *named.values())
     return next((b.num_rows for b in given if hasattr(b, "num_rows")), 1)
 
 
@@ -137,17 +139,17 @@ def _first_parameter(method: Method) -> str:
 
 
 def traced_begin(
-    method: Method, sink: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]
+    method: Method, arguments: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Any:
     """Open a branch under the carrier it is given, and remember it for its phases."""
-    if not phases.is_on(sink) or phases.is_inside(_BEGIN, sink):
-        return method(sink, *arguments, **named)
-    carrier, attributes = _given((*arguments, *named.values()))
+    if not phases.is_on(arguments[0]) or phases.is_inside(_BEGIN, arguments[0]):
+        return method(*arguments, **named)
+    carrier, attributes = _given((*arguments[1:], *named.values()))
     parent: Carrier = {}
     inject(parent, spans.parent(carrier))
     if not parent:
         method = functools.partial(_as_root, parent, method)
-    handle = phases.call(method, _BEGIN, carrier, attributes, sink, arguments, named)
+    handle = phases.call(method, _BEGIN, carrier, attributes, arguments, named)
     if handle is not None:
         if parent:
             handles.keep(handle, parent)
@@ -176,56 +178,44 @@ def _given(arguments: Iterable[Any]) -> tuple[Carrier, dict[str, spans.Value]]:
 def traced_record(
     method: Method,
     rows: int,
-    sink: Any,
-    handle: Any,
+    carrier: Carrier,
     arguments: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> Any:
     """Call invoke in a span of its own, with the rows that it is given."""
-    if (branch := branches.find(handle)) is None:
-        return method(sink, *arguments, **named)
     attributes: dict[str, spans.Value] = {"tpc.phase": "invoke", "tpc.rows": rows}
-    return phases.call(
-        method, _INVOKE, branch.carrier, attributes, sink, arguments, named
-    )
+    return phases.call(method, _INVOKE, carrier, attributes, arguments, named)
 
 
-def traced_phase(
-    method: Method,
-    phase: Phase,
-    sink: Any,
-    handle: Any,
-    arguments: tuple[Any, ...],
-    named: Mapping[str, Any],
-) -> Any:
-    """Call a phase of one branch in a span, after the span of its records."""
-    carrier = handles.kept(handle)
-    if branches.OPEN and (branch := branches.find(handle)) is not None:
-        # A handle that carries its context needs no memory after its records.
-        if phase.name != "pre_commit" or carrier:
-            branches.forget(handle)
-        carrier = carrier or branch.carrier
-        if branch.first:
-            _records(sink, branch)
-    return phases.call(method, phase, carrier, phase.attributes, sink, arguments, named)
+def after_records(phase: Phase, sink: Any, handle: Any) -> Carrier:
+    """End what a branch counts before its next phase; return what it remembers."""
+    if (branch := branches.find(handle)) is None:
+        return {}
+    # A handle that carries its context needs no memory after its records.
+    if phase.name != "pre_commit" or handles.kept(handle):
+        branches.forget(handle)
+    if branch.first:
+        _records(sink, branch)
+    return branch.carrier
 
 
 def traced_transaction(
     method: Method,
     phase: Phase,
-    sink: Any,
     arguments: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> Any:
-    """Call a phase of a whole transaction in one span."""
-    transaction, *rest = (*arguments, *named.values()) or (None,)
-    lists = (several for several in rest if isinstance(several, list | tuple))
-    first = next((handle for several in lists for handle in several), None)
+    """Call a phase of a transaction in one span; its first handle is the guide."""
+    transaction, *rest = (*arguments[1:], *named.values()) or (None,)
     attributes = phase.attributes
-    if isinstance(transaction, str | TransactionId):
+    if isinstance(transaction, _IDS):
         attributes = {**attributes, "tpc.transaction.id": str(transaction)}
-    carrier = {} if first is None else handles.carrier_of(first)
-    return phases.call(method, phase, carrier, attributes, sink, arguments, named)
+    carrier: Carrier = {}
+    for several in rest:
+        if isinstance(several, list) and several:
+            carrier = handles.carrier_of(several[0])
+            break
+    return phases.call(method, phase, carrier, attributes, arguments, named)
 
 
 def _records(sink: Any, branch: branches.Branch) -> None:

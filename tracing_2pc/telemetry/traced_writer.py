@@ -57,17 +57,15 @@ def _write(method: Method) -> Method:
     parameters = [*inspect.signature(method).parameters, "", ""]
 
     @functools.wraps(method)
-    def write(self: Any, /, *arguments: Any, **named: Any) -> Any:
-        if not phases.is_on(self):
-            return method(self, *arguments, **named)
-        return traced_write(method, parameters[1], self, arguments, named)
+    def write(*arguments: Any, **named: Any) -> Any:
+        return traced_write(method, parameters[1], arguments, named)
 
     return write
 
 
 def _end(phase: Phase, method: Method) -> Method:
-    names = tuple(inspect.signature(method).parameters)[1:]
-    if len(names) < 2:
+    names = tuple(inspect.signature(method).parameters)
+    if len(names) < 3:
         raise ContractError(
             f"{method.__qualname__} takes no batch id. Of PySpark's writers those of "
             f"streams are traced, which have {phase.name}(messages, batchId); if this "
@@ -75,12 +73,10 @@ def _end(phase: Phase, method: Method) -> Method:
         )
 
     @functools.wraps(method)
-    def end(self: Any, /, *arguments: Any, **named: Any) -> Any:
-        if not phases.is_on(self):
-            return method(self, *arguments, **named)
+    def end(*arguments: Any, **named: Any) -> Any:
         given = {**named, **dict(zip(names, arguments, strict=False))}
-        messages, batch = given.get(names[0]), given.get(names[1])
-        return traced_end(method, phase, self, messages, batch, arguments, named)
+        told = given.get(names[1]), given.get(names[2])
+        return traced_end(method, phase, told, arguments, named)
 
     return end
 
@@ -95,18 +91,18 @@ WRAPPERS: Final[dict[str, Callable[[Method], Method]]] = {
 def traced_write(
     method: Method,
     iterator: str,
-    writer: Any,
     arguments: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> Any:
     """Write one partition in a span with its rows; the message takes its trace on."""
-    if phases.is_inside(_WRITE, writer):
-        return method(writer, *arguments, **named)
+    writer = arguments[0]
+    if not phases.is_on(writer) or phases.is_inside(_WRITE, writer):
+        return method(*arguments, **named)
     task = _Task(writer)
     counted = functools.partial(_counted, method, iterator)
     try:
         message = phases.call(
-            counted, _WRITE, task.carrier, task.attributes, writer, arguments, named
+            counted, _WRITE, task.carrier, task.attributes, arguments, named
         )
         if not task.put_into(message):
             task.export_root()
@@ -121,28 +117,20 @@ def traced_write(
 def traced_end(
     method: Method,
     phase: Phase,
-    writer: Any,
-    messages: Any,
-    batch: Any,
+    told: tuple[Any, Any],
     arguments: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> Any:
     """Commit or abort in a span of the batch's trace, and export its root."""
-    if phases.is_inside(phase, writer):
-        return method(writer, *arguments, **named)
+    writer, (messages, batch) = arguments[0], told
+    if not phases.is_on(writer) or phases.is_inside(phase, writer):
+        return method(*arguments, **named)
     carriers = [c for c in map(handles.kept, messages or ()) if c]
     carrier = carriers[0] if carriers else {}
     known = _known(batch, carrier.get(RUN))
     try:
-        return phases.call(
-            method,
-            phase,
-            carrier,
-            {**phase.attributes, **known},
-            writer,
-            arguments,
-            named,
-        )
+        attributes = {**phase.attributes, **known}
+        return phases.call(method, phase, carrier, attributes, arguments, named)
     finally:
         started = [int(c[STARTED]) for c in carriers if STARTED in c]
         if started:
@@ -243,17 +231,16 @@ def _survives(message: object) -> bool:
     return isinstance(state, dict) and handles.CARRIER in state
 
 
-def _counted(
-    method: Method, iterator: str, writer: object, /, *arguments: Any, **named: Any
-) -> Any:
+def _counted(method: Method, iterator: str, /, *arguments: Any, **named: Any) -> Any:
     """Call write, and put into its span how many rows it has taken."""
     rows = [0]
-    if arguments:
-        arguments = (_counting(arguments[0], rows), *arguments[1:])
+    if len(arguments) > 1:
+        writer, items, *rest = arguments
+        arguments = (writer, _counting(items, rows), *rest)
     elif iterator in named:
         named[iterator] = _counting(named[iterator], rows)
     try:
-        return method(writer, *arguments, **named)
+        return method(*arguments, **named)
     finally:
         trace.get_current_span().set_attribute("tpc.rows", rows[0])
 
