@@ -1,0 +1,118 @@
+"""The programs of `examples/` do what their README says, as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from participants.processes import answers, free_ports
+from tracing_2pc.testing import Collector, span_tree
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+_, SAID, TREE = re.findall(
+    r"^```\w*\n(.*?)^```", (EXAMPLES / "README.md").read_text(), re.M | re.S
+)
+ROLLED_BACK = ("PartnerSink.abort", "POST /rollback/<batch>")
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as made:
+        yield made
+
+
+def environment(collector: Collector, name: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+        "OTEL_SERVICE_NAME": name,
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
+    }
+
+
+@pytest.fixture
+def partner(collector: Collector, tmp_path: Path) -> Iterator[str]:
+    """The service, started as the README says it."""
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    with (tmp_path / "output").open("wb") as output:
+        service = subprocess.Popen(
+            [sys.executable, EXAMPLES / "partner_service.py", str(port)],
+            env=environment(collector, "partner"),
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            until = time.monotonic() + 30
+            while not answers(f"{url}/orders"):
+                assert time.monotonic() < until, (tmp_path / "output").read_text()
+                time.sleep(0.1)
+            yield url
+        finally:
+            service.kill()
+            service.wait(10)
+
+
+def traces(spans: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    found = defaultdict(list)
+    for span in spans:
+        found[span["trace_id"]].append(span)
+    return sorted(found.values(), key=lambda one: min(s["start"] for s in one))
+
+
+def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(
+    collector: Collector, partner: str
+) -> None:
+    """Nothing of ours at the partner, and no coordinator: the decorator is enough."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "partner_sink.py", partner],
+        env=environment(collector, "job"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (SAID, "")
+    first, second, third = traces(collector.wait_for(lambda spans: len(spans) >= 24))
+    committed = TREE.splitlines()
+    rolled_back = [
+        line.replace("PartnerSink.commit", ROLLED_BACK[0]).replace(
+            "POST /commit/<batch>", ROLLED_BACK[1]
+        )
+        for line in committed
+    ]
+    assert [span_tree(one) for one in (first, second, third)] == [
+        committed,
+        rolled_back,
+        committed,
+    ]
+    (refused,) = [s for s in second if s["name"] == "PartnerSink.pre_commit"]
+    assert refused["attributes"]["error.type"] == "HTTPError"
+    (counted,) = [s for s in first if s["name"] == "PartnerSink.invoke"]
+    assert counted["attributes"]["tpc.rows"] == 3
+    kept = requests.get(f"{partner}/orders", timeout=5).json()
+    assert (kept["prepared"], kept["orders"].keys()) == ({}, {"orders-0", "orders-2"})
+
+
+def test_without_a_collector_the_example_just_works(partner: str) -> None:
+    """No variable, no trace, and nothing in what is sent that was not there before."""
+    quiet = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "partner_sink.py", partner],
+        env=quiet,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (SAID, "")
