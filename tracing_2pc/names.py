@@ -76,11 +76,16 @@ SPANS: Final[dict[str, Span]] = {
     LIST: Span("server", "the caller", "a participant lists what is not sealed"),
     SHOW: Span("server", "the caller", "a participant shows one transaction"),
     RESOLVE: Span("server", "the caller", "an orphan is resolved there by hand"),
+    "<Writer>.batch": Span("internal", "none", "a batch of one of PySpark's writers"),
+    "<Writer>.write": Span("internal", "<Writer>.batch", "one task writes its rows"),
+    "<Writer>.commit": Span("internal", "<Writer>.batch", "all its messages are there"),
+    "<Writer>.abort": Span("internal", "<Writer>.batch", "some may be; or none is"),
 }
 """Spans, in the order of a batch. A database's statement is a client span below the
 request that needs it, named by its first words."""
 
-PHASES: Final = ("begin", "invoke", "pre_commit", "commit", "abort")
+PHASES: Final = ("begin", "invoke", "pre_commit", "commit", "abort", "write")
+"""Phases of a sink; and of one of PySpark's writers, which has the last three."""
 
 ATTRIBUTES: Final[dict[str, str]] = {
     "tpc.transaction.id": "<application>.<batch>.<attempt>",
