@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision, SamplingResult, StaticSampler
 from participant_support import ONE, TWIN, World, sqlite_url
 from tracing_support import exported, span_tree  # noqa: F401 - a fixture
 
@@ -16,7 +18,7 @@ T = "orders.7.1"
 
 
 @pytest.mark.parametrize(
-    ("waited", "ends", "spans"),
+    ("waited", "ends", "expected"),
     [(9.0, "commit", 0), (11.0, "commit", 1), (11.0, "abort", 1), (11.0, "resolve", 1)],
 )
 def test_one_span_per_long_wait(
@@ -24,7 +26,7 @@ def test_one_span_per_long_wait(
     exported: Callable[[], list[ReadableSpan]],  # noqa: F811
     waited: float,
     ends: str,
-    spans: int,
+    expected: int,
 ) -> None:
     """Its ends are the prepare and the decision, its trace is the transaction's."""
     now = [1000.0]
@@ -41,11 +43,31 @@ def test_one_span_per_long_wait(
             "resolve": lambda: world.resolve(T, "abort"),
         }[ends]()
     found = [span for span in exported() if span.name == "tpc.in_doubt"]
-    assert len(found) == spans
+    assert len(found) == expected
     for span in found:
         assert (span.start_time, span.end_time) == (1000 * 10**9, 1011 * 10**9)
         assert f"{span.context.trace_id:032x}" == "a" * 32
         assert span.attributes["tpc.transaction.id"] == T
+    resource.close()
+
+
+def test_a_sampler_that_fails_costs_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a tracer does, what was in doubt is committed and answered."""
+
+    class Raising(StaticSampler):
+        def should_sample(self, *_: object, **__: object) -> SamplingResult:
+            raise RuntimeError
+
+    now = [1000.0]
+    resource = TaggedRows(sqlite_url(tmp_path), "orders", clock=lambda: now[0])
+    world = World(resource, lambda: 0)
+    assert world.prepare(T, ONE).status_code == 200
+    now[0] += 60
+    provider = TracerProvider(Raising(Decision.DROP), shutdown_on_exit=False)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    assert world.commit(T, ONE).status_code == 200
     resource.close()
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from participant_support import ONE, OTHER, World, sqlite_url, tagged_rows
+from participant_support import ONE, OTHER, World, sqlite_url
 from werkzeug.test import TestResponse
+
+from tracing_2pc.participant import TaggedRows
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 NAMES = ("TRACEPARENT", "TRACESTATE", "BAGGAGE", "SW8", "SW8_CORRELATION", "B3")
@@ -17,10 +19,13 @@ NAMES = ("TRACEPARENT", "TRACESTATE", "BAGGAGE", "SW8", "SW8_CORRELATION", "B3")
 numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+@pytest.fixture(scope="module", params=[True, False], ids=["trusting", "distrusting"])
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> World:
     folder: Path = tmp_path_factory.mktemp("participant")
-    return tagged_rows(sqlite_url(folder))
+    resource = TaggedRows(sqlite_url(folder), "orders")
+    return World(resource, lambda: 0, insecure=True, trust_inbound=request.param)
 
 
 def answers(world: World, headers: dict[str, str]) -> list[tuple[int, object]]:
@@ -68,7 +73,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(headers=st.dictionaries(st.sampled_from(NAMES), values, min_size=1))
 def test_no_header_changes_an_answer(world: World, headers: dict[str, str]) -> None:
     """Any bytes in any trace header: the same statuses, the same bodies, no error."""

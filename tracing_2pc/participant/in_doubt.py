@@ -9,7 +9,7 @@ from tracing_2pc import names
 from tracing_2pc.participant.answers import Seen
 from tracing_2pc.states import BranchState
 from tracing_2pc.telemetry.propagation import extract
-from tracing_2pc.telemetry.spans import tracer
+from tracing_2pc.telemetry.spans import past_span
 
 WORTH_A_SPAN: Final = 10.0
 """Seconds that a branch may wait for its decision without one."""
@@ -21,10 +21,9 @@ def record_wait(
     """Make one `tpc.in_doubt` span for a transaction that waited long."""
     if not since or now - min(since) <= WORTH_A_SPAN:
         return
-    span = tracer().start_span(
+    past_span(
         names.IN_DOUBT,
         extract(seen.carrier),
-        start_time=int(min(since) * 1e9),
         attributes={
             "tpc.transaction.id": str(seen.transaction),
             "tpc.application": seen.transaction.application,
@@ -32,5 +31,6 @@ def record_wait(
             "tpc.attempt": seen.transaction.attempt,
             "tpc.state": str(outcome),
         },
+        start=int(min(since) * 1e9),
+        end=int(now * 1e9),
     )
-    span.end(int(now * 1e9))
