@@ -1,7 +1,7 @@
 """A collector that is not there, refuses or hangs costs spans, and never work.
 
-Where one hangs, it hangs until what is promised has happened, and an exporter's patience
-is a minute: whoever waited for it would be seen.
+Where one hangs, it hangs until what is promised has happened, and an exporter's
+patience is a minute: whoever waited for it would be seen.
 """
 
 from __future__ import annotations
