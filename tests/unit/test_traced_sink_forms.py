@@ -146,6 +146,14 @@ def test_a_handle_by_name_is_the_same_branch(exported):  # noqa: F811
     assert exported()[1].attributes["tpc.rows"] == 2
 
 
+def test_a_begin_without_context_takes_nothing_else():
+    """The coordinator's context is left out; a mistake is still one."""
+    sink = shipped(Snake())
+    assert sink.begin_transaction(branch_of({})) == Transaction("a")
+    with pytest.raises(TypeError, match="positional argument"):
+        sink.begin_transaction("b")
+
+
 def test_our_own_names_come_first(exported):  # noqa: F811
     """A sink's private begin_transaction is its own affair."""
 

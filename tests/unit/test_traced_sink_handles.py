@@ -137,6 +137,37 @@ def test_a_mapping_that_refuses_the_key_is_remembered():
     assert branches.find(begun) is not None
 
 
+@pytest.mark.usefixtures("exported")
+def test_a_mapping_that_will_not_be_asked_is_left_alone():
+    class Shut(UserDict[str, str]):
+        def get(self, key, default=None):
+            raise TypeError(key)
+
+    shipped(Sink(None)).commit(Shut())
+
+
+@pytest.mark.parametrize("make", [dict, UserDict])
+def test_a_handle_that_is_emptied_in_pre_commit_still_carries_it(exported, make):  # noqa: F811
+    """What was kept for sending is thrown away; what commit needs is put in."""
+
+    @traced_sink
+    class Spooling(Plain):
+        def begin(self, context):
+            return make(rows=[1, 2, 3])
+
+        def pre_commit(self, handle):
+            handle.clear()
+            handle["path"] = "a"
+
+    carrier = OpenTelemetryTracing().reserve()
+    sink = shipped(Spooling())
+    handle = sink.begin(branch_of(carrier))
+    sink.pre_commit(handle)
+    assert handle.keys() == {"path", "tpc_carrier"}
+    sink.commit(shipped(handle))
+    assert parents(exported) == {carrier["traceparent"][36:52]}
+
+
 def test_a_handle_that_is_used_again_is_of_its_last_branch(exported):  # noqa: F811
     """A sink may return the same object twice: the second branch is not the first."""
     first, second = (OpenTelemetryTracing().reserve() for _ in range(2))

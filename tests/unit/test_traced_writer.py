@@ -242,6 +242,23 @@ def test_a_commit_that_raises_raises_and_is_seen(exported, in_task):  # noqa: F8
     assert exported()[1].attributes["error.type"] == "OSError"
 
 
+def test_tasks_that_know_no_run_leave_no_orphans(exported, in_task):  # noqa: F811
+    """Each begins a trace then; the commit is in the first one, and ends them all."""
+    messages = []
+    for partition in range(2):
+        in_task(partition, None, None)
+        messages.append(from_task(shipped(Files()).write(rows(1))))
+    in_task()
+    shipped(Files()).commit(messages, 7)
+    assert span_tree(exported()) == [
+        "Files.batch",
+        "  Files.write",
+        "  Files.commit",
+        "Files.batch",
+        "  Files.write",
+    ]
+
+
 def test_outside_of_spark_the_current_span_is_the_parent(exported, in_task):  # noqa: F811
     """A program that drives a writer itself has its own trace: nothing is added."""
     with spans.span("tpc.branch"):

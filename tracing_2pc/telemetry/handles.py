@@ -47,8 +47,15 @@ def kept(handle: object) -> Carrier:
     else:
         found = getattr(handle, "__dict__", {}).get(CARRIER)
         if found is None and isinstance(handle, Mapping):
-            found = handle.get(CARRIER)
+            found = _in_mapping(handle)
     return found if isinstance(found, dict) else {}
+
+
+def _in_mapping(handle: Mapping[Any, Any]) -> object:
+    try:
+        return handle.get(CARRIER)
+    except Exception:  # noqa: BLE001 - a mapping may refuse keys in its own way
+        return None
 
 
 def carrier_of(handle: object) -> Carrier:

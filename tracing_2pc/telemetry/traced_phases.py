@@ -22,8 +22,8 @@ def _begin(method: Method) -> Method:
 
     @functools.wraps(method)
     def begin(*arguments: Any, **named: Any) -> Any:
-        if not takes_context:
-            arguments, named = arguments[:1], {}
+        if not takes_context:  # the coordinator gives one; Flink's begin has none
+            arguments, named = without_context(arguments, named)
         return traced_begin(method, arguments, named)
 
     return begin
@@ -84,7 +84,10 @@ def _of_branch(phase: Phase, method: Method) -> Method:
         carrier = handles.kept(handle)
         if branches.OPEN:
             carrier = after_records(phase, arguments[0], handle) or carrier
-        return phases.call(method, phase, carrier, phase.attributes, arguments, named)
+        answer = phases.call(method, phase, carrier, phase.attributes, arguments, named)
+        if carrier and phase.name == "pre_commit" and not handles.kept(handle):
+            handles.keep(handle, carrier)  # a sink may clear what it has sent
+        return answer
 
     return of_branch
 
@@ -131,6 +134,16 @@ PER_RECORD: Final[dict[str, Callable[[Method], Method]]] = {
     "invoke_batch": functools.partial(_each, rows_in),
 }
 """The wrappers that make each call a span."""
+
+
+def without_context(
+    arguments: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a begin that does not want the coordinator's context."""
+    return (
+        tuple(a for a in arguments if not isinstance(a, BranchContext)),
+        {k: v for k, v in named.items() if not isinstance(v, BranchContext)},
+    )
 
 
 def _first_parameter(method: Method) -> str:
@@ -214,6 +227,8 @@ def traced_transaction(
     for several in rest:
         if isinstance(several, list) and several:
             carrier = handles.carrier_of(several[0])
+            for handle in several:
+                branches.forget(handle)
             break
     return phases.call(method, phase, carrier, attributes, arguments, named)
 

@@ -56,7 +56,7 @@ def traced_sink(
     commit: str | None = None,
     abort: str | None = None,
     per_record: bool = False,
-) -> functools.partial[Any]: ...
+) -> Callable[[_Class], _Class]: ...
 
 
 def traced_sink(

@@ -19,7 +19,7 @@ import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -126,16 +126,26 @@ def traced_end(
     if not phases.is_on(writer) or phases.is_inside(phase, writer):
         return method(*arguments, **named)
     carriers = [c for c in map(handles.kept, messages or ()) if c]
-    carrier = carriers[0] if carriers else {}
+    carrier: Carrier = carriers[0] if carriers else {}
     known = _known(batch, carrier.get(RUN))
     try:
         attributes = {**phase.attributes, **known}
         return phases.call(method, phase, carrier, attributes, arguments, named)
     finally:
-        started = [int(c[STARTED]) for c in carriers if STARTED in c]
-        if started:
-            _export_root(writer, carrier, known, min(started))
+        # One, unless Spark did not tell the tasks which run and batch they are of.
+        for root in _roots(carriers):
+            _export_root(writer, root, known, int(root[STARTED]))
         lifecycle.flush(FLUSH_SECONDS)
+
+
+def _roots(carriers: Iterable[Carrier]) -> Iterable[Carrier]:
+    """Return the roots that somebody must export, each as the first task has it."""
+    found: dict[str, Carrier] = {}
+    for carrier in sorted(
+        (c for c in carriers if STARTED in c), key=lambda c: int(c[STARTED])
+    ):
+        found.setdefault(carrier["traceparent"], carrier)
+    return found.values()
 
 
 class _Task:
