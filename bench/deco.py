@@ -33,10 +33,9 @@ blocks.
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -143,8 +142,10 @@ class _Nowhere(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-Make = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
-"""Makes what a block calls again and again, inside the span of its branch."""
+Work = tuple[Callable[..., object], Iterable[tuple[object, ...]]]
+"""What a block calls, and with what each time."""
+Make = Callable[[], Work]
+"""Makes the work of a block, inside the span of its branch or delivery."""
 
 
 def measure(rounds: int) -> Iterator[dict[str, Any]]:
@@ -169,7 +170,9 @@ def _goal(
     transaction = (str(_ID), [{}]) if base == "commit_transaction" else ({},)
     arms = {
         "library": _block(library, provider),
-        "base": _block(lambda: (getattr(by_hand, base), transaction), provider),
+        "base": _block(
+            lambda: (getattr(by_hand, base), [transaction] * CALLS), provider
+        ),
     }
     took = pair.measure(arms, rounds)
     found = pair.compare(took["library"], took["base"])
@@ -180,9 +183,9 @@ def _goal_off(rounds: int, on: TracerProvider) -> dict[str, Any]:
     """A5 has two limits: a pass-through's cost, and a share of a sampled span's."""
     by_hand = ByHand(on.get_tracer("by hand"))
     arms = {
-        "library": _block(lambda: (Sink().invoke, ({}, 1)), None),
-        "base": _block(lambda: (Wrapped().invoke, ({}, 1)), None),
-        "span": _block(lambda: (by_hand.pre_commit, ({},)), on),
+        "library": _block(lambda: (Sink().invoke, [({}, 1)] * CALLS), None),
+        "base": _block(lambda: (Wrapped().invoke, [({}, 1)] * CALLS), None),
+        "span": _block(lambda: (by_hand.pre_commit, [({},)] * CALLS), on),
     }
     took = pair.measure(arms, rounds)
     share = pair.compare(took["library"], took["span"])
@@ -195,20 +198,27 @@ def _goal_off(rounds: int, on: TracerProvider) -> dict[str, Any]:
     return {**told, "verdict": worst}
 
 
-def _pre_commit() -> tuple[Callable[..., object], tuple[object, ...]]:
-    sink, carrier = Sink(), trace_headers()
-    branch = BranchContext(_ID, BranchId(0, 1), ("Sink",), carrier)
-    return sink.pre_commit, (sink.begin(branch),)
+def _pre_commit() -> Work:
+    sink, handle = _begun()
+    return sink.pre_commit, [(handle,)] * CALLS
 
 
-def _commit() -> tuple[Callable[..., object], tuple[object, ...]]:
-    sink, (_, (handle,)) = Sink(), _pre_commit()
-    return sink.commit, (json.loads(json.dumps(handle)),)
+def _commit() -> Work:
+    """Every handle comes from the log by itself, as in a delivery."""
+    sink, handle = _begun()
+    kept = json.dumps(handle)
+    return sink.commit, [(json.loads(kept),) for _ in range(CALLS)]
 
 
-def _commit_transaction() -> tuple[Callable[..., object], tuple[object, ...]]:
-    sink, (handle,) = Sink(), _commit()[1]
-    return sink.commit_transaction, (str(_ID), [handle])
+def _commit_transaction() -> Work:
+    sink, handles = Sink(), _commit()[1]
+    return sink.commit_transaction, [(str(_ID), [*handle]) for handle in handles]
+
+
+def _begun() -> tuple[Sink, dict[str, Any]]:
+    sink = Sink()
+    branch = BranchContext(_ID, BranchId(0, 1), ("Sink",), trace_headers())
+    return sink, sink.begin(branch)
 
 
 def _block(make: Make, provider: trace.TracerProvider | None) -> pair.Block:
@@ -216,9 +226,9 @@ def _block(make: Make, provider: trace.TracerProvider | None) -> pair.Block:
 
     def block() -> float:
         with _in_force(provider), trace.get_tracer("job").start_as_current_span("job"):
-            call, arguments = make()
+            call, work = make()
             started = time.thread_time_ns()
-            for _ in itertools.repeat(None, CALLS):
+            for arguments in work:
                 call(*arguments)
             took = time.thread_time_ns() - started
         if isinstance(provider, TracerProvider):

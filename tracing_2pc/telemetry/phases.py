@@ -6,7 +6,6 @@ Nothing here raises but the phase itself.
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -23,8 +22,11 @@ from tracing_2pc.telemetry import lifecycle, requests_calls, spans
 Method = Callable[..., Any]
 
 _SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
+_together: tuple[object, object] = None, None
+"""A span and a carrier of its trace, which were last seen together: a branch's phases
+have the same."""
+
 _INTERNAL: Final = SpanKind.INTERNAL
-_set: Final = dict.__setitem__  # a context is not changed, once it is somebody's
 _log: Final = logging.getLogger(__name__)
 
 
@@ -99,15 +101,7 @@ def call(
         return method(*arguments, **named)
     if "requests" in sys.modules and not requests_calls.carried:
         requests_calls.carry_context()
-    parent = None
-    if carrier:
-        here: Any = current.get(_SPAN)
-        if (
-            here is None
-            or _hex(here.get_span_context().trace_id)
-            != carrier.get("traceparent", "")[3:35]
-        ):
-            parent = spans.parent(carrier)
+    parent = _parent(current, carrier) if carrier else None
     if parent is None and type(tracer) is NoOpTracer:
         return method(*arguments, **named)
     try:
@@ -116,12 +110,11 @@ def call(
     except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
         _log.debug("a span could not be started", exc_info=True)
         span = trace.INVALID_SPAN
-    inside = Context(current if parent is None else parent)
-    _set(inside, _SPAN, span)
-    _set(inside, phase.key, arguments[0])
+    around = current if parent is None else parent
+    inside = {**around, _SPAN: span, phase.key: arguments[0]}
     if "tpc.transaction.id" in attributes:
-        _set(inside, spans.TRANSACTION, attributes["tpc.transaction.id"])
-    token = contexts.attach(inside)
+        inside[spans.TRANSACTION] = attributes["tpc.transaction.id"]
+    token = contexts.attach(Context(inside))
     failed = None
     try:
         return method(*arguments, **named)
@@ -138,6 +131,23 @@ def call(
             _log.debug("a span could not be ended", exc_info=True)
 
 
-@functools.lru_cache(maxsize=64)
-def _hex(trace_id: int) -> str:
-    return f"{trace_id:032x}"
+def _parent(current: Context, carrier: Carrier) -> Context | None:
+    """Return the context of the carrier; None if the current span is in its trace."""
+    global _together
+    here: Any = current.get(_SPAN)
+    seen = _together  # once: another thread may have the next one
+    if seen[0] is here and seen[1] is carrier:
+        return None
+    if here is None or (
+        f"{here.get_span_context().trace_id:032x}"
+        != carrier.get("traceparent", "")[3:35]
+    ):
+        return spans.parent(carrier)
+    _together = here, carrier
+    return None
+
+
+def begun_here(carrier: Carrier) -> None:
+    """Remember that a carrier was made from the current span."""
+    global _together
+    _together = contexts.get_value(_SPAN), carrier

@@ -159,13 +159,17 @@ def traced_begin(
         return method(*arguments, **named)
     carrier, attributes = _given((*arguments[1:], *named.values()))
     parent: Carrier = {}
-    inject(parent, spans.parent(carrier))
+    around = spans.parent(carrier)
+    inject(parent, around)
+    is_here = around is None and bool(parent)
     if not parent:
         method = functools.partial(_as_root, parent, method)
     handle = phases.call(method, _BEGIN, carrier, attributes, arguments, named)
     if handle is not None:
         if parent:
             handles.keep(handle, parent)
+        if is_here:
+            phases.begun_here(parent)
         branches.remember(handle, parent)
     return handle
 
