@@ -137,6 +137,22 @@ def test_a_mapping_that_refuses_the_key_is_remembered():
     assert branches.find(begun) is not None
 
 
+def test_handles_of_several_transactions_are_told_apart(exported):  # noqa: F811
+    """One span around them all: each phase is in the trace of its own handle."""
+    carriers = [OpenTelemetryTracing().reserve() for _ in range(2)]
+    sink = shipped(Sink({}))
+    begun = []
+    for carrier in carriers:
+        with spans.span(names.BRANCH, carrier=carrier):
+            begun.append(dict(sink.begin(branch_of(carrier))))
+    with spans.span(names.DELIVER, carrier=carriers[0]):
+        for number in (0, 1, 0, 1):
+            sink.commit(begun[number])
+    commits = [s for s in exported() if s.name == "Sink.commit"]
+    traces = [carrier["traceparent"][3:35] for carrier in carriers]
+    assert [f"{s.context.trace_id:032x}" for s in commits] == traces * 2
+
+
 @pytest.mark.usefixtures("exported")
 def test_a_mapping_that_will_not_be_asked_is_left_alone():
     class Shut(UserDict[str, str]):
