@@ -241,6 +241,20 @@ def test_a_commit_from_the_decision_log_is_in_its_trace(exported, handle, kind):
     assert branches.OPEN == {}
 
 
+@pytest.mark.usefixtures("exported")
+def test_a_transaction_that_is_over_is_forgotten():
+    """A long-lived driver rebuilds handles that carry nothing, batch after batch."""
+
+    class Whole(Of):
+        def commit_transaction(self, transaction_id, handles):
+            assert handles == [Slotted("a")]
+
+    sink = shipped(traced_sink(Whole)(None, Slotted))
+    kept = {"path": "a", "tpc_carrier": {"traceparent": f"00-{1:032x}-{1:016x}-01"}}
+    sink.commit_transaction("orders.7.1", [_handle(sink, kept)])
+    assert branches.OPEN == {}
+
+
 def rows(count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": pa.array(range(count))})
 
