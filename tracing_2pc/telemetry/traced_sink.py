@@ -93,8 +93,9 @@ def traced_sink(
     of it changes. A message that does not take it (slots, a `__getstate__` or
     `__reduce__` of its own), and an abort that gets no message at all, leave the commit
     or abort in a trace of its own. Each of these processes traces if its own
-    environment asks for it, and each call flushes, in half a second at most. A batch that nobody comes to end still has its root: a task that fails
-    exports it, so it may be there twice.
+    environment asks for it, and each call flushes, in half a second at most. A batch
+    that nobody comes to end still has its root: a task that fails exports it, so it may
+    be there twice.
 
     Raises:
         ContractError: a method that was named is not there; a phase is no plain
