@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from tracing_2pc import errors
     from tracing_2pc.settings import Settings
     from tracing_2pc.sinks.participants import ParticipantSink
-    from tracing_2pc.telemetry.log_records import mark_log_records
     from tracing_2pc.telemetry.traced_sink import trace_headers, traced_sink
 
 __all__ = [
     "ParticipantSink",
     "Settings",
     "errors",
-    "mark_log_records",
     "trace_headers",
     "traced_sink",
 ]
@@ -29,7 +27,6 @@ __all__ = [
 _HOMES = {
     "ParticipantSink": "tracing_2pc.sinks.participants",
     "Settings": "tracing_2pc.settings",
-    "mark_log_records": "tracing_2pc.telemetry.log_records",
     "trace_headers": "tracing_2pc.telemetry.traced_sink",
     "traced_sink": "tracing_2pc.telemetry.traced_sink",
 }

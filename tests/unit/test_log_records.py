@@ -176,7 +176,7 @@ def test_a_program_can_ask_for_it() -> None:
     """Its format string holds from the first record on, traced or not, and pickled."""
     program = """
 import io, pickle
-from tracing_2pc import mark_log_records
+from tracing_2pc.telemetry.log_records import mark_log_records
 mark_log_records()
 mark_log_records()
 out = io.StringIO()

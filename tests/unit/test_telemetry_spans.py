@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.sdk.trace import sampling
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import NonRecordingSpan, SpanKind, StatusCode
 from tracing_support import exported, span_tree  # noqa: F401
 
 from tracing_2pc import names
@@ -306,6 +306,29 @@ def test_nothing_leaks_out_of_a_span(exported):  # noqa: F811
 
 
 @pytest.mark.usefixtures("exported")
+def test_a_raising_span_costs_itself_only(monkeypatch):
+    """A foreign tracer's span: the work inside, and its own error, go through."""
+
+    class Raising(NonRecordingSpan):
+        def fail(self, *args, **kwargs):
+            raise RuntimeError("span")
+
+        set_attribute = set_status = end = fail
+
+    class Tracer:
+        def start_span(self, *args, **kwargs):
+            return Raising(trace.INVALID_SPAN_CONTEXT)
+
+    monkeypatch.setattr(spans, "tracer", Tracer)
+    with spans.span("tpc.decide") as step:
+        step.set("tpc.batch", 1)
+        step.end()
+    with pytest.raises(KeyError), spans.span("tpc.decide"):
+        raise KeyError
+    spans.past_span("x", None, attributes={}, start=1, end=2, error=KeyError)
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
 def test_a_raising_tracer_costs_a_span_only(monkeypatch):
     class Raising:
         def start_span(self, *args, **kwargs):

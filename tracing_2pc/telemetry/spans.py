@@ -283,10 +283,16 @@ def _learn(attribute: str, value: Value) -> None:
 
 def mark_error(failed: Span, kind: type[BaseException]) -> None:
     """Say that a span failed and by which class of error; never its text."""
-    failed.set_status(StatusCode.ERROR)
-    failed.set_attribute("error.type", kind.__name__)
+    try:
+        failed.set_status(StatusCode.ERROR)
+        failed.set_attribute("error.type", kind.__name__)
+    except Exception:  # noqa: BLE001 - a foreign span raised
+        _log.debug("a span could not be marked", exc_info=True)
 
 
 def _set(target: Span, attributes: Attributes | None) -> None:
-    for name, value in registered(attributes).items():
-        target.set_attribute(name, value)
+    try:
+        for name, value in registered(attributes).items():
+            target.set_attribute(name, value)
+    except Exception:  # noqa: BLE001 - a foreign span raised
+        _log.debug("a span could not be told more", exc_info=True)
