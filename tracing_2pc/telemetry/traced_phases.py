@@ -223,18 +223,26 @@ def traced_transaction(
     named: Mapping[str, Any],
 ) -> Any:
     """Call a phase of a transaction in one span; its first handle is the guide."""
-    transaction, *rest = (*arguments[1:], *named.values()) or (None,)
+    given = (*arguments[1:], *named.values()) if named else arguments[1:]
     attributes = phase.attributes
-    if isinstance(transaction, _IDS):
-        attributes = {**attributes, "tpc.transaction.id": str(transaction)}
+    if given and isinstance(given[0], _IDS):
+        attributes = {**attributes, "tpc.transaction.id": str(given[0])}
     carrier: Carrier = {}
-    for several in rest:
+    for several in given[1:]:
         if isinstance(several, list) and several:
-            carrier = handles.carrier_of(several[0])
-            for handle in several:
-                branches.forget(handle)
+            carrier = handles.kept(several[0])
+            if branches.OPEN:
+                carrier = forget_all(several) or carrier
             break
     return phases.call(method, phase, carrier, attributes, arguments, named)
+
+
+def forget_all(several: list[Any]) -> Carrier:
+    """Close the branches of a transaction; return what the first one remembers."""
+    carrier = handles.carrier_of(several[0])
+    for handle in several:
+        branches.forget(handle)
+    return carrier
 
 
 def _records(sink: Any, branch: branches.Branch) -> None:
