@@ -65,6 +65,11 @@ SPANS: Final[dict[str, Span]] = {
     "POST /abort": Span("client", "<Sink>.abort", "the request"),
     COMMIT: Span("server", "POST /commit", "a participant commits and seals"),
     ABORT: Span("server", "POST /abort", "a participant aborts and seals"),
+    "<STATEMENT>": Span(
+        "client",
+        "the request",
+        "COPY, INSERT, PREPARE TRANSACTION, COMMIT …: rows move, or become durable",
+    ),
     FINISH: Span("internal", DELIVER, "every participant has acknowledged"),
     IN_DOUBT: Span(
         "internal", "POST /prepare", "a participant waited over 10 s for the decision"
@@ -81,8 +86,7 @@ SPANS: Final[dict[str, Span]] = {
     "<Writer>.commit": Span("internal", "<Writer>.batch", "all its messages are there"),
     "<Writer>.abort": Span("internal", "<Writer>.batch", "some may be; or none is"),
 }
-"""Spans, in the order of a batch. A database's statement is a client span below the
-request that needs it, named by its first words."""
+"""Spans, in the order of a batch."""
 
 PHASES: Final = ("begin", "invoke", "pre_commit", "commit", "abort", "write")
 """Phases of a sink; and of one of PySpark's writers, which has the last three."""
