@@ -327,7 +327,9 @@ def sneak_in(
 ) -> TransactionRecord:
     """Open an attempt as a begin would that had not looked at the others."""
     identity = TransactionId(record.id.application, record.id.batch, attempt)
-    sneaked = rules.opened(identity, "x", ("ledger",), {}, now=NOW, watermark=None)
+    sneaked = rules.opened(
+        identity, "x", ("ledger",), {}, previous={}, now=NOW, watermark=None
+    )
     with base.durable() as connection:
         records.add(connection, sneaked)
     return sneaked
