@@ -11,10 +11,11 @@ from typing import Any, Final
 from tracing_2pc.states import Decision, TransactionState, Vote
 
 Carrier = dict[str, str]
+"""A trace context at rest: header names to values."""
+
 PREVIOUS: Final = "tpc-previous"
 """Key in the carrier of an attempt: traceparent of the one before it at this batch.
 Stored for the link between their roots, and never sent."""
-"""A trace context at rest: header names to values."""
 
 MAX_BRANCHES: Final = 20_000
 """A commit names at most so many branches to one participant: its body has a limit."""

@@ -77,6 +77,7 @@ SPANS: Final[dict[str, Span]] = {
     OUTBOX_SEND: Span(
         "internal", "POST /prepare", "a stored request goes to the partner, later"
     ),
+    "POST": Span("client", OUTBOX_SEND, "the partner's API is called"),
     RECOVERY: Span("internal", "none", "a sweep over what is unfinished, linked to it"),
     LIST: Span("server", "the caller", "a participant lists what is not sealed"),
     SHOW: Span("server", "the caller", "a participant shows one transaction"),

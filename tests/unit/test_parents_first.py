@@ -15,6 +15,7 @@ from opentelemetry.trace import Tracer
 
 from tracing_2pc.telemetry import parents_first
 from tracing_2pc.telemetry.parents_first import ParentsFirst
+from tracing_2pc.telemetry.spans import SCOPE
 
 
 class World:
@@ -28,7 +29,7 @@ class World:
 
     @property
     def tracer(self) -> Tracer:
-        return self.provider.get_tracer("test")
+        return self.provider.get_tracer(SCOPE)
 
     def out(self) -> list[str]:
         return [span.name for span in self._exporter.get_finished_spans()]
@@ -64,10 +65,57 @@ def test_a_parent_that_has_ended_holds_nothing_back(world: World) -> None:
         assert world.out() == ["deliver", "commit"]
 
 
+def test_a_programs_own_span_holds_nothing_back(world: World) -> None:
+    """It may be around a whole job: what happens inside is seen."""
+    theirs = world.provider.get_tracer("job")
+    with theirs.start_as_current_span("main"):
+        with world.tracer.start_as_current_span("done"):
+            pass
+        assert world.out() == ["done"]
+    assert world.out() == ["done", "main"]
+
+
+def test_a_flush_hands_on_what_waits_for_too_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else may happen below a span that is stuck."""
+    later = time.time_ns() + parents_first.PATIENCE + 10**9
+    with world.tracer.start_as_current_span("stuck"):
+        with world.tracer.start_as_current_span("done"):
+            pass
+        world.provider.force_flush()
+        assert world.out() == []
+        monkeypatch.setattr(parents_first.time, "time_ns", lambda: later)
+        world.provider.force_flush()
+        assert world.out() == ["done"]
+
+
+def test_a_span_that_garbage_ends_stops_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection runs where it likes, also in the middle of a start."""
+    lost = world.tracer.start_span("lost")
+
+    class Collected(parents_first._Open):
+        def __init__(self, since: int) -> None:
+            super().__init__(since)
+            if world.out() == []:
+                lost.end()
+
+    monkeypatch.setattr(parents_first, "_Open", Collected)
+    done = threading.Thread(
+        target=lambda: world.tracer.start_span("next").end(), daemon=True
+    )
+    done.start()
+    done.join(30)
+    assert not done.is_alive()
+    assert world.out() == ["lost", "next"]
+
+
 def test_a_parent_that_is_open_for_long_hides_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program's own span around a whole job: what happens inside is seen."""
+    """What is stuck is seen as soon as something happens below it."""
     later = time.time_ns() + parents_first.PATIENCE + 10**9
     opened = world.tracer.start_as_current_span
     with opened("main"):
@@ -81,7 +129,7 @@ def test_a_parent_that_is_open_for_long_hides_nothing(
 
 
 def test_what_waits_at_the_end_is_exported(world: World) -> None:
-    """A program that ends inside of a span of its own loses no other."""
+    """A program that ends inside of a span loses no other."""
     with world.tracer.start_as_current_span("main"):
         with world.tracer.start_as_current_span("done"):
             pass

@@ -15,9 +15,11 @@ from typing import Final
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
+from tracing_2pc.telemetry.spans import SCOPE
+
 PATIENCE: Final = 10 * 10**9
-"""Nanoseconds. A parent that has been open for longer holds nothing back: a program's
-own span around a whole job must not hide what happens in it."""
+"""Nanoseconds. A parent that has been open for longer holds nothing back. A program's
+own span, which may be around a whole job, never does."""
 
 BOUND: Final = 4096
 """Open spans that are remembered; one that never ends must not fill the memory."""
@@ -37,11 +39,15 @@ class ParentsFirst(SpanProcessor):
 
     def _forked(self) -> None:
         """Begin anew: what was open belongs to the parent process."""
-        self._lock = threading.Lock()
+        # Reentrant: a collection of garbage may end a span in the middle of it.
+        self._lock = threading.RLock()
         self._open: dict[int, _Open] = {}
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Remember that it is open."""
+        """Remember that it is open, if it is one of ours: those are short."""
+        scope = span.instrumentation_scope
+        if scope is None or scope.name != SCOPE:
+            return
         release: list[ReadableSpan] = []
         with self._lock:
             if len(self._open) >= BOUND:
@@ -66,13 +72,19 @@ class ParentsFirst(SpanProcessor):
     def shutdown(self) -> None:
         """Hand on all that waits, then stop what exports it."""
         with self._lock:
-            waiting = [span for each in self._open.values() for span in each.held]
+            waiting = [s for each in list(self._open.values()) for s in each.held]
             self._open.clear()
         self._hand_on(waiting)
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Export what was handed on; what waits for its parent goes on waiting."""
+        """Export what was handed on, and what has waited for too long."""
+        overdue: list[ReadableSpan] = []
+        with self._lock:
+            for parent in list(self._open.values()):
+                if parent.held and parent.held_long():
+                    overdue, parent.held = [*overdue, *parent.held], []
+        self._hand_on(overdue)
         return self._inner.force_flush(timeout_millis)
 
     def _hand_on(self, ended: list[ReadableSpan]) -> None:

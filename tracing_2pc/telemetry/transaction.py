@@ -8,9 +8,10 @@ by whoever is alive then.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Final
 
 from opentelemetry import trace
@@ -62,7 +63,7 @@ class OpenTelemetryTracing:
         start = None if started is None else _nanoseconds(started)
         return spans.span(name, carrier=carrier, attributes=attributes, start=start)
 
-    @contextmanager
+    @contextlib.contextmanager
     def sweep(
         self, records: Sequence[TransactionRecord]
     ) -> Iterator[Sequence[TransactionRecord]]:
@@ -78,7 +79,8 @@ class OpenTelemetryTracing:
             spans.mark_error(sweep, type(error))
             raise
         finally:
-            sweep.end()
+            with contextlib.suppress(Exception):  # a foreign processor raised
+                sweep.end()
 
     def decided(self, record: TransactionRecord, *, reconstructed: bool) -> None:
         """Export the root. Whoever takes a transaction over exports it again, once."""
