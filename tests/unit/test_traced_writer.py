@@ -322,3 +322,22 @@ def test_a_writer_of_no_stream_is_refused():
         traced_sink(Once)
     with pytest.raises(ContractError, match="per_record is for a sink's invoke"):
         traced_sink(per_record=True)(Once)
+
+
+class Once(WriterCommitMessage):
+    """Hands its lines on once, as a message may that moves a file or a buffer."""
+
+    def __init__(self, path: str, rows: int) -> None:
+        self.lines = [path] * rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        lines, self.lines = self.lines, []
+        return {"lines": lines}
+
+
+def test_a_message_is_pickled_by_nobody_but_spark(exported, in_task):  # noqa: F811
+    """What its class does to pickle it is done once; the task exports the root then."""
+    in_task(0)
+    message = from_task(shipped(Files(Once)).write(rows(2)))
+    assert message.lines == ["a", "a"]
+    assert span_tree(exported()) == ["Files.batch", "  Files.write"]

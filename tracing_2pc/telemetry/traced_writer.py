@@ -13,6 +13,7 @@ Nothing of PySpark is imported here: where it runs, it is there.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import hashlib
 import inspect
@@ -36,6 +37,7 @@ that somebody must export has it."""
 RUN: Final = "tpc-run"
 """Key in a message's carrier: the run of the query."""
 
+_PICKLING: Final = ("__getstate__", "__reduce__", "__reduce_ex__")
 _WRITE: Final = phases.phase("write")
 _log: Final = logging.getLogger(__name__)
 
@@ -232,13 +234,13 @@ def _export_root(
 
 
 def _survives(message: object) -> bool:
-    """Whether a pickled message takes the trace along, as its class pickles itself."""
-    try:
-        state = (*message.__reduce_ex__(2), None, None)[2]
-    except Exception:  # noqa: BLE001 - Spark will pickle it, and say what is wrong
-        return False
-    state = state[0] if isinstance(state, tuple) and state else state
-    return isinstance(state, dict) and handles.CARRIER in state
+    """Whether a pickled message takes the trace along: its class leaves that to Python.
+
+    Nothing of the message is called: it may hand its rows on once.
+    """
+    kind = type(message)
+    plain = all(getattr(kind, n, None) is getattr(object, n, None) for n in _PICKLING)
+    return plain and kind not in copyreg.dispatch_table and bool(handles.kept(message))
 
 
 def _counted(method: Method, iterator: str, /, *arguments: Any, **named: Any) -> Any:
