@@ -21,7 +21,7 @@ DEAD = ("not there", "refusing", "hanging")
 
 TESTS = Path(__file__).parent
 PATH = os.pathsep.join([str(TESTS), str(TESTS.parent)])
-START = """
+PRELUDE = """
 import json, os, sys, time
 from tracing_2pc.telemetry import lifecycle, spans
 def timed(function, *arguments):
@@ -33,8 +33,8 @@ def made(count=1):
             pass
 def say(what):
     print(json.dumps(what), flush=True)
-lifecycle.start("job")
 """
+START = f'{PRELUDE}lifecycle.start("job")\n'
 
 
 @contextlib.contextmanager
@@ -91,13 +91,13 @@ def started(*command: str, **environment: str) -> Iterator[Program]:
 
 
 def program(
-    code: str, **environment: str
+    code: str, *, start: str = START, **environment: str
 ) -> contextlib.AbstractContextManager[Program]:
-    """Run a piece of code that has started telemetry."""
-    return started("-c", START + code, **environment)
+    """Run a piece of code that has started telemetry; after `PRELUDE` it has not."""
+    return started("-c", start + code, **environment)
 
 
-def run(code: str, **environment: str) -> tuple[Any, float]:
+def run(code: str, *, start: str = START, **environment: str) -> tuple[Any, float]:
     """Run it; return what it said, and how long it took to exit after that."""
-    with program(code, **environment) as running:
+    with program(code, start=start, **environment) as running:
         return running.said(), running.ended()

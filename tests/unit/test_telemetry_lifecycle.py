@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from telemetry_support import program, run
+from telemetry_support import PRELUDE, program, run
 from tracing_support import read_trace_file, span_tree
 
 from tracing_2pc.telemetry import lifecycle
@@ -156,6 +156,142 @@ say([trace.get_tracer_provider() is mine, lifecycle.flush(5), flushed])
     )
     assert said == [True, True, [1]]
     assert not file.exists()
+
+
+UNLOADABLE = """
+import logging, tempfile
+from flask import Flask
+from tracing_2pc import traced_sink
+from tracing_2pc.participant import TaggedRows, participant_blueprint
+warned = []
+logging.getLogger("tracing_2pc").addHandler(type("Keep", (logging.Handler,), {
+    "emit": lambda self, record: warned.append(record.getMessage())
+})())
+app = Flask("service")
+rows = TaggedRows(f"sqlite:///{tempfile.mkdtemp()}/l.db", "orders")
+app.register_blueprint(participant_blueprint(rows, insecure=True))
+del warned[:]
+client = app.test_client()
+@traced_sink
+class Sink:
+    def begin(self): return {"id": 1}
+    def commit(self, handle): handle["done"] = True
+sink = Sink()
+handle = sink.begin()
+sink.commit(handle)
+made(2)
+asked = [client.get(f"/{path}").status_code for path in ("health/live", "transactions")]
+say([asked, handle, lifecycle.flush(), warned])
+"""
+
+
+def test_a_provider_that_cannot_be_loaded_costs_the_traces_only(tmp_path: Path):
+    """Routes answer and phases run, untraced, and the log says so once."""
+    file = tmp_path / "trace"
+    said, _ = run(
+        UNLOADABLE,
+        start=PRELUDE,
+        OTEL_PYTHON_TRACER_PROVIDER="not_installed",
+        TPC_TRACE_FILE=str(file),
+    )
+    warned = ["nothing is traced: the provider does not load"]
+    assert said == [[200, 200], {"id": 1, "done": True}, True, warned]
+    assert not file.exists()
+
+
+FAILING = """
+import logging
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ.get("MISSING"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+warned = []
+logging.getLogger("tracing_2pc").addHandler(type("Keep", (logging.Handler,), {
+    "emit": lambda self, record: warned.append(record.getMessage())
+})())
+tries = []
+once = lifecycle._process.start
+lifecycle._process.start = lambda service: (tries.append(1), once(service))
+"""
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"MISSING": "opentelemetry.exporter.otlp.proto.http.trace_exporter"},
+        {"MISSING": "opentelemetry.sdk.resources"},
+        {"OTEL_BSP_MAX_QUEUE_SIZE": "many"},
+    ],
+    ids=["no exporter", "no SDK", "a setting"],
+)
+def test_a_start_that_fails_is_not_tried_again(tmp_path: Path, broken):
+    """However often work begins: it would cost each request, and leave more behind.
+
+    A forked worker tries once more, and so does who is asked for something else.
+    """
+    file = tmp_path / "trace"
+    code = """
+for _ in range(100):
+    lifecycle.start("job")
+before = len(tries)
+read, write = os.pipe()
+if os.fork() == 0:
+    for _ in range(100):
+        lifecycle.start("job")
+    os.write(write, str(len(tries) - before).encode())
+    os._exit(0)
+os.wait()
+forked = int(os.read(read, 9))
+del os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"]
+os.environ.pop("MISSING", None)
+lifecycle.start("job")
+made()
+say([before, forked, lifecycle.is_set(), len(warned)])
+"""
+    said, _ = run(
+        code,
+        start=PRELUDE + FAILING,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+        TPC_TRACE_FILE=str(file),
+        **broken,
+    )
+    assert said == [1, 1, True, 1]
+    assert [span["name"] for span in read_trace_file(file)] == ["tpc.decide"]
+
+
+def test_a_start_that_fails_leaves_nothing_behind():
+    """No span processor that lives on in each fork of this process."""
+    said, _ = run(
+        """
+from tracing_2pc.telemetry import exporting, parents_first
+handlers = []
+os.register_at_fork = lambda **named: handlers.append(1)
+lifecycle.start("job")
+say([lifecycle.is_set(), len(handlers), lifecycle.dropped()])
+""",
+        start=PRELUDE,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+        TPC_TRACE_FILE="/nowhere",
+        OTEL_BSP_MAX_QUEUE_SIZE="many",
+    )
+    assert said == [False, 0, 0]
+
+
+def test_a_flush_that_can_have_no_thread_says_so(tmp_path: Path):
+    """A forked worker at its limit of threads loses spans, and not its task."""
+    code = """
+import threading
+def no(self): raise RuntimeError("can't start new thread")
+if os.fork() == 0:
+    threading.Thread.start = no
+    made()
+    say(lifecycle.flush())
+    os._exit(0)
+os.wait()
+"""
+    said, _ = run(code, TPC_TRACE_FILE=str(tmp_path / "trace"))
+    assert said is False
 
 
 def test_settings_travel_without_secrets(monkeypatch: pytest.MonkeyPatch):

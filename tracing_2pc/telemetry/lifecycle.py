@@ -12,14 +12,15 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opentelemetry import trace
 
+from tracing_2pc.telemetry import providers
 from tracing_2pc.telemetry.log_records import mark_log_records
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
     from tracing_2pc.telemetry.exporting import CountedBatches, Otlp
 
@@ -29,6 +30,8 @@ _ENDPOINTS: Final = (
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
 )
+_ASKING: Final = (TRACE_FILE, *_ENDPOINTS, "OTEL_TRACES_EXPORTER")
+_Asked: TypeAlias = tuple[str | None, ...]
 _SECRETS: Final = ("HEADERS", "TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _log: Final = logging.getLogger(__name__)
 
@@ -61,54 +64,31 @@ class Bounded:
             over.set()
 
 
-class _Process:
-    """What this process has started, and how its last flush went."""
+class Flushing:
+    """Exports in bounded time; where one ran out of it, only if another one pays.
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.bounded: Bounded | None = None
-        self.otlp: tuple[CountedBatches, Otlp] | None = None
-        self.provider: TracerProvider | None = None
-        self.warned = False
+    Args:
+        otlp: counts what was sent; None where nothing goes over a network.
+
+    Raises:
+        RuntimeError: no thread can be started, for a limit or because this is the exit.
+    """
+
+    def __init__(self, otlp: Otlp | None) -> None:
+        self._bounded = Bounded()
+        self._otlp = otlp
         self._late: tuple[threading.Event, int] | None = None
 
-    def forked(self) -> None:
-        """Forget the threads: they stayed in the parent. The SDK restarts its own."""
-        self.lock = threading.Lock()
-        self.bounded = None
-        self._late = None
-
-    def start(self, service: str) -> None:
-        from tracing_2pc.telemetry import exporting
-        from tracing_2pc.telemetry.parents_first import ParentsFirst
-
-        provider = exporting.provider(service)
-        if path := os.environ.get(TRACE_FILE):
-            provider.add_span_processor(ParentsFirst(exporting.to_file(path)))
-        if _wants_otlp():
-            self.otlp = exporting.to_otlp()
-            provider.add_span_processor(ParentsFirst(self.otlp[0]))
-        self.bounded = Bounded()
-        self.provider = provider
-        atexit.register(self.stop)
-        trace.set_tracer_provider(provider)
-
-    def stop(self) -> None:
-        if self.provider is None:
-            return
-        try:
-            bounded = self.bounded or Bounded()
-        except RuntimeError:  # a forked child that never flushed, on Python 3.12
-            return
-        bounded.call(self.provider.shutdown, EXIT_SECONDS)
+    def run(self, function: Callable[[], object], seconds: float) -> None:
+        """Run a last call, and wait for it so long."""
+        self._bounded.call(function, seconds)
 
     def flush(self, export: Callable[[], object], seconds: float) -> bool:
-        with self.lock:
-            if self._is_late():
-                return False
-            self.bounded = self.bounded or Bounded()
+        """Export; True if that worked within the time given."""
+        if self._is_late():
+            return False
         failed, successes = self._counts()
-        over = self.bounded.call(export, seconds)
+        over = self._bounded.call(export, seconds)
         in_time = over.is_set()
         self._late = None if in_time else (over, successes)
         return in_time and self._counts()[0] == failed
@@ -118,12 +98,61 @@ class _Process:
         if self._late is None:
             return False
         over, successes = self._late
-        if self.otlp is None:
+        if self._otlp is None:
             return not over.is_set()
         return self._counts()[1] == successes
 
     def _counts(self) -> tuple[int, int]:
-        return (self.otlp[1].failed, self.otlp[1].successes) if self.otlp else (0, 0)
+        return (self._otlp.failed, self._otlp.successes) if self._otlp else (0, 0)
+
+
+class _Process:
+    """What this process has started, or could not start."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.otlp: tuple[CountedBatches, Otlp] | None = None
+        self.provider: TracerProvider | None = None
+        self.failed: _Asked | None = None
+        self._flushing: Flushing | None = None
+
+    def forked(self) -> None:
+        """Forget the threads: they stayed in the parent. The SDK restarts its own."""
+        self.lock = threading.Lock()
+        self.failed = None
+        self._flushing = None
+
+    def start(self, service: str) -> None:
+        """Make everything, then use it: of a start that fails, nothing is left."""
+        from tracing_2pc.telemetry import exporting
+        from tracing_2pc.telemetry.parents_first import ParentsFirst
+
+        exporters: list[SpanProcessor] = []
+        if path := os.environ.get(TRACE_FILE):
+            exporters.append(exporting.to_file(path))
+        if otlp := exporting.to_otlp() if _wants_otlp() else None:
+            exporters.append(otlp[0])
+        provider = exporting.provider(service)
+        self._flushing = Flushing(otlp[1] if otlp else None)
+        for exporter in exporters:
+            provider.add_span_processor(ParentsFirst(exporter))
+        self.otlp, self.provider = otlp, provider
+        atexit.register(self.stop)
+        trace.set_tracer_provider(provider)
+
+    def stop(self) -> None:
+        if self.provider is not None and (flushing := self.flushing()) is not None:
+            flushing.run(self.provider.shutdown, EXIT_SECONDS)
+
+    def flushing(self) -> Flushing | None:
+        """Return what flushes in this process; None if it can have no thread."""
+        with self.lock:
+            if self._flushing is None:
+                try:
+                    self._flushing = Flushing(self.otlp[1] if self.otlp else None)
+                except RuntimeError:
+                    _log.debug("telemetry could not be flushed", exc_info=True)
+            return self._flushing
 
 
 _process: Final = _Process()
@@ -136,33 +165,36 @@ def start(service: str) -> None:
     It is asked for by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._TRACES_ENDPOINT`), or by
     `TPC_TRACE_FILE`, a file to append spans to. Cheap when there is nothing to do, so
     call it where work begins, in the process that does it: never before a fork. While
-    tracing is on, log records carry its ids: see `log_records`.
+    tracing is on, log records carry its ids: see `log_records`. A start that fails is
+    not tried again, unless the process forks or is asked for something else.
 
     Args:
         service: name of the service, unless `OTEL_SERVICE_NAME` says another.
     """
-    if _wanted() and not is_set():
+    if not is_set() and _wanted():
         _start(service)
     if is_set():
         mark_log_records()
 
 
 def _start(service: str) -> None:
+    asked = _asked()
+    if _process.failed == asked:
+        return
     with _process.lock:
-        if is_set():
+        if is_set() or _process.failed == asked:
             return
         try:
             _process.start(service)
         except Exception as error:  # noqa: BLE001 - no tracing is no reason not to work
-            if not _process.warned:
-                _log.warning("tracing did not start: %s", type(error).__name__)
-                _log.debug("tracing did not start", exc_info=True)
-            _process.warned = True
+            _process.failed = asked
+            _log.warning("tracing did not start: %s", type(error).__name__)
+            _log.debug("tracing did not start", exc_info=True)
 
 
 def is_set() -> bool:
-    """Whether this process has a tracer provider, ours or the program's own."""
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    """Whether this process has a tracer provider: ours, or what the program chose."""
+    return not isinstance(providers.current(), trace.ProxyTracerProvider)
 
 
 def flush(seconds: float = 0.5) -> bool:
@@ -171,8 +203,11 @@ def flush(seconds: float = 0.5) -> bool:
     After a flush that ran out of time it returns False at once, until an export has
     succeeded: a dead collector costs a process one wait, not one per task.
     """
-    export = getattr(trace.get_tracer_provider(), "force_flush", None)
-    return export is None or _process.flush(export, seconds)
+    export = getattr(providers.current(), "force_flush", None)
+    if export is None:
+        return True
+    flushing = _process.flushing()
+    return flushing is not None and flushing.flush(export, seconds)
 
 
 def dropped() -> int:
@@ -203,6 +238,10 @@ def _travels(name: str, value: str) -> bool:
     if name != TRACE_FILE and not name.startswith("OTEL_"):
         return False
     return not any(word in name for word in _SECRETS) and "@" not in value
+
+
+def _asked() -> _Asked:
+    return tuple(os.environ.get(name) for name in _ASKING)
 
 
 def _wanted() -> bool:

@@ -23,6 +23,7 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 from tracing_2pc import names
 from tracing_2pc.interfaces import Step
 from tracing_2pc.model import Carrier
+from tracing_2pc.telemetry import providers
 from tracing_2pc.telemetry.propagation import extract, inject, receive
 
 if TYPE_CHECKING:
@@ -43,11 +44,20 @@ _known: tuple[trace.TracerProvider | None, trace.Tracer] = None, trace.NoOpTrace
 def tracer() -> trace.Tracer:
     """Return our tracer of the provider that is in force now."""
     global _known
-    provider = trace.get_tracer_provider()
+    provider = providers.current()
     known = _known
     if known[0] is not provider:
-        known = _known = provider, provider.get_tracer(SCOPE)
+        known = _known = provider, _tracer_of(provider)
     return known[1]
+
+
+def _tracer_of(provider: trace.TracerProvider) -> trace.Tracer:
+    try:
+        return provider.get_tracer(SCOPE)
+    except Exception as error:  # noqa: BLE001 - a foreign provider raised
+        about = {"error": type(error).__name__}
+        _log.warning("nothing is traced: the provider has no tracer", extra=about)
+        return trace.NoOpTracer()
 
 
 def sdk_tracer() -> SdkTracer | None:
