@@ -15,7 +15,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from werkzeug.serving import make_server
 
-from tracing_2pc.telemetry.spans import client_span, current_carrier, server_span
+from tracing_2pc.telemetry.server_spans import server_span
+from tracing_2pc.telemetry.spans import client_span, current_carrier
 
 HOST = "127.0.0.1"
 

@@ -11,7 +11,7 @@ from opentelemetry import baggage, trace
 from tracing_support import exported, span_tree  # noqa: F401 - a fixture
 
 from tracing_2pc import names
-from tracing_2pc.telemetry import propagation, spans
+from tracing_2pc.telemetry import baggage_header, propagation, server_spans, spans
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -45,7 +45,9 @@ def test_a_flag_that_we_do_not_know_is_not_sent_on(sent: str, kept: str) -> None
 def test_a_child_keeps_the_random_flag(exported, random: str) -> None:  # noqa: F811
     """It speaks of the trace id, which the child has too."""
     flags = f"{int(random, 16) | 1:02x}"
-    with spans.server_span("tpc.show", {"traceparent": f"00-{TRACE}-{SPAN}-{flags}"}):
+    with server_spans.server_span(
+        "tpc.show", {"traceparent": f"00-{TRACE}-{SPAN}-{flags}"}
+    ):
         carrier = spans.current_carrier()
     assert carrier["traceparent"].startswith(f"00-{TRACE}-")
     assert carrier["traceparent"].endswith(f"-{flags}")
@@ -189,7 +191,10 @@ def test_a_tracestate_outlives_spans_of_ours(exported) -> None:  # noqa: F811
     """Sampled or not, through a server span and the client span inside it."""
     for flags in ("00", "01"):
         headers = {"traceparent": f"{PARENT[:-2]}{flags}", "tracestate": "a@=1,b=2"}
-        with spans.server_span("tpc.prepare", headers), spans.client_span("POST"):
+        with (
+            server_spans.server_span("tpc.prepare", headers),
+            spans.client_span("POST"),
+        ):
             assert spans.current_carrier()["tracestate"] == "a@=1,b=2"
     assert span_tree(exported()) == ["tpc.prepare", "  POST"]
 
@@ -198,6 +203,61 @@ def test_what_others_read_is_kept_beside_a_malformed_traceparent() -> None:
     """Baggage has nothing to do with it."""
     headers = {"traceparent": "x", "baggage": "tenant=a"}
     assert baggage.get_baggage("tenant", propagation.extract(headers)) == "a"
+
+
+BAGGAGE = {
+    "a pair": ("tenant=a", "tenant=a"),
+    "no value": ("tenant=", "tenant="),
+    "several": ("a=1, b=2\t,c=3", "a=1,b=2,c=3"),
+    "properties": ("a=1 ; b = 2;c", "a=1;b=2;c"),
+    "blanks": (" a = 1 ", "a=1"),
+    "empty members": (",,a=1,", "a=1"),
+    "an equals sign in a value": ("a=b=c", "a=b=c"),
+    "no pair": ("a,b=1", "b=1"),
+    "no key": ("=1,b=1", "b=1"),
+    "a blank in a key": ("a b=1,b=1", "b=1"),
+    "a blank in a value": ("a=1 2,b=1", "b=1"),
+    "a quote": ('a="1",b=1', "b=1"),
+    "a line end": ("a=1\n,b=1", "b=1"),
+    "a letter of elsewhere": ("a=\u00e9,b=1", "b=1"),
+    "a malformed property": ("a=1;=,b=1", "b=1"),
+    "a member that is too long": (f"a={'x' * 4095},b=1", "b=1"),
+    "the longest member": (f"a={'x' * 4094}", f"a={'x' * 4094}"),
+    "181 members": (",".join(["a=1"] * 181), ",".join(["a=1"] * 180)),
+    "the longest header": (f"a=1{' ' * 8189}", "a=1"),
+    "too long": (f"a=1{' ' * 8190}", ""),
+    "nothing": ("", ""),
+}
+
+
+@pytest.mark.parametrize(("sent", "kept"), BAGGAGE.values(), ids=BAGGAGE.keys())
+def test_baggage_that_is_malformed_costs_itself_only(sent: str, kept: str) -> None:
+    """The members that W3C Baggage allows are there, and the others nowhere."""
+    assert baggage_header.well_formed(sent) == kept
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"), BAGGAGE.values(), ids=[f"read {name}" for name in BAGGAGE]
+)
+def test_what_is_left_of_baggage_is_read_in_silence(
+    sent: str, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever reads it finds nothing to say of it."""
+    caplog.set_level(0)
+    found = baggage.get_all(propagation.extract({"Baggage": sent}))
+    assert (
+        list(found)
+        == list(dict.fromkeys(m.split("=")[0] for m in kept.split(",")))[: len(kept)]
+    )
+    assert caplog.records == []
+
+
+@given(st.text(st.sampled_from('a=;, \t%\u00e9"1')))
+def test_any_baggage_is_read_or_not_there(sent: str) -> None:
+    """What comes out is baggage: sifting it again changes nothing."""
+    once = baggage_header.well_formed(sent)
+    assert baggage_header.well_formed(once) == once
+    assert once.isascii()
 
 
 COUNTED = {

@@ -18,7 +18,7 @@ from tracing_2pc import names
 from tracing_2pc.interfaces import Tracing
 from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
 from tracing_2pc.states import Decision, TransactionState, Vote
-from tracing_2pc.telemetry import propagation, spans, transaction
+from tracing_2pc.telemetry import propagation, server_spans, spans, transaction
 from tracing_2pc.telemetry.transaction import LINK, OpenTelemetryTracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -215,7 +215,7 @@ def test_a_server_span_continues_its_caller(exported):  # noqa: F811
     with spans.client_span("POST /prepare"):
         headers = spans.current_carrier()
     assert spans.current_carrier() == {}
-    with spans.server_span("tpc.prepare", headers, {"tpc.rows": 2}) as step:
+    with server_spans.server_span("tpc.prepare", headers, {"tpc.rows": 2}) as step:
         step.set("tpc.vote", "commit")
     assert span_tree(exported()) == ["POST /prepare", "  tpc.prepare"]
     client, server = exported()
@@ -227,7 +227,9 @@ def test_an_instrumented_service_gets_no_second_server_span(exported):  # noqa: 
     tracer = trace.get_tracer("flask")
     with (
         tracer.start_as_current_span("POST", kind=SpanKind.SERVER),
-        spans.server_span("tpc.prepare", {"traceparent": PARENT}, {"tpc.rows": 2}),
+        server_spans.server_span(
+            "tpc.prepare", {"traceparent": PARENT}, {"tpc.rows": 2}
+        ),
     ):
         pass
     assert span_tree(exported()) == ["POST"]
@@ -329,6 +331,74 @@ def test_a_raising_span_costs_itself_only(monkeypatch):
     assert not trace.get_current_span().get_span_context().is_valid
 
 
+class Unreadable(NonRecordingSpan):
+    """A foreign span that answers nothing it is asked."""
+
+    def get_span_context(self):
+        raise RuntimeError("span")
+
+    is_recording = set_attribute = set_status = end = get_span_context
+
+
+@pytest.mark.parametrize("carrier", [None, {"traceparent": PARENT}])
+def test_a_current_span_that_raises_hides_no_work(exported, carrier):  # noqa: F811
+    """It costs what is below it, and nothing that has a parent of its own."""
+    foreign = trace.set_span_in_context(Unreadable(trace.INVALID_SPAN_CONTEXT))
+    token = context.attach(foreign)
+    try:
+        with spans.span("tpc.decide", carrier=carrier) as step:
+            step.set("tpc.batch", 1)
+        with spans.client_span("POST"):
+            spans.current_carrier()
+        assert spans.current_carrier() == propagation.at_rest() == {}
+        for trusted in (True, False):
+            headers = {"traceparent": PARENT}
+            with server_spans.server_span("tpc.show", headers, trusted=trusted):
+                pass
+        assert "traceparent" in OpenTelemetryTracing().reserve()
+    finally:
+        context.detach(token)
+    made = [span.name for span in exported()]
+    assert made == ["tpc.decide"] * bool(carrier) + ["tpc.show"] * 2
+
+
+def test_a_provider_without_a_tracer_costs_the_traces_only(monkeypatch, caplog):
+    """Work goes on, and the log says so once."""
+
+    class Provider(trace.TracerProvider):
+        def get_tracer(self, *args, **kwargs):
+            raise RuntimeError("provider")
+
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", Provider())
+    for _ in range(3):
+        with spans.span("tpc.decide") as step:
+            step.set("tpc.batch", 1)
+    assert OpenTelemetryTracing().reserve() == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        "nothing is traced: the provider has no tracer"
+    ]
+
+
+def test_what_is_kept_and_what_outsiders_see_has_no_baggage(
+    exported,  # noqa: F811
+    monkeypatch,
+):
+    """A user's own text goes with live requests, and stays nowhere."""
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator
+
+    monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", W3CBaggagePropagator())
+    tracing = OpenTelemetryTracing()
+    token = context.attach(baggage.set_baggage("user.email", "a@example.org"))
+    try:
+        carrier = tracing.reserve()
+        with tracing.step(names.DELIVER, carrier):
+            live, kept = spans.current_carrier(), propagation.at_rest()
+    finally:
+        context.detach(token)
+    assert carrier.keys() == kept.keys() == {"traceparent"}
+    assert live == {**kept, "baggage": "user.email=a%40example.org"}
+
+
 def test_a_raising_tracer_costs_a_span_only(monkeypatch):
     class Raising:
         def start_span(self, *args, **kwargs):
@@ -351,7 +421,7 @@ class Block:
 sys.meta_path.insert(0, Block())
 import tracing_2pc
 from tracing_2pc import traced_sink, trace_headers
-from tracing_2pc.telemetry import lifecycle, spans
+from tracing_2pc.telemetry import lifecycle, server_spans, spans
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 lifecycle.start("job")
 tracing = OpenTelemetryTracing()
@@ -361,7 +431,7 @@ with tracing.step("tpc.begin", {}) as step:
 with tracing.sweep([]):
     pass
 caller = {"traceparent": "%s"}
-with spans.server_span("tpc.prepare", caller), spans.client_span("POST"):
+with server_spans.server_span("tpc.prepare", caller), spans.client_span("POST"):
     assert trace_headers() == caller
 assert lifecycle.flush() and lifecycle.dropped() == 0
 @traced_sink

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from participant_support import ONE, PartnerApi, World, sqlite_url
 from test_participant_outbox import eventually
 from tracing_support import exported, span_tree  # noqa: F401 - a fixture
 
+from tracing_2pc.model import BranchId, TransactionId
 from tracing_2pc.participant import Outbox, TaggedRows
+from tracing_2pc.participant.resources.partner import Partner
+from tracing_2pc.participant.resources.queue import Request
 
 T = "orders.7.1"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -84,10 +88,13 @@ def test_a_trusted_caller_is_gone_on_with(
     make: Callable[..., World],
     exported: Exported,  # noqa: F811
 ) -> None:
-    """By default: its trace, and all that came with it, is kept with the branch."""
+    """By default: its trace is kept with the branch, in each header but baggage.
+
+    That is a user's own text, and is told to whoever works on the request only.
+    """
     world = make()
     assert world.prepare(T, headers=STRANGER).status_code == 200
-    assert kept(world) == STRANGER
+    assert kept(world) == {k: v for k, v in STRANGER.items() if k != "baggage"}
     (prepare,) = named(exported, "tpc.prepare")
     assert (trace_of(prepare), prepare.links) == (TRACE, ())
 
@@ -105,6 +112,7 @@ def test_a_stranger_is_linked_and_not_gone_on_with(
     (link,) = prepare.links
     assert trace.format_trace_id(link.context.trace_id) == TRACE
     assert trace.format_span_id(link.context.span_id) == "00f067aa0ba902b7"
+    assert link.context.trace_state.to_header() == ""
     assert prepare.attributes["tpc.transaction.id"] == T
     carrier = kept(world)
     assert carrier.keys() == {"traceparent"}
@@ -134,6 +142,43 @@ def partner() -> Iterator[PartnerApi]:
     made.close()
 
 
+def heard_by(partner: PartnerApi) -> list[dict[str, str]]:
+    return [{k.lower(): v for k, v in sent.items()} for _, sent, _ in partner.got]
+
+
+def test_a_partner_hears_no_baggage(
+    tmp_path: Path,
+    partner: PartnerApi,
+    exported: Exported,  # noqa: F811
+) -> None:
+    """The trace of a trusted caller, at prepare and later; a user's own text never."""
+    resource = Outbox(sqlite_url(tmp_path), partner=partner.url, check=partner.url)
+    world = World(resource, lambda: 0, insecure=True)
+    try:
+        assert world.prepare(T, headers=STRANGER).status_code == 200
+        assert world.commit(T, ONE).status_code == 200
+        eventually(lambda: len(named(exported, "tpc.outbox.send")) == 3)
+    finally:
+        resource.close()
+    heard = heard_by(partner)
+    assert len(heard) == 4
+    assert {h["traceparent"].split("-")[1] for h in heard} == {TRACE}
+    assert {(h["tracestate"], h["x-foreign"]) for h in heard} == {("vendor=x", "mark")}
+    assert not any("baggage" in h for h in heard)
+
+
+def test_a_partner_hears_no_baggage_that_was_kept_once(
+    partner: PartnerApi,
+    exported: Exported,  # noqa: F811
+) -> None:
+    """Of a journal that an earlier version wrote."""
+    request = Request(1, 1, "{}", TransactionId("a", 1, 1), BranchId(0, 0), STRANGER)
+    assert Partner(partner.url, None, {}, None, 5).send(request) == 200
+    (heard,) = heard_by(partner)
+    assert heard["traceparent"].split("-")[1] == TRACE
+    assert "baggage" not in heard
+
+
 def test_a_partner_hears_nothing_of_a_stranger(
     tmp_path: Path,
     partner: PartnerApi,
@@ -149,9 +194,7 @@ def test_a_partner_hears_nothing_of_a_stranger(
     finally:
         resource.close()
     (prepare,) = named(exported, "tpc.prepare")
-    heard = [
-        {k.lower(): v for k, v in headers.items()} for _, headers, _ in partner.got
-    ]
+    heard = heard_by(partner)
     assert len(heard) == 4
     assert {h["traceparent"].split("-")[1] for h in heard} == {trace_of(prepare)}
     assert not any(h.keys() & (STRANGER.keys() - {"traceparent"}) for h in heard)
@@ -179,13 +222,15 @@ def test_a_service_that_is_instrumented_keeps_its_own_span(
     exported: Exported,  # noqa: F811
 ) -> None:
     """It went on with a stranger's trace; what we do is apart, linked to both."""
-    from tracing_2pc.telemetry import propagation, spans
+    from tracing_2pc.telemetry import propagation, server_spans, spans
 
     caller = propagation.extract(STRANGER)
     tracer = trace.get_tracer("flask")
     with (
         tracer.start_as_current_span("POST", caller, trace.SpanKind.SERVER) as theirs,
-        spans.server_span("tpc.prepare", STRANGER, {"tpc.rows": 1}, trusted=False),
+        server_spans.server_span(
+            "tpc.prepare", STRANGER, {"tpc.rows": 1}, trusted=False
+        ),
     ):
         carrier = spans.current_carrier()
     assert carrier.keys() == {"traceparent"}
@@ -193,8 +238,67 @@ def test_a_service_that_is_instrumented_keeps_its_own_span(
     (ours,) = named(exported, "tpc.prepare")
     assert trace_of(ours) != TRACE
     linked = [trace.format_span_id(link.context.span_id) for link in ours.links]
+    assert [link.context.trace_state.to_header() for link in ours.links] == ["", ""]
     span_id = trace.format_span_id(theirs.get_span_context().span_id)
     assert linked == ["00f067aa0ba902b7", span_id]
+
+
+class Failing(TextMapPropagator):
+    """Says what it was sent when it fails."""
+
+    fields = frozenset()
+
+    def extract(self, carrier: Any, context: Any = None, getter: Any = None) -> Any:
+        raise ValueError(repr(dict(carrier)))
+
+    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+        pass
+
+
+MARK = "WRITTEN-BY-A-STRANGER"
+
+
+@pytest.mark.parametrize(
+    "baggage",
+    [
+        MARK,
+        f"{MARK} =",
+        f"ok=1,{MARK}=\u00e9",
+        f"{MARK}={'x' * 5000}",
+        f"{MARK}={'x' * 9000}",
+        ",".join(f"{MARK}{n}=1" for n in range(200)),
+    ],
+    ids=["no pair", "no key", "no ASCII", "a long member", "too long", "too many"],
+)
+@pytest.mark.parametrize("trusting", [True, False])
+@pytest.mark.parametrize("failing", [True, False])
+def test_nothing_of_a_stranger_reaches_a_log(
+    tmp_path: Path,
+    exported: Exported,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    baggage: str,
+    trusting: bool,
+    failing: bool,
+) -> None:
+    """Who has no token is refused, and nobody reads its words there, at any level."""
+    if failing:
+        monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", Failing())
+    tokens = tmp_path / "tokens"
+    tokens.write_text("job 0123456789abcdef0123\n")
+    rows = TaggedRows(sqlite_url(tmp_path), "orders")
+    world = World(rows, lambda: 0, tokens=tokens, trust_inbound=trusting)
+    caplog.set_level(0)
+    headers = {
+        "baggage": baggage,
+        "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01{MARK}",
+        "tracestate": MARK,
+    }
+    assert world.prepare(T, headers=headers).status_code == 401
+    formatter = logging.Formatter()
+    said = [formatter.format(r) + repr(vars(r)) for r in caplog.records]
+    assert not any(MARK in line for line in said)
+    assert not any(MARK in span.to_json() for span in exported())
 
 
 @pytest.mark.parametrize("sent", [{"baggage": "tenant=a"}, {"traceparent": "x"}])
@@ -210,4 +314,4 @@ def test_a_caller_without_a_trace_gets_ours(
     (prepare,) = named(exported, "tpc.prepare")
     carrier = kept(world)
     assert trace_of(prepare) in carrier.pop("traceparent")
-    assert carrier == ({"baggage": "tenant=a"} if "baggage" in sent else {})
+    assert carrier == {}

@@ -25,8 +25,8 @@ from tracing_2pc.participant.refusals import refuse, remember_context
 from tracing_2pc.participant.resources.base import Resource
 from tracing_2pc.settings import Settings, check_name
 from tracing_2pc.telemetry import lifecycle
-from tracing_2pc.telemetry.propagation import extract, inject
-from tracing_2pc.telemetry.spans import current_carrier, server_span
+from tracing_2pc.telemetry.propagation import at_rest, extract
+from tracing_2pc.telemetry.server_spans import server_span
 from tracing_2pc.transports import wire
 
 _UNREAD: Final = 1 << 16
@@ -261,10 +261,8 @@ class _Routes:
 
     def _carrier(self) -> Carrier:
         """Return the caller's trace context at rest, or ours: it sent none, or lies."""
-        carrier: Carrier = {}
-        if self._trust:
-            inject(carrier, extract(dict(request.headers)))
-        return carrier if "traceparent" in carrier else current_carrier() or carrier
+        carrier = at_rest(extract(dict(request.headers))) if self._trust else {}
+        return carrier if "traceparent" in carrier else at_rest() or carrier
 
     def _admit(self, action: str) -> Caller:
         authorization = request.headers.get("Authorization")

@@ -11,16 +11,18 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from opentelemetry import propagate, trace
+from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tracing_2pc import names
 from tracing_2pc.model import Carrier
-from tracing_2pc.telemetry import trace_context
+from tracing_2pc.telemetry import baggage_header, trace_context
 
 _log: Final = logging.getLogger(__name__)
 _W3C: Final = TraceContextTextMapPropagator()
+_BAGGAGE: Final = "baggage"
 _OURS: Final = frozenset({trace_context.TRACEPARENT, trace_context.TRACESTATE})
 
 _rejected: Final = dict.fromkeys(names.LABELS["header"], 0)
@@ -29,11 +31,23 @@ _counting: Final = threading.Lock()
 
 def inject(carrier: Carrier, context: Context | None = None) -> None:
     """Write a trace context, by default the current one; nothing if there is none."""
-    try:
-        propagate.inject(carrier, context)
-    except Exception:  # noqa: BLE001 - a foreign propagator must not break a request
-        _log.debug("a propagator failed to inject", exc_info=True)
-    _W3C.inject(carrier, context)  # the same names: nothing is there twice
+    # Ours is last, under the same names: nothing is there twice.
+    for write in (propagate.inject, _W3C.inject):
+        try:
+            write(carrier, context)
+        except Exception as error:  # noqa: BLE001 - a foreign propagator or span
+            _log.debug("a propagator failed to inject", extra=_about(error))
+
+
+def at_rest(context: Context | None = None) -> Carrier:
+    """Return a trace context to keep, or to show outsiders: without the user's baggage.
+
+    Baggage is a user's own text, often about persons. It goes with requests among
+    the job and its participants, and stays nowhere.
+    """
+    carrier: Carrier = {}
+    inject(carrier, baggage.clear(context))
+    return carrier
 
 
 def extract(headers: Mapping[str, str], onto: Context | None = None) -> Context:
@@ -52,6 +66,17 @@ def receive(headers: Mapping[str, str]) -> Context:
     if malformed is not None:
         reject(malformed)
     return context
+
+
+def receive_ids(headers: Mapping[str, str]) -> SpanContext:
+    """Read the caller's span of a request from a stranger; nobody else reads any of it.
+
+    A propagator that is not ours may keep what it reads, and log it.
+    """
+    parent, malformed = trace_context.read(_split(headers)[0])
+    if malformed is not None:
+        reject(malformed)
+    return trace.INVALID_SPAN_CONTEXT if parent is None else parent
 
 
 def reject(header: str) -> None:
@@ -73,10 +98,11 @@ def _read(headers: Mapping[str, str], onto: Context) -> tuple[Context, str | Non
     context = onto
     try:
         ours, others = _split(headers)
+        _sift_baggage(others)
         context = _foreign(others, context)
         parent, malformed = trace_context.read(ours)
-    except Exception:  # noqa: BLE001 - whatever was sent, it is as if absent
-        _log.debug("trace context was malformed", exc_info=True)
+    except Exception as error:  # noqa: BLE001 - whatever was sent, it is as if absent
+        _log.debug("trace context was malformed", extra=_about(error))
         return context, None
     if parent is not None:
         span = trace.NonRecordingSpan(parent)
@@ -87,9 +113,22 @@ def _read(headers: Mapping[str, str], onto: Context) -> tuple[Context, str | Non
 def _foreign(headers: Carrier, context: Context) -> Context:
     try:
         return propagate.extract(headers, context)
-    except Exception:  # noqa: BLE001 - a foreign propagator must not hide traceparent
-        _log.debug("a propagator failed to extract", exc_info=True)
+    except Exception as error:  # noqa: BLE001 - must not hide traceparent
+        _log.debug("a propagator failed to extract", extra=_about(error))
         return context
+
+
+def _about(error: Exception) -> dict[str, str]:
+    """Its class only: the text may be what a stranger sent."""
+    return {"error": type(error).__name__}
+
+
+def _sift_baggage(headers: Carrier) -> None:
+    """Leave what is baggage: OpenTelemetry logs what is not, as it was sent."""
+    if (sent := headers.pop(_BAGGAGE, None)) is None:
+        return
+    if members := baggage_header.well_formed(sent):
+        headers[_BAGGAGE] = members
 
 
 def _split(headers: Mapping[str, str]) -> tuple[Carrier, Carrier]:

@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from tracing_2pc.model import Carrier
 from tracing_2pc.telemetry import spans
-from tracing_2pc.telemetry.propagation import extract, inject
+from tracing_2pc.telemetry.propagation import at_rest, extract
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer
@@ -42,9 +42,8 @@ def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
         sdk.id_generator.generate_span_id(),
     )
     root = _as_started(sdk, name, trace_id, span_id)
-    carrier: Carrier = {}
-    inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(root)))
-    return carrier
+    # Onto nothing: what else is current here is not the transaction's.
+    return at_rest(trace.set_span_in_context(trace.NonRecordingSpan(root), Context()))
 
 
 def _as_started(sdk: SdkTracer, name: str, trace_id: int, span_id: int) -> SpanContext:
@@ -105,7 +104,7 @@ def export(
 
 def context_of(carrier: Carrier) -> SpanContext:
     """Return the span that a carrier names, as if it were of this process."""
-    found = trace.get_current_span(extract(carrier)).get_span_context()
+    found = spans.ids_of(trace.get_current_span(extract(carrier)))
     return SpanContext(
         found.trace_id,
         found.span_id,

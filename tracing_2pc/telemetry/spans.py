@@ -12,19 +12,20 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 
 from tracing_2pc import names
 from tracing_2pc.interfaces import Step
 from tracing_2pc.model import Carrier
 from tracing_2pc.telemetry import providers
-from tracing_2pc.telemetry.propagation import extract, inject, receive
+from tracing_2pc.telemetry.propagation import extract, inject
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer
@@ -91,12 +92,21 @@ def parent(carrier: Carrier | None) -> Context | None:
     """
     if not carrier:
         return None
-    here = trace.get_current_span().get_span_context().trace_id
+    here = ids_of(trace.get_current_span()).trace_id
     if str(carrier.get("traceparent"))[3:35] == f"{here:032x}":
         return None
     found = extract(carrier, onto=contexts.get_current())
-    there = trace.get_current_span(found).get_span_context().trace_id
+    there = ids_of(trace.get_current_span(found)).trace_id
     return None if here == there else found
+
+
+def ids_of(span: Span) -> SpanContext:
+    """Return a span's ids; none of a foreign one that does not tell them."""
+    try:
+        return span.get_span_context()
+    except Exception:  # noqa: BLE001 - a foreign span raised
+        _log.debug("a span has no ids", exc_info=True)
+        return trace.INVALID_SPAN_CONTEXT
 
 
 def past_span(
@@ -127,30 +137,6 @@ def client_span(
     return OpenSpan(name, SpanKind.CLIENT, None, attributes)
 
 
-def server_span(
-    name: str,
-    headers: Mapping[str, str],
-    attributes: Attributes | None = None,
-    *,
-    trusted: bool = True,
-) -> AbstractContextManager[Step]:
-    """Open a span around a request that we answer, as a child of its caller.
-
-    In a service that is instrumented already, a server span of the request is
-    current: it gets the attributes, and none is opened. A caller who is not trusted
-    is linked to from a new trace, which takes over nothing of what it sent.
-    """
-    caller = receive(headers)
-    if not trusted:
-        around = (trace.get_current_span(c).get_span_context() for c in (caller, None))
-        links = [Link(one) for one in around if one.is_valid]
-        return OpenSpan(name, SpanKind.SERVER, Context(), attributes, links=links)
-    current = trace.get_current_span()
-    if current.is_recording() and getattr(current, "kind", None) is SpanKind.SERVER:
-        return _Joined(current, attributes)
-    return OpenSpan(name, SpanKind.SERVER, caller, attributes)
-
-
 def database_span(operation: str, system: str) -> AbstractContextManager[Step]:
     """Open a span around a statement that moves data or makes it durable.
 
@@ -165,7 +151,10 @@ def database_span(operation: str, system: str) -> AbstractContextManager[Step]:
 
 
 def current_carrier() -> Carrier:
-    """Return the current trace context at rest; empty if there is none."""
+    """Return the current trace context as headers; empty if there is none.
+
+    For what goes out now. What is stored, or leaves for outsiders, is `at_rest`.
+    """
     carrier: Carrier = {}
     inject(carrier)
     return carrier
@@ -181,23 +170,31 @@ def registered(attributes: Attributes | None) -> dict[str, Value]:
     return kept
 
 
-class OpenSpan:
+class Current:
+    """What is current inside a `with`, and takes attributes there."""
+
+    __slots__ = ("_span", "_token")
+
+    _span: Span
+    _token: Token[Context]
+
+    def set(self, attribute: str, value: Value) -> None:
+        """Add an attribute of the registry; what is logged inside knows whose it is."""
+        set_attributes(self._span, {attribute: value})
+        if attribute == _ID:
+            inside = contexts.set_value(TRANSACTION, value)
+            contexts.detach(self._token)
+            self._token = contexts.attach(inside)
+
+
+class OpenSpan(Current):
     """A span that is current inside a `with`. Made by the functions of this module.
 
     Written by hand because a generator context manager costs more than the span's
     own bookkeeping.
     """
 
-    __slots__ = (
-        "_attributes",
-        "_kind",
-        "_links",
-        "_name",
-        "_parent",
-        "_span",
-        "_start",
-        "_token",
-    )
+    __slots__ = ("_attributes", "_kind", "_links", "_name", "_parent", "_start")
 
     def __init__(
         self,
@@ -234,11 +231,6 @@ class OpenSpan:
         self._token = contexts.attach(context)
         return self
 
-    def set(self, attribute: str, value: Value) -> None:
-        """Add an attribute of the registry."""
-        _set(self._span, {attribute: value})
-        _learn(attribute, value)
-
     def end(self) -> None:
         """End it now; it stays current until the `with` is left."""
         try:
@@ -259,38 +251,6 @@ class OpenSpan:
         self.end()
 
 
-class _Joined:
-    """Somebody else's span, with our attributes; its status and end are theirs."""
-
-    __slots__ = ("_attributes", "_span", "_token")
-
-    def __init__(self, current: Span, attributes: Attributes | None) -> None:
-        self._span = current
-        self._attributes = attributes
-
-    def __enter__(self) -> _Joined:
-        _set(self._span, self._attributes)
-        self._token = contexts.attach(contexts.get_current())
-        return self
-
-    def set(self, attribute: str, value: Value) -> None:
-        """Add an attribute of the registry."""
-        _set(self._span, {attribute: value})
-        _learn(attribute, value)
-
-    def end(self) -> None:
-        """Leave its end to whoever opened it."""
-
-    def __exit__(self, *exception: object) -> None:
-        contexts.detach(self._token)
-
-
-def _learn(attribute: str, value: Value) -> None:
-    """Keep in the context what it says now; whoever leaves the span puts it back."""
-    if attribute == _ID:
-        contexts.attach(contexts.set_value(TRANSACTION, value))
-
-
 def mark_error(failed: Span, kind: type[BaseException]) -> None:
     """Say that a span failed and by which class of error; never its text."""
     try:
@@ -300,7 +260,8 @@ def mark_error(failed: Span, kind: type[BaseException]) -> None:
         _log.debug("a span could not be marked", exc_info=True)
 
 
-def _set(target: Span, attributes: Attributes | None) -> None:
+def set_attributes(target: Span, attributes: Attributes | None) -> None:
+    """Tell a span more, of the registry."""
     try:
         for name, value in registered(attributes).items():
             target.set_attribute(name, value)

@@ -1,4 +1,7 @@
-"""The partner's HTTP API: one request, one outcome, nothing guessed."""
+"""The partner's HTTP API: one request, one outcome, nothing guessed.
+
+A partner is an outsider: it gets the trace context, and never the user's baggage.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.participant.problems import Problem, unavailable
 from tracing_2pc.participant.resources.queue import Request
 from tracing_2pc.settings import check_url, reveal
-from tracing_2pc.telemetry.spans import client_span, current_carrier, span
+from tracing_2pc.telemetry.propagation import at_rest
+from tracing_2pc.telemetry.spans import client_span, span
 
 _NOT_NOW: Final = frozenset({408, 425, 429})
 _ENOUGH: Final = 1 << 16
@@ -93,7 +97,7 @@ class Partner:
             "server.port": address.port or (443 if address.scheme == "https" else 80),
         }
         with client_span("POST", about) as step:
-            headers.update(current_carrier())
+            headers.update(at_rest())
             try:
                 response = self._pool.request(
                     "POST",
