@@ -206,6 +206,7 @@ def _pre_commit() -> Work:
 def _commit() -> Work:
     """Every handle comes from the log by itself, as in a delivery."""
     sink, handle = _begun()
+    sink.pre_commit(handle)
     kept = json.dumps(handle)
     return sink.commit, [(json.loads(kept),) for _ in range(CALLS)]
 

@@ -1,15 +1,15 @@
 """The trace context inside a handle: it goes wherever the handle goes.
 
 What is added is one name, `tpc_carrier`, a dict of header names to values: a key of a
-handle that is a mutable mapping; an attribute, and no field, of one that is a
-dataclass. Equality, hash, repr, `asdict` and `fields` of a dataclass know nothing of
-it; of a mapping they see the key.
+plain dict, once its `pre_commit` has returned and its author puts no more rows in; an
+attribute, and no field, of a dataclass. Equality, hash, repr, `asdict` and `fields` of
+a dataclass know nothing of it; of a dict they see the key. Any other mapping stays as
+it is. No method of a handle is called, and nothing here raises.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tracing_2pc.model import Carrier
@@ -22,40 +22,38 @@ log, and a commit after a restart joins the transaction's own trace."""
 
 def keep(handle: object, carrier: Carrier) -> bool:
     """Put a trace context into a handle; False if it cannot carry one."""
-    if isinstance(handle, MutableMapping):
-        try:
-            handle[CARRIER] = carrier
-        except Exception:  # noqa: BLE001 - a mapping may refuse keys in its own way
-            return False
+    if type(handle) is dict:
+        handle[CARRIER] = carrier
         return True
-    return dataclasses.is_dataclass(handle) and keep_beside(handle, carrier)
+    return keep_in_dataclass(handle, carrier)
+
+
+def keep_in_dataclass(handle: object, carrier: Carrier) -> bool:
+    """Put a trace context beside the fields of a dataclass; False for all else."""
+    return hasattr(type(handle), "__dataclass_fields__") and keep_beside(
+        handle, carrier
+    )
 
 
 def keep_beside(carried: object, carrier: Carrier) -> bool:
     """Put a trace context beside the fields of any object that has room for it."""
     try:
         object.__setattr__(carried, CARRIER, carrier)
-    except (AttributeError, TypeError):  # slots, a builtin, a class
+    except Exception:  # noqa: BLE001 - slots, a builtin, a descriptor of that name
         return False
     return True
 
 
 def kept(handle: object) -> Carrier:
     """Return the trace context in a handle; empty if there is none."""
-    if isinstance(handle, dict):
-        found = handle.get(CARRIER)
-    else:
-        found = getattr(handle, "__dict__", {}).get(CARRIER)
-        if found is None and isinstance(handle, Mapping):
-            found = _in_mapping(handle)
-    return found if isinstance(found, dict) else {}
-
-
-def _in_mapping(handle: Mapping[Any, Any]) -> object:
     try:
-        return handle.get(CARRIER)
-    except Exception:  # noqa: BLE001 - a mapping may refuse keys in its own way
-        return None
+        if type(handle) is dict:
+            found = handle.get(CARRIER)
+        else:  # past a `__getattr__`, which may be a remote call
+            found = object.__getattribute__(handle, "__dict__").get(CARRIER)
+    except Exception:  # noqa: BLE001 - slots, a builtin, keys that cannot be compared
+        return {}
+    return found if type(found) is dict else {}
 
 
 def carrier_of(handle: object) -> Carrier:
@@ -67,7 +65,11 @@ def carrier_of(handle: object) -> Carrier:
 
 
 def to_plain(handle: object, plain: Any) -> Any:
-    """Return a handle's plain form with its trace context, for the log."""
+    """Return a handle's plain form with its trace context, for the log.
+
+    In the log it is JSON, which has room for it whatever kind of mapping or dataclass
+    the handle is.
+    """
     carrier = carrier_of(handle)
     return {**plain, CARRIER: carrier} if carrier and isinstance(plain, dict) else plain
 

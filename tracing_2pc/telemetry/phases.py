@@ -55,26 +55,25 @@ def phase(name: str, mark: str = "") -> Phase:
     return Phase(name, f".{name}", key, spans.registered(attributes))
 
 
-def is_on(sink: object) -> bool:
-    """Whether this process traces; it starts if its environment asks for it."""
-    if type(spans.tracer()) is not ProxyTracer:
-        return True
-    return type(_started(sink)) is not ProxyTracer
+def entered(phase: Phase, sink: object) -> trace.Tracer | None:
+    """Return the tracer for a phase that is called now; None if it is only called.
 
-
-def _started(sink: object) -> trace.Tracer:
-    lifecycle.start(type(sink).__name__)
-    return spans.tracer()
-
-
-def is_inside(phase: Phase, sink: object) -> bool:
-    """Whether this phase of this object is being called already."""
-    return contexts.get_value(phase.key) is sink
+    So it is where nothing is traced (a process starts if its environment asks for it),
+    and where the same phase of the same object is being called already.
+    """
+    tracer = spans.tracer()
+    if type(tracer) is ProxyTracer:
+        lifecycle.start(type(sink).__name__)
+        tracer = spans.tracer()
+        if type(tracer) is ProxyTracer:
+            return None
+    return None if contexts.get_current().get(phase.key) is sink else tracer
 
 
 def call(
     method: Method,
     phase: Phase,
+    tracer: trace.Tracer,
     carrier: Carrier,
     attributes: dict[str, spans.Value],
     arguments: tuple[Any, ...],
@@ -82,23 +81,16 @@ def call(
 ) -> Any:
     """Call a phase in a span, under the current span or else under the carrier.
 
-    Where nothing is traced, and where the phase is being called already, it is called
-    and that is all.
-
     Args:
         method: the phase, as its author wrote it.
         phase: what it is.
+        tracer: as `entered` returned it.
         carrier: where the span belongs if the current one is of another trace.
         attributes: all of the span's; of the registry, which is not looked at again.
         arguments: the sink and what it is called with.
         named: what it is called with by name.
     """
-    tracer = spans.tracer()
-    if type(tracer) is ProxyTracer:
-        tracer = _started(arguments[0])
     current = contexts.get_current()
-    if type(tracer) is ProxyTracer or current.get(phase.key) is arguments[0]:
-        return method(*arguments, **named)
     if "requests" in sys.modules and not requests_calls.carried:
         requests_calls.carry_context()
     parent = _parent(current, carrier) if carrier else None
@@ -138,13 +130,34 @@ def _parent(current: Context, carrier: Carrier) -> Context | None:
     seen = _together  # once: another thread may have the next one
     if seen[0] is here and seen[1] is carrier:
         return None
-    if here is None or (
-        f"{here.get_span_context().trace_id:032x}"
-        != carrier.get("traceparent", "")[3:35]
-    ):
+    if not _is_in(here, carrier):
         return spans.parent(carrier)
     _together = here, carrier
     return None
+
+
+def _is_in(span: Any, carrier: Carrier) -> bool:
+    try:
+        trace_id = f"{span.get_span_context().trace_id:032x}"
+        return carrier["traceparent"][3:35] == trace_id
+    except Exception:  # noqa: BLE001 - no span, a foreign one, a carrier of anybody's
+        return False
+
+
+def tell(attribute: str, value: spans.Value) -> None:
+    """Add an attribute of the registry to the span of the phase that is called now."""
+    try:
+        trace.get_current_span().set_attribute(attribute, value)
+    except Exception:  # noqa: BLE001 - a foreign span raised
+        _log.debug("a span could not be told more", exc_info=True)
+
+
+def has_span() -> bool:
+    """Whether a span is current here."""
+    try:
+        return trace.get_current_span().get_span_context().is_valid
+    except Exception:  # noqa: BLE001 - a foreign span raised
+        return False
 
 
 def begun_here(carrier: Carrier) -> None:

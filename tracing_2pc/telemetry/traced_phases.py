@@ -11,10 +11,14 @@ from tracing_2pc.model import BranchContext, Carrier, TransactionId
 from tracing_2pc.telemetry import branches, handles, phases, spans
 from tracing_2pc.telemetry.phases import Method, Phase
 from tracing_2pc.telemetry.propagation import inject
+from tracing_2pc.telemetry.rows import known_rows
 
 _BEGIN: Final = phases.phase("begin")
 _IDS: Final = (str, TransactionId)
 _INVOKE: Final = phases.phase("invoke")
+
+Rows = Callable[[tuple[Any, ...], Mapping[str, Any]], int]
+Call = Callable[..., Any]
 
 
 def _begin(method: Method) -> Method:
@@ -29,7 +33,7 @@ def _begin(method: Method) -> Method:
     return begin
 
 
-def _invoke(method: Method) -> Method:
+def _invoke(rows: Rows, call: Call, method: Method) -> Method:
     named_handle = _first_parameter(method)
 
     @functools.wraps(method)
@@ -39,54 +43,29 @@ def _invoke(method: Method) -> Method:
         handle = arguments[1] if len(arguments) > 1 else named.get(named_handle)
         if (branch := branches.find(handle)) is None:
             return method(*arguments, **named)
-        return branch.count(method, 1, arguments, named)
-
-    return invoke
-
-
-def _invoke_batch(method: Method) -> Method:
-    named_handle = _first_parameter(method)
-
-    @functools.wraps(method)
-    def invoke_batch(*arguments: Any, **named: Any) -> Any:
-        if not branches.OPEN:
-            return method(*arguments, **named)
-        handle = arguments[1] if len(arguments) > 1 else named.get(named_handle)
-        if (branch := branches.find(handle)) is None:
-            return method(*arguments, **named)
-        return branch.count(method, rows_in(arguments, named), arguments, named)
-
-    return invoke_batch
-
-
-def _each(rows: Callable[..., int], method: Method) -> Method:
-    named_handle = _first_parameter(method)
-
-    @functools.wraps(method)
-    def invoke(*arguments: Any, **named: Any) -> Any:
-        if not branches.OPEN:
-            return method(*arguments, **named)
-        handle = arguments[1] if len(arguments) > 1 else named.get(named_handle)
-        if (branch := branches.find(handle)) is None:
-            return method(*arguments, **named)
-        given = rows(arguments, named)
-        return traced_record(method, given, branch.carrier, arguments, named)
+        return call(branch, method, rows(arguments, named), arguments, named)
 
     return invoke
 
 
 def _of_branch(phase: Phase, method: Method) -> Method:
     named_handle = _first_parameter(method)
+    ends_writing = phase.name == "pre_commit"
 
     @functools.wraps(method)
     def of_branch(*arguments: Any, **named: Any) -> Any:
+        if (tracer := phases.entered(phase, arguments[0])) is None:
+            return method(*arguments, **named)
         handle = arguments[1] if len(arguments) > 1 else named.get(named_handle)
-        carrier = handles.kept(handle)
-        if branches.OPEN:
-            carrier = after_records(phase, arguments[0], handle) or carrier
-        answer = phases.call(method, phase, carrier, phase.attributes, arguments, named)
-        if carrier and phase.name == "pre_commit" and not handles.kept(handle):
-            handles.keep(handle, carrier)  # a sink may clear what it has sent
+        place = carrier = handles.kept(handle)
+        if branches.OPEN and (branch := branches.find(handle)) is not None:
+            carrier = branch.carrier
+            place = after_records(phase, arguments[0], handle, branch)
+        answer = phases.call(
+            method, phase, tracer, place, phase.attributes, arguments, named
+        )
+        if ends_writing and (branches.OPEN or handles.kept(handle) is not carrier):
+            after_pre_commit(handle, carrier)
         return answer
 
     return of_branch
@@ -100,10 +79,36 @@ def _of_transaction(phase: Phase, method: Method) -> Method:
     return of_transaction
 
 
+def one_row(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
+    """Count a call of invoke."""
+    return 1
+
+
+def rows_in(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
+    """Count a call of invoke_batch: a batch of Arrow knows its own rows."""
+    known = map(known_rows, (*arguments[2:], *named.values()))
+    return next((rows for rows in known if rows is not None), 1)
+
+
+def traced_record(
+    branch: branches.Branch,
+    method: Method,
+    rows: int,
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
+) -> Any:
+    """Call invoke in a span of its own, with the rows that it is given."""
+    if (tracer := phases.entered(_INVOKE, arguments[0])) is None:
+        return method(*arguments, **named)
+    attributes: dict[str, spans.Value] = {"tpc.phase": "invoke", "tpc.rows": rows}
+    place = _place(branch)
+    return phases.call(method, _INVOKE, tracer, place, attributes, arguments, named)
+
+
 WRAPPERS: Final[dict[str, Callable[[Method], Method]]] = {
     "begin": _begin,
-    "invoke": _invoke,
-    "invoke_batch": _invoke_batch,
+    "invoke": functools.partial(_invoke, one_row, branches.Branch.count),
+    "invoke_batch": functools.partial(_invoke, rows_in, branches.Branch.count),
     "pre_commit": functools.partial(_of_branch, phases.phase("pre_commit")),
     "commit": functools.partial(_of_branch, phases.phase("commit")),
     "abort": functools.partial(_of_branch, phases.phase("abort")),
@@ -116,22 +121,9 @@ WRAPPERS: Final[dict[str, Callable[[Method], Method]]] = {
         _of_transaction, phases.phase("abort", "abort_transaction")
     ),
 }
-
-
-def one_row(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    """Count a call of invoke."""
-    return 1
-
-
-def rows_in(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    """Count a call of invoke_batch: a batch of Arrow knows its own rows."""
-    given = (*arguments[2:], *named.values())
-    return next((b.num_rows for b in given if hasattr(b, "num_rows")), 1)
-
-
 PER_RECORD: Final[dict[str, Callable[[Method], Method]]] = {
-    "invoke": functools.partial(_each, one_row),
-    "invoke_batch": functools.partial(_each, rows_in),
+    "invoke": functools.partial(_invoke, one_row, traced_record),
+    "invoke_batch": functools.partial(_invoke, rows_in, traced_record),
 }
 """The wrappers that make each call a span."""
 
@@ -155,20 +147,20 @@ def traced_begin(
     method: Method, arguments: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Any:
     """Open a branch under the carrier it is given, and remember it for its phases."""
-    if not phases.is_on(arguments[0]) or phases.is_inside(_BEGIN, arguments[0]):
+    if (tracer := phases.entered(_BEGIN, arguments[0])) is None:
         return method(*arguments, **named)
     carrier, attributes = _given((*arguments[1:], *named.values()))
     parent: Carrier = {}
     around = spans.parent(carrier)
     inject(parent, around)
-    is_here = around is None and bool(parent)
-    if not parent:
+    has_parent = "traceparent" in parent  # there may be baggage, and nothing else
+    if not has_parent:
         method = functools.partial(_as_root, parent, method)
-    handle = phases.call(method, _BEGIN, carrier, attributes, arguments, named)
+    handle = phases.call(method, _BEGIN, tracer, carrier, attributes, arguments, named)
     if handle is not None:
-        if parent:
-            handles.keep(handle, parent)
-        if is_here:
+        if "traceparent" in parent:
+            handles.keep_in_dataclass(handle, parent)
+        if has_parent and around is None:
             phases.begun_here(parent)
         branches.remember(handle, parent)
     return handle
@@ -192,28 +184,33 @@ def _given(arguments: Iterable[Any]) -> tuple[Carrier, dict[str, spans.Value]]:
     }
 
 
-def traced_record(
-    method: Method,
-    rows: int,
-    carrier: Carrier,
-    arguments: tuple[Any, ...],
-    named: Mapping[str, Any],
-) -> Any:
-    """Call invoke in a span of its own, with the rows that it is given."""
-    attributes: dict[str, spans.Value] = {"tpc.phase": "invoke", "tpc.rows": rows}
-    return phases.call(method, _INVOKE, carrier, attributes, arguments, named)
-
-
-def after_records(phase: Phase, sink: Any, handle: Any) -> Carrier:
-    """End what a branch counts before its next phase; return what it remembers."""
-    if (branch := branches.find(handle)) is None:
-        return {}
+def after_records(
+    phase: Phase, sink: Any, handle: Any, branch: branches.Branch
+) -> Carrier:
+    """End what a branch counts before its next phase; return where that belongs."""
     # A handle that carries its context needs no memory after its records.
-    if phase.name != "pre_commit" or handles.kept(handle):
+    if phase.name != "pre_commit" or handles.kept(handle) is branch.carrier:
         branches.forget(handle)
+    place = _place(branch)
     if branch.first:
-        _records(sink, branch)
-    return branch.carrier
+        # A caller who goes on after an error has left that record out on purpose.
+        failed = phase.name == "abort"
+        for name, counts in branch.counted(type(sink).__name__):
+            _records(name, counts, place, counts.error if failed else None)
+    return place
+
+
+def after_pre_commit(handle: Any, carrier: Carrier) -> None:
+    """Let the handle carry its context from here on, or keep that in this process."""
+    if "traceparent" not in carrier or handles.keep(handle, carrier):
+        branches.forget(handle)
+    else:
+        branches.prepared(handle)
+
+
+def _place(branch: branches.Branch) -> Carrier:
+    """Return where a branch's spans belong; empty is the current span."""
+    return {} if branch.is_shared and phases.has_span() else branch.carrier
 
 
 def traced_transaction(
@@ -223,6 +220,8 @@ def traced_transaction(
     named: Mapping[str, Any],
 ) -> Any:
     """Call a phase of a transaction in one span; its first handle is the guide."""
+    if (tracer := phases.entered(phase, arguments[0])) is None:
+        return method(*arguments, **named)
     given = (*arguments[1:], *named.values()) if named else arguments[1:]
     attributes = phase.attributes
     if given and isinstance(given[0], _IDS):
@@ -234,7 +233,7 @@ def traced_transaction(
             if branches.OPEN:
                 carrier = forget_all(several) or carrier
             break
-    return phases.call(method, phase, carrier, attributes, arguments, named)
+    return phases.call(method, phase, tracer, carrier, attributes, arguments, named)
 
 
 def forget_all(several: list[Any]) -> Carrier:
@@ -245,13 +244,17 @@ def forget_all(several: list[Any]) -> Carrier:
     return carrier
 
 
-def _records(sink: Any, branch: branches.Branch) -> None:
+def _records(
+    name: str,
+    counts: branches.Branch,
+    place: Carrier,
+    error: type[BaseException] | None,
+) -> None:
     spans.past_span(
-        f"{type(sink).__name__}.invoke",
-        spans.parent(branch.carrier),
-        attributes={"tpc.phase": "invoke", "tpc.rows": branch.rows},
-        start=branch.first,
-        end=branch.last,
-        error=branch.error,
+        f"{name}.invoke",
+        spans.parent(place),
+        attributes={"tpc.phase": "invoke", "tpc.rows": counts.rows},
+        start=counts.first,
+        end=counts.last,
+        error=error,
     )
-    branch.first = 0

@@ -77,14 +77,20 @@ def traced_sink(
     `@traced_sink(begin="open")`. A class that says `__tpc_traced__ = True` traces its
     own methods and is left alone.
 
-    **The handle carries the context on.** While tracing is on, a handle that is a
-    mutable mapping gets a key `tpc_carrier`, and one that is a dataclass, frozen or
-    not, an attribute of that name that is no field: so `==`, `repr` and `asdict` don't
-    show it. Pickled, or kept in the decision log, the handle takes it along: a commit
-    after a crash, in any process, is in the trace of its branch. Anything else (a
-    string, a tuple, a dataclass with slots) is remembered by this process only; the
-    decision log keeps the context of a dataclass with slots too. Without a span around
-    it, `begin` is the root and the branch's other phases are its children.
+    **The handle carries the context on.** While tracing is on, a plain dict gets a key
+    `tpc_carrier` once its `pre_commit` has returned, and a dataclass, frozen or not,
+    an attribute of that name that is no field: so `==`, `repr` and `asdict` don't show
+    it. Pickled, or kept in the decision log, the handle takes it along: a commit after
+    a crash, in any process, is in the trace of its branch. The log keeps it beside any
+    mapping and any dataclass. Otherwise this process remembers whose trace it is, by
+    the handle's identity: a string, a number or a tuple may be of two branches at
+    once, so there the current span comes first, and `invoke` counts both; and of those
+    that take no weak reference (a list, slots) the last 64 are held after
+    `pre_commit`. Without a span around it, `begin` is the root and the branch's other
+    phases are its children.
+
+    A record whose `invoke` raised makes that span an error if `abort` comes next. A
+    caller who went on has left the record out on purpose.
 
     **PySpark's own writers.** Above a `DataSourceStreamWriter`, or its Arrow form, the
     spans are `<Writer>.write` for each task, with its rows, and `<Writer>.commit` or

@@ -1,11 +1,10 @@
 """`@traced_sink` above PySpark's own `DataSourceStreamWriter`.
 
 Its phases run in processes that share nothing but the commit messages, and Spark calls
-nobody when a batch begins. So the ids of a batch's root follow from its run and number,
-which each task knows: all its tasks find the same trace without being told. The message
-takes them to the process that commits or aborts, and that one exports the root. Where
-nobody may come to do so (the task failed, or its message can't carry anything), the
-task exports the root itself: it may appear twice, never zero times.
+nobody when a batch begins: tasks find their root by themselves (`batch_roots`). The
+message takes it to the process that commits or aborts, and that one exports the root.
+Where nobody may come to do so (the task failed, or its message can't carry anything),
+the task exports the root itself: it may appear twice, never zero times.
 
 These processes leave without a word, so each call flushes at its end, in bounded time.
 Nothing of PySpark is imported here: where it runs, it is there.
@@ -15,31 +14,20 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import hashlib
 import inspect
-import logging
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-
-from opentelemetry import trace
 
 from tracing_2pc.errors import ContractError
 from tracing_2pc.model import Carrier
-from tracing_2pc.telemetry import handles, lifecycle, phases, roots, spans
+from tracing_2pc.telemetry import batch_roots, handles, lifecycle, phases
 from tracing_2pc.telemetry.phases import Method, Phase
+from tracing_2pc.telemetry.rows import known_rows
 
 FLUSH_SECONDS: Final = 0.5
-STARTED: Final = "tpc-started"
-"""Key in a message's carrier: when its task began, in Unix nanoseconds. Only a root
-that somebody must export has it."""
-RUN: Final = "tpc-run"
-"""Key in a message's carrier: the run of the query."""
-
 _PICKLING: Final = ("__getstate__", "__reduce__", "__reduce_ex__")
 _WRITE: Final = phases.phase("write")
-_log: Final = logging.getLogger(__name__)
 
 
 def is_writer(kind: type) -> bool:
@@ -97,21 +85,26 @@ def traced_write(
     named: Mapping[str, Any],
 ) -> Any:
     """Write one partition in a span with its rows; the message takes its trace on."""
-    writer = arguments[0]
-    if not phases.is_on(writer) or phases.is_inside(_WRITE, writer):
+    writer, started = arguments[0], time.time_ns()
+    if (tracer := phases.entered(_WRITE, writer)) is None:
         return method(*arguments, **named)
-    task = _Task(writer)
+    task = batch_roots.this_task()
+    known = batch_roots.known(task.batch, task.run)
+    attributes = {**_WRITE.attributes, **known}
+    if task.branch is not None:
+        attributes["tpc.branch"] = task.branch
+    carrier = batch_roots.carrier_of(writer, task, started)
     counted = functools.partial(_counted, method, iterator)
+    passed_on = False
     try:
         message = phases.call(
-            counted, _WRITE, task.carrier, task.attributes, arguments, named
+            counted, _WRITE, tracer, carrier, attributes, arguments, named
         )
-        if not task.put_into(message):
-            task.export_root()
-    except BaseException:
-        task.export_root()
-        raise
+        passed_on = _pass_on(message, carrier)
     finally:
+        if not passed_on:  # it may be that nobody else will
+            known = {**known, "tpc.root.reconstructed": True}
+            batch_roots.export(writer, carrier, known)
         lifecycle.flush(FLUSH_SECONDS)
     return message
 
@@ -125,122 +118,33 @@ def traced_end(
 ) -> Any:
     """Commit or abort in a span of the batch's trace, and export its root."""
     writer, (messages, batch) = arguments[0], told
-    if not phases.is_on(writer) or phases.is_inside(phase, writer):
+    if (tracer := phases.entered(phase, writer)) is None:
         return method(*arguments, **named)
-    carriers = [c for c in map(handles.kept, messages or ()) if c]
+    told_by = messages if isinstance(messages, list | tuple) else ()
+    carriers = [c for c in map(handles.kept, told_by) if c]
     carrier: Carrier = carriers[0] if carriers else {}
-    known = _known(batch, carrier.get(RUN))
+    known = batch_roots.known(batch, carrier.get(batch_roots.RUN))
+    attributes = {**phase.attributes, **known}
     try:
-        attributes = {**phase.attributes, **known}
-        return phases.call(method, phase, carrier, attributes, arguments, named)
+        return phases.call(method, phase, tracer, carrier, attributes, arguments, named)
     finally:
         # One, unless Spark did not tell the tasks which run and batch they are of.
-        for root in _roots(carriers):
-            _export_root(writer, root, known, int(root[STARTED]))
+        for root in batch_roots.each_once(carriers):
+            batch_roots.export(writer, root, known)
         lifecycle.flush(FLUSH_SECONDS)
 
 
-def _roots(carriers: Iterable[Carrier]) -> Iterable[Carrier]:
-    """Return the roots that somebody must export, each as the first task has it."""
-    found: dict[str, Carrier] = {}
-    for carrier in sorted(
-        (c for c in carriers if STARTED in c), key=lambda c: int(c[STARTED])
-    ):
-        found.setdefault(carrier["traceparent"], carrier)
-    return found.values()
+def _pass_on(message: object, carrier: Carrier) -> bool:
+    """Let a message carry the trace; True if whoever commits will know the root.
 
-
-class _Task:
-    """What a task knows of its batch. The root's ids follow from run and batch."""
-
-    def __init__(self, writer: object) -> None:
-        self.writer = writer
-        self.started = time.time_ns()
-        branch, batch, run = _where()
-        self.known = _known(batch, run)
-        self.attributes = {**_WRITE.attributes, **self.known}
-        if branch is not None:
-            self.attributes["tpc.branch"] = branch
-        self.carrier = {} if run else spans.current_carrier()
-        if not self.carrier:
-            self.carrier = self._root(batch, run)
-
-    def _root(self, batch: str | None, run: str | None) -> Carrier:
-        carrier = _reserve(_root_name(self.writer), batch, run)
-        if carrier and run:
-            carrier[RUN] = run
-        return {**carrier, STARTED: str(self.started)} if carrier else {}
-
-    def put_into(self, message: object) -> bool:
-        """Let the message carry the trace; False if that leaves the root to us."""
-        if self.carrier:
-            handles.keep_beside(message, self.carrier)
-        return STARTED not in self.carrier or _survives(message)
-
-    def export_root(self) -> None:
-        """Export the root from here: it may be that nobody else will."""
-        if STARTED in self.carrier:
-            known = {**self.known, "tpc.root.reconstructed": True}
-            _export_root(self.writer, self.carrier, known, self.started)
-
-
-def _where() -> tuple[str | None, str | None, str | None]:
-    """Return branch, batch and run of the Spark task that this is, where known."""
-    kind = getattr(sys.modules.get("pyspark"), "TaskContext", None)
-    task = None if kind is None else kind.get()
-    if task is None:
-        return None, None, None
-    branch = f"{task.partitionId()}.{task.taskAttemptId()}"
-    batch = task.getLocalProperty("streaming.sql.batchId")
-    # Spark gives the jobs of a streaming query its run id as their group.
-    run = None if batch is None else task.getLocalProperty("spark.jobGroup.id")
-    return branch, batch, run
-
-
-def _known(batch: object, run: str | None) -> dict[str, spans.Value]:
-    known: dict[str, spans.Value] = {}
-    if batch is not None:
-        known["tpc.batch"] = int(str(batch))
-    if run is not None:
-        known["tpc.run"] = run
-    return known
-
-
-def _reserve(name: str, batch: str | None, run: str | None) -> Carrier:
-    try:
-        return roots.reserve(name, _ids(name, batch, run) if run else None)
-    except Exception:  # noqa: BLE001 - a foreign sampler or id generator raised
-        _log.debug("no root could be reserved", exc_info=True)
-        return {}
-
-
-def _ids(name: str, batch: str | None, run: str) -> tuple[int, int]:
-    digest = hashlib.sha256(f"{name}\n{run}\n{batch}".encode()).digest()
-    return int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
-
-
-def _root_name(writer: object) -> str:
-    return f"{type(writer).__name__}.batch"
-
-
-def _export_root(
-    writer: object, carrier: Carrier, known: dict[str, spans.Value], started: int
-) -> None:
-    try:
-        times = started, time.time_ns()
-        roots.export(_root_name(writer), carrier, known, (), times)
-    except Exception:  # noqa: BLE001 - a foreign processor raised
-        _log.debug("a root could not be exported", exc_info=True)
-
-
-def _survives(message: object) -> bool:
-    """Whether a pickled message takes the trace along: its class leaves that to Python.
-
-    Nothing of the message is called: it may hand its rows on once.
+    It does where its class leaves pickling to Python. No method of the message is
+    called: one that pickles itself may hand its rows on, once.
     """
+    if not carrier or not handles.keep_beside(message, carrier):
+        return False
     kind = type(message)
     plain = all(getattr(kind, n, None) is getattr(object, n, None) for n in _PICKLING)
-    return plain and kind not in copyreg.dispatch_table and bool(handles.kept(message))
+    return plain and kind not in copyreg.dispatch_table
 
 
 def _counted(method: Method, iterator: str, /, *arguments: Any, **named: Any) -> Any:
@@ -254,12 +158,13 @@ def _counted(method: Method, iterator: str, /, *arguments: Any, **named: Any) ->
     try:
         return method(*arguments, **named)
     finally:
-        trace.get_current_span().set_attribute("tpc.rows", rows[0])
+        phases.tell("tpc.rows", rows[0])
 
 
 def _counting(items: Any, rows: list[int]) -> Iterator[Any]:
     """Hand on rows, or batches of them, one by one as they are asked for."""
     for item in items:
         # A Row is a tuple, and may well have a column with this name.
-        rows[0] += 1 if isinstance(item, tuple) else getattr(item, "num_rows", 1)
+        found = None if isinstance(item, tuple) else known_rows(item)
+        rows[0] += 1 if found is None else found
         yield item

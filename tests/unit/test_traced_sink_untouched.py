@@ -1,0 +1,376 @@
+"""`@traced_sink` leaves to the author what is theirs, and raises nothing of its own."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry import context as contexts
+from opentelemetry.trace import StatusCode
+from traced_sink_support import Plain, branch_of, shipped
+from tracing_support import exported, span_tree  # noqa: F401
+
+from tracing_2pc.telemetry import branches, handles
+from tracing_2pc.telemetry.traced_sink import traced_sink
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+
+
+@pytest.fixture(autouse=True)
+def _no_open_branches() -> Iterator[None]:
+    yield
+    branches.OPEN.clear()
+
+
+@traced_sink
+class Sink(Plain):
+    """Its handle is what it is given; it shows each phase what is in it."""
+
+    def __init__(self, handle: Any, seen: list[Any] | None = None) -> None:
+        self.handle = handle
+        self.seen = seen
+
+    def begin(self):
+        return self.handle
+
+    def invoke(self, handle, record):
+        handle[record] += 1
+
+    def pre_commit(self, handle):
+        self.seen = list(handle)
+
+
+@pytest.mark.usefixtures("exported")
+@pytest.mark.parametrize(
+    "make", [dict, collections.Counter, lambda: collections.defaultdict(int)]
+)
+def test_rows_may_be_kept_in_the_handle_itself(make):
+    """Until pre_commit has returned a mapping holds what its author put there."""
+    sink = shipped(Sink(make()))
+    handle = sink.begin()
+    assert not handle
+    handle.update(dict.fromkeys("ab", 0))
+    for word in "aab":
+        sink.invoke(handle, word)
+    sink.pre_commit(handle)
+    assert sink.seen == ["a", "b"]
+    added = {"tpc_carrier"} if type(handle) is dict else set()
+    assert handle.keys() == {"a", "b"} | added
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_subclass_that_goes_on_after_its_parents_pre_commit_sees_its_rows():
+    @traced_sink
+    class Loud(Sink):
+        def pre_commit(self, handle):
+            super().pre_commit(handle)
+            self.seen = list(handle)
+
+    sink = shipped(Loud({}))
+    handle = sink.begin()
+    sink.pre_commit(handle)
+    assert sink.seen == []
+    assert handle.keys() == {"tpc_carrier"}
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_pre_commit_that_raises_adds_nothing():
+    class Refusing(Plain):
+        def pre_commit(self, handle):
+            raise OSError("full")
+
+    sink = shipped(traced_sink(Refusing)())
+    handle = sink.begin()
+    with pytest.raises(OSError, match="full"):
+        sink.pre_commit(handle)
+    assert handle == {}
+    sink.abort(handle)
+    assert branches.OPEN == {}
+
+
+class Attributes:
+    """Its attributes are keys, and others are errors."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self) -> None:
+        self.keys = {"id": 1}
+
+    def __getattr__(self, name: str) -> Any:
+        return self.keys[name]
+
+
+class Remote:
+    """Each attribute is a call of another process."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConnectionError(name)
+
+
+class Strict(dict[str, int]):
+    def get(self, *arguments: Any) -> Any:
+        raise KeyError("use []")
+
+
+class Hidden:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise ConnectionError("__dict__")
+
+
+ODD = [Attributes, Remote, Strict, Hidden]
+
+
+@pytest.mark.parametrize("make", ODD)
+def test_any_object_is_a_handle(exported, make):  # noqa: F811
+    """What an object does when it is asked for an attribute is not found out."""
+    sink = shipped(traced_sink(type("Any", (Plain,), {"begin": lambda _: make()}))())
+    handle = sink.begin()
+    sink.pre_commit(handle)
+    sink.commit(handle)
+    sink.commit(make())
+    assert span_tree(exported()) == [
+        "Any.begin",
+        "  Any.pre_commit",
+        "  Any.commit",
+        "Any.commit",
+    ]
+
+
+@pytest.mark.parametrize("make", ODD)
+def test_any_object_is_a_handle_with_tracing_off(make, monkeypatch):
+    """Nothing looks into it then."""
+    monkeypatch.setattr(handles, "kept", None)
+    sink = shipped(Sink(None))
+    sink.commit(make())
+    sink.abort(make())
+
+    class Whole(Plain):
+        def commit_transaction(self, transaction_id, handles):
+            pass
+
+    shipped(traced_sink(Whole)()).commit_transaction("orders.7.1", [make()])
+
+
+BAD = [{"traceparent": None}, {"traceparent": 5}, {"baggage": 3}, {1: 2}]
+
+
+@pytest.mark.parametrize("carrier", BAD, ids=repr)
+def test_a_carrier_that_is_none_is_as_if_absent(exported, carrier):  # noqa: F811
+    with trace.get_tracer("own").start_as_current_span("own"):
+        shipped(Sink(None)).commit({"tpc_carrier": carrier})
+    assert span_tree(exported()) == ["own", "  Sink.commit"]
+
+
+class Method:
+    def num_rows(self) -> int:
+        return 3
+
+
+class Unknown:
+    num_rows = None
+
+
+class Lost:
+    @property
+    def num_rows(self) -> int:
+        raise ConnectionError("num_rows")
+
+
+class Empty:
+    num_rows = 0
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"), [(Method, 1), (Unknown, 1), (Lost, 1), (Empty, 0)]
+)
+def test_what_does_not_say_its_rows_counts_as_one(exported, batch, expected):  # noqa: F811
+    class Bulk(Plain):
+        def invoke_batch(self, handle, batch):
+            handle["written"] = True
+
+    sink = shipped(traced_sink(Bulk)())
+    handle = sink.begin()
+    sink.invoke_batch(handle, batch())
+    assert handle == {"written": True}
+    sink.pre_commit(handle)
+    assert exported()[1].attributes["tpc.rows"] == expected
+
+
+class Foreign(trace.NonRecordingSpan):
+    """A span of somebody else's, which is of no use."""
+
+    def __init__(self) -> None:
+        super().__init__(trace.INVALID_SPAN_CONTEXT)
+
+    def get_span_context(self) -> Any:
+        raise RuntimeError("get_span_context")
+
+    def set_attribute(self, *arguments: Any) -> None:
+        raise RuntimeError("set_attribute")
+
+
+@pytest.mark.usefixtures("exported")
+@pytest.mark.parametrize("handle", [{}, "orders"], ids=repr)
+def test_a_foreign_span_that_raises_breaks_no_phase(handle):
+    carrier = {"traceparent": f"00-{1:032x}-{1:016x}-01"}
+    sink = shipped(Sink(handle))
+    with trace.use_span(Foreign()):
+        begun = sink.begin()
+        sink.pre_commit(begun)
+        sink.commit(begun)
+        sink.commit({"tpc_carrier": carrier})
+
+
+def test_baggage_alone_is_no_trace(exported):  # noqa: F811
+    """With baggage and no span around it, begin is the root all the same."""
+    token = contexts.attach(baggage.set_baggage("tenant", "7"))
+    try:
+        sink = shipped(Sink({"a": 0}))
+        handle = sink.begin()
+        sink.invoke(handle, "a")
+        sink.pre_commit(handle)
+        sink.commit(handle)
+    finally:
+        contexts.detach(token)
+    assert span_tree(exported()) == [
+        "Sink.begin",
+        "  Sink.invoke",
+        "  Sink.pre_commit",
+        "  Sink.commit",
+    ]
+
+
+@pytest.mark.parametrize("handle", ["orders", 1, True, ()], ids=repr)
+def test_a_handle_that_two_branches_share_moves_neither(exported, handle):  # noqa: F811
+    """Python has one object for equal strings: the span around a phase says more."""
+
+    class Of(Plain):
+        def begin(self):
+            return handle
+
+    sink = shipped(traced_sink(Of)())
+    tracer = trace.get_tracer("own")
+    around = [tracer.start_span(f"own{n}") for n in range(2)]
+    begun = []
+    for span in around:
+        with trace.use_span(span):
+            begun.append(sink.begin())
+    for phase in (sink.pre_commit, sink.commit):
+        for shared, span in zip(begun, around, strict=True):
+            with trace.use_span(span):
+                phase(shared)
+    for span in around:
+        span.end()
+    assert span_tree(exported()) == [
+        line
+        for n in range(2)
+        for line in (f"own{n}", "  Of.begin", "  Of.pre_commit", "  Of.commit")
+    ]
+
+
+def test_records_of_several_threads_are_all_counted(exported):  # noqa: F811
+    class Slow(Plain):
+        def invoke(self, handle, record):
+            time.sleep(0.002)
+
+    sink = shipped(traced_sink(Slow)())
+    handle = sink.begin()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda record: sink.invoke(handle, record), range(40)))
+    sink.pre_commit(handle)
+    assert exported()[1].attributes["tpc.rows"] == 40
+
+
+def test_a_record_that_is_left_out_on_purpose_is_no_error(exported):  # noqa: F811
+    class Picky(Plain):
+        def invoke(self, handle, record):
+            if record == "bad":
+                raise ValueError(record)
+
+    sink = shipped(traced_sink(Picky)())
+    handle = sink.begin()
+    with pytest.raises(ValueError, match="bad"):
+        sink.invoke(handle, "bad")
+    sink.invoke(handle, "good")
+    sink.pre_commit(handle)
+    invoke = exported()[1]
+    assert invoke.status.status_code is StatusCode.UNSET
+    assert invoke.attributes == {"tpc.phase": "invoke", "tpc.rows": 1}
+
+
+@pytest.mark.usefixtures("exported")
+def test_threads_begin_branches_side_by_side():
+    """Too many branches, and each thread forgets the oldest."""
+    interval = sys.getswitchinterval()
+
+    class Weak:
+        pass
+
+    def work(_: int) -> None:
+        for handle in [Weak() for _ in range(6000)]:
+            branches.remember(handle, {})
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("exported")
+def test_an_executor_does_not_keep_what_it_has_written():
+    """It is never asked to commit. Handles that carry nothing are held for a while."""
+
+    class Parts(list[int]):
+        pass
+
+    class Listing(Plain):
+        def begin(self, context):
+            return self.kind()
+
+    for kind, left in ((Parts, 0), (list, branches.PREPARED)):
+        sink = shipped(traced_sink(type("Listing", (Listing,), {"kind": kind}))())
+        for _ in range(100):
+            sink.pre_commit(sink.begin(branch_of(OpenTelemetryTracing().reserve())))
+        assert len(branches.OPEN) == left
+
+
+def test_a_sink_that_hands_on_to_another_traced_sink_shows_both(exported):  # noqa: F811
+    @traced_sink
+    class Outer(Plain):
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def begin(self):
+            return self.inner.begin()
+
+        def invoke(self, handle, record):
+            self.inner.invoke(handle, record)
+
+        def pre_commit(self, handle):
+            self.inner.pre_commit(handle)
+
+    sink = shipped(Outer(Sink({"a": 0})))
+    handle = sink.begin()
+    sink.invoke(handle, "a")
+    sink.invoke(handle, "a")
+    sink.pre_commit(handle)
+    assert span_tree(exported()) == [
+        "Outer.begin",
+        "  Sink.begin",
+        "  Outer.invoke",
+        "  Sink.invoke",
+        "  Outer.pre_commit",
+        "    Sink.pre_commit",
+    ]
+    counted = [s for s in exported() if s.name.endswith(".invoke")]
+    assert [s.attributes["tpc.rows"] for s in counted] == [2, 2]
