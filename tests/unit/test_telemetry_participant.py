@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from opentelemetry.sdk.trace import ReadableSpan
+from participant_support import ONE, OTHER, Branch, World, orders, sqlite_url
+from tracing_support import exported  # noqa: F401 - a fixture
+
+from tracing_2pc.participant import TaggedRows
 from tracing_2pc.testing import read_trace_file
 
 PROGRAM = """
@@ -29,3 +35,34 @@ def test_a_service_exports_spans_when_it_is_asked_to(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=env, check=True)
     (span,) = read_trace_file(file)
     assert (span["name"], span["service"]) == ("tpc.list", "ledger")
+
+
+def test_a_prepare_says_what_was_voted(
+    tmp_path: Path,
+    exported: Callable[[], list[ReadableSpan]],  # noqa: F811
+) -> None:
+    """Commit, read_only for no rows, abort for a no."""
+    resource = TaggedRows(sqlite_url(tmp_path), "orders")
+    world = World(resource, lambda: 0)
+    nothing = Branch(orders(), 0, "0.2")
+    for branch in (ONE, nothing, OTHER):  # the last one: other content, same branch
+        world.prepare("orders.7.1", branch)
+    found = [s.attributes for s in exported() if s.name == "tpc.prepare"]
+    assert [one["tpc.vote"] for one in found] == ["commit", "read_only", "abort"]
+
+
+def test_a_server_span_says_its_route(
+    tmp_path: Path,
+    exported: Callable[[], list[ReadableSpan]],  # noqa: F811
+) -> None:
+    """As the service has it: no id is in it."""
+    world = World(TaggedRows(sqlite_url(tmp_path), "orders"), lambda: 0)
+    world.prepare("orders.7.1")
+    world.show("orders.7.1")
+    world.listed("?application=orders")
+    routes = [s.attributes.get("http.route") for s in exported()]
+    assert [route for route in routes if route] == [
+        "/prepare",
+        "/transactions/<transaction_id>",
+        "/transactions",
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -60,7 +61,7 @@ def test_a_transaction_is_one_trace(exported):  # noqa: F811
         pass
     tracing.decided(decided, reconstructed=False)
     with tracing.step(names.DELIVER, carrier, decided) as deliver:
-        deliver.set("tpc.tries", 2)
+        deliver.set("tpc.pending", 2)
         with tracing.step(names.FINISH, carrier, decided):
             pass
     assert span_tree(exported()) == [
@@ -76,7 +77,7 @@ def test_a_transaction_is_one_trace(exported):  # noqa: F811
         "tpc.application": "orders",
         "tpc.batch": 7,
         "tpc.attempt": 1,
-        "tpc.tries": 2,
+        "tpc.pending": 2,
     }
 
 
@@ -209,6 +210,14 @@ def test_an_unknown_attribute_is_dropped_and_warned_about(exported):  # noqa: F8
         with spans.span("tpc.decide", attributes={"password": "x", "tpc.batch": 1}):
             pass
     assert exported()[0].attributes == {"tpc.batch": 1}
+
+
+def test_every_attribute_of_the_registry_is_set_somewhere():
+    """A dashboard that asks for one finds it."""
+    package = Path(names.__file__).parent
+    files = [file for file in package.rglob("*.py") if file.name != "names.py"]
+    source = "".join(file.read_text() for file in files)
+    assert [name for name in names.ATTRIBUTES if f'"{name}"' not in source] == []
 
 
 def test_a_server_span_continues_its_caller(exported):  # noqa: F811

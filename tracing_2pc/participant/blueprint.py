@@ -21,7 +21,7 @@ from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.auth import Caller, Gate, LoopbackGate, TokenGate
 from tracing_2pc.participant.body import CHUNK
 from tracing_2pc.participant.problems import Problem, unavailable
-from tracing_2pc.participant.refusals import refuse, remember_context
+from tracing_2pc.participant.refusals import refuse, remember_context, votes_abort
 from tracing_2pc.participant.resources.base import Resource
 from tracing_2pc.settings import Settings, check_name
 from tracing_2pc.telemetry import lifecycle
@@ -160,6 +160,8 @@ class _Routes:
                 step.set("tpc.bytes", body.length)
                 carrier = self._carrier()
                 answer = self._resource.prepare(transaction, named, body, carrier)
+            if vote := _vote(answer):
+                step.set("tpc.vote", vote)
             return _answer(step, transaction, answer)
 
     def commit(self) -> Response:
@@ -256,7 +258,11 @@ class _Routes:
         return Response(text, content_type=metrics.CONTENT_TYPE)
 
     def _serving(self, name: str) -> Any:
-        about = {"tpc.participant": self._name, "http.request.method": request.method}
+        about = {
+            "tpc.participant": self._name,
+            "http.request.method": request.method,
+            "http.route": str(request.url_rule),
+        }
         return server_span(name, dict(request.headers), about, trusted=self._trust)
 
     def _carrier(self) -> Carrier:
@@ -288,6 +294,13 @@ def _about(step: Step, transaction: TransactionId) -> None:
     step.set("tpc.application", transaction.application)
     step.set("tpc.batch", transaction.batch)
     step.set("tpc.attempt", transaction.attempt)
+
+
+def _vote(answer: Answer) -> str | None:
+    """Return what a prepare was answered; None for "not now"."""
+    no = "abort" if votes_abort(answer.status) else None
+    vote: str | None = answer.fields.get("vote", no)
+    return vote
 
 
 def _answer(step: Step, transaction: TransactionId, answer: Answer) -> Response:

@@ -31,10 +31,14 @@ def refuse(error: Exception) -> Response:
         problem = _problem(error)
     if "tpc_transaction" in g:
         problem.fields.setdefault("transaction_id", g.tpc_transaction)
-    refused = 400 <= problem.status < 500 and problem.status not in wire.ASK_AGAIN
-    if refused and request.path.endswith("/prepare"):
+    if votes_abort(problem.status) and request.path.endswith("/prepare"):
         problem.fields.setdefault("vote", "abort")
     return problem.response()
+
+
+def votes_abort(status: int) -> bool:
+    """Whether this answer to a prepare is a no: 4xx, but not "not now"."""
+    return 400 <= status < 500 and status not in wire.ASK_AGAIN
 
 
 @contextlib.contextmanager
