@@ -54,6 +54,7 @@ def test_there_is_one_server_span_for_each_request(
         "tpc.rows": 3,
         "tpc.bytes": len(ONE.body),
         "tpc.state": "prepared",
+        "tpc.vote": "commit",
     }
 
 
