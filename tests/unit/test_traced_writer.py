@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 from traced_sink_support import shipped
 from tracing_support import exported, span_tree  # noqa: F401
@@ -341,3 +342,36 @@ def test_a_message_is_pickled_by_nobody_but_spark(exported, in_task):  # noqa: F
     message = from_task(shipped(Files(Once)).write(rows(2)))
     assert message.lines == ["a", "a"]
     assert span_tree(exported()) == ["Files.batch", "  Files.write"]
+
+
+class Lazy:
+    num_rows = None
+
+
+def test_a_batch_that_does_not_know_its_rows_is_one(exported, in_task):  # noqa: F811
+    in_task(0)
+    assert shipped(Files()).write(iter([Lazy(), Lazy()])).rows == 2
+    assert exported()[0].attributes["tpc.rows"] == 2
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_foreign_span_that_raises_breaks_no_call(in_task, monkeypatch):
+    """Neither does a Spark that says other things than the one we know."""
+
+    class Foreign(trace.NonRecordingSpan):
+        def set_attribute(self, *arguments: Any) -> None:
+            raise RuntimeError("set_attribute")
+
+    class Tracer:
+        def start_span(self, *arguments: Any) -> Foreign:
+            return Foreign(trace.INVALID_SPAN_CONTEXT)
+
+    monkeypatch.setattr(spans, "tracer", Tracer)
+    in_task(0, "no number")
+    message = shipped(Files()).write(rows(2))
+    assert message.rows == 2
+    message.tpc_carrier = {"tpc-started": "no number"}
+    in_task()
+    monkeypatch.setattr(sys.modules["pyspark"], "TaskContext", object)
+    shipped(Files()).commit([message], 7)
+    assert shipped(Files()).write(rows(2)).rows == 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
 from tracing_2pc.errors import ContractError
@@ -104,7 +104,8 @@ def traced_sink(
     be there twice.
 
     Raises:
-        ContractError: a method that was named is not there; a phase is no plain
+        ContractError: a method that was named is not there, or is of a class that is
+            traced already, without it; a phase is no plain
             method, for instance `async`, which a coordinator could not call; or the
             class has no phase at all.
     """
@@ -151,10 +152,38 @@ def _wrap(
         if method is not None:
             found += 1
             if "__tpc_traced__" not in vars(owner):
-                setattr(sink, name, wrappers[phase](_plain(sink, name, method)))
+                plain = _plain(sink, name, method)
+                own = plain if owner is sink else _inherited(sink, name, plain)
+                setattr(sink, name, wrappers[phase](own))
+            elif phase in required and not hasattr(method, "__wrapped__"):
+                raise ContractError(
+                    f"{owner.__name__} is traced already, without {name!r} ({phase}): "
+                    "name it there"
+                )
         elif phase in required:
             raise ContractError(f"{sink.__name__} has no method {name!r} ({phase})")
     return found
+
+
+def _inherited(sink: type, name: str, method: Method) -> Method:
+    """Return a method of this class that calls the next one, whose that may be.
+
+    A copy would hide what a mixin or a patch of the base puts in its place.
+    """
+
+    @functools.wraps(method)
+    def inherited(self: Any, *arguments: Any, **named: Any) -> Any:
+        kinds = type(self).__mro__
+        kind = sink if sink in kinds else _remade(kinds, name, inherited)
+        return getattr(super(kind, self), name)(*arguments, **named)
+
+    return inherited
+
+
+def _remade(kinds: Iterable[type], name: str, inherited: Method) -> type:
+    """Return the class that a method is in now: `slots=True` has made another one."""
+    methods = ((kind, vars(kind).get(name)) for kind in kinds)
+    return next(k for k, m in methods if getattr(m, "__wrapped__", None) is inherited)
 
 
 def _find(sink: type, names: tuple[str, ...]) -> tuple[str, object, type]:
