@@ -316,6 +316,23 @@ def test_nothing_leaks_out_of_a_span(exported):  # noqa: F811
     assert context.get_current() is before
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_an_id_that_is_learned_inside_is_known_there_only(exported, joined):  # noqa: F811
+    """What is logged after it, in children too, belongs to the transaction."""
+    server = trace.get_tracer("flask").start_span("POST", kind=SpanKind.SERVER)
+    around = server if joined else trace.INVALID_SPAN
+    with trace.use_span(around, end_on_exit=True):
+        before = context.get_current()
+        with server_spans.server_span("tpc.show", {}) as step:
+            for id_ in ("orders.7.1", "orders.8.1"):
+                step.set("tpc.transaction.id", id_)
+                assert context.get_value(spans.TRANSACTION) == id_
+                with spans.client_span("GET"):
+                    assert context.get_value(spans.TRANSACTION) == id_
+                assert context.get_value(spans.TRANSACTION) == id_
+        assert context.get_current() is before
+
+
 @pytest.mark.usefixtures("exported")
 def test_a_raising_span_costs_itself_only(monkeypatch):
     """A foreign tracer's span: the work inside, and its own error, go through."""

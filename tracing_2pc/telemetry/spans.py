@@ -1,4 +1,4 @@
-"""Spans: short ones around a step, and the root from the log's record.
+"""Short spans around a step. Roots, server spans and phases have modules of their own.
 
 Attributes come from the registry only. Without an SDK everything here does nothing,
 and a context that somebody passed in is passed on. Nothing raises: a failing tracer
