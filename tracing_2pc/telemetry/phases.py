@@ -7,7 +7,6 @@ Nothing here raises but the phase itself.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -91,7 +90,7 @@ def call(
         named: what it is called with by name.
     """
     current = contexts.get_current()
-    if "requests" in sys.modules and not requests_calls.carried:
+    if not requests_calls.carried:
         requests_calls.carry_context()
     parent = _parent(current, carrier) if carrier else None
     if parent is None and type(tracer) is NoOpTracer:

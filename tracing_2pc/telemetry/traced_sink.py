@@ -68,7 +68,8 @@ def traced_sink(
     and `invoke_batch` become one span per branch, with a count, from the first record
     to the last; with `per_record=True` each call is a span. Calls made inside with
     `requests` carry the trace context, if the package's `requests` extra is installed
-    (else send `trace_headers()`). Arguments, results and errors pass unchanged.
+    (else send `trace_headers()`); OpenTelemetry's instrumentation, which does it, is
+    then on in the whole process. Arguments, results and errors pass unchanged.
 
     **Names.** Flink's spelling is known: `begin_transaction`, `pre_commit`,
     `recover_and_commit` and `recover_and_abort`, and the same as `beginTransaction` and
