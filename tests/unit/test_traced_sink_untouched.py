@@ -358,6 +358,7 @@ def test_a_sink_that_hands_on_to_another_traced_sink_shows_both(exported):  # no
 
         def pre_commit(self, handle):
             self.inner.pre_commit(handle)
+            assert handle == {"a": 2}
 
     sink = shipped(Outer(Sink({"a": 0})))
     handle = sink.begin()
@@ -372,5 +373,7 @@ def test_a_sink_that_hands_on_to_another_traced_sink_shows_both(exported):  # no
         "  Outer.pre_commit",
         "    Sink.pre_commit",
     ]
+    assert handle.keys() == {"a", "tpc_carrier"}
+    assert branches.OPEN == {}
     counted = [s for s in exported() if s.name.endswith(".invoke")]
     assert [s.attributes["tpc.rows"] for s in counted] == [2, 2]

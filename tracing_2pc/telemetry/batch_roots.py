@@ -89,9 +89,9 @@ def export(
 
 def each_once(carriers: Iterable[Carrier]) -> list[Carrier]:
     """Return the roots of some tasks, each as the first of its tasks has it."""
-    found: dict[str | None, Carrier] = {}
+    found: dict[str, Carrier] = {}
     for carrier in sorted(carriers, key=lambda c: str(c.get(STARTED))):
-        found.setdefault(carrier.get("traceparent"), carrier)
+        found.setdefault(str(carrier.get("traceparent")), carrier)
     return list(found.values())
 
 

@@ -143,6 +143,11 @@ def _is_in(span: Any, carrier: Carrier) -> bool:
         return False
 
 
+def is_around(phase: Phase) -> bool:
+    """Whether this phase is being called now, of whatever object."""
+    return phase.key in contexts.get_current()
+
+
 def tell(attribute: str, value: spans.Value) -> None:
     """Add an attribute of the registry to the span of the phase that is called now."""
     try:

@@ -16,6 +16,7 @@ from tracing_2pc.telemetry.rows import known_rows
 _BEGIN: Final = phases.phase("begin")
 _IDS: Final = (str, TransactionId)
 _INVOKE: Final = phases.phase("invoke")
+_PRE_COMMIT: Final = phases.phase("pre_commit")
 
 Rows = Callable[[tuple[Any, ...], Mapping[str, Any]], int]
 Call = Callable[..., Any]
@@ -109,7 +110,7 @@ WRAPPERS: Final[dict[str, Callable[[Method], Method]]] = {
     "begin": _begin,
     "invoke": functools.partial(_invoke, one_row, branches.Branch.count),
     "invoke_batch": functools.partial(_invoke, rows_in, branches.Branch.count),
-    "pre_commit": functools.partial(_of_branch, phases.phase("pre_commit")),
+    "pre_commit": functools.partial(_of_branch, _PRE_COMMIT),
     "commit": functools.partial(_of_branch, phases.phase("commit")),
     "abort": functools.partial(_of_branch, phases.phase("abort")),
     "recover_and_commit": functools.partial(_of_branch, phases.phase("commit")),
@@ -202,7 +203,9 @@ def after_records(
 
 def after_pre_commit(handle: Any, carrier: Carrier) -> None:
     """Let the handle carry its context from here on, or keep that in this process."""
-    if "traceparent" not in carrier or handles.keep(handle, carrier):
+    if phases.is_around(_PRE_COMMIT):  # a sink that hands on to this one goes on
+        branches.prepared(handle)
+    elif "traceparent" not in carrier or handles.keep(handle, carrier):
         branches.forget(handle)
     else:
         branches.prepared(handle)
