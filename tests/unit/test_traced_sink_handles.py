@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from opentelemetry import baggage, context
 from traced_sink_support import Plain, branch_of, shipped
 from tracing_support import exported, read_trace_file, span_tree  # noqa: F401
 
@@ -308,3 +309,23 @@ def test_two_processes_of_a_program_write_one_trace(tmp_path: Path):
         "  Sink.commit",
         "  Sink.commit",
     ]
+
+
+def test_a_handle_keeps_no_baggage(exported):  # noqa: F811
+    """It is the user's own text, and a handle is stored."""
+
+    @traced_sink
+    class Mine(Plain):
+        def begin(self):
+            return {}
+
+        def pre_commit(self, handle):
+            pass
+
+    token = context.attach(baggage.set_baggage("user.email", "a@b"))
+    try:
+        handle = Mine().begin()
+        Mine().pre_commit(handle)
+    finally:
+        context.detach(token)
+    assert handle["tpc_carrier"].keys() == {"traceparent"}

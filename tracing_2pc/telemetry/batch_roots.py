@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from tracing_2pc.model import Carrier
 from tracing_2pc.telemetry import roots, spans
+from tracing_2pc.telemetry.propagation import at_rest
 
 STARTED: Final = "tpc-started"
 """Key in a message's carrier: when its task began, in Unix nanoseconds. Only a root
@@ -62,7 +63,7 @@ def known(batch: object, run: str | None) -> dict[str, spans.Value]:
 
 def carrier_of(writer: object, task: Task, started: int) -> Carrier:
     """Return where the spans of a task belong; with `STARTED`, below a new root."""
-    if not task.run and "traceparent" in (current := spans.current_carrier()):
+    if not task.run and "traceparent" in (current := at_rest()):
         return current
     try:
         name = _name(writer)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tracing_2pc.model import BranchContext, Carrier, TransactionId
 from tracing_2pc.telemetry import branches, handles, phases, spans
 from tracing_2pc.telemetry.phases import Method, Phase
-from tracing_2pc.telemetry.propagation import inject
+from tracing_2pc.telemetry.propagation import at_rest
 from tracing_2pc.telemetry.rows import known_rows
 
 _BEGIN: Final = phases.phase("begin")
@@ -151,10 +151,9 @@ def traced_begin(
     if (tracer := phases.entered(_BEGIN, arguments[0])) is None:
         return method(*arguments, **named)
     carrier, attributes = _given((*arguments[1:], *named.values()))
-    parent: Carrier = {}
     around = spans.parent(carrier)
-    inject(parent, around)
-    has_parent = "traceparent" in parent  # there may be baggage, and nothing else
+    parent = at_rest(around)
+    has_parent = "traceparent" in parent
     if not has_parent:
         method = functools.partial(_as_root, parent, method)
     handle = phases.call(method, _BEGIN, tracer, carrier, attributes, arguments, named)
@@ -170,7 +169,7 @@ def traced_begin(
 def _as_root(carrier: Carrier, method: Method, /, *arguments: Any, **named: Any) -> Any:
     # Child of begin's span: one held open until commit would be lost in the crash it
     # should explain.
-    inject(carrier)
+    carrier.update(at_rest())
     return method(*arguments, **named)
 
 
