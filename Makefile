@@ -6,10 +6,12 @@ BIN := .venv/bin
 JAVA = JAVA_HOME="$$(tools/java-home)"
 WITHOUT_SPARK = $(BIN)/pytest -n 2 --dist loadfile
 JAEGER := .cache/jaeger
+OAP := .cache/oap
+AGENT := .cache/stock-agent
 N ?= 1
 
 .PHONY: setup demo test test-fast test-more stateful crash rules counts jaeger test-jaeger \
-	lint lock clean
+	oap stock-agent test-skywalking lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -63,6 +65,25 @@ $(JAEGER): tools/jaeger/go.mod tools/jaeger/go.sum
 
 test-jaeger: setup jaeger  ## what a real Jaeger is told, through its own API
 	$(JAVA) TPC_JAEGER="$(CURDIR)/$(JAEGER)" $(BIN)/pytest tests/backends $(ARGS)
+
+oap: $(OAP)/ready  ## a SkyWalking collector: its jars, loaded once
+
+$(OAP)/ready: tools/oap/pom.xml
+	@mvn="$$(tools/maven)" && mkdir -p $(OAP) && $(JAVA) "$$mvn" -B -q -f tools/oap/pom.xml \
+		dependency:copy-dependencies -DincludeScope=runtime \
+		-DoutputDirectory="$(CURDIR)/$(OAP)" && touch $@ && echo "loaded $(OAP) in $$SECONDS s"
+
+stock-agent: $(AGENT)/ready  ## SkyWalking's own agent, in an environment of its own
+
+# The last version whose wheel can be imported; it forces other versions than ours.
+$(AGENT)/ready: Makefile
+	@$(PYTHON) -m venv $(AGENT) && $(AGENT)/bin/pip install --quiet \
+		--disable-pip-version-check apache-skywalking==1.2.0 "flask>=3,<4" "requests>=2.31,<3" \
+		setuptools && touch $@
+
+test-skywalking: setup oap stock-agent  ## what a real SkyWalking is told, beside its agents
+	$(JAVA) TPC_OAP="$(CURDIR)/$(OAP)" TPC_STOCK_AGENT="$(CURDIR)/$(AGENT)/bin" \
+		$(BIN)/pytest tests/backends/test_skywalking.py $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

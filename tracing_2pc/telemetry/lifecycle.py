@@ -18,6 +18,7 @@ from opentelemetry import trace
 
 from tracing_2pc.telemetry import providers
 from tracing_2pc.telemetry.log_records import mark_log_records
+from tracing_2pc.telemetry.skywalking import active
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 EXIT_SECONDS: Final = 1.5
 TRACE_FILE: Final = "TPC_TRACE_FILE"
+SKYWALKING: Final = "skywalking"
 _ENDPOINTS: Final = (
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -88,10 +90,11 @@ class Flushing:
         if self._is_late():
             return False
         failed, successes = self._counts()
-        over = self._bounded.call(export, seconds)
+        said: list[object] = []
+        over = self._bounded.call(lambda: said.append(export()), seconds)
         in_time = over.is_set()
         self._late = None if in_time else (over, successes)
-        return in_time and self._counts()[0] == failed
+        return in_time and said != [False] and self._counts()[0] == failed
 
     def _is_late(self) -> bool:
         """Whether a flush ran out of time and nothing has shown since that it pays."""
@@ -136,6 +139,10 @@ class _Process:
         self._flushing = Flushing(otlp[1] if otlp else None)
         for exporter in exporters:
             provider.add_span_processor(ParentsFirst(exporter))
+        if _wants(SKYWALKING):
+            from tracing_2pc.telemetry.skywalking.start import start
+
+            start(provider=provider)
         self.otlp, self.provider = otlp, provider
         atexit.register(self.stop)
         trace.set_tracer_provider(provider)
@@ -162,8 +169,9 @@ os.register_at_fork(after_in_child=_process.forked)
 def start(service: str) -> None:
     """Start tracing in this process, unless it runs or nobody asked for it.
 
-    It is asked for by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._TRACES_ENDPOINT`), or by
-    `TPC_TRACE_FILE`, a file to append spans to. Cheap when there is nothing to do, so
+    It is asked for by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._TRACES_ENDPOINT`), by
+    `OTEL_TRACES_EXPORTER` if it names `skywalking`, or by `TPC_TRACE_FILE`, a file to
+    append spans to. Cheap when there is nothing to do, so
     call it where work begins, in the process that does it: never before a fork. While
     tracing is on, log records carry its ids: see `log_records`. A start that fails is
     not tried again, unless the process forks or is asked for something else.
@@ -212,7 +220,9 @@ def flush(seconds: float = 0.5) -> bool:
 
 def dropped() -> int:
     """Return how many spans this process has lost: the queue was full, or no answer."""
-    return _process.otlp[0].dropped if _process.otlp else 0
+    skywalking = active.processor()
+    lost = _process.otlp[0].dropped if _process.otlp else 0
+    return lost + (skywalking.dropped if skywalking else 0)
 
 
 def telemetry_settings() -> dict[str, str]:
@@ -235,7 +245,7 @@ def apply(settings: Mapping[str, str]) -> None:
 
 
 def _travels(name: str, value: str) -> bool:
-    if name != TRACE_FILE and not name.startswith("OTEL_"):
+    if name != TRACE_FILE and not name.startswith(("OTEL_", "TPC_SKYWALKING_")):
         return False
     return not any(word in name for word in _SECRETS) and "@" not in value
 
@@ -247,10 +257,13 @@ def _asked() -> _Asked:
 def _wanted() -> bool:
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
-    return bool(os.environ.get(TRACE_FILE)) or _wants_otlp()
+    return bool(os.environ.get(TRACE_FILE)) or _wants_otlp() or _wants(SKYWALKING)
 
 
 def _wants_otlp() -> bool:
+    return _wants("otlp") and any(os.environ.get(name) for name in _ENDPOINTS)
+
+
+def _wants(exporter: str) -> bool:
     exporters = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
-    named = "otlp" in (name.strip() for name in exporters.split(","))
-    return named and any(os.environ.get(name) for name in _ENDPOINTS)
+    return exporter in (name.strip() for name in exporters.split(","))

@@ -17,6 +17,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags
 from tracing_2pc.model import Carrier
 from tracing_2pc.telemetry import spans
 from tracing_2pc.telemetry.propagation import at_rest, extract
+from tracing_2pc.telemetry.skywalking import active as skywalking
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer
@@ -42,6 +43,7 @@ def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
         sdk.id_generator.generate_span_id(),
     )
     root = _as_started(sdk, name, trace_id, span_id)
+    skywalking.reserve(root, name, shared=ids is not None)
     # Onto nothing: what else is current here is not the transaction's.
     return at_rest(trace.set_span_in_context(trace.NonRecordingSpan(root), Context()))
 

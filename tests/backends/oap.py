@@ -1,0 +1,167 @@
+"""A real SkyWalking collector, for as long as a test: on free ports, over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from participants.processes import Process, answers, free_ports, stopping
+
+CONFIGURATION = Path(__file__).parents[2] / "tools" / "oap" / "conf"
+MAIN = "org.apache.skywalking.oap.server.starter.OAPServerStartUp"
+JVM = [
+    "-Xms64m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dcom.linecorp.armeria.warnNettyVersions=false",
+]
+
+SEARCH = """query($c: TraceQueryCondition){ queryBasicTraces(condition: $c){
+    traces{ segmentId endpointNames isError traceIds } } }"""
+TRACE = """query($i: ID!){ queryTrace(traceId: $i){ spans{
+    segmentId spanId parentSpanId serviceCode endpointName type layer peer isError
+    startTime endTime refs{ parentSegmentId parentSpanId type }
+    tags{ key value } } } }"""
+TOPOLOGY = """query($d: Duration!){ getGlobalTopology(duration: $d){
+    nodes{ id name isReal } calls{ source target detectPoints } } }"""
+
+Span = dict[str, Any]
+
+
+class Oap:
+    """What it holds, by the queries that its own pages send.
+
+    Args:
+        http: port for segments and queries.
+        grpc: port for agents, and for metrics.
+        process: it.
+    """
+
+    def __init__(self, http: int, grpc: int, process: Process) -> None:
+        self.url = f"http://127.0.0.1:{http}"
+        self.grpc = f"127.0.0.1:{grpc}"
+        self.process = process
+
+    def traces_of(self, **tags: str) -> set[str]:
+        """Return ids of the traces in which a segment has all these tags."""
+        condition = {
+            "queryDuration": _lately(),
+            "traceState": "ALL",
+            "queryOrder": "BY_START_TIME",
+            "paging": {"pageNum": 1, "pageSize": 100},
+            "tags": [{"key": k.replace("_", "."), "value": v} for k, v in tags.items()],
+        }
+        found = self._ask(SEARCH, c=condition)["queryBasicTraces"]["traces"]
+        return {trace for segment in found for trace in segment["traceIds"]}
+
+    def trace(self, trace_id: str) -> list[Span]:
+        """Return all spans of a trace."""
+        return list(self._ask(TRACE, i=trace_id)["queryTrace"]["spans"])
+
+    def edges(self) -> set[tuple[str, str]]:
+        """Return who calls whom, by name; both ends were seen."""
+        found = self._ask(TOPOLOGY, d=_lately())["getGlobalTopology"]
+        names = {node["id"]: node["name"] for node in found["nodes"]}
+        return {
+            (names[call["source"]], names[call["target"]])
+            for call in found["calls"]
+            if call["source"] in names
+            and call["target"] in names
+            and set(call["detectPoints"]) >= {"SERVER"}
+        }
+
+    def _ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(
+            f"{self.url}/graphql", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            told = json.load(answer)
+        assert not told.get("errors"), told["errors"]
+        return dict(told["data"])
+
+
+@contextlib.contextmanager
+def oap(jars: Path, folder: Path) -> Iterator[Oap]:
+    """Run one with nothing in it."""
+    http, grpc = free_ports(2)
+    process = Process(
+        "oap",
+        [_java(), *JVM, "-cp", f"{CONFIGURATION}:{jars}/*", MAIN],
+        folder / "oap.log",
+        {"OAP_HTTP": str(http), "OAP_GRPC": str(grpc)},
+    )
+    running = Oap(http, grpc, process)
+    with stopping(process):
+        process.start()
+        ready(running)
+        yield running
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else "java"
+
+
+def ready(running: Oap) -> None:
+    """Wait until it answers; stop waiting if it has ended."""
+    end = time.monotonic() + 90
+    while not answers(f"{running.url}/healthcheck"):
+        if not running.process.alive() or time.monotonic() > end:
+            raise RuntimeError(f"the OAP did not start:\n{running.process.tail()}")
+        time.sleep(0.2)
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Return what is asked for as soon as it is true."""
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not so after {seconds:g} s: {found!r}")
+        time.sleep(0.25)
+    return found
+
+
+def tree(spans: list[Span]) -> list[str]:
+    """Show spans as service, type and name, below what they follow from."""
+    by = {(s["segmentId"], s["spanId"]): s for s in spans}
+
+    def above(span: Span) -> tuple[str, int] | None:
+        if span["parentSpanId"] >= 0:
+            return span["segmentId"], span["parentSpanId"]
+        refs = [(r["parentSegmentId"], r["parentSpanId"]) for r in span["refs"]]
+        return refs[0] if refs else None
+
+    lines: list[str] = []
+
+    def show(span: Span, depth: int) -> None:
+        name = f"{span['serviceCode']} {span['type']} {span['endpointName']}"
+        lines.append("  " * depth + name)
+        for child in sorted(spans, key=lambda s: (s["startTime"], s["spanId"])):
+            if above(child) == (span["segmentId"], span["spanId"]):
+                show(child, depth + 1)
+
+    for span in sorted(spans, key=lambda s: (s["startTime"], s["spanId"])):
+        place = above(span)
+        if place is None:
+            show(span, 0)
+        elif place not in by:
+            lines.append(f"DANGLING {span['serviceCode']} {span['endpointName']}")
+    return lines
+
+
+def _lately() -> dict[str, str]:
+    now = datetime.now(timezone.utc)
+    return {
+        "start": (now - timedelta(minutes=20)).strftime("%Y-%m-%d %H%M"),
+        "end": (now + timedelta(minutes=2)).strftime("%Y-%m-%d %H%M"),
+        "step": "MINUTE",
+    }

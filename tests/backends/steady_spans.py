@@ -1,0 +1,28 @@
+"""Make so many short traces, so many seconds apart; print their ids at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from opentelemetry import trace
+
+from tracing_2pc.telemetry import lifecycle, spans
+
+
+def main(count: int, pause: float) -> None:
+    lifecycle.start("steady")
+    made = []
+    for _ in range(count):
+        with spans.span("tpc.begin", attributes={"tpc.application": "steady"}):
+            context = trace.get_current_span().get_span_context()
+            made.append((trace.format_trace_id(context.trace_id), time.time()))
+        time.sleep(pause)
+    sent = lifecycle.flush(60)
+    said = {"made": made, "sent": sent, "dropped": lifecycle.dropped()}
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))

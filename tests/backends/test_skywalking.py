@@ -1,0 +1,257 @@
+"""What a real SkyWalking shows of a transaction, beside its own agents."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backends.backend import Loopback
+from backends.backend import trace_of as otlp_trace_of
+from backends.demo_path import DemoPath, demo_path, run
+from backends.oap import Oap, oap, ready, tree, wait_for
+from participants.processes import Process, answers, free_ports, stopping
+from tracing_2pc.testing import Collector
+
+JARS, AGENT = "TPC_OAP", "TPC_STOCK_AGENT"
+HERE = Path(__file__).parent
+PYTHON = {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parents[1])])}
+pytestmark = [
+    pytest.mark.skywalking,
+    pytest.mark.skipif(
+        not os.environ.get(JARS), reason="a real OAP is asked by `make test-skywalking`"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Oap]:
+    """A real one."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tpc-oap-") as folder,
+        oap(Path(os.environ[JARS]), Path(folder)) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def path(
+    collector: Oap, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DemoPath]:
+    """The demo's services; both backends are on."""
+    told = {
+        "OTEL_PROPAGATORS": "tracecontext,baggage,skywalking",
+        "OTEL_TRACES_EXPORTER": "otlp,skywalking",
+        "TPC_SKYWALKING_ENDPOINT": collector.url,
+    }
+    with Collector() as loopback, _environment(told):
+        folder = tmp_path_factory.mktemp("services")
+        with demo_path(folder, loopback.endpoint) as running:
+            running.loopback = Loopback(loopback)  # type: ignore[attr-defined]
+            yield running
+
+
+@contextlib.contextmanager
+def _environment(told: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@contextlib.contextmanager
+def stock(name: str, oap: Oap, folder: Path, to: str = "") -> Iterator[str]:
+    """Run a service under SkyWalking's own agent; yield its URL."""
+    (port,) = free_ports(1)
+    python = Path(os.environ[AGENT])
+    process = Process(
+        name,
+        [str(python / "sw-python"), "run", "python", str(HERE / "stock_service.py")],
+        folder / f"{name}.log",
+        {
+            "PATH": f"{python}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": "",
+            "STOCK_PORT": str(port),
+            "STOCK_TO": to,
+            "SW_AGENT_NAME": name,
+            "SW_AGENT_COLLECTOR_BACKEND_SERVICES": oap.grpc,
+            "SW_AGENT_LOG_REPORTER_ACTIVE": "False",
+            "SW_AGENT_METER_REPORTER_ACTIVE": "False",
+            "SW_AGENT_PROFILE_ACTIVE": "False",
+        },
+    )
+    url = f"http://127.0.0.1:{port}"
+    with stopping(process):
+        process.start()
+        end = time.monotonic() + 60
+        while not answers(f"{url}/health/ready"):
+            if not process.alive() or time.monotonic() > end:
+                raise RuntimeError(f"{name} did not start:\n{process.tail()}")
+            time.sleep(0.1)
+        yield url
+
+
+def shown(oap: Oap, transaction: str, *lines: str) -> list[str]:
+    """Return a transaction's tree once it has these lines: one trace, one root."""
+
+    def look() -> list[str]:
+        ids = oap.traces_of(tpc_transaction_id=transaction)
+        found = tree(oap.trace(next(iter(ids)))) if len(ids) == 1 else []
+        stripped = [line.strip() for line in found]
+        return found if all(line in stripped for line in lines) else []
+
+    found = wait_for(look, 60)
+    assert [line for line in found if not line.startswith(" ")] == [found[0]], found
+    return found
+
+
+def segments(oap: Oap, trace_id: str) -> Counter[tuple[str, str]]:
+    """Count segments by service and first span; the outbox's come when they come."""
+    firsts = [s for s in oap.trace(trace_id) if s["spanId"] == 0]
+    named = Counter((s["serviceCode"], s["endpointName"]) for s in firsts)
+    return Counter({k: n for k, n in named.items() if k[1] != "tpc.outbox.send"})
+
+
+def test_a_transaction_is_one_trace_in_both(
+    collector: Oap, path: DemoPath, tmp_path: Path
+) -> None:
+    """Found by its id in SkyWalking, with its topology; and by OTLP, the same trace."""
+    assert run(path.job(tmp_path, "both", 1)) == 0
+    found = shown(
+        collector,
+        "both.0.1",
+        "both Local tpc.finish",
+        "ledger Entry tpc.commit",
+        "notifier Entry tpc.commit",
+        "notifier Local tpc.outbox.send",
+    )
+    assert found[0] == "both Local tpc.transaction"
+    (one,) = collector.traces_of(tpc_transaction_id="both.0.1")
+    assert segments(collector, one) == {
+        ("both", "tpc.transaction"): 1,  # with begin and decide
+        ("both", "tpc.branch"): 2,
+        ("both", "tpc.deliver"): 1,
+        ("ledger", "tpc.prepare"): 2,
+        ("ledger", "tpc.commit"): 1,
+        ("notifier", "tpc.prepare"): 2,
+        ("notifier", "tpc.commit"): 1,
+    }
+    wait_for(
+        lambda: {("both", "ledger"), ("both", "notifier")} <= collector.edges(), 60
+    )
+    (ours,) = collector.traces_of(tpc_transaction_id="both.0.1")
+    spans = otlp_trace_of(path.loopback, "both.0.1")  # type: ignore[attr-defined]
+    assert {span["trace_id"] for span in spans} == {ours}
+
+
+def test_a_participant_under_the_stock_agent(
+    collector: Oap, path: DemoPath, tmp_path: Path
+) -> None:
+    """It joins by `sw8` alone."""
+    with stock("stock-participant", collector, tmp_path) as url:
+        assert run(path.job(tmp_path, "to-stock", 1, notifier=url)) == 0
+        found = shown(
+            collector,
+            "to-stock.0.1",
+            "to-stock Local tpc.finish",
+            "stock-participant Entry /prepare",
+            "stock-participant Entry /commit",
+            "ledger Entry tpc.commit",
+        )
+        at = next(n for n, line in enumerate(found) if "stock-participant" in line)
+        assert found[at - 1].strip() == "to-stock Exit POST /prepare"
+        edge = ("to-stock", "stock-participant")
+        wait_for(lambda: edge in collector.edges(), 60)
+
+
+def test_the_stock_agent_between_two_of_ours(
+    collector: Oap, path: DemoPath, tmp_path: Path
+) -> None:
+    """Ours, its, ours: one trace, the hop in the middle included."""
+    with stock("between", collector, tmp_path, to=path.notifier.url) as url:
+        assert run(path.job(tmp_path, "through", 1, notifier=url)) == 0
+        found = shown(
+            collector,
+            "through.0.1",
+            "through Local tpc.finish",
+            "between Entry /commit",
+            "notifier Entry tpc.commit",
+        )
+        at = next(n for n, line in enumerate(found) if "between Entry /commit" in line)
+        indent = len(found[at]) - len(found[at].lstrip())
+        assert found[at + 1] == f"{' ' * indent}  between Exit /commit"
+        assert found[at + 2] == f"{' ' * indent}    notifier Entry tpc.commit"
+        edges = {("through", "between"), ("between", "notifier")}
+        wait_for(lambda: edges <= collector.edges(), 60)
+
+
+def test_the_stock_agent_asks_one_of_ours(
+    collector: Oap, path: DemoPath, tmp_path: Path
+) -> None:
+    """The trace is its own; what our participant does is in it."""
+    assert run(path.job(tmp_path, "asked", 1)) == 0
+    with stock("asking", collector, tmp_path, to=path.ledger.url) as url:
+        token = (path.folder / "tokens").read_text().partition("job ")[2].split()[0]
+        request = urllib.request.Request(
+            f"{url}/transactions/asked.0.1",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert json.load(answer)["state"] == "committed"
+
+        def joined() -> list[str]:
+            ids = collector.traces_of(tpc_transaction_id="asked.0.1")
+            trees = [tree(collector.trace(one)) for one in ids]
+            return next((t for t in trees if t[0].startswith("asking")), [])
+
+        found = wait_for(lambda: t if len(t := joined()) > 2 else [], 60)
+        assert found == [
+            "asking Entry /transactions/asked.0.1",
+            "  asking Exit /transactions/asked.0.1",
+            "    ledger Entry tpc.show",
+        ]
+        wait_for(lambda: ("asking", "ledger") in collector.edges(), 60)
+
+
+def test_an_outage_of_ten_seconds_loses_nothing(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """What was made while it was dead, and after, is there: each of it, once.
+
+    What this collector had before died with it: it keeps everything in memory.
+    """
+    with oap(Path(os.environ[JARS]), tmp_path_factory.mktemp("outage")) as running:
+        told = {
+            "OTEL_PROPAGATORS": "tracecontext,skywalking",
+            "OTEL_TRACES_EXPORTER": "skywalking",
+            "TPC_SKYWALKING_ENDPOINT": running.url,
+        }
+        command = [sys.executable, "-m", "backends.steady_spans", "500", "0.1"]
+        process = Process("spans", command, tmp_path / "spans.log", {**told, **PYTHON})
+        with stopping(process):
+            process.start()
+            wait_for(lambda: running.traces_of(tpc_application="steady"), 30)
+            running.process.kill()
+            killed = time.time()
+            time.sleep(10)
+            running.process.start()
+            ready(running)
+            assert process.wait(90) == 0, process.tail()
+        said = json.loads(process.log.read_text().splitlines()[-1])
+        assert (said["sent"], said["dropped"]) == (True, 0)
+        after = [trace_id for trace_id, made in said["made"] if made > killed]
+        assert len(after) > 250
+        wait_for(lambda: running.trace(after[-1]), 30)
+        assert {len(running.trace(trace_id)) for trace_id in after} == {1}

@@ -1,0 +1,112 @@
+"""`sw8` and `sw8-correlation` in and out, beside whatever else is propagated."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+from opentelemetry import baggage, trace
+from opentelemetry import context as contexts
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import (
+    CarrierT,
+    Getter,
+    Setter,
+    TextMapPropagator,
+    default_getter,
+    default_setter,
+)
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from tracing_2pc.telemetry import propagation
+from tracing_2pc.telemetry.skywalking import active
+from tracing_2pc.telemetry.skywalking.headers import (
+    Sw8,
+    format_correlation,
+    format_sw8,
+    parse_correlation,
+    parse_sw8,
+)
+
+SW8: Final = "sw8"
+CORRELATION: Final = "sw8-correlation"
+PREFIX: Final = "sw."
+"""Of baggage entries that are SkyWalking's correlation."""
+
+_OPENTELEMETRY_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
+
+
+class SkyWalkingPropagator(TextMapPropagator):
+    """Reads and writes SkyWalking's headers. Never raises, whatever was sent.
+
+    What cannot be read is as if absent, and counted. Where only `sw8` came, a parent is
+    made of it, the same in every service that gets the same header, so that the trace
+    is one in OpenTelemetry too.
+    """
+
+    def extract(
+        self,
+        carrier: CarrierT,
+        context: Context | None = None,
+        getter: Getter[CarrierT] = default_getter,
+    ) -> Context:
+        """Read both headers; a context that had a caller before loses it."""
+        found = contexts.get_current() if context is None else context
+        caller = _read(getter.get(carrier, SW8))
+        found = contexts.set_value(active.CALLER, caller, found)
+        known = trace.get_current_span(found).get_span_context()
+        if caller is not None and not known.is_valid:
+            span = NonRecordingSpan(_parent(caller))
+            found = trace.set_span_in_context(span, found)
+        for value in getter.get(carrier, CORRELATION) or ():
+            for key, text in parse_correlation(value).items():
+                found = baggage.set_baggage(f"{PREFIX}{key}", text, found)
+        return found
+
+    def inject(
+        self,
+        carrier: CarrierT,
+        context: Context | None = None,
+        setter: Setter[CarrierT] = default_setter,
+    ) -> None:
+        """Write `sw8` for a sampled span of ours, or hand on what came."""
+        current = trace.get_current_span(context).get_span_context()
+        header = active.header(current, context)
+        if header is None:
+            return
+        setter.set(carrier, SW8, format_sw8(header))
+        pairs = {
+            key.removeprefix(PREFIX): str(value)
+            for key, value in baggage.get_all(context).items()
+            if key.startswith(PREFIX)
+        }
+        if pairs:
+            setter.set(carrier, CORRELATION, format_correlation(pairs))
+
+    @property
+    def fields(self) -> set[str]:
+        """The headers that it writes."""
+        return {SW8, CORRELATION}
+
+
+def _read(values: list[str] | None) -> Sw8 | None:
+    if not values or values == [""]:
+        return None
+    caller = parse_sw8(values[0]) if len(values) == 1 else None
+    if caller is None:
+        propagation.reject(SW8)
+    return caller
+
+
+def _parent(caller: Sw8) -> SpanContext:
+    trace_id = caller.trace_id
+    if not _OPENTELEMETRY_ID.fullmatch(trace_id):
+        trace_id = hashlib.sha256(trace_id.encode()).hexdigest()[:32]
+    span = f"{caller.segment_id}/{caller.span_index}".encode()
+    return SpanContext(
+        int(trace_id, 16),
+        int(hashlib.sha256(span).hexdigest()[:16], 16),
+        is_remote=True,
+        trace_flags=TraceFlags(int(caller.sampled)),
+    )
