@@ -284,3 +284,32 @@ def test_a_class_without_phases_is_refused():
 def test_a_phase_that_does_not_exist_is_refused():
     with pytest.raises(ContractError, match="knows no phase comit"):
         traced_sink(comit="publish")(Plain)
+
+
+def test_what_stands_above_no_class_is_refused():
+    """With a message that shows how it is written."""
+    for wrong in ("begin", lambda: None, Plain()):
+        with pytest.raises(ContractError, match="above a class"):
+            traced_sink(wrong)
+
+
+def test_a_drivers_own_context_may_have_a_transaction_id(exported):  # noqa: F811
+    """So that a trace can be found by it, without our coordinator."""
+
+    class Context:
+        transaction_id = "b-7"
+
+    class Odd:
+        @property
+        def transaction_id(self):
+            raise RuntimeError("mine")
+
+    @traced_sink
+    class Mine(Plain):
+        def begin(self, context):
+            return {}
+
+    for context in (Context(), Odd(), {"transaction_id": 1}):
+        Mine().begin(context)
+    found = [s.attributes.get("tpc.transaction.id") for s in exported()]
+    assert found == ["b-7", None, None]

@@ -46,7 +46,9 @@ def participants_of(sink: Sink) -> Mapping[str, Participant]:
         missing.append("invoke")
     if missing:
         raise ContractError(
-            f"{type(sink).__name__} is not a sink: it has no {', '.join(missing)}"
+            f"{type(sink).__name__} is not a sink: it has no {', '.join(missing)}. The "
+            "coordinator calls the phases by these names; others are for a driver of "
+            "your own"
         )
     name = type(sink).__name__
     return {name: SinkParticipant(name, sink)}

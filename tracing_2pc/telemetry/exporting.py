@@ -57,7 +57,11 @@ class Otlp(SpanExporter):
             self.successes += 1
         else:
             if not self.failed:
-                _log.warning("traces are not delivered; work goes on without them")
+                _log.warning(
+                    "traces are not delivered; work goes on without them. Look at "
+                    "OTEL_EXPORTER_OTLP_ENDPOINT: the base URL of what takes OTLP over "
+                    "HTTP, as a rule on port 4318"
+                )
             self.failed += len(spans)
         return result
 

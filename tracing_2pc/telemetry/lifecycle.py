@@ -34,6 +34,7 @@ _ENDPOINTS: Final = (
 )
 _ASKING: Final = (TRACE_FILE, *_ENDPOINTS, "OTEL_TRACES_EXPORTER")
 _Asked: TypeAlias = tuple[str | None, ...]
+_INSTALL: Final = "; install tracing-2pc[otlp], or [skywalking]"
 _SECRETS: Final = ("HEADERS", "TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _log: Final = logging.getLogger(__name__)
 
@@ -196,7 +197,8 @@ def _start(service: str) -> None:
             _process.start(service)
         except Exception as error:  # noqa: BLE001 - no tracing is no reason not to work
             _process.failed = asked
-            _log.warning("tracing did not start: %s", type(error).__name__)
+            cure = _INSTALL if isinstance(error, ImportError) else ""
+            _log.warning("tracing did not start: %s%s", type(error).__name__, cure)
             _log.debug("tracing did not start", exc_info=True)
 
 

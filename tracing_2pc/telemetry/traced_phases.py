@@ -176,12 +176,23 @@ def _as_root(carrier: Carrier, method: Method, /, *arguments: Any, **named: Any)
 def _given(arguments: Iterable[Any]) -> tuple[Carrier, dict[str, spans.Value]]:
     given = next((a for a in arguments if isinstance(a, BranchContext)), None)
     if given is None:
-        return {}, _BEGIN.attributes
+        own = next((_own_id(a) for a in arguments if _own_id(a)), None)
+        about = {"tpc.transaction.id": own} if own else {}
+        return {}, {**_BEGIN.attributes, **about}
     return given.carrier, {
         "tpc.phase": "begin",
         "tpc.transaction.id": str(given.transaction_id),
         "tpc.branch": str(given.branch),
     }
+
+
+def _own_id(context: object) -> str | None:
+    """Return the transaction id of a context that is a driver's own, if it has one."""
+    try:
+        found = getattr(context, "transaction_id", None)
+    except Exception:  # noqa: BLE001 - it is anybody's
+        return None
+    return found if isinstance(found, str) else None
 
 
 def after_records(

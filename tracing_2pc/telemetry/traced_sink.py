@@ -105,13 +105,21 @@ def traced_sink(
     be there twice.
 
     Raises:
-        ContractError: a method that was named is not there, or is of a class that is
-            traced already, without it; a phase is no plain
+        ContractError: it stands above no class; a method that was named is not there,
+            or is of a class that is traced already, without it; a phase is no plain
             method, for instance `async`, which a coordinator could not call; or the
             class has no phase at all.
     """
     if unknown := methods.keys() - {"begin", "invoke", "pre_commit", "commit", "abort"}:
-        raise ContractError(f"traced_sink knows no phase {', '.join(sorted(unknown))}")
+        raise ContractError(
+            f"traced_sink knows no phase {', '.join(sorted(unknown))}, only begin, "
+            "invoke, pre_commit, commit and abort"
+        )
+    if not isinstance(sink, type | None):
+        raise ContractError(
+            "traced_sink stands above a class: @traced_sink, or with names "
+            '@traced_sink(begin="open")'
+        )
     names = {phase: name for phase, name in methods.items() if name is not None}
     if sink is None:
         return functools.partial(_trace, names=names, per_record=per_record)
