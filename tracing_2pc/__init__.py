@@ -16,13 +16,7 @@ if TYPE_CHECKING:
     from tracing_2pc.sinks.participants import ParticipantSink
     from tracing_2pc.telemetry.traced_sink import trace_headers, traced_sink
 
-__all__ = [
-    "ParticipantSink",
-    "Settings",
-    "errors",
-    "trace_headers",
-    "traced_sink",
-]
+__all__ = ["ParticipantSink", "Settings", "errors", "trace_headers", "traced_sink"]
 
 _HOMES = {
     "ParticipantSink": "tracing_2pc.sinks.participants",

@@ -172,10 +172,10 @@ def start(service: str) -> None:
 
     It is asked for by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._TRACES_ENDPOINT`), by
     `OTEL_TRACES_EXPORTER` if it names `skywalking`, or by `TPC_TRACE_FILE`, a file to
-    append spans to. Cheap when there is nothing to do, so
-    call it where work begins, in the process that does it: never before a fork. While
-    tracing is on, log records carry its ids: see `log_records`. A start that fails is
-    not tried again, unless the process forks or is asked for something else.
+    append spans to. Cheap when there is nothing to do, so call it where work begins, in
+    the process that does it: never before a fork. While tracing is on, log records
+    carry its ids: see `log_records`. A start that fails is not tried again, unless the
+    process forks or is asked for something else.
 
     Args:
         service: name of the service, unless `OTEL_SERVICE_NAME` says another.

@@ -158,10 +158,7 @@ def tell(attribute: str, value: spans.Value) -> None:
 
 def has_span() -> bool:
     """Whether a span is current here."""
-    try:
-        return trace.get_current_span().get_span_context().is_valid
-    except Exception:  # noqa: BLE001 - a foreign span raised
-        return False
+    return spans.ids_of(trace.get_current_span()).is_valid
 
 
 def begun_here(carrier: Carrier) -> None:

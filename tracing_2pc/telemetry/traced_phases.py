@@ -176,7 +176,7 @@ def _as_root(carrier: Carrier, method: Method, /, *arguments: Any, **named: Any)
 def _given(arguments: Iterable[Any]) -> tuple[Carrier, dict[str, spans.Value]]:
     given = next((a for a in arguments if isinstance(a, BranchContext)), None)
     if given is None:
-        own = next((_own_id(a) for a in arguments if _own_id(a)), None)
+        own = next(filter(None, map(_own_id, arguments)), None)
         about = {"tpc.transaction.id": own} if own else {}
         return {}, {**_BEGIN.attributes, **about}
     return given.carrier, {

@@ -109,9 +109,6 @@ class _Segment:
         self.ended: list[Placed] = []
         self.promised = self.sent = self.full = False
 
-    def place(self, position: int) -> Place:
-        return Place(self.trace, self.id, position, self.endpoint)
-
     def is_due(self, now: float) -> bool:
         if not self.open:
             return now - self.idle >= LINGER
@@ -126,7 +123,7 @@ class _Segment:
     def rest(self, opened: _Open, span: ReadableSpan) -> Piece:
         """Return the end of a span that was sent as incomplete."""
         self.parts += 1
-        before = Reference("CrossThread", self.place(opened.position))
+        before = Reference("CrossThread", opened.place)
         end = Placed(span, 0, -1, (before,))
         return Piece(self.trace, f"{self.id}.{self.parts}", [end])
 
@@ -140,6 +137,11 @@ class _Open(NamedTuple):
     parent: int
     references: tuple[Reference, ...]
     reserved: bool = False
+
+    @property
+    def place(self) -> Place:
+        segment = self.segment
+        return Place(segment.trace, segment.id, self.position, segment.endpoint)
 
     def placed(self, span: ReadableSpan, *, incomplete: bool = False) -> Placed:
         return Placed(span, self.position, self.parent, self.references, incomplete)
@@ -167,7 +169,7 @@ class Segments:
         parent = None if span.parent is None else _key(span.parent)
         with self._lock:
             above = self._open.get(parent) if parent else None
-            place = above and above.segment.place(above.position)
+            place = above and above.place
             if place is None and parent is not None:
                 place = self._ended.get(parent)
             segment = self._unsent.get(place.segment) if place else None
@@ -195,13 +197,10 @@ class Segments:
         *,
         reserved: bool = False,
     ) -> None:
-        context = context_of(span)
-        trace = f"{context.trace_id:032x}"
-        identity = f"{trace}.{context.span_id:016x}"
-        if references:
-            trace = references[0].place.trace
-        segment = _Segment(trace, identity, span.name, now)
-        self._unsent[identity] = segment
+        first = _first(_key(context_of(span)), span.name)
+        trace = references[0].place.trace if references else first.trace
+        segment = _Segment(trace, first.segment, first.endpoint, now)
+        self._unsent[segment.id] = segment
         self._enter(span, segment, -1, references, reserved=reserved)
 
     def _enter(
@@ -230,7 +229,7 @@ class Segments:
             opened = self._open.pop(key, None)
             if opened is None:  # begun before us, or in another process
                 return self._unknown(key, span)
-            self._remember(key, opened.segment.place(opened.position))
+            self._remember(key, opened.place)
             if opened.segment.sent:
                 del opened.segment.open[opened.position]
                 return opened.segment.rest(opened, span)
@@ -265,7 +264,7 @@ class Segments:
                 place = self._ended.get(_key(span))
                 return place and (place, None)
             opened.segment.promised = True
-            return opened.segment.place(opened.position), opened.span
+            return opened.place, opened.span
 
     def due(self, now: float) -> Iterator[Piece]:
         """Yield the segments whose time has come."""
@@ -314,7 +313,7 @@ def context_of(span: ReadableSpan) -> SpanContext:
 
 
 def _first(key: _Key, name: str) -> Place:
-    """Return the place of a root that begins a segment of its own."""
+    """Return the place of a span that begins a segment, in a trace of its own."""
     trace = f"{key[0]:032x}"
     return Place(trace, f"{trace}.{key[1]:016x}", 0, name)
 

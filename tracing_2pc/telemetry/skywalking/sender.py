@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -55,7 +56,7 @@ class Collector:
 
     def instance_here(self) -> str:
         """Return the name of this process, whichever side of a fork it is on."""
-        return (self.instance or f"{os.getpid()}@{socket.gethostname()}")[:50]
+        return (self.instance or _process(os.getpid()))[:50]
 
 
 class Sender:
@@ -217,6 +218,12 @@ class Sender:
             _log.debug("SkyWalking did not answer: %s", type(error).__name__)
             return None
         return answer.status
+
+
+@functools.cache
+def _process(pid: int) -> str:
+    # Each header names it: the host is asked for once.
+    return f"{pid}@{socket.gethostname()}"
 
 
 def _properties() -> dict[str, str]:
