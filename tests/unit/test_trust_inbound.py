@@ -146,20 +146,31 @@ def heard_by(partner: PartnerApi) -> list[dict[str, str]]:
     return [{k.lower(): v for k, v in sent.items()} for _, sent, _ in partner.got]
 
 
-def test_a_partner_hears_no_baggage(
-    tmp_path: Path,
+def checked_and_sent(
+    folder: Path,
     partner: PartnerApi,
     exported: Exported,  # noqa: F811
+    *,
+    trust_inbound: bool,
 ) -> None:
-    """The trace of a trusted caller, at prepare and later; a user's own text never."""
-    resource = Outbox(sqlite_url(tmp_path), partner=partner.url, check=partner.url)
-    world = World(resource, lambda: 0, insecure=True)
+    """Prepare and commit as a stranger; the partner is asked first and called later."""
+    resource = Outbox(sqlite_url(folder), partner=partner.url, check=partner.url)
+    world = World(resource, lambda: 0, insecure=True, trust_inbound=trust_inbound)
     try:
         assert world.prepare(T, headers=STRANGER).status_code == 200
         assert world.commit(T, ONE).status_code == 200
         eventually(lambda: len(named(exported, "tpc.outbox.send")) == 3)
     finally:
         resource.close()
+
+
+def test_a_partner_hears_no_baggage(
+    tmp_path: Path,
+    partner: PartnerApi,
+    exported: Exported,  # noqa: F811
+) -> None:
+    """The trace of a trusted caller, at prepare and later; a user's own text never."""
+    checked_and_sent(tmp_path, partner, exported, trust_inbound=True)
     heard = heard_by(partner)
     assert len(heard) == 4
     assert {h["traceparent"].split("-")[1] for h in heard} == {TRACE}
@@ -185,14 +196,7 @@ def test_a_partner_hears_nothing_of_a_stranger(
     exported: Exported,  # noqa: F811
 ) -> None:
     """Neither the check at prepare nor the later call carries what was sent to us."""
-    resource = Outbox(sqlite_url(tmp_path), partner=partner.url, check=partner.url)
-    world = World(resource, lambda: 0, insecure=True, trust_inbound=False)
-    try:
-        assert world.prepare(T, headers=STRANGER).status_code == 200
-        assert world.commit(T, ONE).status_code == 200
-        eventually(lambda: len(named(exported, "tpc.outbox.send")) == 3)
-    finally:
-        resource.close()
+    checked_and_sent(tmp_path, partner, exported, trust_inbound=False)
     (prepare,) = named(exported, "tpc.prepare")
     heard = heard_by(partner)
     assert len(heard) == 4

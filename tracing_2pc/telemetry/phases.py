@@ -148,14 +148,6 @@ def is_around(phase: Phase) -> bool:
     return phase.key in contexts.get_current()
 
 
-def tell(attribute: str, value: spans.Value) -> None:
-    """Add an attribute of the registry to the span of the phase that is called now."""
-    try:
-        trace.get_current_span().set_attribute(attribute, value)
-    except Exception:  # noqa: BLE001 - a foreign span raised
-        _log.debug("a span could not be told more", exc_info=True)
-
-
 def has_span() -> bool:
     """Whether a span is current here."""
     return spans.ids_of(trace.get_current_span()).is_valid

@@ -19,9 +19,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from opentelemetry import trace
+
 from tracing_2pc.errors import ContractError
 from tracing_2pc.model import Carrier
-from tracing_2pc.telemetry import batch_roots, handles, lifecycle, phases
+from tracing_2pc.telemetry import batch_roots, handles, lifecycle, phases, spans
 from tracing_2pc.telemetry.phases import Method, Phase
 from tracing_2pc.telemetry.rows import known_rows
 
@@ -158,7 +160,7 @@ def _counted(method: Method, iterator: str, /, *arguments: Any, **named: Any) ->
     try:
         return method(*arguments, **named)
     finally:
-        phases.tell("tpc.rows", rows[0])
+        spans.set_attributes(trace.get_current_span(), {"tpc.rows": rows[0]})
 
 
 def _counting(items: Any, rows: list[int]) -> Iterator[Any]:
