@@ -1,4 +1,4 @@
-"""`python -m bench counts` or `deco`: measure, print, and exit 1 where it must hold."""
+"""`python -m bench counts`, `deco`, `backends`: measure; exit 1 where it must hold."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench import deco
+from bench import backends, deco
 from bench.counts import FAMILIES, count_all
 from bench.counts.count import HEAD, Count
 from bench.deco import ROUNDS
+
+MEASURED = {"deco": deco.measure, "backends": backends.measure}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,13 +38,17 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="FILE",
         help="write one JSON object: to FILE, or instead of the table",
     )
-    goals = commands.add_parser("deco", help="what the decorator costs, as ratios")
-    goals.add_argument("--rounds", type=int, default=ROUNDS, help="of every goal")
-    goals.add_argument("--json", metavar="FILE", help="write the lines there as well")
+    for name, what in (
+        ("deco", "what the decorator costs, as ratios"),
+        ("backends", "what SkyWalking costs beside OTLP, as ratios"),
+    ):
+        goals = commands.add_parser(name, help=what)
+        goals.add_argument("--rounds", type=int, default=ROUNDS, help="of every goal")
+        goals.add_argument("--json", metavar="FILE", help="write the lines there too")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.ERROR)
-    if given.command == "deco":
-        return show_goals(deco.measure(given.rounds), given.json)
+    if given.command in MEASURED:
+        return show_goals(MEASURED[given.command](given.rounds), given.json)
     return show(given.families or list(FAMILIES), given.json)
 
 

@@ -226,7 +226,7 @@ def _block(make: Make, provider: trace.TracerProvider | None) -> pair.Block:
     """Return an arm: so many calls inside a branch's span. Flushing is not timed."""
 
     def block() -> float:
-        with _in_force(provider), trace.get_tracer("job").start_as_current_span("job"):
+        with in_force(provider), trace.get_tracer("job").start_as_current_span("job"):
             call, work = make()
             started = time.thread_time_ns()
             for arguments in work:
@@ -240,7 +240,7 @@ def _block(make: Make, provider: trace.TracerProvider | None) -> pair.Block:
 
 
 @contextmanager
-def _in_force(provider: trace.TracerProvider | None) -> Iterator[None]:
+def in_force(provider: trace.TracerProvider | None) -> Iterator[None]:
     """Make it the process's own. The API lets it be set once; arms take turns."""
     before = trace._TRACER_PROVIDER
     trace._TRACER_PROVIDER = provider

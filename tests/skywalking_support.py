@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from opentelemetry.sdk.resources import Resource
@@ -34,9 +34,11 @@ class Oap(ThreadingHTTPServer):
         self.status = 200
 
     def spans(self) -> list[dict[str, Any]]:
-        """Return all spans, each with the id of its segment."""
+        """Return all spans as the protocol reads them, with the id of the segment."""
         return [
-            {**s, "in": g["traceSegmentId"]} for g in self.segments for s in g["spans"]
+            {**_DEFAULTS, **s, "in": g["traceSegmentId"]}
+            for g in self.segments
+            for s in g["spans"]
         ]
 
     def tree(self) -> list[str]:
@@ -65,6 +67,16 @@ class Oap(ThreadingHTTPServer):
             if above is None:
                 show(span, 0)
         return lines
+
+
+_DEFAULTS: Final = {
+    "spanLayer": "Unknown",
+    "componentId": 0,
+    "peer": "",
+    "isError": False,
+    "logs": [],
+    "refs": [],
+}
 
 
 class _Answer(BaseHTTPRequestHandler):

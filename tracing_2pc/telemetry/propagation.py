@@ -39,6 +39,16 @@ def inject(carrier: Carrier, context: Context | None = None) -> None:
             _log.debug("a propagator failed to inject", extra=_about(error))
 
 
+def traceparent() -> str | None:
+    """Return the current span as W3C writes it, if there is one."""
+    carrier: Carrier = {}
+    try:
+        _W3C.inject(carrier)
+    except Exception as error:  # noqa: BLE001 - a foreign span
+        _log.debug("a propagator failed to inject", extra=_about(error))
+    return carrier.get(trace_context.TRACEPARENT)
+
+
 def at_rest(context: Context | None = None) -> Carrier:
     """Return a trace context to keep, or to show outsiders: without the user's baggage.
 
@@ -77,6 +87,11 @@ def receive_ids(headers: Mapping[str, str]) -> SpanContext:
     if malformed is not None:
         reject(malformed)
     return trace.INVALID_SPAN_CONTEXT if parent is None else parent
+
+
+def ids_at_rest(carrier: Carrier) -> SpanContext:
+    """Return the span that a carrier names; an invalid one if it names none."""
+    return trace_context.read(_split(carrier)[0])[0] or trace.INVALID_SPAN_CONTEXT
 
 
 def reject(header: str) -> None:

@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from tracing_2pc.model import Carrier
 from tracing_2pc.telemetry import spans
-from tracing_2pc.telemetry.propagation import at_rest, extract
+from tracing_2pc.telemetry.propagation import at_rest, ids_at_rest
 from tracing_2pc.telemetry.skywalking import active as skywalking
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def export(
 
 def context_of(carrier: Carrier) -> SpanContext:
     """Return the span that a carrier names, as if it were of this process."""
-    found = spans.ids_of(trace.get_current_span(extract(carrier)))
+    found = ids_at_rest(carrier)
     return SpanContext(
         found.trace_id,
         found.span_id,

@@ -21,7 +21,7 @@ from opentelemetry.trace import Link
 from tracing_2pc import names
 from tracing_2pc.interfaces import Step
 from tracing_2pc.model import PREVIOUS, Carrier, TransactionRecord
-from tracing_2pc.telemetry import roots, spans
+from tracing_2pc.telemetry import propagation, roots, spans
 
 LINK: Final = "tpc-link"
 """Key in a root's carrier: traceparent of what was current when it was reserved.
@@ -94,7 +94,7 @@ class OpenTelemetryTracing:
 
 def _reserve() -> Carrier:
     carrier = roots.reserve(names.TRANSACTION)
-    upstream = spans.current_carrier().get("traceparent") if carrier else None
+    upstream = propagation.traceparent() if carrier else None
     return carrier if upstream is None else {**carrier, LINK: upstream}
 
 

@@ -24,6 +24,11 @@ def use(processor: SkyWalkingProcessor) -> None:
     _processors[:] = [processor]
 
 
+def stop() -> None:
+    """Let headers speak of no processor's segments any more."""
+    _processors.clear()
+
+
 def processor() -> SkyWalkingProcessor | None:
     """Return the processor in use, if there is one."""
     return _processors[0] if _processors else None

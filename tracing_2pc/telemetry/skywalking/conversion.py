@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ MAX_NAME: Final = 150
 MAX_TAG: Final = 255
 
 _EXITS: Final = (SpanKind.CLIENT, SpanKind.PRODUCER)
-_LAYERS: Final = (("db.", "Database"), ("rpc.", "RPCFramework"), ("http.", "Http"))
+_LAYERS: Final = {"db": "Database", "rpc": "RPCFramework", "http": "Http"}
 _COMPONENTS: Final = {
     "opentelemetry.instrumentation.flask": 7001,
     "opentelemetry.instrumentation.requests": 7002,
@@ -43,44 +44,55 @@ _TAGS: Final = {
 
 
 def segment(piece: Piece, service: str, instance: str) -> dict[str, Any]:
-    """Return a segment, its spans in the order of their index."""
+    """Return a segment, its spans in the order of their index.
+
+    What has the value that the protocol takes for granted is left out: nothing, no,
+    unknown. It would be half of what is sent.
+    """
     calling = {p.parent for p in piece.spans if p.span.kind in _EXITS}
     return {
         "traceId": piece.trace,
         "traceSegmentId": piece.segment,
         "service": service,
         "serviceInstance": instance,
-        "isSizeLimited": False,
         "spans": [
             _span(placed, service, instance, calls_on=placed.position in calling)
-            for placed in sorted(piece.spans, key=lambda p: p.position)
+            for placed in sorted(piece.spans, key=_position)
         ],
     }
+
+
+_position: Final = operator.attrgetter("position")
 
 
 def _span(
     placed: Placed, service: str, instance: str, *, calls_on: bool
 ) -> dict[str, Any]:
     span = placed.span
-    attributes = span.attributes or {}
+    attributes = dict(span.attributes or ())
     kind = _type(placed, calls_on=calls_on)
-    start = span.start_time or 0
-    return {
+    found = {
         "spanId": placed.position,
         "parentSpanId": placed.parent,
-        "startTime": start // 1_000_000,
+        "startTime": (span.start_time or 0) // 1_000_000,
         "endTime": (span.end_time or time.time_ns()) // 1_000_000,
         "operationName": span.name[:MAX_NAME],
         "spanType": kind,
-        "spanLayer": _layer(attributes),
-        "componentId": _component(span, attributes),
-        "peer": peer(span) if kind == "Exit" else "",
-        "isError": span.status.status_code is StatusCode.ERROR,
-        "skipAnalysis": False,
-        "tags": list(_tags(span, incomplete=placed.incomplete)),
-        "logs": [_log(event) for event in span.events],
-        "refs": [_reference(r, service, instance) for r in placed.references],
+        "tags": _tags(placed, attributes),
     }
+    if layer := _layer(attributes):
+        found["spanLayer"] = layer
+    if component := _component(span, attributes):
+        found["componentId"] = component
+    if kind == "Exit":
+        found["peer"] = peer(attributes)
+    if span.status.status_code is StatusCode.ERROR:
+        found["isError"] = True
+    if span.events:
+        found["logs"] = [_log(event) for event in span.events]
+    if placed.references:
+        found["refs"] = [_reference(r, service, instance) for r in placed.references]
+    return found
 
 
 def _type(placed: Placed, *, calls_on: bool) -> str:
@@ -92,9 +104,8 @@ def _type(placed: Placed, *, calls_on: bool) -> str:
     return "Local"
 
 
-def peer(span: ReadableSpan) -> str:
-    """Return the address that a call goes to; empty if the span does not say."""
-    attributes = span.attributes or {}
+def peer(attributes: Mapping[str, Any]) -> str:
+    """Return the address that a call goes to; empty if its span does not say."""
     host = attributes.get("server.address") or attributes.get("net.peer.name")
     port = attributes.get("server.port") or attributes.get("net.peer.port")
     if host:
@@ -103,14 +114,12 @@ def peer(span: ReadableSpan) -> str:
     return urlsplit(str(url)).netloc.rpartition("@")[2]
 
 
-def _layer(attributes: Mapping[str, Any]) -> str:
+def _layer(attributes: Mapping[str, Any]) -> str | None:
     # The layer MQ makes the collector take the broker's address for the caller.
     if attributes.get("messaging.system") and attributes.get("server.address"):
         return "MQ"
-    for prefix, layer in _LAYERS:
-        if any(name.startswith(prefix) for name in attributes):
-            return layer
-    return "Unknown"
+    kinds = {name.partition(".")[0] for name in attributes}
+    return next((layer for kind, layer in _LAYERS.items() if kind in kinds), None)
 
 
 def _component(span: ReadableSpan, attributes: Mapping[str, Any]) -> int:
@@ -122,15 +131,27 @@ def _component(span: ReadableSpan, attributes: Mapping[str, Any]) -> int:
     return _COMPONENTS.get(scope) or _OURS.get(span.kind, 0)
 
 
-def _tags(span: ReadableSpan, *, incomplete: bool) -> Iterator[dict[str, str]]:
-    context = context_of(span)
-    for name, value in (span.attributes or {}).items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        yield {"key": _TAGS.get(name, name), "value": text[:MAX_TAG]}
-    yield {"key": "otel.trace_id", "value": format_trace_id(context.trace_id)}
-    yield {"key": "otel.span_id", "value": format_span_id(context.span_id)}
-    if incomplete:
-        yield {"key": "otel.incomplete", "value": "true"}
+def _tags(placed: Placed, attributes: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return attributes; and of a segment's first span, OpenTelemetry's ids."""
+    tags = [
+        {"key": _TAGS.get(name, name), "value": _text(value)}
+        for name, value in attributes.items()
+    ]
+    if placed.parent == -1:
+        context = context_of(placed.span)
+        ids = format_trace_id(context.trace_id), format_span_id(context.span_id)
+        tags += [
+            {"key": "otel.trace_id", "value": ids[0]},
+            {"key": "otel.span_id", "value": ids[1]},
+        ]
+    if placed.incomplete:
+        tags.append({"key": "otel.incomplete", "value": "true"})
+    return tags
+
+
+def _text(value: object) -> str:
+    text = str(value)[:MAX_TAG]
+    return text.lower() if isinstance(value, bool) else text
 
 
 def _log(event: Event) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import re
 from typing import Final, NamedTuple
 
@@ -53,7 +54,13 @@ def parse_sw8(value: str) -> Sw8 | None:
     Control characters in a decoded field are in doubt too: they have no place in an id
     or a name, and would go on into logs and pages.
     """
-    fields = _bounded(value).split("-")
+    return _parsed(_bounded(value))
+
+
+@functools.lru_cache(256)
+def _parsed(value: str) -> Sw8 | None:
+    # Remembered, because each step of a transaction reads the same carrier.
+    fields = value.split("-")
     if len(fields) != 8 or fields[0] not in ("0", "1"):
         return None
     if not _INDEX.fullmatch(fields[3]) or int(fields[3]) > _LAST_INDEX:
@@ -77,8 +84,8 @@ def parse_sw8(value: str) -> Sw8 | None:
 def format_sw8(context: Sw8) -> str:
     """Write an `sw8` header."""
     sampled, trace_id, segment_id, index, *names = context
-    texts = [_encoded(text) for text in (trace_id, segment_id, *names)]
-    return "-".join([str(int(sampled)), *texts[:2], str(index), *texts[2:]])
+    ids = _encoded(trace_id), _encoded(segment_id)
+    return "-".join([str(int(sampled)), *ids, str(index), *map(_name, names)])
 
 
 def parse_correlation(value: str) -> dict[str, str]:
@@ -113,6 +120,9 @@ def _bounded(value: str) -> str:
 
 def _encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode("ascii")
+
+
+_name: Final = functools.lru_cache(1024)(_encoded)  # few, and in every header
 
 
 def _decoded(field: str) -> str | None:

@@ -10,8 +10,9 @@ from typing import Final
 
 from opentelemetry import context as contexts
 from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from tracing_2pc.telemetry.skywalking import active, conversion
 from tracing_2pc.telemetry.skywalking.headers import Sw8
@@ -51,17 +52,24 @@ class SkyWalkingProcessor(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Fix the span's place."""
-        if span.context.trace_flags.sampled:
-            caller = contexts.get_value(active.CALLER, parent_context)
+        context = span.context
+        if context.trace_flags & TraceFlags.SAMPLED:
+            # Who called matters only where nothing of ours did.
+            asked = span.parent is not None and span.parent.is_remote
+            caller = (
+                contexts.get_value(active.CALLER, parent_context) if asked else None
+            )
             given = caller if isinstance(caller, Sw8) else None
-            self._of(span.context).start(span, given, time.monotonic())
+            shard = self._shards[context.trace_id % _SHARDS]
+            shard.start(span, given, time.monotonic())
             self._sender.start()
 
     def on_end(self, span: ReadableSpan) -> None:
         """Note the end."""
         context = context_of(span)
-        if context.trace_flags.sampled:
-            piece = self._of(context).end(span, time.monotonic())
+        if context.trace_flags & TraceFlags.SAMPLED:
+            shard = self._shards[context.trace_id % _SHARDS]
+            piece = shard.end(span, time.monotonic())
             if piece is not None:
                 self._sender.put([piece])
                 self._sender.start()
@@ -73,7 +81,13 @@ class SkyWalkingProcessor(SpanProcessor):
         if shared:
             self._of(root).know(root, name)
             return
-        stub = ReadableSpan(name, context=root, start_time=time.time_ns())
+        # A resource is given because finding one, by default, takes two milliseconds.
+        stub = ReadableSpan(
+            name,
+            context=root,
+            resource=Resource.get_empty(),
+            start_time=time.time_ns(),
+        )
         self._of(root).reserve(stub, time.monotonic())
 
     def header(self, context: SpanContext) -> Sw8 | None:
@@ -82,6 +96,7 @@ class SkyWalkingProcessor(SpanProcessor):
         if promised is None:
             return None
         place, calling = promised
+        peer = conversion.peer(calling.attributes or {}) if calling else ""
         return Sw8(
             sampled=True,
             trace_id=place.trace,
@@ -90,7 +105,7 @@ class SkyWalkingProcessor(SpanProcessor):
             service=self._to.service,
             instance=self._to.instance_here(),
             endpoint=place.endpoint[: conversion.MAX_NAME] or "unknown",
-            peer=(calling and conversion.peer(calling)) or "unknown",
+            peer=peer or "unknown",
         )
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from typing import Final
@@ -99,6 +100,7 @@ def _read(values: list[str] | None) -> Sw8 | None:
     return caller
 
 
+@functools.lru_cache(256)
 def _parent(caller: Sw8) -> SpanContext:
     trace_id = caller.trace_id
     if not _OPENTELEMETRY_ID.fullmatch(trace_id):

@@ -109,6 +109,9 @@ class _Segment:
         self.ended: list[Placed] = []
         self.promised = self.sent = self.full = False
 
+    def takes(self, now: float) -> bool:
+        return not self.full and now - self.since < SPLIT
+
     def is_due(self, now: float) -> bool:
         if not self.open:
             return now - self.idle >= LINGER
@@ -118,33 +121,47 @@ class _Segment:
         """Return all of it: what is open is shown as incomplete. Once."""
         self.sent = self.full = True
         incomplete = [o.placed(o.span, incomplete=True) for o in self.open.values()]
-        return Piece(self.trace, self.id, [*self.ended, *incomplete])
+        spans, self.ended = [*self.ended, *incomplete], []
+        return Piece(self.trace, self.id, spans)
 
     def rest(self, opened: _Open, span: ReadableSpan) -> Piece:
         """Return the end of a span that was sent as incomplete."""
         self.parts += 1
-        before = Reference("CrossThread", opened.place)
+        before = Reference("CrossThread", self.place(opened.position))
         end = Placed(span, 0, -1, (before,))
         return Piece(self.trace, f"{self.id}.{self.parts}", [end])
 
+    def place(self, position: int) -> Place:
+        return Place(self.trace, self.id, position, self.endpoint)
 
-class _Open(NamedTuple):
+
+class _Open:
     """A span that has not ended, or a root whose end is somebody else's to tell."""
 
-    span: ReadableSpan
-    segment: _Segment
-    position: int
-    parent: int
-    references: tuple[Reference, ...]
-    reserved: bool = False
+    __slots__ = ("parent", "position", "references", "reserved", "segment", "span")
 
-    @property
-    def place(self) -> Place:
-        segment = self.segment
-        return Place(segment.trace, segment.id, self.position, segment.endpoint)
+    def __init__(
+        self,
+        span: ReadableSpan,
+        segment: _Segment,
+        parent: int,
+        references: tuple[Reference, ...],
+        *,
+        reserved: bool,
+    ) -> None:
+        self.span = span
+        self.segment = segment
+        self.position = segment.count
+        self.parent = parent
+        self.references = references
+        self.reserved = reserved
 
     def placed(self, span: ReadableSpan, *, incomplete: bool = False) -> Placed:
         return Placed(span, self.position, self.parent, self.references, incomplete)
+
+
+_At = tuple[_Segment, int]
+_NOWHERE: Final = (None, 0)
 
 
 class Segments:
@@ -154,7 +171,7 @@ class Segments:
         # Reentrant: a collection of garbage may end a span in the middle of it.
         self._lock = threading.RLock()
         self._open: dict[_Key, _Open] = {}
-        self._ended: dict[_Key, Place] = {}
+        self._ended: dict[_Key, _At] = {}
         self._unsent: dict[str, _Segment] = {}
 
     def start(self, span: ReadableSpan, caller: Sw8 | None, now: float) -> None:
@@ -168,16 +185,17 @@ class Segments:
         """
         parent = None if span.parent is None else _key(span.parent)
         with self._lock:
-            above = self._open.get(parent) if parent else None
-            place = above and above.place
-            if place is None and parent is not None:
-                place = self._ended.get(parent)
-            segment = self._unsent.get(place.segment) if place else None
-            joins = segment and not segment.full and now - segment.since < SPLIT
-            if place and segment and joins and span.kind not in ENTRIES:
-                self._enter(span, segment, place.position, ())
+            segment, position = self._at(parent) if parent else _NOWHERE
+            if segment and segment.takes(now) and span.kind not in ENTRIES:
+                self._enter(span, segment, position, ())
             else:
-                self._begin(span, tuple(_references(span, caller, place)), now)
+                above = segment.place(position) if segment else None
+                self._begin(span, tuple(_references(span, caller, above)), now)
+
+    def _at(self, key: _Key) -> _At | tuple[None, int]:
+        if opened := self._open.get(key):
+            return opened.segment, opened.position
+        return self._ended.get(key, _NOWHERE)
 
     def reserve(self, root: ReadableSpan, now: float) -> None:
         """Fix the place of a root that is exported later, by its ids."""
@@ -187,7 +205,7 @@ class Segments:
     def know(self, root: SpanContext, name: str) -> None:
         """Know where a root will stand that another process may export."""
         with self._lock:
-            self._remember(_key(root), _first(_key(root), name))
+            self._remember(_key(root), _sent(_first(_key(root), name)))
 
     def _begin(
         self,
@@ -212,8 +230,7 @@ class Segments:
         *,
         reserved: bool = False,
     ) -> None:
-        at = (segment.count, parent, references, reserved)
-        opened = _Open(span, segment, *at)
+        opened = _Open(span, segment, parent, references, reserved=reserved)
         segment.open[opened.position] = opened
         segment.count += 1
         self._open[_key(context_of(span))] = opened
@@ -229,7 +246,7 @@ class Segments:
             opened = self._open.pop(key, None)
             if opened is None:  # begun before us, or in another process
                 return self._unknown(key, span)
-            self._remember(key, opened.place)
+            self._remember(key, (opened.segment, opened.position))
             if opened.segment.sent:
                 del opened.segment.open[opened.position]
                 return opened.segment.rest(opened, span)
@@ -245,11 +262,11 @@ class Segments:
 
     def _unknown(self, key: _Key, span: ReadableSpan) -> Piece:
         place = _first(key, span.name)
-        self._remember(key, place)
+        self._remember(key, _sent(place))
         return Piece(place.trace, place.segment, [Placed(span, 0, -1, ())])
 
-    def _remember(self, key: _Key, place: Place) -> None:
-        self._ended[key] = place
+    def _remember(self, key: _Key, at: _At) -> None:
+        self._ended[key] = at
         if len(self._ended) > REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
@@ -259,12 +276,12 @@ class Segments:
         From then on its segment is sent in time, whatever becomes of the span.
         """
         with self._lock:
-            opened = self._open.get(_key(span))
-            if opened is None:
-                place = self._ended.get(_key(span))
-                return place and (place, None)
-            opened.segment.promised = True
-            return opened.place, opened.span
+            segment, position = self._at(_key(span))
+            if segment is None:
+                return None
+            opened = segment.open.get(position)
+            segment.promised |= opened is not None
+            return segment.place(position), opened.span if opened else None
 
     def due(self, now: float) -> Iterator[Piece]:
         """Yield the segments whose time has come."""
@@ -316,6 +333,13 @@ def _first(key: _Key, name: str) -> Place:
     """Return the place of a span that begins a segment, in a trace of its own."""
     trace = f"{key[0]:032x}"
     return Place(trace, f"{trace}.{key[1]:016x}", 0, name)
+
+
+def _sent(place: Place) -> _At:
+    """Return where a span stands whose segment is not ours to fill."""
+    segment = _Segment(place.trace, place.segment, place.endpoint, 0.0)
+    segment.sent = segment.full = True
+    return segment, place.position
 
 
 def _key(context: SpanContext) -> _Key:

@@ -1,4 +1,4 @@
-"""`python -m bench deco`: what it prints, never how fast this machine is."""
+"""`python -m bench deco` and `backends`: what they print, not how fast a machine is."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from bench import deco, pair
+from bench import backends, deco, pair
 from bench.__main__ import show_goals
 from bench.pair import Ratio
 
 
-def test_every_goal_has_a_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "limits"), [("deco", deco.LIMITS), ("backends", backends.LIMITS)]
+)
+def test_every_goal_has_a_line(
+    command: str, limits: dict[str, float], tmp_path: Path
+) -> None:
     """One JSON object each, in order, with all that a history needs.
 
     In a process of its own: `requests` is instrumented once, for the first provider.
     """
     file = tmp_path / "lines"
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "deco", "--rounds", "9", "--json", file],
+        [sys.executable, "-m", "bench", command, "--rounds", "9", "--json", file],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -29,7 +34,7 @@ def test_every_goal_has_a_line(tmp_path: Path) -> None:
     )
     assert done.stderr == ""
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["goal"] for line in lines] == list(deco.LIMITS)
+    assert [line["goal"] for line in lines] == list(limits)
     for line in lines:
         assert line.keys() == {
             "goal",
@@ -44,7 +49,7 @@ def test_every_goal_has_a_line(tmp_path: Path) -> None:
         }
         assert 0 < line["lo"] <= line["ratio"] <= line["hi"]
         assert line["verdict"] in {"pass", "fail", "inconclusive"}
-        assert (line["rounds"], line["limit"]) == (9, deco.LIMITS[line["goal"]])
+        assert (line["rounds"], line["limit"]) == (9, limits[line["goal"]])
     assert done.returncode == any(line["verdict"] == "fail" for line in lines)
     assert file.read_text() == done.stdout
 
