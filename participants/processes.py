@@ -107,6 +107,19 @@ class Process:
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{self.name} still runs after {timeout:g} s") from None
 
+    def until_answers(self, url: str, timeout: float) -> None:
+        """Wait until a GET of this URL, one of its own, is answered 200.
+
+        Raises:
+            RuntimeError: it ended, or time was up; with the end of its log.
+        """
+        deadline = time.monotonic() + timeout
+        while self.alive() and time.monotonic() < deadline:
+            if answers(url):
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"{self.name} did not start:\n{self.tail()}")
+
     def stop(self, timeout: float = 10.0) -> int | None:
         """Ask it to end, and after `timeout` make it. None: it did not run."""
         if not self.alive():
@@ -155,23 +168,16 @@ class Service(Process):
 
     def ready(self) -> None:
         """Wait until it is ready, or raise as `start` does."""
-        if not self.until_ready(30):
+        try:
+            self.until_answers(f"{self.url}/health/ready", 30)
+        except RuntimeError:
             self.kill()
-            raise RuntimeError(f"{self.name} did not start:\n{self.tail()}")
+            raise
 
     def restart(self, **environment: str | None) -> None:
         """Stop it if it runs, and start it again."""
         self.stop()
         self.start(**environment)
-
-    def until_ready(self, timeout: float) -> bool:
-        """Wait until it answers, has ended, or time is up; say whether it answers."""
-        deadline = time.monotonic() + timeout
-        while self.alive() and time.monotonic() < deadline:
-            if answers(f"{self.url}/health/ready"):
-                return True
-            time.sleep(0.1)
-        return False
 
 
 @contextlib.contextmanager

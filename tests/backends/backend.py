@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+from waiting import until
 
 from tracing_2pc.testing import Collector
 
@@ -75,14 +76,14 @@ def wait_for(
     seconds: float = 30.0,
 ) -> Trace:
     """Return a transaction's spans as soon as the predicate is true of them."""
-    until = time.monotonic() + seconds
-    while not predicate(trace := trace_of(backend, transaction)):
-        if time.monotonic() > until:
-            there = sorted(f"{span['service']} {span['name']}" for span in trace)
-            lost = without_parent(trace)
-            raise TimeoutError(f"not so; there is {there}, without parent {lost}")
-        time.sleep(0.1)
-    return trace
+
+    def tell(trace: Trace) -> str:
+        there = sorted(f"{span['service']} {span['name']}" for span in trace)
+        return f"there is {there}, without parent {without_parent(trace)}"
+
+    return until(
+        lambda: trace_of(backend, transaction), predicate, seconds=seconds, tell=tell
+    )
 
 
 def count(trace: Trace, name: str, service: str = "") -> int:

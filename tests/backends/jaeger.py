@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.backend import Span
-from participants.processes import Process, answers, free_ports, stopping
+from participants.processes import Process, free_ports, stopping
 
 CONFIG = Path(__file__).parents[2] / "tools" / "jaeger" / "config.yaml"
 LIMIT = 1000
@@ -69,16 +68,8 @@ def jaeger(binary: Path, folder: Path) -> Iterator[Jaeger]:
     )
     with stopping(process):
         process.start()
-        _until_healthy(process, f"http://127.0.0.1:{health}/status")
+        process.until_answers(f"http://127.0.0.1:{health}/status", 30)
         yield Jaeger(otlp, query)
-
-
-def _until_healthy(process: Process, url: str) -> None:
-    until = time.monotonic() + 30
-    while not answers(url):
-        if not process.alive() or time.monotonic() > until:
-            raise RuntimeError(f"Jaeger did not start:\n{process.tail()}")
-        time.sleep(0.05)
 
 
 def _span(span: Mapping[str, Any], processes: Mapping[str, Any]) -> Span:

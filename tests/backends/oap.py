@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from participants.processes import Process, answers, free_ports, stopping
+from participants.processes import Process, free_ports, stopping
 
 CONFIGURATION = Path(__file__).parents[2] / "tools" / "oap" / "conf"
 MAIN = "org.apache.skywalking.oap.server.starter.OAPServerStartUp"
@@ -113,21 +112,7 @@ def _java() -> str:
 
 def ready(running: Oap) -> None:
     """Wait until it answers; stop waiting if it has ended."""
-    end = time.monotonic() + 90
-    while not answers(f"{running.url}/healthcheck"):
-        if not running.process.alive() or time.monotonic() > end:
-            raise RuntimeError(f"the OAP did not start:\n{running.process.tail()}")
-        time.sleep(0.2)
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Return what is asked for as soon as it is true."""
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        if time.monotonic() > end:
-            raise TimeoutError(f"not so after {seconds:g} s: {found!r}")
-        time.sleep(0.25)
-    return found
+    running.process.until_answers(f"{running.url}/healthcheck", 90)
 
 
 def tree(spans: list[Span]) -> list[str]:

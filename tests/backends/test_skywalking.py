@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from backends.backend import Loopback
 from backends.backend import trace_of as otlp_trace_of
 from backends.demo_path import DemoPath, demo_path, run
-from backends.oap import Oap, oap, ready, tree, wait_for
-from participants.processes import Process, answers, free_ports, stopping
+from backends.oap import Oap, oap, ready, tree
+from participants.processes import Process, free_ports, stopping
 from tracing_2pc.testing import Collector
 
 JARS, AGENT = "TPC_OAP", "TPC_STOCK_AGENT"
@@ -95,11 +96,7 @@ def stock(name: str, oap: Oap, folder: Path, to: str = "") -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     with stopping(process):
         process.start()
-        end = time.monotonic() + 60
-        while not answers(f"{url}/health/ready"):
-            if not process.alive() or time.monotonic() > end:
-                raise RuntimeError(f"{name} did not start:\n{process.tail()}")
-            time.sleep(0.1)
+        process.until_answers(f"{url}/health/ready", 60)
         yield url
 
 
@@ -112,7 +109,7 @@ def shown(oap: Oap, transaction: str, *lines: str) -> list[str]:
         stripped = [line.strip() for line in found]
         return found if all(line in stripped for line in lines) else []
 
-    found = wait_for(look, 60)
+    found = until(look, seconds=60)
     assert [line for line in found if not line.startswith(" ")] == [found[0]], found
     return found
 
@@ -148,8 +145,9 @@ def test_a_transaction_is_one_trace_in_both(
         ("notifier", "tpc.prepare"): 2,
         ("notifier", "tpc.commit"): 1,
     }
-    wait_for(
-        lambda: {("both", "ledger"), ("both", "notifier")} <= collector.edges(), 60
+    until(
+        lambda: {("both", "ledger"), ("both", "notifier")} <= collector.edges(),
+        seconds=60,
     )
     (ours,) = collector.traces_of(tpc_transaction_id="both.0.1")
     spans = otlp_trace_of(path.loopback, "both.0.1")  # type: ignore[attr-defined]
@@ -173,7 +171,7 @@ def test_a_participant_under_the_stock_agent(
         at = next(n for n, line in enumerate(found) if "stock-participant" in line)
         assert found[at - 1].strip() == "to-stock Exit POST /prepare"
         edge = ("to-stock", "stock-participant")
-        wait_for(lambda: edge in collector.edges(), 60)
+        until(lambda: edge in collector.edges(), seconds=60)
 
 
 def test_the_stock_agent_between_two_of_ours(
@@ -194,7 +192,7 @@ def test_the_stock_agent_between_two_of_ours(
         assert found[at + 1] == f"{' ' * indent}  between Exit /commit"
         assert found[at + 2] == f"{' ' * indent}    notifier Entry tpc.commit"
         edges = {("through", "between"), ("between", "notifier")}
-        wait_for(lambda: edges <= collector.edges(), 60)
+        until(lambda: edges <= collector.edges(), seconds=60)
 
 
 def test_the_stock_agent_asks_one_of_ours(
@@ -216,13 +214,13 @@ def test_the_stock_agent_asks_one_of_ours(
             trees = [tree(collector.trace(one)) for one in ids]
             return next((t for t in trees if t[0].startswith("asking")), [])
 
-        found = wait_for(lambda: t if len(t := joined()) > 2 else [], 60)
+        found = until(joined, lambda lines: len(lines) > 2, seconds=60)
         assert found == [
             "asking Entry /transactions/asked.0.1",
             "  asking Exit /transactions/asked.0.1",
             "    ledger Entry tpc.show",
         ]
-        wait_for(lambda: ("asking", "ledger") in collector.edges(), 60)
+        until(lambda: ("asking", "ledger") in collector.edges(), seconds=60)
 
 
 def test_an_outage_of_ten_seconds_loses_nothing(
@@ -242,7 +240,7 @@ def test_an_outage_of_ten_seconds_loses_nothing(
         process = Process("spans", command, tmp_path / "spans.log", {**told, **PYTHON})
         with stopping(process):
             process.start()
-            wait_for(lambda: running.traces_of(tpc_application="steady"), 30)
+            until(lambda: running.traces_of(tpc_application="steady"), seconds=30)
             running.process.kill()
             killed = time.time()
             time.sleep(10)
@@ -253,5 +251,5 @@ def test_an_outage_of_ten_seconds_loses_nothing(
         assert (said["sent"], said["dropped"]) == (True, 0)
         after = [trace_id for trace_id, made in said["made"] if made > killed]
         assert len(after) > 250
-        wait_for(lambda: running.trace(after[-1]), 30)
+        until(lambda: running.trace(after[-1]), seconds=30)
         assert {len(running.trace(trace_id)) for trace_id in after} == {1}

@@ -10,11 +10,13 @@ from collections import Counter
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_ON
 from opentelemetry.trace import SpanKind
-from skywalking_support import Oap, World, oap, until, world  # noqa: F401
+from skywalking_support import Oap, World, oap, world  # noqa: F401
+from waiting import until
 
-from tracing_2pc.telemetry.skywalking import active, segments
+from tracing_2pc.telemetry.skywalking import active, segments, sender
+from tracing_2pc.telemetry.skywalking.headers import Sw8, format_sw8
 from tracing_2pc.telemetry.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.telemetry.skywalking.start import start
 
@@ -200,8 +202,6 @@ def test_an_outage_loses_nothing_that_was_queued(world: World) -> None:
 
 def test_a_caller_that_is_not_sampled_is_not_traced(world: World) -> None:
     """Its flag is 0: whoever samples by the parent records nothing."""
-    from opentelemetry.sdk.trace.sampling import DEFAULT_ON
-
     headers: dict[str, str] = {}
     with world.tracer.start_as_current_span("x"):
         SkyWalkingPropagator().inject(headers)
@@ -215,8 +215,6 @@ def test_a_caller_that_is_not_sampled_is_not_traced(world: World) -> None:
 
 def test_a_java_agents_ids_make_the_same_trace_everywhere(world: World) -> None:
     """They are no OpenTelemetry ids: the segment keeps theirs, the trace gets one."""
-    from tracing_2pc.telemetry.skywalking.headers import Sw8, format_sw8
-
     caller = Sw8(
         sampled=True,
         trace_id="a1b2.60.17952900000000001",
@@ -261,8 +259,6 @@ def test_what_finds_no_room_is_counted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest go first; the program is not slowed."""
-    from tracing_2pc.telemetry.skywalking import sender
-
     monkeypatch.setattr(sender, "QUEUE", 3)
     world.oap.status = 503
     for number in range(8):

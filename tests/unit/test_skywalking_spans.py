@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from opentelemetry import trace
+from opentelemetry import baggage, propagate, trace
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind, StatusCode
-from skywalking_support import Oap, World, oap, until, world  # noqa: F401
+from skywalking_support import Oap, World, oap, world  # noqa: F401
+from waiting import until
 
 from bench.driver import apply, coordinator
 from bench.records import numbers
@@ -30,6 +33,7 @@ from tracing_2pc.store import open_log
 from tracing_2pc.telemetry import propagation, spans
 from tracing_2pc.telemetry.skywalking import active
 from tracing_2pc.telemetry.skywalking.propagator import SkyWalkingPropagator
+from tracing_2pc.telemetry.skywalking.start import start
 
 Tags = dict[str, str]
 
@@ -37,9 +41,6 @@ Tags = dict[str, str]
 @pytest.fixture
 def global_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """The world's provider as the process's own, and `sw8` in its headers."""
-    from opentelemetry import propagate
-    from opentelemetry.propagators.composite import CompositePropagator
-
     both = CompositePropagator([SkyWalkingPropagator()])
     monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", both)
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", world.provider)
@@ -155,10 +156,6 @@ def test_the_process_says_who_it_is(world: World) -> None:
 
 
 def test_a_token_is_sent_and_never_shown(oap: Oap, monkeypatch: Any) -> None:
-    from opentelemetry.sdk.trace import TracerProvider
-
-    from tracing_2pc.telemetry.skywalking.start import start
-
     monkeypatch.setenv("OAP_TOKEN", "s3cret")
     provider = TracerProvider(shutdown_on_exit=False)
     processor = start(oap.url, token="env:OAP_TOKEN", provider=provider)
@@ -207,8 +204,6 @@ def test_a_header_that_cannot_be_read_is_counted(world: World) -> None:
 
 
 def test_correlation_is_baggage(world: World) -> None:
-    from opentelemetry import baggage
-
     context = baggage.set_baggage("sw.tenant", "a", baggage.set_baggage("mine", "b"))
     headers: dict[str, str] = {}
     with world.tracer.start_as_current_span("x", context) as span:
