@@ -62,6 +62,52 @@ def test_a_late_child_refers_to_its_parent(world: World) -> None:
     )
 
 
+def test_a_link_within_the_trace_is_one_more_reference(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What joins several branches shows all of them; its parent comes first."""
+    monkeypatch.setattr(segments, "SPLIT", 0.0)  # each span begins a segment
+    opened = world.tracer.start_as_current_span
+    with opened("batch") as batch:
+        branches = [world.tracer.start_span(f"branch {n}") for n in range(2)]
+        branches[0].end()  # the other one is open when it is linked to
+        links = [trace.Link(b.get_span_context()) for b in [*branches, batch]]
+        with opened("decide", links=links):
+            branches[1].end()
+    world.tree()
+    places = {s["operationName"]: (s["in"], s["spanId"]) for s in world.oap.spans()}
+    (decide,) = (s for s in world.oap.spans() if s["operationName"] == "decide")
+    made = [(r["parentTraceSegmentId"], r["parentSpanId"]) for r in decide["refs"]]
+    assert made == [places[name] for name in ("batch", "branch 0", "branch 1")]
+    assert {r["refType"] for r in decide["refs"]} == {"CrossThread"}
+    assert "otel.link" not in {tag["key"] for tag in decide["tags"]}
+
+
+def test_a_link_from_the_middle_of_a_segment_is_no_reference(world: World) -> None:
+    """SkyWalking reads references where a segment begins."""
+    opened = world.tracer.start_as_current_span
+    with opened("batch"):
+        with opened("branch") as branch:
+            pass
+        with opened("decide", links=[trace.Link(branch.get_span_context())]):
+            pass
+    assert world.tree() == ["Local batch", "  Local branch", "  Local decide"]
+    assert [s["refs"] for s in world.oap.spans()] == [[], [], []]
+
+
+def test_a_link_to_a_place_that_is_not_known_is_left_out(world: World) -> None:
+    """A reference to it would lead nowhere."""
+    with world.tracer.start_as_current_span("batch") as batch:
+        same = batch.get_span_context()
+    foreign = trace.SpanContext(same.trace_id, 1, is_remote=True)
+    context = trace.set_span_in_context(batch)
+    world.provider.force_flush(10_000)
+    world.tracer.start_span("late", context, links=[trace.Link(foreign)]).end()
+    assert world.tree() == ["Local batch", "  Local late"]
+    (late,) = (s for s in world.oap.spans() if s["operationName"] == "late")
+    assert len(late["refs"]) == 1
+
+
 def test_an_old_segment_takes_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

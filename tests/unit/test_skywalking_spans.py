@@ -122,6 +122,22 @@ def test_what_a_span_says(world: World) -> None:
     )
 
 
+def test_a_link_to_another_trace_is_a_tag(world: World) -> None:
+    """Its page shows only its own trace: each other one is named, once, if it fits."""
+    with world.tracer.start_as_current_span("before") as before:
+        pass
+    links = [trace.Link(before.get_span_context())] * 2
+    world.tracer.start_span("linked", links=links).end()
+    made = (trace.SpanContext(n, 1, is_remote=True) for n in range(1, 20))
+    world.tracer.start_span("many", links=[trace.Link(c) for c in made]).end()
+    world.tree()
+    said = {s["operationName"]: tags(s) for s in world.oap.spans()}
+    assert "otel.link" not in said["before"]
+    assert said["linked"]["otel.link"] == f"{before.get_span_context().trace_id:032x}"
+    assert said["many"]["otel.link"] == ",".join(f"{n:032x}" for n in range(1, 8))
+    assert [s["refs"] for s in world.oap.spans()] == [[], [], []]
+
+
 @pytest.mark.parametrize(
     ("attributes", "layer"),
     [

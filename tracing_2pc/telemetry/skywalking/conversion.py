@@ -21,6 +21,8 @@ from tracing_2pc.telemetry.skywalking.segments import (
 
 MAX_NAME: Final = 150
 MAX_TAG: Final = 255
+MAX_LINKS: Final = MAX_TAG // 33
+"""Trace ids that fit into a tag, each with a comma."""
 
 _EXITS: Final = (SpanKind.CLIENT, SpanKind.PRODUCER)
 _LAYERS: Final = {"db": "Database", "rpc": "RPCFramework", "http": "Http"}
@@ -144,6 +146,8 @@ def _tags(placed: Placed, attributes: Mapping[str, Any]) -> list[dict[str, str]]
             {"key": "otel.trace_id", "value": ids[0]},
             {"key": "otel.span_id", "value": ids[1]},
         ]
+    if placed.span.links and (linked := _linked(placed.span)):
+        tags.append({"key": "otel.link", "value": ",".join(linked)})
     if placed.incomplete:
         tags.append({"key": "otel.incomplete", "value": "true"})
     return tags
@@ -152,6 +156,13 @@ def _tags(placed: Placed, attributes: Mapping[str, Any]) -> list[dict[str, str]]
 def _text(value: object) -> str:
     text = str(value)[:MAX_TAG]
     return text.lower() if isinstance(value, bool) else text
+
+
+def _linked(span: ReadableSpan) -> list[str]:
+    """Return the ids of the other traces that a span links to: the first of them."""
+    own = context_of(span).trace_id
+    others = {link.context.trace_id: None for link in span.links}
+    return [format_trace_id(i) for i in others if i != own][:MAX_LINKS]
 
 
 def _log(event: Event) -> dict[str, Any]:

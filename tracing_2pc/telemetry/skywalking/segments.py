@@ -190,12 +190,25 @@ class Segments:
                 self._enter(span, segment, position, ())
             else:
                 above = segment.place(position) if segment else None
-                self._begin(span, tuple(_references(span, caller, above)), now)
+                linked = self._linked(span, above) if span.links else ()
+                self._begin(span, (*_references(span, caller, above), *linked), now)
 
     def _at(self, key: _Key) -> _At | tuple[None, int]:
         if opened := self._open.get(key):
             return opened.segment, opened.position
         return self._ended.get(key, _NOWHERE)
+
+    def _linked(self, span: ReadableSpan, above: Place | None) -> Iterator[Reference]:
+        """Refer to what a span links to, if it is of its trace and its place is known.
+
+        SkyWalking shows one trace at a time: a link to another one is a tag.
+        """
+        trace_id = context_of(span).trace_id
+        for key in dict.fromkeys(_key(link.context) for link in span.links):
+            segment, position = self._at(key)
+            place = segment.place(position) if segment else None
+            if key[0] == trace_id and place and place != above:
+                yield Reference("CrossThread", place)
 
     def reserve(self, root: ReadableSpan, now: float) -> None:
         """Fix the place of a root that is exported later, by its ids."""
