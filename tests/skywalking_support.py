@@ -5,10 +5,15 @@ from skywalking_support import World, oap, world  # noqa: F401 - fixtures
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -25,12 +30,30 @@ class Oap(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, own: Path | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if own else None
+        if self._tls and own:
+            self._tls.load_cert_chain(own, own.with_suffix(".key"))
+        self.url = f"{'https' if own else 'http'}://127.0.0.1:{self.server_port}"
+        self.mistrusted = 0
         self.segments: list[dict[str, Any]] = []
         self.posts: list[tuple[str, dict[str, str], Any]] = []
+        self.asked: set[str] = set()
         self.status = 200
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Take a connection; count a client that does not trust our certificate."""
+        connection, address = super().get_request()
+        if self._tls is None:
+            return connection, address
+        connection.settimeout(5)
+        try:
+            return self._tls.wrap_socket(connection, server_side=True), address
+        except OSError:
+            self.mistrusted += 1
+            connection.close()
+            raise
 
     def spans(self) -> list[dict[str, Any]]:
         """Return all spans as the protocol reads them, with the id of the segment."""
@@ -84,12 +107,15 @@ class _Answer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         oap = self.server
         assert isinstance(oap, Oap)
+        oap.asked.add(self.path)
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if oap.status == 200:
             oap.posts.append((self.path, dict(self.headers), body))
             if self.path == "/v3/segments":
                 oap.segments += body
         self.send_response(oap.status)
+        if oap.status in range(300, 400):
+            self.send_header("location", f"{oap.url}/elsewhere")
         self.send_header("content-length", "0")
         self.end_headers()
 
@@ -97,9 +123,10 @@ class _Answer(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def oap() -> Iterator[Oap]:
-    with Oap() as server:
+@contextlib.contextmanager
+def serving(own: Path | None = None) -> Iterator[Oap]:
+    """Run one; with a certificate of its own it speaks https."""
+    with Oap(own) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -107,14 +134,39 @@ def oap() -> Iterator[Oap]:
         thread.join()
 
 
+@pytest.fixture
+def oap() -> Iterator[Oap]:
+    with serving() as server:
+        yield server
+
+
+def certificate(folder: Path, name: str) -> Path:
+    """Make one for 127.0.0.1 that vouches for itself, with its key beside it."""
+    made = folder / f"{name}.pem"
+    about = {
+        "-newkey": "ec",
+        "-pkeyopt": "ec_paramgen_curve:P-256",
+        "-days": "2",
+        "-subj": f"/CN={name}",
+        "-keyout": str(made.with_suffix(".key")),
+        "-out": str(made),
+    }
+    command = ["openssl", "req", "-x509", "-nodes"]
+    command += [word for option in about.items() for word in option]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-addext", "keyUsage=digitalSignature,keyCertSign"]
+    subprocess.run(command, check=True, capture_output=True)
+    return made
+
+
 class World:
     """A provider whose spans go to that collector."""
 
-    def __init__(self, oap: Oap) -> None:
+    def __init__(self, oap: Oap, **settings: Any) -> None:
         self.oap = oap
         resource = Resource.create({"service.name": "orders"})
         self.provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self.processor = start(oap.url, provider=self.provider)
+        self.processor = start(oap.url, provider=self.provider, **settings)
 
     @property
     def tracer(self) -> Tracer:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opentelemetry import trace
 
+from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.telemetry import providers
 from tracing_2pc.telemetry.log_records import mark_log_records
 from tracing_2pc.telemetry.skywalking import active
@@ -197,9 +198,16 @@ def _start(service: str) -> None:
             _process.start(service)
         except Exception as error:  # noqa: BLE001 - no tracing is no reason not to work
             _process.failed = asked
-            cure = _INSTALL if isinstance(error, ImportError) else ""
-            _log.warning("tracing did not start: %s%s", type(error).__name__, cure)
+            _log.warning(
+                "tracing did not start: %s%s", type(error).__name__, _cure(error)
+            )
             _log.debug("tracing did not start", exc_info=True)
+
+
+def _cure(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return _INSTALL
+    return f": {error}" if isinstance(error, ConfigurationError) else ""
 
 
 def is_set() -> bool:

@@ -30,6 +30,7 @@ HEARTBEAT: Final = 30.0
 BACKOFF: Final = (0.5, 5.0)
 """Seconds before the first try again, and at most; doubled in between, with jitter."""
 
+_TAKEN: Final = range(200, 300)
 _DEFINITE: Final = (400, 404, 405, 411, 413, 414, 415, 422)
 _log: Final = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Collector:
         service: name of this service in SkyWalking.
         instance: name of this process; by default its number and host.
         token: sent as `Authentication`, if the collector wants one.
-        ca: file of certificates to trust, instead of the system's.
+        ca: file of certificates to trust instead of the system's, for https.
         timeout: seconds, to connect and for the answer.
     """
 
@@ -62,8 +63,11 @@ class Collector:
 class Sender:
     """Takes pieces, and sends them when it can. What cannot be sent is counted.
 
-    A try without an answer is tried again: SkyWalking keeps each segment once. Nothing
-    that calls it waits, but `flush` and `shutdown`, which say for how long.
+    A try without an answer is tried again: SkyWalking keeps each segment once. So is
+    one that is redirected; nothing is sent elsewhere, and nothing past a certificate
+    that is not trusted. What stands in the way is logged once, until something gets
+    through. Nothing that calls it waits, but `flush` and `shutdown`, which say for how
+    long.
 
     Args:
         collector: where to.
@@ -147,9 +151,9 @@ class Sender:
 
     def _send_all(self) -> None:
         while batch := self._next():
-            status = self._post("/v3/segments", self._converted(batch))
-            if status is not None and (status < 400 or status in _DEFINITE):
-                self._done(batch, accepted=status < 400)
+            answer = self._post("/v3/segments", self._converted(batch))
+            if answer in _TAKEN or answer in _DEFINITE:
+                self._done(batch, accepted=answer in _TAKEN)
                 continue
             with self._wake:
                 self._queue.extendleft(reversed(batch))
@@ -157,7 +161,7 @@ class Sender:
                 self._failures += 1
                 self._wake.notify_all()
             if self._failures == 1:
-                _log.warning("SkyWalking does not answer; work goes on without it")
+                _log.warning("SkyWalking takes nothing (%s); work goes on", answer)
             return
 
     def _next(self) -> list[Piece]:
@@ -202,7 +206,8 @@ class Sender:
             self._post("/v3/management/reportProperties", about)
         self._beat = now
 
-    def _post(self, path: str, body: Any) -> int | None:
+    def _post(self, path: str, body: Any) -> int | str:
+        """Return the answer's status, or the name of what went wrong."""
         headers = {"Content-Type": "application/json"}
         if self._to.token:
             headers["Authentication"] = self._to.token
@@ -215,8 +220,7 @@ class Sender:
                 "POST", url, body=json.dumps(body).encode(), headers=headers
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            _log.debug("SkyWalking did not answer: %s", type(error).__name__)
-            return None
+            return type(error).__name__
         return answer.status
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import os
+import ssl
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import (
@@ -16,7 +20,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.settings import reveal
+from tracing_2pc.settings import check_url, reveal
 from tracing_2pc.telemetry.skywalking import active
 from tracing_2pc.telemetry.skywalking.processor import SkyWalkingProcessor
 from tracing_2pc.telemetry.skywalking.sender import Collector
@@ -25,6 +29,7 @@ ENDPOINT: Final = "TPC_SKYWALKING_ENDPOINT"
 TOKEN: Final = "TPC_SKYWALKING_TOKEN"  # noqa: S105 - the name of a variable
 CERTIFICATES: Final = "TPC_SKYWALKING_CERTIFICATE"
 DEFAULT: Final = "http://127.0.0.1:12800"
+_log: Final = logging.getLogger(__name__)
 
 
 def start(
@@ -43,12 +48,16 @@ def start(
         endpoint: base URL of the collector's HTTP port; by default the variable
             `TPC_SKYWALKING_ENDPOINT`, or `http://127.0.0.1:12800`.
         token: reference to what the collector wants as authentication, `env:NAME` or
-            `file:PATH`; by default the variable `TPC_SKYWALKING_TOKEN` itself.
-        certificates: file of those to trust; by default the system's.
+            `file:PATH`, never the token itself; by default the variable
+            `TPC_SKYWALKING_TOKEN`, which is the token itself. One that leaves this
+            machine without https is sent, and warned of.
+        certificates: file of those to trust, for https; by default the one that
+            `TPC_SKYWALKING_CERTIFICATE` names, or the system's.
         provider: by default the process's own.
 
     Raises:
-        ConfigurationError: there is no provider of the OpenTelemetry SDK.
+        ConfigurationError: there is no provider of the OpenTelemetry SDK; or endpoint,
+            token or certificates cannot be used, which is found without connecting.
     """
     found = provider or trace.get_tracer_provider()
     if not isinstance(found, TracerProvider):
@@ -58,18 +67,62 @@ def start(
         )
     # Of the environment only: what the SDK makes up is the same after a fork.
     named = OTELResourceDetector().detect().attributes.get(SERVICE_INSTANCE_ID)
+    url = _checked(endpoint or os.environ.get(ENDPOINT) or DEFAULT)
     processor = SkyWalkingProcessor(
         Collector(
-            endpoint or os.environ.get(ENDPOINT) or DEFAULT,
+            url,
             str(found.resource.attributes[SERVICE_NAME])[:50],
             instance=str(named) if named else None,
-            token=reveal(token, "SkyWalking") if token else os.environ.get(TOKEN),
-            ca=certificates or os.environ.get(CERTIFICATES),
+            token=_secret(token, url),
+            ca=_trusted(certificates or os.environ.get(CERTIFICATES), url),
         )
     )
     found.add_span_processor(processor)
     active.use(processor)
     return processor
+
+
+def _checked(endpoint: str) -> str:
+    try:
+        return check_url(endpoint)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"endpoint of SkyWalking ({ENDPOINT}): {error}"
+        ) from None
+
+
+def _secret(reference: str | None, url: str) -> str | None:
+    what = f"token of SkyWalking ({TOKEN})"
+    token = reveal(reference, what) if reference else os.environ.get(TOKEN, "").strip()
+    if not token.isascii() or not token.isprintable():
+        raise ConfigurationError(f"{what}: it must be one line of ASCII")
+    if token and not _is_https(url) and not _is_near(urlsplit(url).hostname or ""):
+        _log.warning("the token of SkyWalking can be read on its way: use https")
+    return token or None
+
+
+def _trusted(certificates: str | None, url: str) -> str | None:
+    if not certificates:
+        return None
+    what = f"certificates for SkyWalking ({CERTIFICATES}): {certificates}"
+    if not _is_https(url):
+        raise ConfigurationError(f"{what}: {url} does not use any; make it https")
+    try:
+        ssl.create_default_context(cafile=certificates)
+    except OSError as error:
+        raise ConfigurationError(f"{what}: {error.strerror}") from None
+    return certificates
+
+
+def _is_https(url: str) -> bool:
+    return urlsplit(url).scheme == "https"
+
+
+def _is_near(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class SkyWalkingExporter(SpanExporter):
