@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from participants.processes import (
@@ -38,7 +38,7 @@ class DemoPath:
         list(init(folder / "tpc.toml", log, tokens))
         held = dict(line.split() for line in tokens.read_text().splitlines()[1:])
         self._telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
-        self._token = held["job"]
+        self.token = held["job"]
         self.partner = self._service("partner", ports[0], "PARTNER_DATABASE", "")
         told = {"PARTNER_URL": f"{self.partner.url}/notifications"}
         kept = {"TPC_TOKENS_FILE": str(tokens)}
@@ -54,20 +54,35 @@ class DemoPath:
         return self.partner, self.ledger, self.notifier
 
     def job(
-        self, folder: Path, application: str, batches: int, *, notifier: str = ""
+        self,
+        folder: Path,
+        application: str,
+        batches: int,
+        *,
+        notifier: str = "",
+        python: Sequence[str] = (sys.executable,),
     ) -> Process:
-        """Return a job without Spark; a proxy may stand before the notifier."""
+        """Return a job without Spark.
+
+        Args:
+            folder: its log and checkpoint.
+            application: its name.
+            batches: how many it ends with.
+            notifier: URL of a proxy that stands before it.
+            python: what starts Python.
+        """
         named = [
             f"ledger={self.ledger.url}",
             f"notifier={notifier or self.notifier.url}",
         ]
         about = [str(folder), application, str(batches)]
-        return self._job("backends.job", *about, *named)
+        return self._job(*python, "-m", "backends.job", *about, *named)
 
     def spark_job(self) -> Process:
         """Return the demo's own job, on the services' own folder."""
         urls = [self.ledger.url, self.notifier.url]
-        return self._job("participants.job", str(self.folder), *urls)
+        job = [sys.executable, "-m", "participants.job", str(self.folder), *urls]
+        return self._job(*job)
 
     def _service(
         self, name: str, port: int, variable: str, scheme: str, **environment: str
@@ -76,9 +91,8 @@ class DemoPath:
         log = self.folder / f"{name}.log"
         return Service(name, port, log, {**environment, **self._telemetry})
 
-    def _job(self, *arguments: str) -> Process:
-        environment = {"TPC_TOKEN": self._token, "PYTHONPATH": PATH, **self._telemetry}
-        command = [sys.executable, "-m", *arguments]
+    def _job(self, *command: str) -> Process:
+        environment = {"TPC_TOKEN": self.token, "PYTHONPATH": PATH, **self._telemetry}
         return Process("job", command, self.folder / "job.log", environment)
 
 

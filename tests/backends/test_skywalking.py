@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -12,6 +13,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from sysconfig import get_path
 
 import pytest
 from waiting import until
@@ -21,10 +23,12 @@ from backends.backend import trace_of as otlp_trace_of
 from backends.demo_path import DemoPath, demo_path, run
 from backends.oap import Oap, oap, ready, tree
 from participants.processes import Process, free_ports, stopping
-from tracing_2pc.testing import Collector
+from tracing_2pc.telemetry.skywalking import parse_sw8
+from tracing_2pc.testing import Collector, FaultProxy
 
 JARS, AGENT = "TPC_OAP", "TPC_STOCK_AGENT"
 HERE = Path(__file__).parent
+README = (HERE.parents[1] / "README.md").read_text()
 PYTHON = {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parents[1])])}
 pytestmark = [
     pytest.mark.skywalking,
@@ -72,32 +76,51 @@ def _environment(told: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
+def agent(name: str, oap: Oap) -> tuple[list[str], dict[str, str]]:
+    """Return what starts Python under SkyWalking's own agent: command, environment."""
+    python = Path(os.environ[AGENT])
+    return [str(python / "sw-python"), "run", "python"], {
+        "PATH": f"{python}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": "",
+        "SW_AGENT_NAME": name,
+        "SW_AGENT_COLLECTOR_BACKEND_SERVICES": oap.grpc,
+        "SW_AGENT_LOG_REPORTER_ACTIVE": "False",
+        "SW_AGENT_METER_REPORTER_ACTIVE": "False",
+        "SW_AGENT_PROFILE_ACTIVE": "False",
+    }
+
+
 @contextlib.contextmanager
 def stock(name: str, oap: Oap, folder: Path, to: str = "") -> Iterator[str]:
     """Run a service under SkyWalking's own agent; yield its URL."""
     (port,) = free_ports(1)
-    python = Path(os.environ[AGENT])
+    command, told = agent(name, oap)
     process = Process(
         name,
-        [str(python / "sw-python"), "run", "python", str(HERE / "stock_service.py")],
+        [*command, str(HERE / "stock_service.py")],
         folder / f"{name}.log",
-        {
-            "PATH": f"{python}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": "",
-            "STOCK_PORT": str(port),
-            "STOCK_TO": to,
-            "SW_AGENT_NAME": name,
-            "SW_AGENT_COLLECTOR_BACKEND_SERVICES": oap.grpc,
-            "SW_AGENT_LOG_REPORTER_ACTIVE": "False",
-            "SW_AGENT_METER_REPORTER_ACTIVE": "False",
-            "SW_AGENT_PROFILE_ACTIVE": "False",
-        },
+        {**told, "STOCK_PORT": str(port), "STOCK_TO": to},
     )
     url = f"http://127.0.0.1:{port}"
     with stopping(process):
         process.start()
         process.until_answers(f"{url}/health/ready", 60)
         yield url
+
+
+def ours_too(name: str, oap: Oap) -> tuple[list[str], dict[str, str]]:
+    """As `agent`, for a driver: told what the README says, with our packages."""
+    command, told = agent(name, oap)
+    told["PYTHONPATH"] = f"{PYTHON['PYTHONPATH']}{os.pathsep}{get_path('purelib')}"
+    return command, {**told, **dict(re.findall(r"(SW_AGENT_\w+)=([\w,]+)", README))}
+
+
+def traces_named(proxy: FaultProxy) -> list[list[str]]:
+    """Return the trace that each `sw8` names, for each request that came to a proxy."""
+    requests = [exchange.request.headers for exchange in proxy._exchanges]
+    came = [[v for n, v in headers if n.lower() == "sw8"] for headers in requests]
+    read = [[parse_sw8(value) for value in values] for values in came]
+    return [[sw8.trace_id for sw8 in found if sw8] for found in read]
 
 
 def shown(oap: Oap, transaction: str, *lines: str) -> list[str]:
@@ -201,10 +224,9 @@ def test_the_stock_agent_asks_one_of_ours(
     """The trace is its own; what our participant does is in it."""
     assert run(path.job(tmp_path, "asked", 1)) == 0
     with stock("asking", collector, tmp_path, to=path.ledger.url) as url:
-        token = (path.folder / "tokens").read_text().partition("job ")[2].split()[0]
         request = urllib.request.Request(
             f"{url}/transactions/asked.0.1",
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {path.token}"},
         )
         with urllib.request.urlopen(request, timeout=10) as answer:
             assert json.load(answer)["state"] == "committed"
@@ -221,6 +243,48 @@ def test_the_stock_agent_asks_one_of_ours(
             "    ledger Entry tpc.show",
         ]
         until(lambda: ("asking", "ledger") in collector.edges(), seconds=60)
+
+
+def test_the_stock_agent_in_the_driver(
+    collector: Oap, path: DemoPath, tmp_path: Path
+) -> None:
+    """One whole trace; a participant is told once where a request comes from."""
+    command, told = ours_too("driven", collector)
+    with FaultProxy(path.notifier.url) as proxy:  # keeps the requests
+        job = path.job(tmp_path, "driven", 1, notifier=proxy.url, python=command)
+        assert run(job, **told) == 0, job.tail()
+    found = shown(
+        collector,
+        "driven.0.1",
+        "driven Local tpc.finish",
+        "ledger Entry tpc.commit",
+        "notifier Entry tpc.commit",
+    )
+    assert found[0] == "driven Local tpc.transaction"
+    assert "running sitecustomize.py" in job.log.read_text()  # the agent
+    (one,) = collector.traces_of(tpc_transaction_id="driven.0.1")
+    assert traces_named(proxy) == [[one]] * 3
+
+
+def test_the_stock_agent_in_a_driver_that_calls_by_itself(
+    collector: Oap, path: DemoPath, tmp_path: Path
+) -> None:
+    """Told as the README says, the agent leaves the header alone."""
+    assert run(path.job(tmp_path, "called", 1)) == 0
+    command, told = ours_too("calling", collector)
+    with FaultProxy(path.ledger.url) as proxy:
+        asked = [f"{proxy.url}/transactions/called.0.1"]
+        command += ["-m", "backends.stock_driver", "calling", *asked]
+        process = Process("calling", command, tmp_path / "log", told)
+        assert run(process, TPC_TOKEN=path.token) == 0, process.tail()
+    found = until(lambda: collector.traces_of(tpc_application="calling"))
+    one = found.pop()
+    assert until(lambda: tree(collector.trace(one)), lambda t: len(t) > 2) == [
+        "calling Local tpc.begin",
+        "  ledger Entry tpc.show",
+        "  ledger Entry tpc.show",
+    ]
+    assert traces_named(proxy) == [[one]] * 2
 
 
 def test_an_outage_of_ten_seconds_loses_nothing(
