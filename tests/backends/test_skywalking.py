@@ -16,6 +16,8 @@ from pathlib import Path
 from sysconfig import get_path
 
 import pytest
+from opentelemetry import trace
+from skywalking_support import World
 from waiting import until
 
 from backends.backend import Loopback
@@ -23,7 +25,8 @@ from backends.backend import trace_of as otlp_trace_of
 from backends.demo_path import DemoPath, demo_path, run
 from backends.oap import Oap, oap, ready, tree
 from participants.processes import Process, free_ports, stopping
-from tracing_2pc.telemetry.skywalking import parse_sw8
+from tracing_2pc.telemetry.skywalking import active, parse_sw8
+from tracing_2pc.telemetry.skywalking import segments as skywalking_segments
 from tracing_2pc.testing import Collector, FaultProxy
 
 JARS, AGENT = "TPC_OAP", "TPC_STOCK_AGENT"
@@ -285,6 +288,36 @@ def test_the_stock_agent_in_a_driver_that_calls_by_itself(
         "  ledger Entry tpc.show",
     ]
     assert traces_named(proxy) == [[one]] * 2
+
+
+def test_a_span_that_joins_others_is_shown_with_all_of_them(
+    collector: Oap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links of its trace are references there; its parent says where it stands."""
+    monkeypatch.setattr(skywalking_segments, "SPLIT", 0.0)  # a segment for each span
+    monkeypatch.setattr(active, "_processors", [])
+    world = World(collector)  # type: ignore[arg-type] - only its URL is asked for
+    opened = world.tracer.start_as_current_span
+    with opened("batch", attributes={"tpc.application": "joined"}):
+        branches = [world.tracer.start_span(f"branch {n}") for n in range(2)]
+        for branch in branches:
+            branch.end()
+        links = [trace.Link(branch.get_span_context()) for branch in branches]
+        with opened("decide", links=links):
+            pass
+    world.provider.shutdown()
+    (one,) = until(lambda: collector.traces_of(tpc_application="joined"))
+    found = until(lambda: collector.trace(one), lambda spans: len(spans) == 4)
+    assert tree(found) == [
+        "orders Local batch",
+        "  orders Local branch 0",
+        "  orders Local branch 1",
+        "  orders Local decide",
+    ]
+    by = {span["segmentId"]: span["endpointName"] for span in found}
+    (decide,) = (s for s in found if s["endpointName"] == "decide")
+    joined = [by[reference["parentSegmentId"]] for reference in decide["refs"]]
+    assert joined == ["batch", "branch 0", "branch 1"]
 
 
 def test_an_outage_of_ten_seconds_loses_nothing(
