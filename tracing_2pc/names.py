@@ -125,21 +125,75 @@ text of a foreign exception."""
 
 
 class Metric(NamedTuple):
-    """One instrument: its kind, unit (UCUM), labels and meaning."""
+    """One instrument: its kind, unit (UCUM), labels and meaning.
+
+    A histogram has the upper bounds of its buckets, too, in its unit.
+    """
 
     kind: str
     unit: str
     labels: tuple[str, ...]
     meaning: str
+    buckets: tuple[float, ...] = ()
 
+
+CAUSES: Final[dict[str, str]] = {
+    "vote": "a participant voted abort",
+    "timeout": "no decision within the transaction timeout, says its driver",
+    "superseded": "a later start of the query took over before the decision",
+    "error": "a task or the driver failed, or a participant did not answer",
+    "recovery": "older than the transaction timeout, found by a sweep",
+}
+"""Why abort was decided, as far as who decided it can tell."""
 
 LABELS: Final[dict[str, tuple[str, ...]]] = {
     "header": ("traceparent", "tracestate", "sw8", "sw8-correlation"),
     "signal": ("traces",),
+    "outcome": ("commit", "abort"),
+    "cause": tuple(CAUSES),
+    "phase": ("prepare", "commit", "abort"),
+    "result": ("ok", "refused", "unavailable"),
+    "state": ("active", "committing", "aborting", "quarantined"),
+    "diagnosis": (),
+    "action": ("commit", "abort", "conclude"),
 }
-"""Labels of metrics, and everything that they can say."""
+"""Labels of metrics, and everything that they can say. Besides these there is only
+`participant`: a configured name. Never an id."""
+
+_REQUEST: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+_DOUBT: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 86400.0)
+_WRITE: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 10.0)
 
 METRICS: Final[dict[str, Metric]] = {
+    "tpc_transactions_total": Metric(
+        "counter", "{transaction}", ("outcome",), "decisions that this process made"
+    ),
+    "tpc_aborts_total": Metric(
+        "counter", "{transaction}", ("cause",), "those of them that were abort, and why"
+    ),
+    "tpc_phase_duration_seconds": Metric(
+        "histogram",
+        "s",
+        ("phase", "participant", "result"),
+        "one request: as the driver or recovery waited, as a participant worked",
+        _REQUEST,
+    ),
+    "tpc_commit_attempts_total": Metric(
+        "counter",
+        "{request}",
+        ("participant", "result"),
+        "times that a participant was told to commit",
+    ),
+    "tpc_decision_log_write_seconds": Metric(
+        "histogram", "s", (), "how long the log took to decide", _WRITE
+    ),
+    "tpc_in_doubt_duration_seconds": Metric(
+        "histogram",
+        "s",
+        (),
+        "at a participant, from a transaction's first prepared branch to its decision",
+        _DOUBT,
+    ),
     "tpc_outbox_backlog": Metric(
         "gauge", "{request}", (), "requests committed and not confirmed by the partner"
     ),
@@ -165,16 +219,37 @@ METRICS: Final[dict[str, Metric]] = {
         "counter",
         "{header}",
         ("header",),
-        "trace headers that this worker could not read: as if absent",
+        "trace headers that this process could not read: as if absent",
     ),
     "tpc_telemetry_dropped_total": Metric(
         "counter",
         "{span}",
         ("signal",),
-        "spans that this worker lost: its queue was full, or no collector answered",
+        "spans that this process lost: its queue was full, or no collector answered",
+    ),
+    "tpc_unfinished_transactions": Metric(
+        "gauge", "{transaction}", ("state",), "transactions that the log has not closed"
+    ),
+    "tpc_oldest_unfinished_age_seconds": Metric(
+        "gauge", "s", ("state",), "age of the oldest of them"
+    ),
+    "tpc_diagnoses": Metric(
+        "gauge",
+        "{transaction}",
+        ("diagnosis", "participant"),
+        "what the watcher found wrong, and where",
+    ),
+    "tpc_quarantined_transactions": Metric(
+        "gauge", "{transaction}", (), "transactions that a person must look at"
+    ),
+    "tpc_watcher_last_success_timestamp_seconds": Metric(
+        "gauge", "s", ("participant",), "when the watcher last read all it asked for"
+    ),
+    "tpc_operator_actions_total": Metric(
+        "counter", "{action}", ("action",), "what persons decided by hand"
     ),
 }
-"""Metrics of a participant's `/metrics`; labels only from closed sets."""
+"""Metrics, by the names that Prometheus and OTLP get. Labels only from closed sets."""
 
 FAILPOINTS: Final[dict[str, str]] = {
     "driver.before_recovery": "Spark has committed the batch before, or has started",

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from metrics_support import assert_of_the_registry, samples
 from participant_support import World, sqlite_url, tagged_rows
 
 from tracing_2pc import names
 
-SAMPLE = re.compile(r'([a-z_]+)(?:\{([a-z]+)="([a-z0-9-]+)"\})? ([0-9.e+-]+)')
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
@@ -23,27 +22,16 @@ def world(tmp_path: Path) -> World:
     return tagged_rows(sqlite_url(tmp_path))
 
 
-def counted(text: str) -> dict[tuple[str, str], float]:
-    """Read counters, by name and label."""
-    found = (SAMPLE.fullmatch(line) for line in text.splitlines())
-    return {(m[1], m[3]): float(m[4]) for m in found if m and m[3]}
-
-
 def test_every_line_is_of_the_registry(world: World) -> None:
     """Each metric says what it is before it says a number; labels are closed sets."""
+    assert world.prepare("orders.1.1").status_code == 200
     text = world.client.get("/metrics").text
-    samples = [line for line in text.splitlines() if not line.startswith("#")]
-    for line in samples:
-        found = SAMPLE.fullmatch(line)
-        assert found is not None, line
-        metric = names.METRICS[found[1]]
-        assert f"# HELP {found[1]} {metric.meaning}\n# TYPE {found[1]} " in text
-        assert f"# TYPE {found[1]} {metric.kind}\n{found[1]}" in text
-        assert (found[2],) == (metric.labels or (None,))
-        assert found[3] is None or found[3] in names.LABELS[found[2]]
-    assert len(set(samples)) == len(samples)
-    for label in {label for m in names.METRICS.values() for label in m.labels}:
-        assert {v for (_, v) in counted(text)} >= set(names.LABELS[label])
+    assert_of_the_registry(text)
+    found = samples(text)
+    for header in names.LABELS["header"]:
+        assert f'tpc_propagation_rejected_total{{header="{header}"}}' in found
+    assert found['tpc_telemetry_dropped_total{signal="traces"}'] == 0
+    assert found["tpc_in_doubt_branches"] == 1
 
 
 def test_counters_are_named_as_counters() -> None:
@@ -64,12 +52,17 @@ def test_a_malformed_header_is_counted_once(
     world: World, headers: dict[str, str], wrong: str | None
 ) -> None:
     """A prepare reads its headers twice: for its span, and for what it keeps."""
-    name = "tpc_propagation_rejected_total"
-    before = counted(world.client.get("/metrics").text)
+    before = rejected(world)
     assert world.prepare("orders.1.1", headers=headers).status_code == 200
-    after = counted(world.client.get("/metrics").text)
+    after = rejected(world)
     grown = {key: after[key] - before[key] for key in after if after[key] > before[key]}
-    assert grown == ({} if wrong is None else {(name, wrong): 1})
+    about = f'tpc_propagation_rejected_total{{header="{wrong}"}}'
+    assert grown == ({} if wrong is None else {about: 1})
+
+
+def rejected(world: World) -> dict[str, float]:
+    found = samples(world.client.get("/metrics").text)
+    return {k: v for k, v in found.items() if k.startswith("tpc_propagation")}
 
 
 PROGRAM = """
@@ -100,4 +93,5 @@ def test_a_lost_span_is_counted(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert counted(done.stdout)["tpc_telemetry_dropped_total", "traces"] == 3
+    (lost,) = (line for line in done.stdout.splitlines() if "dropped_total{" in line)
+    assert lost == 'tpc_telemetry_dropped_total{signal="traces"} 3'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -16,15 +17,16 @@ from tracing_2pc import names
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.interfaces import Step
 from tracing_2pc.model import Carrier, TransactionId
-from tracing_2pc.participant import forms, metrics
+from tracing_2pc.participant import forms
 from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.auth import Caller, Gate, LoopbackGate, TokenGate
 from tracing_2pc.participant.body import CHUNK
+from tracing_2pc.participant.measured import Measured, record_request
 from tracing_2pc.participant.problems import Problem, unavailable
 from tracing_2pc.participant.refusals import refuse, remember_context, votes_abort
 from tracing_2pc.participant.resources.base import Resource
 from tracing_2pc.settings import Settings, check_name
-from tracing_2pc.telemetry import lifecycle
+from tracing_2pc.telemetry import lifecycle, metrics, prometheus
 from tracing_2pc.telemetry.propagation import at_rest, extract
 from tracing_2pc.telemetry.server_spans import server_span
 from tracing_2pc.transports import wire
@@ -118,6 +120,7 @@ class _Routes:
         self._limit = limit
         self._name = name
         self._trust = trust_inbound
+        self._measured = Measured(lambda: resource.gauges())
 
     def blueprint(self) -> Blueprint:
         """Put the routes on record."""
@@ -142,8 +145,9 @@ class _Routes:
             )
         made.register_error_handler(Exception, refuse)
         # Here and not at import: a worker's threads must be its own.
-        made.before_request(lambda: lifecycle.start(self._name))
+        made.before_request(self._start)
         made.before_request(self._resource.start)
+        made.after_request(self._record)
         made.after_request(_drain)
         return made
 
@@ -254,8 +258,21 @@ class _Routes:
     def metrics(self) -> Response:
         """Return the measurements, for Prometheus."""
         self._admit("metrics")
-        text = metrics.exposition(self._resource.gauges())
-        return Response(text, content_type=metrics.CONTENT_TYPE)
+        text = self._measured.exposition()
+        return Response(text, content_type=prometheus.CONTENT_TYPE)
+
+    def _start(self) -> None:
+        lifecycle.start(self._name)
+        metrics.start(self._name, scraped=True)
+        g.tpc_since = time.monotonic()
+
+    def _record(self, response: Response) -> Response:
+        """Measure what an admitted caller asked for; others move no numbers."""
+        if g.get("tpc_admitted"):
+            phase = str(request.url_rule).rpartition("/")[2]
+            seconds = time.monotonic() - g.tpc_since
+            record_request(phase, self._name, response.status_code, seconds)
+        return response
 
     def _serving(self, name: str) -> Any:
         about = {

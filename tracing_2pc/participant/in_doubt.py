@@ -1,4 +1,4 @@
-"""The span of a wait: made when it ends, because an open one is never exported."""
+"""A wait for the decision, when it is over: an open span is never exported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from tracing_2pc import names
 from tracing_2pc.participant.answers import Seen
 from tracing_2pc.states import BranchState
+from tracing_2pc.telemetry import metrics
 from tracing_2pc.telemetry.propagation import extract
 from tracing_2pc.telemetry.spans import past_span
 
@@ -18,8 +19,11 @@ WORTH_A_SPAN: Final = 10.0
 def record_wait(
     seen: Seen, since: Sequence[float], now: float, outcome: BranchState
 ) -> None:
-    """Make one `tpc.in_doubt` span for a transaction that waited long."""
-    if not since or now - min(since) <= WORTH_A_SPAN:
+    """Measure how long a transaction waited; make one span of it if that was long."""
+    if not since:
+        return
+    metrics.record("tpc_in_doubt_duration_seconds", None, now - min(since))
+    if now - min(since) <= WORTH_A_SPAN:
         return
     past_span(
         names.IN_DOUBT,

@@ -144,12 +144,17 @@ def _ids(context: trace.SpanContext | None) -> dict[str, str | None]:
     }
 
 
+def resource(service: str) -> Resource:
+    """Say what this process is. The environment's service name wins."""
+    found = Resource.create({})
+    if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        return found.merge(Resource({SERVICE_NAME: service}))
+    return found
+
+
 def provider(service: str) -> TracerProvider:
-    """Make a provider without exporters. The environment's service name wins."""
-    resource = Resource.create({})
-    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
-        resource = resource.merge(Resource({SERVICE_NAME: service}))
-    return TracerProvider(resource=resource, shutdown_on_exit=False)
+    """Make a provider without exporters."""
+    return TracerProvider(resource=resource(service), shutdown_on_exit=False)
 
 
 def to_otlp() -> tuple[CountedBatches, Otlp]:

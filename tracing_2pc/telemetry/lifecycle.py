@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -38,6 +39,25 @@ _Asked: TypeAlias = tuple[str | None, ...]
 _INSTALL: Final = "; install tracing-2pc[otlp], or [skywalking]"
 _SECRETS: Final = ("HEADERS", "TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _log: Final = logging.getLogger(__name__)
+_endings: Final[list[Callable[[], threading.Event | None]]] = []
+
+
+def at_exit(begin: Callable[[], threading.Event | None]) -> None:
+    """Have a last call begun at exit, and waited for: `EXIT_SECONDS` for all of them.
+
+    Args:
+        begin: begins it, and returns what says that it is over; None for nothing to do.
+    """
+    if not _endings:
+        atexit.register(_end)
+    _endings.append(begin)
+
+
+def _end() -> None:
+    until = time.monotonic() + EXIT_SECONDS
+    for over in [begin() for begin in _endings]:
+        if over is not None:
+            over.wait(max(0.0, until - time.monotonic()))
 
 
 class Bounded:
@@ -83,9 +103,9 @@ class Flushing:
         self._otlp = otlp
         self._late: tuple[threading.Event, int] | None = None
 
-    def run(self, function: Callable[[], object], seconds: float) -> None:
-        """Run a last call, and wait for it so long."""
-        self._bounded.call(function, seconds)
+    def last(self, function: Callable[[], object]) -> threading.Event:
+        """Begin a last call, and return what says that it is over."""
+        return self._bounded.call(function, 0)
 
     def flush(self, export: Callable[[], object], seconds: float) -> bool:
         """Export; True if that worked within the time given."""
@@ -146,12 +166,14 @@ class _Process:
 
             start(provider=provider)
         self.otlp, self.provider = otlp, provider
-        atexit.register(self.stop)
+        at_exit(self.stop)
         trace.set_tracer_provider(provider)
 
-    def stop(self) -> None:
-        if self.provider is not None and (flushing := self.flushing()) is not None:
-            flushing.run(self.provider.shutdown, EXIT_SECONDS)
+    def stop(self) -> threading.Event | None:
+        """Begin to send what is left."""
+        if self.provider is None or (flushing := self.flushing()) is None:
+            return None
+        return flushing.last(self.provider.shutdown)
 
     def flushing(self) -> Flushing | None:
         """Return what flushes in this process; None if it can have no thread."""

@@ -23,7 +23,7 @@ from tracing_2pc.participant.resources.partner import Partner
 from tracing_2pc.participant.resources.queue import Queue
 from tracing_2pc.participant.resources.records import json_records
 from tracing_2pc.participant.resources.sender import Sender
-from tracing_2pc.telemetry import lifecycle
+from tracing_2pc.telemetry import lifecycle, metrics
 
 _CHUNK: Final = 1_000
 """Records that one check call names, and one INSERT writes, at most."""
@@ -98,10 +98,11 @@ class Outbox(JournalledResource):
         """Start this process's sender, if it does not run yet.
 
         Every request of the blueprint does so, health checks too. Call it after the
-        fork to go on sending without waiting for one; traces then know the process
-        by the outbox's name, unless `OTEL_SERVICE_NAME` says another.
+        fork to go on sending without waiting for one; traces and metrics then know
+        the process by the outbox's name, unless `OTEL_SERVICE_NAME` says another.
         """
         lifecycle.start(self._name)
+        metrics.start(self._name)
         self._sender.start()
 
     def receive(self, writer: Writer, body: Body) -> Source:
