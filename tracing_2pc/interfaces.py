@@ -309,6 +309,26 @@ class Tracing(Protocol):
                 process does so once.
         """
 
+    def counted(self, record: TransactionRecord, cause: str | None = None) -> None:
+        """Count a decision; called once, by the process that made it.
+
+        Args:
+            record: a decided transaction.
+            cause: why it is abort, one of `names.CAUSES`; None for a commit.
+        """
+
+    def answered(
+        self, participant: str, decision: Decision, result: str, seconds: float
+    ) -> None:
+        """Measure one try to tell a participant the decision.
+
+        Args:
+            participant: its configured name.
+            decision: what it was told.
+            result: `ok`, `refused`, or `unavailable` where no answer can be trusted.
+            seconds: how long that took.
+        """
+
 
 @runtime_checkable
 class TwoPhaseCommitSink(Protocol):

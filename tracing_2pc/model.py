@@ -145,7 +145,8 @@ class TransactionRecord:
 
     Times are Unix seconds by the clock of whoever wrote them. `watermark` is the
     application's, as durable in the log when this record was read: participants
-    may be told it.
+    may be told it. `made_here` is no part of what the log holds: the call that returned
+    this record is the one that made the decision, so that each is counted once.
     """
 
     id: TransactionId
@@ -160,6 +161,7 @@ class TransactionRecord:
     finished: float | None = None
     receipts: tuple[Receipt, ...] = ()
     watermark: int | None = None
+    made_here: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def pending(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.sinks.base import Sink
 from tracing_2pc.spark.tasks import make_task, read_receipts
 from tracing_2pc.store import open_log
-from tracing_2pc.telemetry import lifecycle
+from tracing_2pc.telemetry import lifecycle, metrics
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 
 PARTITIONS = 2
@@ -52,6 +52,7 @@ def main(
 ) -> None:
     """Run batches to the last; an error ends it, as it ends a query."""
     lifecycle.start(application)
+    metrics.start(application)
     checkpoint = Checkpoint(folder / "checkpoint")
     sink, run = ParticipantSink(participants), uuid.uuid4().hex
     with get_context("spawn").Pool(PARTITIONS) as executors:

@@ -409,7 +409,7 @@ MUTANTS: Final = (
         (
             edit(
                 COORDINATOR,
-                "decided = ask_abort(self.log, record, cause)",
+                "decided = ask_abort(self.log, record, cause, self.tracing)",
                 "decided = dataclasses.replace(record, decision=Decision.ABORT)",
             ),
         ),
@@ -422,9 +422,10 @@ MUTANTS: Final = (
         (
             edit(
                 COORDINATOR,
-                "decided = ask_abort(self.log, record, cause)\n",
-                "decided = ask_abort(self.log, record, cause) or dataclasses.replace(\n"
-                "            record, decision=Decision.ABORT)\n",
+                "decided = ask_abort(self.log, record, cause, self.tracing)\n",
+                "decided = ask_abort(\n"
+                "            self.log, record, cause, self.tracing\n"
+                "        ) or dataclasses.replace(record, decision=Decision.ABORT)\n",
             ),
         ),
     ),
@@ -1033,9 +1034,9 @@ MUTANTS: Final = (
         (
             edit(
                 DELIVERY,
-                "for n in record.pending if n in self._participants\n        }",
+                "for n in record.pending if n in self._participants}",
                 "for n in record.pending if n in self._participants\n"
-                "            and (record.chosen(n) or not record.receipts)\n        }",
+                "            and (record.chosen(n) or not record.receipts)}",
             ),
             edit(
                 DELIVERY,

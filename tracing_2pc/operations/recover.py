@@ -13,7 +13,7 @@ from tracing_2pc.protocol.recovery import Recovered, Recovery
 from tracing_2pc.settings import Settings
 from tracing_2pc.sinks.participants import ParticipantSink
 from tracing_2pc.store import SqlDecisionLog, open_log
-from tracing_2pc.telemetry import lifecycle
+from tracing_2pc.telemetry import lifecycle, metrics
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 
 
@@ -49,6 +49,7 @@ def recover(
             f"{', '.join(known) or 'none'}"
         )
     lifecycle.start("tracing-2pc")
+    metrics.start("tracing-2pc")
     participants: Mapping[str, Participant] = {}
     if settings.participants:
         participants = ParticipantSink(

@@ -10,15 +10,18 @@ from tracing_2pc.errors import (
     AbortedError,
     DecisionLogError,
     DecisionUnknownError,
+    ParticipantRefusedError,
     TwoPhaseError,
 )
 from tracing_2pc.failpoints import failpoint
-from tracing_2pc.interfaces import DecisionLog
+from tracing_2pc.interfaces import DecisionLog, Tracing
 from tracing_2pc.model import Receipt, TransactionRecord
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.states import Decision
 
 logger = logging.getLogger("tracing_2pc.coordinator")
+
+_REFUSED = f"{ParticipantRefusedError.__module__}.{ParticipantRefusedError.__name__}: "
 
 
 def ask_commit(
@@ -49,18 +52,24 @@ def ask_commit(
 
 
 def ask_abort(
-    log: DecisionLog, record: TransactionRecord, cause: BaseException
+    log: DecisionLog,
+    record: TransactionRecord,
+    cause: BaseException,
+    tracing: Tracing,
 ) -> TransactionRecord | None:
     """Decide abort; return what stands, or None if the log did not answer.
 
     Unanswered it stays active: nobody can commit it without this driver's receipts,
-    and the next begin of the application aborts it.
+    and the next begin of the application aborts it. A decision that was made here is
+    counted here, one that stood is not.
     """
     try:
         decided = log.decide(record.id, Decision.ABORT)
     except TwoPhaseError:
         logger.exception("could not record the abort: transaction=%s", record.id)
         return None
+    if decided is not None and decided.made_here:
+        tracing.counted(decided, _counted_as(cause))
     logger.warning(
         "asked for abort: transaction=%s cause=%s stands=%s",
         record.id,
@@ -70,15 +79,38 @@ def ask_abort(
     return decided
 
 
-def expire(
+class _OutOfTimeError(TimeoutError):
+    """The transaction timeout; a task may have timeouts of its own."""
+
+
+def expiry(
     log: DecisionLog,
     record: TransactionRecord,
     cancel: Callable[[TransactionRecord], None],
-) -> None:
-    """Out of time: ask for abort, and stop the tasks unless the votes were faster."""
-    decided = ask_abort(log, record, TimeoutError())
-    if decided is None or decided.decision is Decision.ABORT:
-        cancel(record)
+    tracing: Tracing,
+) -> Callable[[], None]:
+    """Return what to do when a transaction is out of time.
+
+    It asks for abort, and stops the tasks unless the votes were faster.
+    """
+
+    def expire() -> None:
+        decided = ask_abort(log, record, _OutOfTimeError(), tracing)
+        if decided is None or decided.decision is Decision.ABORT:
+            cancel(record)
+
+    return expire
+
+
+def _counted_as(cause: BaseException | None) -> str:
+    """Say why, by `names.CAUSES`. Spark hands on a task's error as text."""
+    if isinstance(cause, _OutOfTimeError):
+        return "timeout"
+    while cause is not None:
+        if isinstance(cause, ParticipantRefusedError) or _REFUSED in str(cause):
+            return "vote"
+        cause = cause.__cause__
+    return "error"
 
 
 def say_if_replaced(decided: TransactionRecord, cause: BaseException) -> None:

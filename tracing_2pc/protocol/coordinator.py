@@ -10,7 +10,7 @@ from tracing_2pc.errors import AbortedError, CommitPendingError, InDoubtError
 from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
 from tracing_2pc.model import Begun, Receipt, TransactionRecord
-from tracing_2pc.protocol.asking import ask_abort, ask_commit, expire, say_if_replaced
+from tracing_2pc.protocol.asking import ask_abort, ask_commit, expiry, say_if_replaced
 from tracing_2pc.protocol.deadline import Deadline
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.patience import Patience
@@ -60,10 +60,10 @@ class Coordinator:
             self.deliver(record)
             return False
         failpoint("driver.after_begin")
-        limit = self.settings.transaction_timeout
+        expire = expiry(self.log, record, cancel, self.tracing)
         receipts: Receipts = ()
         try:
-            with Deadline(limit, lambda: expire(self.log, record, cancel), record.id):
+            with Deadline(self.settings.transaction_timeout, expire, record.id):
                 failpoint("driver.before_tasks")
                 receipts = write(record)
                 failpoint("driver.after_votes")
@@ -104,6 +104,7 @@ class Coordinator:
         with self.tracing.step(names.BEGIN, record.carrier, record, started) as step:
             step.set("tpc.replay", begun.replay)
             for old in begun.superseded:
+                self.tracing.counted(old, "superseded")
                 self.delivery.abort(old)
         return begun
 
@@ -121,6 +122,7 @@ class Coordinator:
                 "took over, or it ran out of time. Nothing was committed",
                 transaction_id=str(record.id),
             )
+        self.tracing.counted(decided)
         self.tracing.decided(decided, reconstructed=False)
         return decided
 
@@ -134,7 +136,7 @@ class Coordinator:
         self, record: TransactionRecord, cause: BaseException, known: Receipts
     ) -> None:
         """Ask for abort; send it once, if that stands, for all that is known."""
-        decided = ask_abort(self.log, record, cause)
+        decided = ask_abort(self.log, record, cause, self.tracing)
         if decided is not None and decided.decision is Decision.COMMIT:
             raise CommitPendingError(
                 f"{record.id} is decided commit although this driver failed after its "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 
 from tracing_2pc import failpoints, names
@@ -42,8 +43,8 @@ class Delivery:
     Args:
         log: the decision log.
         participants: those that can be reached, by configured name.
-        tracing: where the steps are shown. Whoever delivers exports the root too:
-            it may be that nobody else has lived to do so.
+        tracing: where the steps are shown, and each answer measured. Whoever delivers
+            exports the root too: it may be that nobody else has lived to do so.
         patience: when to try again.
     """
 
@@ -178,14 +179,24 @@ class Delivery:
         return current
 
     def _ask_all(self, record: TransactionRecord) -> Mapping[str, Answer]:
-        known = {
-            n: self._participants[n] for n in record.pending if n in self._participants
-        }
+        known = {n: n for n in record.pending if n in self._participants}
         return ask_at_once(
-            lambda participant: self._ask(participant, record),
+            lambda name: self._ask_measured(name, record),
             known,
             one_by_one=any(map(failpoints.is_armed, _ONE_BY_ONE)),
         )
+
+    def _ask_measured(self, name: str, record: TransactionRecord) -> Answer:
+        since = time.monotonic()
+        answer = self._ask(self._participants[name], record)
+        result = "refused" if _is_refusal(answer) else "unavailable"
+        self._tracing.answered(
+            name,
+            record.decision or Decision.ABORT,
+            "ok" if answer is None else result,
+            time.monotonic() - since,
+        )
+        return answer
 
     @staticmethod
     def _ask(participant: Participant, record: TransactionRecord) -> Answer:

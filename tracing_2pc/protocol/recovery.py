@@ -96,6 +96,8 @@ class Recovery:
                 return Recovered(record, done=False, remark=str(error))
             if decided is None:
                 return Recovered(record, done=True, remark="forgotten meanwhile")
+            if decided.made_here:
+                self.tracing.counted(decided, "recovery")
             failpoint("recovery.after_expire")
             record = decided
         try:

@@ -19,7 +19,7 @@ from tracing_2pc.sinks.participants import ParticipantSink
 from tracing_2pc.spark.context import StreamContext
 from tracing_2pc.spark.tasks import write_partitions
 from tracing_2pc.store import open_log
-from tracing_2pc.telemetry import lifecycle
+from tracing_2pc.telemetry import lifecycle, metrics
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class ForeachBatch:
             ConfigurationError: checkpoint, log and application don't belong together.
         """
         lifecycle.start(self._application)
+        metrics.start(self._application)
         stream = StreamContext.of(df)
         attempt = _Attempt(df, stream, self._sink, self._routes)
         wrote = self._coordinator(stream).apply(

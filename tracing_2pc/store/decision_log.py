@@ -21,6 +21,7 @@ from tracing_2pc.store import records, rows, rules, schema
 from tracing_2pc.store import statements as sql
 from tracing_2pc.store.database import Database, absent, connect
 from tracing_2pc.store.receipts import check_receipts
+from tracing_2pc.telemetry import metrics
 
 
 def open_log(
@@ -165,6 +166,15 @@ class SqlDecisionLog:
         receipts: Sequence[Receipt] = (),
     ) -> TransactionRecord | None:
         """Decide, once; its return is the commit point. See `DecisionLog.decide`."""
+        with metrics.timed("tpc_decision_log_write_seconds"):
+            return self._decide(transaction, wanted, receipts)
+
+    def _decide(
+        self,
+        transaction: TransactionId,
+        wanted: Decision,
+        receipts: Sequence[Receipt],
+    ) -> TransactionRecord | None:
         with self._database.deciding(transaction) as connection:
             record = records.locked(connection, transaction)
             if record is None or rules.forgotten(record):

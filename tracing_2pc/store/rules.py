@@ -213,10 +213,11 @@ def decided(
     receipts: tuple[Receipt, ...],
     now: float,
 ) -> TransactionRecord:
-    """Return the record with its decision; the receipts only where it is commit."""
+    """Return the record with its decision, made here; receipts only with a commit."""
     kept = receipts if decision is Decision.COMMIT else ()
     event = DECIDE[decision]
-    return moved(record, event, decision=decision, decided=now, receipts=kept)
+    about = {"decided": now, "receipts": kept, "made_here": True}
+    return moved(record, event, decision=decision, **about)
 
 
 def finished(record: TransactionRecord, now: float) -> TransactionRecord:

@@ -1,5 +1,7 @@
 """A transaction's trace: steps by the stored carrier, the root from the record.
 
+Its metrics, too: the protocol tells both to one `interfaces.Tracing`.
+
 A span that never ends is never exported, and a stuck transaction is a span that
 never ends. So the root is not kept open: its ids are fixed before `begin`, stored
 with the transaction, and the span is built from the log's record at the decision,
@@ -21,7 +23,8 @@ from opentelemetry.trace import Link
 from tracing_2pc import names
 from tracing_2pc.interfaces import Step
 from tracing_2pc.model import PREVIOUS, Carrier, TransactionRecord
-from tracing_2pc.telemetry import propagation, roots, spans
+from tracing_2pc.states import Decision
+from tracing_2pc.telemetry import metrics, propagation, roots, spans
 
 LINK: Final = "tpc-link"
 """Key in a root's carrier: traceparent of what was current when it was reserved.
@@ -90,6 +93,22 @@ class OpenTelemetryTracing:
             _export_root(record, reconstructed=reconstructed)
         except Exception:  # noqa: BLE001 - a foreign processor raised
             _log.debug("a root could not be exported", exc_info=True)
+
+    def counted(self, record: TransactionRecord, cause: str | None = None) -> None:
+        """Count a decision, and why it is abort."""
+        metrics.add("tpc_transactions_total", {"outcome": str(record.decision)})
+        if cause is not None:
+            metrics.add("tpc_aborts_total", {"cause": cause})
+
+    def answered(
+        self, participant: str, decision: Decision, result: str, seconds: float
+    ) -> None:
+        """Count a try to commit, and how long a try of either kind took."""
+        labels = {"participant": participant, "result": result}
+        if decision is Decision.COMMIT:
+            metrics.add("tpc_commit_attempts_total", labels)
+        phase = {"phase": str(decision), **labels}
+        metrics.record("tpc_phase_duration_seconds", phase, seconds)
 
 
 def _reserve() -> Carrier:

@@ -253,5 +253,6 @@ class InMemoryDecisionLog:
         return record
 
     def _keep(self, record: TransactionRecord) -> TransactionRecord:
-        self._records[record.id] = record
-        return self.read(record.id) or record
+        self._records[record.id] = dataclasses.replace(record, made_here=False)
+        kept = self.read(record.id) or record
+        return dataclasses.replace(kept, made_here=record.made_here)
