@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from metrics_support import assert_of_the_registry, samples
-from participant_support import World, sqlite_url, tagged_rows
+from metrics_support import Measured, assert_of_the_registry, measured, samples  # noqa: F401
+from participant_support import ONE, TWIN, World, sqlite_url, tagged_rows
 
 from tracing_2pc import names
+from tracing_2pc.participant import TaggedRows
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
@@ -63,6 +64,76 @@ def test_a_malformed_header_is_counted_once(
 def rejected(world: World) -> dict[str, float]:
     found = samples(world.client.get("/metrics").text)
     return {k: v for k, v in found.items() if k.startswith("tpc_propagation")}
+
+
+def phases(found: dict[str, float]) -> dict[str, float]:
+    """Return how many requests there were, by phase and result."""
+    name = "tpc_phase_duration_seconds_count"
+    words = {k: k.split('"') for k in found if k.startswith(name)}
+    assert {part[3] for part in words.values()} <= {"participant"}
+    return {f"{part[1]} {part[5]}": found[k] for k, part in words.items()}
+
+
+def test_each_request_of_the_protocol_is_measured(
+    world: World,
+    measured: Measured,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By what was answered; what else a participant is asked is not."""
+    world.prepare("orders.1.1")
+    world.commit("orders.1.1", ONE)
+    world.commit("orders.1.1", ONE, TWIN)
+    world.abort("orders.1.1")
+    world.prepare("orders.2.1")
+    world.resolve("orders.2.1", "abort")
+    world.show("orders.2.1")
+
+    def away(*_: object) -> None:
+        raise OSError("no disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.resource, "commit", away)
+        assert world.commit("orders.3.1").status_code == 503
+    assert phases(measured()) == {
+        "prepare ok": 2,
+        "commit ok": 1,
+        "commit refused": 1,
+        "abort refused": 1,
+        "commit unavailable": 1,
+    }
+
+
+def test_who_is_not_admitted_moves_no_number(
+    tmp_path: Path,
+    measured: Measured,  # noqa: F811
+) -> None:
+    """A stranger's requests are refused, and are nothing about the protocol."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"job {'j' * 40} orders\n")
+    resource = TaggedRows(sqlite_url(tmp_path), "orders")
+    world = World(resource, lambda: 0, tokens=tokens)
+    assert world.abort("orders.1.1").status_code == 401
+    assert phases(measured()) == {}
+
+
+def test_a_wait_is_measured_once_when_it_is_over(
+    tmp_path: Path,
+    measured: Measured,  # noqa: F811
+) -> None:
+    """From the first branch to the decision, by the participant's own clock."""
+    now = [1000.0]
+    resource = TaggedRows(sqlite_url(tmp_path), "orders", clock=lambda: now[0])
+    world = World(resource, lambda: 0)
+    world.prepare("orders.1.1", ONE)
+    now[0] += 1.0
+    world.prepare("orders.1.1", TWIN)
+    now[0] += 2.0
+    for _ in range(2):
+        world.commit("orders.1.1", ONE, TWIN)
+    world.abort("orders.2.1")
+    found = measured()
+    assert found["tpc_in_doubt_duration_seconds_count"] == 1
+    assert found["tpc_in_doubt_duration_seconds_sum"] == pytest.approx(3.0)
 
 
 PROGRAM = """
