@@ -83,7 +83,8 @@ $(AGENT)/ready: Makefile
 
 test-skywalking: setup oap stock-agent  ## what a real SkyWalking is told, beside its agents
 	$(JAVA) TPC_OAP="$(CURDIR)/$(OAP)" TPC_STOCK_AGENT="$(CURDIR)/$(AGENT)/bin" \
-		$(BIN)/pytest tests/backends/test_skywalking.py $(ARGS)
+		$(BIN)/pytest tests/backends/test_skywalking.py \
+		tests/backends/test_skywalking_metrics.py $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -172,6 +172,32 @@ say(os.read(read, 100).decode())
     assert [isinstance(one, Sent) for one in sent] == [True]
 
 
+TASK = """
+from backends import job
+from tracing_2pc.model import TransactionId, TransactionRecord
+from tracing_2pc.states import TransactionState
+class Rows:
+    def begin(self, context): return {}
+    def invoke(self, handle, record): pass
+    def pre_commit(self, handle): pass
+    def commit(self, handle): pass
+    def abort(self, handle): pass
+record = TransactionRecord(
+    TransactionId("numbers", 0, 1), "run", TransactionState.ACTIVE, None, ("Rows",),
+    frozenset(), {}, 0.0,
+)
+job.task(Rows(), record, 0, 0)
+say([lifecycle.is_set(), list(metrics._process.ways)])
+"""
+
+
+def test_a_task_measures_nothing() -> None:
+    """A series for each of Spark's Python workers would be noise; they only trace."""
+    with receiving("http/protobuf") as receiver:
+        said, _ = run(TASK, start=MEASURING, **{BOTH: receiver.endpoint})
+        assert (said, receiver.sent()) == ([True, []], [])
+
+
 MISSING = """
 class Missing:
     def find_spec(self, name, path=None, target=None):

@@ -1,0 +1,89 @@
+"""What a real SkyWalking has of a participant's metrics, by OTLP over gRPC."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from backends.demo_path import DemoPath, run
+from backends.oap import Oap, oap, wait_for
+from participants.processes import start_together, stopping
+
+JARS = "TPC_OAP"
+QUERY = """query($x: String!, $e: Entity!, $d: Duration!){
+    execExpression(expression: $x, entity: $e, duration: $d){ type error
+        results{ metric{ labels{ key value } } values{ id value } } } }"""
+pytestmark = [
+    pytest.mark.skywalking,
+    pytest.mark.skipif(
+        not os.environ.get(JARS), reason="a real OAP is asked by `make test-skywalking`"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oap]:
+    """A real one."""
+    folder = tmp_path_factory.mktemp("oap")
+    with oap(Path(os.environ[JARS]), folder) as running:
+        yield running
+
+
+@pytest.fixture
+def told(collector: Oap) -> dict[str, str]:
+    """What sends metrics there, often."""
+    return {
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"http://{collector.grpc}",
+        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc",
+        "OTEL_METRIC_EXPORT_INTERVAL": "1000",
+        "OTEL_TRACES_EXPORTER": "none",
+    }
+
+
+def latest(oap: Oap, service: str, metric: str) -> dict[str, float]:
+    """Return a metric's newest value by its label; nothing if it has none."""
+    now = datetime.now(timezone.utc)
+    duration = {
+        "start": (now - timedelta(minutes=10)).strftime("%Y-%m-%d %H%M"),
+        "end": (now + timedelta(minutes=1)).strftime("%Y-%m-%d %H%M"),
+        "step": "MINUTE",
+    }
+    entity = {"scope": "Service", "serviceName": service, "normal": True}
+    found = oap._ask(QUERY, x=metric, e=entity, d=duration)["execExpression"]
+    return {
+        ",".join(label["value"] for label in one["metric"]["labels"]): values[-1]
+        for one in found["results"]
+        if (values := [float(v["value"]) for v in one["values"] if v["value"]])
+    }
+
+
+def test_a_participant_and_a_job_report(
+    collector: Oap, told: dict[str, str], tmp_path: Path
+) -> None:
+    """What waits in an outbox or for a decision, and what was decided.
+
+    Each under the name of its service. The partner is not there: all that was
+    committed is still to be sent. What the job counted is sent when it ends.
+    """
+    path = DemoPath(tmp_path, "")
+    services = path.ledger, path.notifier
+    with pytest.MonkeyPatch.context() as patch, stopping(*services):
+        for name, value in told.items():
+            patch.setenv(name, value)
+        start_together(*services)
+        assert run(path.job(tmp_path, "measured", 2)) == 0
+
+        def there() -> list[dict[str, float]]:
+            return [
+                latest(collector, "notifier", "meter_tpc_outbox_backlog"),
+                latest(collector, "ledger", "meter_tpc_in_doubt_branches"),
+                latest(collector, "measured", "meter_tpc_decisions"),
+            ]
+
+        wait_for(lambda: there() == [{"": 12}, {"": 0}, {"commit": 2}], 90)
+    assert latest(collector, "ledger", "meter_tpc_outbox_backlog") == {}
+    assert latest(collector, "notifier", "meter_tpc_no_such_metric") == {}
