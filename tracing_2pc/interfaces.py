@@ -269,7 +269,7 @@ class Step(Protocol):
 
 
 class Tracing(Protocol):
-    """What the protocol tells a trace. Nothing here ever raises or blocks."""
+    """What the protocol tells a trace, and counts. Nothing here raises or blocks."""
 
     def reserve(self) -> Carrier:
         """Fix the ids of a transaction's root before it exists; its context at rest."""

@@ -224,22 +224,26 @@ def test_who_takes_over_counts_the_attempt_before(
     assert decisions(measured()) == {"commit": 1, "abort": 1, "superseded": 1}
 
 
+def leave_active(world: World) -> None:
+    """Let a driver die in its tasks, for longer than they may take."""
+
+    def die(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        raise DriverDiedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Coordinator, "abort", lambda *_: None)
+        with pytest.raises(DriverDiedError):
+            world.run_batch(0, write=die)
+    world.clock.time += 901
+
+
 def test_recovery_counts_what_it_expires(
     measured: Measured,  # noqa: F811
     any_world: World,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once, however often it has to be delivered."""
-
-    def die(record: TransactionRecord) -> list[Receipt]:
-        any_world.write(record)
-        raise DriverDiedError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Coordinator, "abort", lambda *_: None)
-        with pytest.raises(DriverDiedError):
-            any_world.run_batch(0, write=die)
-    any_world.clock.time += 901
+    leave_active(any_world)
     any_world.a.silent = 1
     recover(any_world)
     recover(any_world)
@@ -247,6 +251,21 @@ def test_recovery_counts_what_it_expires(
     assert decisions(found) == {"abort": 1, "recovery": 1}
     assert found[phase("abort", "a", "unavailable")] == 1
     assert found[phase("abort", "a")] == 1
+
+
+def test_of_two_sweeps_one_counts(
+    measured: Measured,  # noqa: F811
+    any_world: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both have seen it undecided; the log makes the first one's decision stand."""
+    leave_active(any_world)
+    seen = any_world.log.unfinished("orders")
+    recover(any_world)
+    monkeypatch.setattr(any_world.log, "unfinished", lambda _: seen)
+    monkeypatch.setattr(any_world.log, "unfinished_applications", lambda: ["orders"])
+    recover(any_world)
+    assert decisions(measured()) == {"abort": 1, "recovery": 1}
 
 
 def test_a_refusal_is_an_answer(measured: Measured, world: World) -> None:  # noqa: F811
