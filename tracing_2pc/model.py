@@ -8,7 +8,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.states import (
+    BranchState,
+    Decision,
+    ParticipantState,
+    TransactionState,
+    Vote,
+)
 
 Carrier = dict[str, str]
 """A trace context at rest: header names to values."""
@@ -188,3 +194,83 @@ class Begun:
     record: TransactionRecord
     replay: bool
     superseded: tuple[TransactionRecord, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InDoubt:
+    """A branch in a participant's list: prepared, its decision not heard.
+
+    `age` is in seconds, by the participant's clock.
+    """
+
+    transaction: TransactionId
+    branch: BranchId
+    age: float
+    rows: int
+    carrier: Carrier
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listing:
+    """What a participant holds prepared, oldest first.
+
+    Args:
+        branches: those that could be read.
+        missing: why there may be more; None if these are all.
+    """
+
+    branches: tuple[InDoubt, ...]
+    missing: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether what is not in it is not prepared there."""
+        return self.missing is None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HeldBranch:
+    """A branch as a participant shows it; times by the participant's clock."""
+
+    branch: BranchId
+    state: BranchState
+    rows: int
+    digest: str
+    prepared_at: float | None = None
+    sealed_at: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holds:
+    """What a transaction keeps busy at a participant while it is in doubt.
+
+    Args:
+        rows: prepared, and not visible.
+        slots: of `max_prepared_transactions`; None where nothing is held back so.
+        locks: of prepared transactions.
+        horizon: age of the oldest in transactions: VACUUM cleans up nothing younger.
+    """
+
+    rows: int = 0
+    slots: int | None = None
+    locks: int | None = None
+    horizon: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shown:
+    """What a participant says about one transaction; *unknown* is an answer, too.
+
+    Args:
+        state: of the transaction there.
+        branches: in their order; none where it is unknown or forgotten.
+        resolved_by_hand: a person decided it there.
+        now: the participant's clock in Unix seconds; None if it did not say.
+        holds: what it keeps busy.
+    """
+
+    state: ParticipantState
+    branches: tuple[HeldBranch, ...] = ()
+    resolved_by_hand: bool = False
+    now: float | None = None
+    holds: Holds = Holds()

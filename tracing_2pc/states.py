@@ -66,6 +66,16 @@ class BranchState(Word):
     ABORTED = "aborted"
 
 
+class ParticipantState(Word):
+    """What a participant answers to a look-up of a transaction."""
+
+    UNKNOWN = "unknown"
+    FORGOTTEN = "forgotten"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
 class BranchEvent(Word):
     """What can happen to a branch at a participant."""
 

@@ -179,7 +179,10 @@ def test_an_answer_can_be_asked_for_again(world: World, asked: str) -> None:
     prepared(world)
     first, second = REQUESTS[asked](world), REQUESTS[asked](world)
     assert second.status_code == first.status_code
-    assert second.get_json() == first.get_json()
+    bodies = [first.get_json(), second.get_json()]
+    for body in bodies:
+        body.pop("now", None)  # the clock goes on
+    assert bodies[0] == bodies[1]
     assert world.visible() in {0, ONE.rows}
 
 

@@ -35,7 +35,7 @@ from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.store import open_log
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 from tracing_2pc.testing import Fault, FaultProxy, Seen
-from tracing_2pc.transports import http
+from tracing_2pc.transports import connection
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
@@ -288,7 +288,7 @@ def open_job(
             return Job(next(NUMBERS), servers, proxy, sink)
 
         yield start
-    http._pool.cache_clear()
+    connection.pool_of.cache_clear()
 
 
 def statuses_of(seen: Seen) -> tuple[int, ...]:

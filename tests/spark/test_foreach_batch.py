@@ -345,16 +345,16 @@ def _b_down_at_commit(world: World) -> Iterator[threading.Event]:
 
     from tracing_2pc.transports import http
 
-    gone, real = threading.Event(), http._ask
+    gone, real = threading.Event(), http.ask
 
-    def ask(pool: Any, path: str, *rest: Any) -> Any:
+    def ask(pool: Any, method: str, path: str, *rest: Any) -> Any:
         if path == "/commit" and str(pool.port) in world.b:
             gone.set()
             raise urllib3.exceptions.ProtocolError("down")
-        return real(pool, path, *rest)
+        return real(pool, method, path, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http, "_ask", ask)
+        patch.setattr(http, "ask", ask)
         yield gone
 
 

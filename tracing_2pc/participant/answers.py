@@ -28,12 +28,30 @@ class Named:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """A branch as the journal holds it; `tag` is the number its rows carry."""
+    """A branch as the journal holds it.
+
+    Args:
+        named: its name and content.
+        state: where it stands.
+        tag: the number its rows carry.
+        since: Unix seconds: prepared at; while it is written, when that began.
+        sealed: Unix seconds; None while nobody has decided it. Where it was aborted
+            and never prepared, `since` is the same.
+    """
 
     named: Named
     state: BranchState
     tag: int
     since: float
+    sealed: float | None = None
+
+    @property
+    def prepared_at(self) -> float | None:
+        """When it was prepared; None if it is not, or never was."""
+        if self.state is WRITING:
+            return None
+        dropped = self.state is ABORTED and self.since == self.sealed
+        return None if dropped else self.since
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -221,8 +239,14 @@ def _duplicate(seen: Seen) -> str | None:
     return None
 
 
-def show(seen: Seen) -> Answer:
-    """Answer a look-up of one transaction."""
+def show(seen: Seen, now: float, holds: Mapping[str, int]) -> Answer:
+    """Answer a look-up of one transaction.
+
+    Args:
+        seen: what the journal says.
+        now: the participant's clock, by which the times of branches are meant.
+        holds: what the transaction keeps busy while it is in doubt.
+    """
     if seen.forgotten:
         return _forgotten(seen)
     if seen.seal is None and not seen.branches:
@@ -233,10 +257,17 @@ def show(seen: Seen) -> Answer:
             "state": str(held.state),
             "rows": held.named.rows,
             "digest": held.named.digest,
+            "prepared_at": held.prepared_at,
+            "sealed_at": held.sealed,
         }
         for _, held in sorted(seen.branches.items())
     ]
-    fields = {"branches": branches, "resolved_by_hand": seen.by_hand}
+    fields = {
+        "branches": branches,
+        "resolved_by_hand": seen.by_hand,
+        "now": now,
+        "holds": dict(holds),
+    }
     return Answer(200, seen.seal or PREPARED, fields=fields)
 
 

@@ -98,7 +98,8 @@ class Journal:
             a.c.watermark,
             *(t.c.attempt, t.c.seal, t.c.resolved_because, t.c.carrier),
             *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),
-            *(b.c.rows.label("row_count"), b.c.digest, b.c.writer, b.c.since),
+            *(b.c.rows.label("row_count"), b.c.digest, b.c.writer),
+            *(b.c.since, b.c.sealed),
         ).select_from(joined.outerjoin(t, batch).outerjoin(b, own))
 
     def _held(self, connection: Connection, rows: Iterable[Any]) -> list[Held]:
@@ -110,6 +111,7 @@ class Journal:
                 state,
                 r.tag,
                 r.since,
+                r.sealed,
             )
             for r in found
             if (state := states.get(r.tag))
@@ -268,7 +270,11 @@ class Journal:
         b = self.t.branch
         self.unhide(connection, sa.select(sa.literal(tag)), BranchState.ABORTED)
         values = {"state": "aborted", "sealed": now, "writer": None}
-        connection.execute(b.update().where(b.c.tag == tag).values(values))
+        never_prepared = b.c.state == str(BranchState.WRITING)
+        since = sa.case((never_prepared, now), else_=b.c.since)
+        connection.execute(
+            b.update().where(b.c.tag == tag).values(**values, since=since)
+        )
 
     def unhide(
         self, connection: Connection, tags: sa.Select[Any], outcome: BranchState

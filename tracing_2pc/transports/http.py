@@ -1,41 +1,43 @@
-"""One participant over HTTP: a urllib3 pool, no redirects, no proxies, no guessing."""
+"""One participant over HTTP, without guessing."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any, Final
+from urllib.parse import urlencode
 
 import urllib3
 
 from tracing_2pc.errors import (
-    ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.model import BranchId, TransactionId, TransactionRecord
-from tracing_2pc.settings import reveal
-from tracing_2pc.states import Vote
+from tracing_2pc.model import (
+    BranchId,
+    InDoubt,
+    Listing,
+    Shown,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.states import ParticipantState, Vote
 from tracing_2pc.telemetry.spans import client_span, current_carrier
-from tracing_2pc.transports import wire
+from tracing_2pc.transports import reading, wire
+from tracing_2pc.transports.connection import Answer, ask, one_word, path_of, pool_of
 
 _COMMITTED: Final = frozenset({"committed"})
 _ABORTED: Final = frozenset({"aborted"})
 _PREPARED: Final = frozenset({"prepared"})
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP answer, read whole and bounded."""
-
-    status: int
-    content_type: str
-    body: bytes
+_KNOWN: Final = _COMMITTED | _ABORTED | _PREPARED
+_NOT_KNOWN: Final = {
+    404: ParticipantState.UNKNOWN,
+    410: ParticipantState.FORGOTTEN,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +125,77 @@ class HttpParticipant:
         """Abort one branch, by the task that wrote it, before its receipt is out."""
         self._control("/abort", transaction, _ABORTED, None, branch=str(branch))
 
+    def prepared(self, application: str | None = None) -> Listing:
+        """List what is in doubt there, oldest first; changes nothing.
+
+        The list takes little more than `timeout` in all. One that ends early, by an
+        error of a later page, by time or by `reading.PAGES`, says so.
+
+        Raises:
+            ParticipantUnavailableError: no first page that can be trusted.
+        """
+        query = {"state": "prepared", "limit": str(reading.PAGE)}
+        if application is not None:
+            query["application"] = application
+        until = time.monotonic() + self.timeout
+        found: list[InDoubt] = []
+        for number in range(reading.PAGES):
+            left = until - time.monotonic()
+            if number and left <= 0:
+                return Listing(tuple(found), f"took over {self.timeout:g} s")
+            try:
+                page = self._page(query, max(left, 0.001))
+            except ParticipantUnavailableError as error:
+                if not number:
+                    raise
+                return Listing(tuple(found), str(error))
+            found += page.branches
+            if page.next is None:
+                return Listing(tuple(found))
+            query["after"] = page.next
+        return Listing(tuple(found), f"is longer than {len(found)} branches")
+
+    def _page(self, query: Mapping[str, str], timeout: float) -> reading.Page:
+        answer = self._get(f"/transactions?{urlencode(query)}", timeout)
+        if answer.status != 200:
+            why = wire.reason_of(answer.content_type, answer.body)
+            raise self._unreadable(f"answered {answer.status}: {why}", answer.status)
+        try:
+            return reading.read_page(answer.content_type, answer.body)
+        except ValueError:
+            raise self._unreadable("answered 200 without a list", 200) from None
+
+    def show(self, transaction: TransactionId) -> Shown:
+        """Return what it says of one transaction; changes nothing.
+
+        Unknown (404) and forgotten (410) are answers, neither is an outcome.
+
+        Raises:
+            ParticipantRefusedError: it does not take the id.
+            ParticipantUnavailableError: no answer that can be trusted.
+        """
+        answer = self._get(f"/transactions/{transaction}", self.timeout, transaction)
+        try:
+            return reading.read_shown(self._read(answer, transaction, _KNOWN))
+        except ParticipantRefusedError as error:
+            found = _NOT_KNOWN.get(answer.status)
+            if found is None or error.state != found:
+                raise
+            return Shown(found)
+        except ValueError:
+            what = f"answered 200 and does not say what it holds of {transaction}"
+            raise self._unreadable(what, 200, transaction) from None
+
+    def _unreadable(
+        self, what: str, status: int, transaction: TransactionId | None = None
+    ) -> ParticipantUnavailableError:
+        return ParticipantUnavailableError(
+            f"participant {self.name!r} {what}",
+            status=status,
+            transaction_id=str(transaction) if transaction else None,
+            participant=self.name,
+        )
+
     def authorization(self) -> dict[str, str]:
         """Return the header that admits us; the token is read anew each time.
 
@@ -132,7 +205,7 @@ class HttpParticipant:
         if not self.token:
             return {}
         what = f"token of participant {self.name!r}"
-        return {"Authorization": f"Bearer {_one_word(self.token, what)}"}
+        return {"Authorization": f"Bearer {one_word(self.token, what)}"}
 
     def _control(
         self,
@@ -148,12 +221,13 @@ class HttpParticipant:
         headers = {"Content-Type": wire.JSON}
         self._read(self._post(route, body, headers, transaction), transaction, states)
 
-    def _why(self, error: Exception, route: str) -> str:
+    def _why(self, error: Exception, asked: str, timeout: float) -> str:
         if isinstance(error, urllib3.exceptions.NewConnectionError):
             return f"nothing listens at {self.url}"
+        unknown = ": it may or may not have happened" if asked[0] == "P" else ""
         return (
-            f"no answer to POST {route} within {self.timeout:g} s "
-            f"({type(error).__name__}): it may or may not have happened"
+            f"no answer to {asked} within {timeout:g} s "
+            f"({type(error).__name__}){unknown}"
         )
 
     def _read(
@@ -175,10 +249,8 @@ class HttpParticipant:
         headers: dict[str, str],
         transaction: TransactionId,
     ) -> Answer:
-        headers[wire.VERSION_HEADER] = wire.VERSION
-        headers["Accept"] = wire.JSON
-        headers.update(self.authorization())
-        target = _pool(self.url, self.timeout, os.getpid())
+        headers.update(self._standing_headers())
+        target = pool_of(self.url, self.timeout, os.getpid())
         about: dict[str, str | int | float | bool] = {
             "http.request.method": "POST",
             "tpc.participant": self.name,
@@ -188,70 +260,37 @@ class HttpParticipant:
         }
         with client_span(f"POST {route}", about) as span:
             headers.update(current_carrier())
-            try:
-                answer = _ask(
-                    target, _path(self.url) + route, body, headers, self.timeout
-                )
-            except (urllib3.exceptions.HTTPError, OSError) as error:
-                raise ParticipantUnavailableError(
-                    f"participant {self.name!r}: {self._why(error, route)}",
-                    transaction_id=str(transaction),
-                    participant=self.name,
-                ) from error
+            answer = self._ask("POST", route, body, headers, self.timeout, transaction)
             span.set("http.response.status_code", answer.status)
         return answer
 
+    def _get(
+        self, route: str, timeout: float, transaction: TransactionId | None = None
+    ) -> Answer:
+        """Read, in the caller's trace if there is one; no span of our own."""
+        headers = self._standing_headers() | current_carrier()
+        return self._ask("GET", route, None, headers, timeout, transaction)
 
-def _ask(
-    pool: urllib3.HTTPConnectionPool,
-    path: str,
-    body: bytes | IO[bytes],
-    headers: Mapping[str, str],
-    timeout: float,
-) -> Answer:
-    response = pool.urlopen(
-        "POST",
-        path,
-        body=body,
-        headers=headers,
-        retries=False,
-        redirect=False,
-        preload_content=False,
-    )
-    content = bytearray()
-    until = time.monotonic() + timeout
-    try:
-        while part := response.read1(1 << 16):
-            content += part
-            if len(content) > wire.MAX_ANSWER_BYTES or time.monotonic() > until:
-                raise urllib3.exceptions.ProtocolError("too long, or too slow")
-        response.release_conn()
-    finally:
-        response.close()
-    kind = response.headers.get("Content-Type", "")
-    return Answer(response.status, kind, bytes(content))
+    def _standing_headers(self) -> dict[str, str]:
+        about = {wire.VERSION_HEADER: wire.VERSION, "Accept": wire.JSON}
+        return about | self.authorization()
 
-
-@functools.cache
-def _pool(url: str, timeout: float, _pid: int) -> urllib3.HTTPConnectionPool:
-    # By process: a connection is not shared over a fork, and outlives a batch.
-    return urllib3.connectionpool.connection_from_url(
-        url,
-        maxsize=8,
-        block=False,
-        timeout=urllib3.Timeout(connect=timeout, read=timeout),
-        retries=False,
-    )
-
-
-def _one_word(reference: str, what: str) -> str:
-    token = reveal(reference, what)
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigurationError(
-            f"{what}: {reference} must hold one token, and no more"
-        )
-    return token
-
-
-def _path(url: str) -> str:
-    return urllib3.util.parse_url(url).path or ""
+    def _ask(
+        self,
+        method: str,
+        route: str,
+        body: bytes | IO[bytes] | None,
+        headers: Mapping[str, str],
+        timeout: float,
+        transaction: TransactionId | None,
+    ) -> Answer:
+        pool = pool_of(self.url, self.timeout, os.getpid())
+        try:
+            return ask(pool, method, path_of(self.url) + route, body, headers, timeout)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            asked = f"{method} {route.partition('?')[0]}"
+            raise ParticipantUnavailableError(
+                f"participant {self.name!r}: {self._why(error, asked, timeout)}",
+                transaction_id=str(transaction) if transaction else None,
+                participant=self.name,
+            ) from error

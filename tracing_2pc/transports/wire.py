@@ -85,7 +85,7 @@ def read_answer(
         ParticipantUnavailableError: not an answer; ask again, guess nothing.
     """
     about: _About = {"transaction_id": transaction_id, "participant": participant}
-    item = _object(content_type, body)
+    item = read_object(content_type, body)
     detail = _reason(item)
     state = _word((item or {}).get("state"))
     if item is None or item.get("transaction_id") != transaction_id:
@@ -118,8 +118,13 @@ def refusal_of_prepare(status: int, content_type: str, body: bytes) -> str | Non
     a wrong token or address will not mend itself within the task.
     """
     if 400 <= status < 500 and status not in ASK_AGAIN | {408, 429}:
-        return _reason(_object(content_type, body))
+        return reason_of(content_type, body)
     return None
+
+
+def reason_of(content_type: str, body: bytes) -> str:
+    """Return what a problem document says, as it may stand in a message."""
+    return _reason(read_object(content_type, body))
 
 
 def _reason(item: Mapping[str, Any] | None) -> str:
@@ -137,7 +142,8 @@ def _printable(found: object, longest: int) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _object(content_type: str, body: bytes) -> Mapping[str, Any] | None:
+def read_object(content_type: str, body: bytes) -> Mapping[str, Any] | None:
+    """Return the JSON object that a body is; None if it is not one."""
     if content_type.partition(";")[0].strip().lower() not in {JSON, PROBLEM}:
         return None
     try:

@@ -59,7 +59,7 @@ class Resource(Protocol):
         """Do what a person decided, and remember why."""
 
     def show(self, transaction: TransactionId) -> Answer:
-        """Look a transaction up."""
+        """Look a transaction up, with the clock here and what it keeps busy."""
 
     def in_doubt(
         self, *, application: str | None, state: str | None, after: int, limit: int

@@ -264,10 +264,16 @@ class JournalledResource(abc.ABC):
         return answer
 
     def show(self, transaction: TransactionId) -> Answer:
-        """Read one transaction."""
+        """Read one transaction, and what it keeps busy while it is in doubt."""
         self.open()
         with self._database.read() as connection:
-            return answers.show(self._journal.read(connection, transaction))
+            seen = self._journal.read(connection, transaction)
+            return answers.show(seen, self._clock(), self.holds(connection, seen))
+
+    def holds(self, connection: Connection, seen: Seen) -> dict[str, int]:
+        """Count what a transaction keeps busy here: its rows that are prepared."""
+        prepared = seen.holding(BranchState.PREPARED)
+        return {"rows": sum(held.named.rows for held in prepared)}
 
     def in_doubt(
         self, *, application: str | None, state: str | None, after: int, limit: int

@@ -27,7 +27,15 @@ _SLOTS: Final = sa.text(
     "SELECT (SELECT count(*) FROM pg_prepared_xacts), "
     "current_setting('max_prepared_transactions')::int"
 )
-
+_BUSY: Final = sa.text(
+    "SELECT count(DISTINCT p.gid), count(l.locktype), "
+    "coalesce(max(age(p.transaction)), 0) "
+    "FROM pg_prepared_xacts p LEFT JOIN pg_locks own ON own.pid IS NULL "
+    "AND own.locktype = 'transactionid' AND own.transactionid = p.transaction "
+    "LEFT JOIN pg_locks l ON l.pid IS NULL "
+    "AND l.virtualtransaction = own.virtualtransaction WHERE p.gid = ANY(:gids)"
+)
+"""Each has a lock on its own id, which tells how its other locks are named."""
 
 _BRANCH: Final = re.compile(r"(\d+)\.([^.]+\.\d+\.\d+)\.\d+\.\d+")
 """A branch's name, behind the prefix: tag, transaction, branch."""
@@ -38,6 +46,16 @@ class Prepared(NamedTuple):
 
     gid: str
     transaction: TransactionId
+
+
+class Busy(NamedTuple):
+    """What prepared transactions of one of ours keep from others."""
+
+    slots: int
+    """Of `max_prepared_transactions`."""
+    locks: int
+    horizon: int
+    """Age of the oldest in transactions: VACUUM cleans up nothing younger."""
 
 
 class Sealed(NamedTuple):
@@ -95,6 +113,14 @@ class PreparedJournal(Journal):
             for gid, branch in branches
             if branch
         }
+
+    def busy(self, connection: Connection, transaction: TransactionId) -> Busy:
+        """Measure what PostgreSQL holds back for a transaction."""
+        held = self.held(connection).values()
+        gids = [one.gid for one in held if one.transaction == transaction]
+        if not gids:
+            return Busy(0, 0, 0)
+        return Busy(*connection.execute(_BUSY, {"gids": gids}).one())
 
     def slots(self, connection: Connection) -> tuple[int, int]:
         """Count the server's prepared transactions, and those that it takes."""

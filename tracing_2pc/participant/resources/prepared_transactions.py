@@ -143,6 +143,11 @@ class PreparedTransactions(TableResource):
         slots = {"tpc_prepared_slots_used": used, "tpc_prepared_slots_max": most}
         return measured | slots
 
+    def holds(self, connection: Connection, seen: Seen) -> dict[str, int]:
+        """Count its rows, and what PostgreSQL holds back for them."""
+        busy = self._journal.busy(connection, seen.transaction)
+        return super().holds(connection, seen) | busy._asdict()
+
     def keep(
         self,
         writer: Writer,

@@ -1,0 +1,288 @@
+"""A participant's list and what it holds of one transaction, read over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Response
+from participant_support import (
+    KINDS,
+    KINDS_AND_DATABASES,
+    ONE,
+    OTHER,
+    TRACE,
+    Branch,
+    World,
+    orders,
+    sqlite_url,
+    tagged_rows,
+)
+from spark_support import serving
+
+from tracing_2pc.errors import ParticipantUnavailableError
+from tracing_2pc.model import BranchId, Holds, Listing, Shown, TransactionId
+from tracing_2pc.states import BranchState, ParticipantState
+from tracing_2pc.transports import reading
+from tracing_2pc.transports.http import HttpParticipant
+
+T = TransactionId("orders", 7, 1)
+SECOND = Branch(orders(5, 6), 2, "1.2")
+
+
+class Clock:
+    """The participant's; it stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.time = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@contextlib.contextmanager
+def reachable(world: World) -> Iterator[HttpParticipant]:
+    """Serve a participant, and yield what reads it."""
+    with contextlib.closing(world.resource), serving(world.app) as url:
+        yield HttpParticipant("ledger", url, None, 5.0)
+
+
+@pytest.fixture(params=KINDS_AND_DATABASES)
+def world(
+    request: pytest.FixtureRequest, tmp_path: Path, new_database: Callable[[], str]
+) -> World:
+    kind, database = request.param
+    postgresql = database == "postgresql"
+    url = new_database() if postgresql else sqlite_url(tmp_path)
+    return KINDS[kind](url)
+
+
+def test_what_is_in_doubt_is_listed_and_shown(world: World) -> None:
+    """Ids, rows, age, carrier; on request what it keeps busy till the decision."""
+    with reachable(world) as participant:
+        assert participant.prepared() == Listing(())
+        assert participant.show(T) == Shown(ParticipantState.UNKNOWN)
+        world.prepare(str(T), ONE)
+        world.prepare(str(T), SECOND)
+        world.prepare("other.1.1", OTHER)
+        listed = participant.prepared("orders")
+        assert listed.complete
+        assert [
+            (str(b.transaction), str(b.branch), b.rows) for b in listed.branches
+        ] == [
+            (str(T), "0.1", 3),
+            (str(T), "1.2", 2),
+        ]
+        assert all(0 <= branch.age < 60 for branch in listed.branches)
+        assert listed.branches[0].carrier == TRACE
+        assert len(participant.prepared().branches) == 3
+        shown = participant.show(T)
+        assert shown.state is ParticipantState.PREPARED
+        assert shown.holds.rows == 5
+        assert shown.now is not None
+        for branch in shown.branches:
+            assert branch.state is BranchState.PREPARED
+            assert branch.sealed_at is None
+            assert branch.prepared_at is not None
+            assert 0 <= shown.now - branch.prepared_at < 60
+
+
+def test_prepared_transactions_say_what_the_server_holds_back(
+    new_database: Callable[[], str],
+) -> None:
+    """Slots, locks and how far VACUUM is held back; nothing once it is decided."""
+    world = KINDS["PreparedTransactions"](new_database())
+    with reachable(world) as participant:
+        world.prepare(str(T), ONE)
+        world.prepare(str(T), SECOND)
+        world.prepare("other.1.1", OTHER)
+        holds = participant.show(T).holds
+        assert (holds.rows, holds.slots) == (5, 2)
+        assert holds.locks is not None
+        assert holds.horizon is not None
+        assert holds.locks >= 2
+        assert holds.horizon >= 1
+        world.commit(str(T), ONE, SECOND)
+        assert participant.show(T).holds == Holds(0, 0, 0, 0)
+
+
+def test_times_are_by_the_participants_clock(tmp_path: Path) -> None:
+    """Prepared, sealed, now: a reader can correct them by its own clock."""
+    clock = Clock()
+    world = tagged_rows(sqlite_url(tmp_path), clock=clock)
+    with reachable(world) as participant:
+        world.prepare(str(T), ONE)
+        world.prepare(str(T), SECOND)
+        clock.time += 10
+        world.commit(str(T), ONE)
+        clock.time += 10
+        shown = participant.show(T)
+        start = 1_700_000_000.0
+        assert shown.now == start + 20
+        times = [(b.state, b.prepared_at, b.sealed_at) for b in shown.branches]
+        assert times == [
+            (BranchState.COMMITTED, start, start + 10),
+            (BranchState.ABORTED, start, start + 10),
+        ]
+        assert shown.holds == Holds(rows=0)
+
+
+def test_what_was_never_prepared_has_no_such_time(tmp_path: Path) -> None:
+    """A tombstone, and a branch that was aborted while it was written."""
+    clock = Clock()
+    world = tagged_rows(sqlite_url(tmp_path), clock=clock)
+    with reachable(world) as participant:
+        with world.writing(str(T), ONE):
+            clock.time += 5
+            (writing,) = participant.show(T).branches
+            assert (writing.prepared_at, writing.sealed_at) == (None, None)
+            world.abort(str(T))
+            world.abort("orders.8.1", branch="4.4")
+            clock.time += 5
+        (dropped,) = participant.show(T).branches
+        (tombstone,) = participant.show(TransactionId("orders", 8, 1)).branches
+    for branch in (dropped, tombstone):
+        assert branch.state is BranchState.ABORTED
+        assert branch.prepared_at is None
+        assert branch.sealed_at == 1_700_000_005.0
+
+
+def test_forgotten_is_an_answer(tmp_path: Path) -> None:
+    """410 is no outcome, and no error."""
+    world = tagged_rows(sqlite_url(tmp_path))
+    with reachable(world) as participant:
+        world.commit("orders.9.1", watermark=8)
+        assert participant.show(T) == Shown(ParticipantState.FORGOTTEN)
+
+
+@pytest.fixture
+def paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Five branches in doubt, two on a page."""
+    monkeypatch.setattr(reading, "PAGE", 2)
+    world = tagged_rows(sqlite_url(tmp_path))
+    for task in range(5):
+        world.prepare(str(T), Branch(ONE.body, 3, f"{task}.1"))
+    return world
+
+
+def test_all_pages_are_followed(paged: World) -> None:
+    """In order, none twice."""
+    with reachable(paged) as participant:
+        listing = participant.prepared()
+    assert listing.complete
+    found = [branch.branch for branch in listing.branches]
+    assert found == [BranchId(task, 1) for task in range(5)]
+
+
+def test_a_list_that_is_too_long_says_so(
+    paged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not read is not taken for absent."""
+    monkeypatch.setattr(reading, "PAGES", 2)
+    with reachable(paged) as participant:
+        listing = participant.prepared()
+    assert len(listing.branches) == 4
+    assert listing.missing == "is longer than 4 branches"
+
+
+def test_a_list_that_fails_on_page_2_says_so(
+    paged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page is kept, and is not taken for all."""
+
+    real = paged.resource.in_doubt
+
+    def fails_later(*, after: int, **asked: Any) -> Any:
+        if after:
+            raise RuntimeError("a bug")
+        return real(after=after, **asked)
+
+    monkeypatch.setattr(paged.resource, "in_doubt", fails_later)
+    with reachable(paged) as participant:
+        listing = participant.prepared()
+    assert len(listing.branches) == 2
+    assert listing.missing is not None
+    assert "answered 500" in listing.missing
+
+
+GOOD = {
+    "transaction_id": "orders.7.1",
+    "branch": "0.1",
+    "state": "prepared",
+    "age": 1.5,
+    "rows": 3,
+    "carrier": {},
+}
+NO_LISTS = {
+    "no object": [],
+    "no list": {"transactions": {}, "next": None},
+    "a cursor of another kind": {"transactions": [], "next": 7},
+    "an empty cursor": {"transactions": [], "next": ""},
+    "no id": {"transactions": [GOOD | {"transaction_id": "orders.07.1"}], "next": None},
+    "no branch": {"transactions": [GOOD | {"branch": None}], "next": None},
+    "another state": {"transactions": [GOOD | {"state": "writing"}], "next": None},
+    "no age": {"transactions": [GOOD | {"age": True}], "next": None},
+    "an age before its time": {"transactions": [GOOD | {"age": -1}], "next": None},
+    "an endless age": {"transactions": [GOOD | {"age": float("inf")}], "next": None},
+    "half a row": {"transactions": [GOOD | {"rows": 1.5}], "next": None},
+    "a carrier of numbers": {
+        "transactions": [GOOD | {"carrier": {"a": 1}}],
+        "next": None,
+    },
+    "a line break": {"transactions": [GOOD | {"carrier": {"a": "\n"}}], "next": None},
+    "too many": {"transactions": [GOOD] * 501, "next": None},
+}
+
+
+@pytest.mark.parametrize("said", NO_LISTS.values(), ids=NO_LISTS.keys())
+def test_what_is_not_exactly_a_list_is_no_answer(tmp_path: Path, said: object) -> None:
+    """One item that cannot be read spoils the list: nothing of it is guessed."""
+    world = tagged_rows(sqlite_url(tmp_path))
+
+    @world.app.after_request
+    def spoil(_: Response) -> Response:
+        return Response(json.dumps(said), 200, mimetype="application/json")
+
+    unavailable = pytest.raises(ParticipantUnavailableError, match="without a list")
+    with reachable(world) as participant, unavailable:
+        participant.prepared()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "writing"},
+        {"branches": None},
+        {"branches": [{}]},
+        {"now": "noon"},
+        {"holds": {"rows": -1}},
+        {"transaction_id": "orders.8.1"},
+    ],
+)
+def test_what_is_not_exactly_a_transaction_is_no_answer(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    """Another id, a word of another kind: ask again, guess nothing."""
+    world = tagged_rows(sqlite_url(tmp_path))
+    shown = {"transaction_id": str(T), "state": "prepared", "branches": []}
+
+    @world.app.after_request
+    def spoil(_: Response) -> Response:
+        said = {**shown, **change}
+        return Response(json.dumps(said), 200, mimetype="application/json")
+
+    with reachable(world) as participant, pytest.raises(ParticipantUnavailableError):
+        participant.show(T)
+
+
+def test_nobody_there() -> None:
+    """No list and no answer about a transaction; not an empty one."""
+    participant = HttpParticipant("p", "http://127.0.0.1:9", None, 0.5)
+    with pytest.raises(ParticipantUnavailableError, match="nothing listens"):
+        participant.prepared()
+    with pytest.raises(ParticipantUnavailableError, match="nothing listens"):
+        participant.show(T)

@@ -1,0 +1,89 @@
+"""Requests to one participant: a urllib3 pool, no redirects, no proxies."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping
+from typing import IO
+
+import urllib3
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.settings import reveal
+from tracing_2pc.transports import wire
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer, read whole and bounded."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def ask(
+    pool: urllib3.HTTPConnectionPool,
+    method: str,
+    path: str,
+    body: bytes | IO[bytes] | None,
+    headers: Mapping[str, str],
+    timeout: float,
+) -> Answer:
+    """Send a request once, and read its answer whole within `timeout` seconds.
+
+    Raises:
+        HTTPError, OSError: no answer, or one that is too long.
+    """
+    response = pool.urlopen(
+        method,
+        path,
+        body=body,
+        headers=headers,
+        timeout=urllib3.Timeout(connect=timeout, read=timeout),
+        retries=False,
+        redirect=False,
+        preload_content=False,
+    )
+    content = bytearray()
+    until = time.monotonic() + timeout
+    try:
+        while part := response.read1(1 << 16):
+            content += part
+            if len(content) > wire.MAX_ANSWER_BYTES or time.monotonic() > until:
+                raise urllib3.exceptions.ProtocolError("too long, or too slow")
+        response.release_conn()
+    finally:
+        response.close()
+    kind = response.headers.get("Content-Type", "")
+    return Answer(response.status, kind, bytes(content))
+
+
+@functools.cache
+def pool_of(url: str, timeout: float, _pid: int) -> urllib3.HTTPConnectionPool:
+    """Return this process's connections to a participant; opens none yet."""
+    # By process: a connection is not shared over a fork, and outlives a batch.
+    return urllib3.connectionpool.connection_from_url(
+        url,
+        maxsize=8,
+        block=False,
+        timeout=urllib3.Timeout(connect=timeout, read=timeout),
+        retries=False,
+    )
+
+
+def one_word(reference: str, what: str) -> str:
+    """Reveal a token; `ConfigurationError` unless it is one word."""
+    token = reveal(reference, what)
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigurationError(
+            f"{what}: {reference} must hold one token, and no more"
+        )
+    return token
+
+
+def path_of(url: str) -> str:
+    """Return what comes before a route."""
+    return urllib3.util.parse_url(url).path or ""
