@@ -182,6 +182,25 @@ class TransactionRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """How far a decision has got with one participant; times are Unix seconds.
+
+    Args:
+        participant: its configured name.
+        acknowledged: when it did; None if it has not.
+        retries: tries that failed.
+        retry_at: when the next one is due; None before the first failed.
+        error: what came instead of an acknowledgement, in short.
+    """
+
+    participant: str
+    acknowledged: float | None = None
+    retries: int = 0
+    retry_at: float | None = None
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Begun:
     """What `DecisionLog.begin` answers.
 

@@ -84,6 +84,32 @@ class BranchEvent(Word):
     ABORT = "abort"
 
 
+class DiagnosisKind(Word):
+    """What can be wrong with a transaction. Computed from evidence, never stored."""
+
+    STUCK = "stuck"
+    ORPHANED = "orphaned"
+    DECIDED_NOT_APPLIED = "decided_not_applied"
+    LOST = "lost"
+    DIVERGED = "diverged"
+
+
+class Severity(Word):
+    """How soon a person should look."""
+
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Verdict(Word):
+    """What is safe: leave it, deliver it, decide abort by the log, ask a person."""
+
+    LEAVE = "leave"
+    FINISH = "finish"
+    ABORT = "abort"
+    ESCALATE = "escalate"
+
+
 T: TypeAlias = TransactionState
 E: TypeAlias = TransactionEvent
 TRANSACTION_TABLE: Final[Mapping[tuple[T, E], T]] = {

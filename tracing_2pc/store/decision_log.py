@@ -20,6 +20,7 @@ from tracing_2pc.states import FINAL, Decision, TransactionEvent, TransactionSta
 from tracing_2pc.store import records, rows, rules, schema
 from tracing_2pc.store import statements as sql
 from tracing_2pc.store.database import Database, absent, connect
+from tracing_2pc.store.overview import Overview
 from tracing_2pc.store.receipts import check_receipts
 from tracing_2pc.telemetry import metrics
 
@@ -69,6 +70,11 @@ class SqlDecisionLog:
 
     def __repr__(self) -> str:
         return f"SqlDecisionLog({self._database.shown!r})"
+
+    @property
+    def overview(self) -> Overview:
+        """What an operator looks at, from the same database."""
+        return Overview(self._database, now=self._now)
 
     def create(self) -> None:
         """Create the tables that are missing. Idempotent."""

@@ -217,4 +217,95 @@ COUNTS: Final = (
 )
 """Transactions by state; reads every record of the application."""
 
+# What an operator looks at.
+DELIVERIES_OF_OPEN: Final = load_parts(delivery, UNFINISHED)
+DELIVERIES_OF_ONE: Final = load_parts(delivery, ONE)
+
+STANDING: Final = sa.select(transaction.c.id, transaction.c.state).where(
+    transaction.c.id.in_(sa.bindparam("ids", expanding=True))
+)
+"""By the primary key: a few transactions that participants have named."""
+
+WATERMARKS: Final = sa.select(application.c.name, application.c.watermark)
+
+REASON: Final = sa.select(transaction.c.reason).where(ONE)
+
+AUDIT_OF: Final = (
+    sa.select(audit)
+    .where(audit.c.what.in_(sa.bindparam("whats", expanding=True)))
+    .order_by(audit.c.at)
+)
+"""Reads the whole audit, which has a row for each deed of a person."""
+
+_SHOWN: Final = (
+    *(transaction.c.id, transaction.c.application, transaction.c.state),
+    *(transaction.c.decision, transaction.c.started, transaction.c.decided),
+    *(transaction.c.finished, transaction.c.rows, transaction.c.reason),
+    transaction.c.carrier,
+)
+OVERVIEW_OPEN: Final = (
+    sa.select(*_SHOWN)
+    .where(_OF, _OPEN)
+    .order_by(transaction.c.batch.desc(), transaction.c.attempt.desc())
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
+OVERVIEW: Final = (
+    sa.select(*_SHOWN)
+    .where(_OF)
+    .order_by(transaction.c.batch.desc(), transaction.c.attempt.desc())
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
+"""The newest of one application, backwards along the unique index."""
+
+PENDING_OF: Final = (
+    sa.select(delivery.c.transaction_id, delivery.c.participant)
+    .where(
+        delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)),
+        delivery.c.acknowledged.is_(None),
+    )
+    .order_by(delivery.c.transaction_id, delivery.c.position)
+)
+
+_NEWEST: Final = (
+    sa.select(
+        transaction.c.decision,
+        transaction.c.decided,
+        transaction.c.started,
+        transaction.c.rows,
+    )
+    .where(_OF)
+    .order_by(transaction.c.batch.desc(), transaction.c.attempt.desc())
+    .limit(sa.bindparam("most", type_=sa.Integer))
+    .subquery()
+)
+RECENT: Final = (
+    sa.select(
+        _NEWEST.c.decision,
+        sa.func.count().label("transactions"),
+        sa.func.coalesce(sa.func.sum(_NEWEST.c.rows), 0).label("row_count"),
+        sa.func.avg(_NEWEST.c.decided - _NEWEST.c.started).label("seconds"),
+    )
+    .where(_NEWEST.c.decided >= sa.bindparam("since"))
+    .group_by(_NEWEST.c.decision)
+)
+"""What was decided since then, among the newest of one application."""
+
+TAKE_LEASE: Final = (
+    application.update()
+    .where(
+        application.c.name == sa.bindparam("of"),
+        sa.or_(
+            application.c.lease_holder.is_(None),
+            application.c.lease_holder == sa.bindparam("who"),
+            application.c.lease_until < sa.bindparam("at"),
+        ),
+    )
+    .values(lease_holder=sa.bindparam("who"), lease_until=sa.bindparam("until"))
+)
+GIVE_LEASE_BACK: Final = (
+    application.update()
+    .where(application.c.lease_holder == sa.bindparam("who"))
+    .values(lease_holder=None, lease_until=None)
+)
+
 APPLICATIONS: Final = sa.select(application.c.name).order_by(application.c.name)

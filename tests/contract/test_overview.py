@@ -1,0 +1,240 @@
+"""What an operator reads of the log: lists, deliveries, the audit, leases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tracing_2pc.model import BranchId, Receipt, TransactionId
+from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.store import SqlDecisionLog, statements
+from tracing_2pc.store import database as databases
+from tracing_2pc.store.database import Database
+from tracing_2pc.store.overview import Filters, Recent, Summary
+
+START = 1_700_000_000.0
+
+
+class Time:
+    def __init__(self) -> None:
+        self.time = START
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    if request.param == "postgresql":
+        url = str(request.getfixturevalue("postgres_database"))
+    else:
+        url = f"sqlite:///{tmp_path}/log/decisions.db"
+    opened = databases.connect(url)
+    SqlDecisionLog(opened).create()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def log(base: Database, time: Time) -> SqlDecisionLog:
+    return SqlDecisionLog(base, now=time)
+
+
+def begin(
+    log: SqlDecisionLog, batch: int, application: str = "orders"
+) -> TransactionId:
+    return log.begin(
+        application, batch, run="r", query=None, participants=["a", "b"],
+        carrier={"traceparent": "00-aa-bb-01"},
+    ).record.id  # fmt: skip
+
+
+def decide(log: SqlDecisionLog, id_: TransactionId, wanted: Decision) -> None:
+    votes = dict.fromkeys("ab", Vote.COMMIT)
+    receipts = [Receipt(BranchId(0, 1), 5, "d", votes)]
+    log.decide(id_, wanted, receipts if wanted is Decision.COMMIT else ())
+
+
+def finish(log: SqlDecisionLog, id_: TransactionId) -> None:
+    for name in "ab":
+        log.acknowledge(id_, name)
+    log.finish(id_)
+
+
+@pytest.fixture
+def history(log: SqlDecisionLog, time: Time) -> SqlDecisionLog:
+    """Two finished batches, one committing, one active; and another application's."""
+    for batch in range(2):
+        id_ = begin(log, batch)
+        time.time += 10
+        decide(log, id_, Decision.COMMIT)
+        finish(log, id_)
+        time.time += 10
+    committing = begin(log, 2)
+    decide(log, committing, Decision.COMMIT)
+    log.acknowledge(committing, "a")
+    log.postpone(committing, "b", "503 try later", time.time + 7)
+    time.time += 10
+    begin(log, 0, "bookings")
+    return log
+
+
+def ids(found: list[Summary]) -> list[str]:
+    return [str(one.transaction) for one in found]
+
+
+def test_transactions_are_listed_newest_first(history: SqlDecisionLog) -> None:
+    """Finished ones too; with who has not acknowledged, and the trace."""
+    found = history.overview.transactions(Filters())
+    assert ids(found) == ["bookings.0.1", "orders.2.1", "orders.1.1", "orders.0.1"]
+    assert [one.pending for one in found] == [("a", "b"), ("b",), (), ()]
+    assert found[1].state is TransactionState.COMMITTING
+    assert found[1].decision is Decision.COMMIT
+    assert found[1].rows == 5
+    assert found[1].carrier == {"traceparent": "00-aa-bb-01"}
+    assert found[0].rows is None
+
+
+def test_filters(history: SqlDecisionLog) -> None:
+    """By application, by state, by age, and so many."""
+    overview = history.overview
+    orders = Filters(application="orders")
+    assert ids(overview.transactions(orders)) == [
+        "orders.2.1",
+        "orders.1.1",
+        "orders.0.1",
+    ]
+    committed = Filters(state=TransactionState.COMMITTED)
+    assert ids(overview.transactions(committed)) == ["orders.1.1", "orders.0.1"]
+    active = Filters(state=TransactionState.ACTIVE)
+    assert ids(overview.transactions(active)) == ["bookings.0.1"]
+    assert ids(overview.transactions(Filters(unfinished=True))) == [
+        "bookings.0.1",
+        "orders.2.1",
+    ]
+    assert ids(overview.transactions(Filters(older_than=30))) == [
+        "orders.1.1",
+        "orders.0.1",
+    ]
+    assert ids(overview.transactions(Filters(limit=1))) == ["bookings.0.1"]
+    assert overview.transactions(Filters(application="nobody")) == []
+
+
+def test_deliveries_say_when_and_why(history: SqlDecisionLog) -> None:
+    """Of one transaction, and of all that is unfinished."""
+    found = history.overview.deliveries(TransactionId("orders", 2, 1))
+    assert list(found) == ["a", "b"]
+    assert found["a"].acknowledged == START + 40
+    assert found["b"].acknowledged is None
+    told = (found["b"].retries, found["b"].retry_at, found["b"].error)
+    assert told == (1, START + 47, "503 try later")
+    unfinished = history.overview.deliveries_of_unfinished()
+    assert set(unfinished) == {"orders.2.1", "bookings.0.1"}
+    assert unfinished["orders.2.1"] == found
+
+
+def test_standing_says_what_is_on_record(history: SqlDecisionLog) -> None:
+    """Of those that were asked about; of a thousand too."""
+    known, unknown = TransactionId("orders", 0, 1), TransactionId("orders", 9, 1)
+    many = [TransactionId("orders", batch, 7) for batch in range(1000)]
+    found = history.overview.standing([known, unknown, *many])
+    assert found == {known: TransactionState.COMMITTED}
+
+
+def test_recent_counts_what_was_decided(history: SqlDecisionLog) -> None:
+    """Commits, their rows and how long they took; nothing older."""
+    begun = history.overview.recent("orders", START)
+    assert begun == Recent(committed=3, aborted=0, rows=15, seconds=20 / 3)
+    assert history.overview.recent("orders", START + 35).committed == 1
+    assert history.overview.recent("nobody", START) == Recent()
+
+
+def test_reason_and_audit(history: SqlDecisionLog, time: Time) -> None:
+    """Why it was quarantined, and what a person did, in their words."""
+    id_ = TransactionId("orders", 2, 1)
+    assert history.overview.reason(id_) is None
+    history.quarantine(id_, "b answered 404 unknown")
+    history.resume(id_, Decision.COMMIT, who="ada", why="restored b")
+    assert history.overview.reason(id_) == "b answered 404 unknown"
+    (entry,) = history.overview.audit(id_)
+    assert entry == (
+        time.time,
+        "ada",
+        f"resume {id_}",
+        "restored b",
+        "quarantined",
+        "committing",
+    )
+    assert history.overview.audit(TransactionId("orders", 2, 11)) == []
+
+
+def test_a_lease_has_one_holder_and_ends_by_itself(
+    history: SqlDecisionLog, time: Time
+) -> None:
+    """Whoever holds it may renew it; another gets it when it is over or given back."""
+    overview = history.overview
+    assert overview.take_lease("orders", "one", 30)
+    assert not overview.take_lease("orders", "two", 30)
+    assert overview.take_lease("bookings", "two", 30), "each application has its own"
+    time.time += 20
+    assert overview.take_lease("orders", "one", 30)
+    time.time += 20
+    assert not overview.take_lease("orders", "two", 30)
+    time.time += 11
+    assert overview.take_lease("orders", "two", 30)
+    overview.give_leases_back("two")
+    assert overview.take_lease("orders", "one", 30)
+    assert not overview.take_lease("nobody", "one", 30)
+
+
+def test_the_cost_does_not_grow_with_what_is_finished(
+    history: SqlDecisionLog, base: Database
+) -> None:
+    """Open records by the partial index; newest ones and named ones by theirs."""
+    filler = (
+        "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
+        " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 10 UNION"
+        " ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT 'orders.' || i || '.1',"
+        " 'orders', i, 1, 'r', 'aborted', 1, 1, '{}', 'x' FROM n"
+    )
+    deliveries = (
+        "INSERT INTO tpc_delivery (transaction_id, participant, position, retries)"
+        " SELECT id, 'a', 0, 0 FROM tpc_transaction WHERE batch >= 10"
+    )
+    with base.durable() as connection:
+        connection.exec_driver_sql(filler)
+        connection.exec_driver_sql(deliveries)
+        connection.exec_driver_sql("ANALYZE")
+    newest = "tpc_transaction_application_batch_attempt_key"
+    by_id = "tpc_transaction_pkey"
+    sqlite = base.url.drivername.startswith("sqlite")
+    asked = {"of": "orders", "most": 10, "since": 1.0}
+    for statement, values, index in (
+        (statements.DELIVERIES_OF_OPEN, {}, "tpc_unfinished"),
+        (statements.OVERVIEW_OPEN, asked, "tpc_unfinished"),
+        (statements.OVERVIEW, asked, "autoindex" if sqlite else newest),
+        (statements.RECENT, asked, "autoindex" if sqlite else newest),
+        (
+            statements.STANDING,
+            {"ids": ["orders.0.1"]},
+            "autoindex" if sqlite else by_id,
+        ),
+    ):
+        explain = "EXPLAIN QUERY PLAN " if sqlite else "EXPLAIN "
+        known = {k: v for k, v in values.items() if k in statement.compile().params}
+        literal = statement.params(known).compile(
+            base.durable_engine, compile_kwargs={"literal_binds": True}
+        )
+        with base.reading() as connection:
+            plan = connection.exec_driver_sql(f"{explain}{literal}").all()
+        text = "\n".join(map(str, plan))
+        assert index in text, text
+        assert "Seq Scan on tpc_transaction" not in text, text
+        assert "SCAN tpc_transaction'" not in text, text

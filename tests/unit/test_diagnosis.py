@@ -1,0 +1,280 @@
+"""Diagnosis is an opinion from evidence: what is said, and what must be left alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tracing_2pc.model import (
+    BranchId,
+    DeliveryRecord,
+    HeldBranch,
+    InDoubt,
+    Listing,
+    Receipt,
+    Shown,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.protocol.diagnosis import Diagnosis, Thresholds, diagnose
+from tracing_2pc.protocol.evidence import Evidence, Logged
+from tracing_2pc.settings import Settings
+from tracing_2pc.states import (
+    BranchState,
+    Decision,
+    DiagnosisKind,
+    ParticipantState,
+    Severity,
+    TransactionState,
+    Verdict,
+    Vote,
+)
+
+NOW = 1_000_000.0
+LIMITS = Thresholds.of(Settings())
+T = TransactionId("orders", 7, 1)
+BRANCH = BranchId(0, 1)
+NAMES = ("ledger", "notifier")
+S, D, K = TransactionState, Decision, DiagnosisKind
+
+
+def record(state: S, decided: float | None = None, **changes: Any) -> TransactionRecord:
+    """A record; `decided` and `started` are ages in seconds."""
+    decision = {S.ACTIVE: None, S.ABORTING: D.ABORT}.get(state, D.COMMIT)
+    receipt = Receipt(BRANCH, 3, "d", dict.fromkeys(NAMES, Vote.COMMIT))
+    started = changes.pop("started", (decided or 0) + 5)
+    return dataclasses.replace(
+        TransactionRecord(
+            T, "run", state, decision, NAMES, frozenset(), {}, NOW - started,
+            decided=None if decided is None else NOW - decided,
+            receipts=(receipt,) if decision is D.COMMIT else (),
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def logged(*records: TransactionRecord, **changes: Any) -> Logged:
+    known = {one.id: one for one in records}
+    told = {id_: {n: DeliveryRecord(n) for n in NAMES} for id_ in known}
+    return dataclasses.replace(Logged(known, told, {}, {"orders": None}), **changes)
+
+
+def listing(age: float, missing: str | None = None) -> Listing:
+    return Listing((InDoubt(T, BRANCH, age, 3, {}),), missing)
+
+
+def said(
+    log: Logged | None, age: float | None = None, **changes: Any
+) -> list[Diagnosis]:
+    """Diagnose: the ledger has listed T at this age, twice, the notifier nothing."""
+    found = Listing(()) if age is None else listing(age)
+    lists = {"ledger": found, "notifier": Listing(())}
+    evidence = Evidence(NOW, LIMITS.safety_interval, lists, log, lists, {})
+    return diagnose(dataclasses.replace(evidence, **changes), LIMITS)
+
+
+def one(found: list[Diagnosis]) -> Diagnosis:
+    (only,) = found
+    return only
+
+
+PREPARED = HeldBranch(BRANCH, BranchState.PREPARED, 3, "d")
+SHOWN = Shown(ParticipantState.PREPARED, (PREPARED,))
+COMMITTED = Shown(ParticipantState.COMMITTED)
+ABORTED = Shown(ParticipantState.ABORTED)
+
+
+def test_all_is_well() -> None:
+    """In doubt is normal and short, decided is normal and short."""
+    assert said(logged()) == []
+    assert said(logged(record(S.ACTIVE, started=100)), 100) == []
+    assert said(logged(record(S.COMMITTING, 100)), 100) == []
+
+
+def test_a_living_drivers_attempt_is_left_alone_up_to_its_timeout() -> None:
+    """A slow batch is not stuck: until the transaction timeout its driver decides."""
+    assert said(logged(record(S.ACTIVE, started=899)), 600) == []
+    found = one(said(logged(record(S.ACTIVE, started=901)), 600))
+    assert (found.diagnosis, found.verdict) == (K.STUCK, Verdict.ABORT)
+    assert found.participants == ("ledger",)
+
+
+def test_without_a_timeout_an_attempt_is_stuck_when_it_is_critical() -> None:
+    """A driver may be at it for ever; a person should look all the same."""
+    limits = Thresholds.of(Settings(transaction_timeout=0))
+    assert limits.undecided == 900
+    assert Thresholds.of(Settings(transaction_timeout=100)).undecided == 300
+
+
+@pytest.mark.parametrize("state", [S.COMMITTING, S.ABORTING])
+def test_unfinished_for_too_long_is_stuck(state: S) -> None:
+    """A warning, then critical; who has not acknowledged is named."""
+    assert said(logged(record(state, 299))) == []
+    found = one(said(logged(record(state, 301))))
+    assert (found.diagnosis, found.verdict) == (K.STUCK, Verdict.FINISH)
+    assert found.severity is Severity.WARNING
+    assert found.participants == NAMES
+    assert (found.since, found.age) == (NOW - 301, 301)
+    assert one(said(logged(record(state, 901)))).severity is Severity.CRITICAL
+
+
+def test_what_moves_is_not_stuck() -> None:
+    """One acknowledgement after another: it gets on, however long it takes."""
+    told = {T: {"ledger": DeliveryRecord("ledger", acknowledged=NOW - 10)}}
+    assert said(logged(record(S.COMMITTING, 5000), deliveries=told)) == []
+
+
+def test_quarantined_is_a_state_and_not_a_diagnosis() -> None:
+    """It is counted by itself; a person has to look, and no verdict can say more."""
+    assert said(logged(record(S.QUARANTINED, 5000))) == []
+
+
+def test_decided_not_applied() -> None:
+    """It can be reached, it has been told, and it still holds the branch prepared."""
+    told = {"ledger": DeliveryRecord("ledger", retries=10, error="503")}
+    log = logged(record(S.COMMITTING, 60), deliveries={T: told})
+    found = one(said(log, 100))
+    assert (found.diagnosis, found.verdict) == (K.DECIDED_NOT_APPLIED, Verdict.FINISH)
+    assert found.participants == ("ledger",)
+    assert "10 tries; the last answer: 503" in found.why
+
+
+def test_decided_not_applied_waits_for_the_drivers_own_tries() -> None:
+    """Before they are over it is left alone; without any, until it would be stuck."""
+    log = logged(record(S.COMMITTING, 60))
+    assert said(log, 100) == []
+    late = one(said(logged(record(S.COMMITTING, 400)), 500))
+    assert late.diagnosis is K.DECIDED_NOT_APPLIED, "and it is not called stuck, too"
+
+
+def test_lost() -> None:
+    """Decided commit, and the participant knows nothing of it: always critical."""
+    for state in (ParticipantState.UNKNOWN, ParticipantState.FORGOTTEN):
+        shown = {T: {"ledger": Shown(state), "notifier": SHOWN}}
+        found = one(said(logged(record(S.COMMITTING, 30)), shown=shown))
+        assert (found.diagnosis, found.severity) == (K.LOST, Severity.CRITICAL)
+        assert found.participants == ("ledger",)
+        assert found.verdict is Verdict.ESCALATE
+
+
+def test_a_branch_that_is_gone_is_lost_whatever_else_is_there() -> None:
+    """Each chosen branch counts."""
+    other = HeldBranch(BranchId(1, 1), BranchState.PREPARED, 3, "d")
+    shown = {T: {"ledger": Shown(ParticipantState.PREPARED, (other,))}}
+    assert one(said(logged(record(S.COMMITTING, 30)), shown=shown)).diagnosis is K.LOST
+
+
+def test_who_had_no_branch_has_lost_none() -> None:
+    """A participant without rows hears of the transaction with its commit."""
+    read_only = Receipt(
+        BRANCH, 3, "d", {"ledger": Vote.COMMIT, "notifier": Vote.READ_ONLY}
+    )
+    log = logged(record(S.COMMITTING, 30, receipts=(read_only,)))
+    shown = {T: {"ledger": SHOWN, "notifier": Shown(ParticipantState.UNKNOWN)}}
+    assert said(log, shown=shown) == []
+
+
+def test_an_abort_loses_nothing() -> None:
+    """Unknown is what an abort makes of it."""
+    shown = {T: {"ledger": Shown(ParticipantState.UNKNOWN)}}
+    assert said(logged(record(S.ABORTING, 30)), shown=shown) == []
+
+
+BY_HAND = Shown(
+    ParticipantState.PREPARED, (HeldBranch(BRANCH, BranchState.COMMITTED, 3, "d"),)
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "ledger", "notifier", "whom"),
+    [
+        (S.COMMITTING, ABORTED, SHOWN, ("ledger",)),
+        (S.QUARANTINED, ABORTED, COMMITTED, ("ledger",)),
+        (S.ABORTING, SHOWN, COMMITTED, ("notifier",)),
+        (S.ABORTING, BY_HAND, SHOWN, ("ledger",)),
+    ],
+)
+def test_diverged(state: S, ledger: Shown, notifier: Shown, whom: object) -> None:
+    """Somebody went against the decision: always critical, a person must look."""
+    shown = {T: {"ledger": ledger, "notifier": notifier}}
+    found = one(said(logged(record(state, 30)), shown=shown))
+    assert (found.diagnosis, found.severity) == (K.DIVERGED, Severity.CRITICAL)
+    assert (found.participants, found.verdict) == (whom, Verdict.ESCALATE)
+
+
+def test_agreement_is_not_divergence() -> None:
+    """Some have heard the decision and some have not: that is a delivery."""
+    for state, outcome in ((S.COMMITTING, COMMITTED), (S.ABORTING, ABORTED)):
+        shown = {T: {"ledger": outcome, "notifier": SHOWN}}
+        assert said(logged(record(state, 30)), shown=shown) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "word"),
+    [
+        ({"watermarks": {}}, Verdict.LEAVE, "another log may own it"),
+        ({"watermarks": {"orders": 7}}, Verdict.ESCALATE, "record is forgotten"),
+        ({}, Verdict.ESCALATE, "old copy"),
+        ({"closed": {T: S.ABORTED}}, Verdict.ABORT, "finished it as aborted"),
+        ({"closed": {T: S.COMMITTED}}, Verdict.ESCALATE, "closed it as committed"),
+        ({"closed": {T: S.CONCLUDED}}, Verdict.ESCALATE, "closed it as concluded"),
+    ],
+)
+def test_orphaned(change: Any, verdict: Verdict, word: str) -> None:
+    """Prepared, and no record can finish it; never *abort* for what is not known."""
+    found = one(said(logged(**change), 301))
+    assert (found.diagnosis, found.verdict) == (K.ORPHANED, verdict)
+    assert word in found.why
+    assert "3 rows" in found.why
+    assert found.age == 301, "by the participant's clock"
+
+
+def test_an_orphan_is_one_only_after_a_while() -> None:
+    """By the participant's clock."""
+    assert said(logged(), 299) == []
+
+
+EMPTY = {"ledger": Listing(()), "notifier": Listing(())}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"first": EMPTY},
+        {"second": EMPTY},
+        {"first": {"ledger": None}},
+        {"second": {"ledger": None}},
+        {"first": {"ledger": listing(900, "failed on page 2")}},
+        {"second": {"ledger": listing(900, "is too long")}},
+        {"logged": None},
+        {"logged": logged(refused=frozenset({"orders"}))},
+    ],
+    ids=[
+        "landed after the first look",
+        "gone at the second look",
+        "no first list",
+        "no second list",
+        "half a first list",
+        "half a second list",
+        "no log",
+        "a record that cannot be trusted",
+    ],
+)
+def test_any_leave_alone_wins(change: dict[str, Any]) -> None:
+    """Seen twice in whole lists, and the log read between: else nothing is said."""
+    assert said(logged(), 900, **change) == []
+
+
+def test_a_participant_that_is_down_hides_no_other() -> None:
+    """Its own column is unreadable; what the log says, and the others, still counts."""
+    lists = {"ledger": listing(900), "notifier": None}
+    stuck = dataclasses.replace(
+        record(S.COMMITTING, 400), id=TransactionId("orders", 8, 1)
+    )
+    found = said(logged(stuck), first=lists, second=lists)
+    assert [(str(f.transaction), f.diagnosis) for f in found] == [
+        ("orders.8.1", K.STUCK),
+        ("orders.7.1", K.ORPHANED),
+    ]

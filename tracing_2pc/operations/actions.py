@@ -1,0 +1,224 @@
+"""What comes next by itself, what a person may do, and what that would cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from tracing_2pc.model import (
+    DeliveryRecord,
+    Holds,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.operations.said import Said
+from tracing_2pc.protocol.diagnosis import Diagnosis
+from tracing_2pc.settings import Settings
+from tracing_2pc.states import (
+    Decision,
+    DiagnosisKind,
+    ParticipantState,
+    TransactionState,
+)
+
+_GRAVE: Final = frozenset({DiagnosisKind.LOST, DiagnosisKind.DIVERGED})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Next:
+    """What happens without anybody's help.
+
+    Args:
+        what: in plain words.
+        at: Unix seconds when it is due; None for never, or not known.
+    """
+
+    what: str
+    at: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Action:
+    """What a person can do.
+
+    Args:
+        command: to type, or the request to send.
+        safe: it can only do what is decided, or what the log's rules allow.
+        effect: what it does.
+        cost: what is lost or kept busy by it, a line each.
+    """
+
+    command: str
+    safe: bool
+    effect: str
+    cost: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What actions are chosen by."""
+
+    transaction: TransactionId
+    record: TransactionRecord | None
+    deliveries: Mapping[str, DeliveryRecord]
+    participants: Sequence[Said]
+    diagnoses: Sequence[Diagnosis]
+    settings: Settings
+
+    @property
+    def holding(self) -> list[Said]:
+        """Participants with something in doubt."""
+        return [one for one in self.participants if one.oldest is not None]
+
+
+# --- next ----------------------------------------------------------------------------
+
+
+def next_steps(seen: Seen) -> tuple[Next, ...]:
+    """Say what comes next by itself, and when."""
+    record = seen.record
+    if record is None:
+        return (Next("nothing: no record of this log can finish it"),)
+    if record.state is TransactionState.ACTIVE:
+        return tuple(_undecided(record, seen.settings))
+    if record.state is TransactionState.QUARANTINED:
+        what = "nothing: automatic work has stopped, and its application cannot begin"
+        return (Next(what),)
+    if record.finished is not None:
+        what = "it is forgotten, once Spark has begun a later batch"
+        return (Next(what, record.finished + seen.settings.keep_finished),)
+    return tuple(_deliveries(record, seen.deliveries))
+
+
+def _undecided(record: TransactionRecord, settings: Settings) -> Iterator[Next]:
+    yield Next("its driver decides when all votes are in")
+    if limit := settings.transaction_timeout:
+        what = "out of time: its driver, or `tracing-2pc recover`, decides abort"
+        yield Next(what, record.started + limit)
+    yield Next("the next start of the query decides abort, and writes it again")
+
+
+def _deliveries(
+    record: TransactionRecord, deliveries: Mapping[str, DeliveryRecord]
+) -> Iterator[Next]:
+    for name in record.pending:
+        told = deliveries.get(name)
+        what = (
+            f"{name} is told to {record.decision} again: by its driver while that "
+            "lives, by the next start, or by `tracing-2pc recover`"
+        )
+        yield Next(what, told.retry_at if told else None)
+
+
+# --- actions -------------------------------------------------------------------------
+
+
+def actions_for(seen: Seen) -> tuple[Action, ...]:
+    """Say what a person may do, safe things first."""
+    record = seen.record
+    if record is None or record.finished is not None:
+        return tuple(_by_hand(seen))
+    choose: Callable[[Seen, TransactionRecord], Iterable[Action]] = {
+        TransactionState.ACTIVE: _active,
+        TransactionState.QUARANTINED: _quarantined,
+    }.get(record.state, _decided)
+    return tuple(sorted(choose(seen, record), key=lambda action: not action.safe))
+
+
+def _active(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
+    rows = sum(one.holds.rows for one in seen.holding)
+    dropped = f"{rows} rows that are prepared are dropped; Spark writes the batch again"
+    yield Action(
+        f"tracing-2pc resolve {record.id} --abort --reason …",
+        safe=True,
+        effect="decides abort, once; its driver, if it lives, is told so and obeys",
+        cost=(dropped,),
+    )
+
+
+def _decided(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
+    whom = " and ".join(record.pending) or "nobody"
+    yield Action(
+        f"tracing-2pc recover --application {record.id.application}",
+        safe=True,
+        effect=f"tells {whom} to {record.decision} again",
+    )
+
+
+def _quarantined(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
+    grave = [one for one in seen.diagnoses if one.diagnosis in _GRAVE]
+    yield Action(
+        f"tracing-2pc resolve {record.id} --{record.decision} --reason …",
+        safe=True,
+        effect="delivers what was decided again; "
+        + (
+            "it is quarantined again until the participants agree"
+            if grave
+            else "right where what contradicted it is mended"
+        ),
+    )
+    yield Action(
+        f"tracing-2pc resolve {record.id} --conclude mixed|hazard --reason …",
+        safe=False,
+        effect="closes it as it is; its application may begin; nobody is told anything",
+        cost=tuple(_cost_of_closing(seen, record)),
+    )
+
+
+def _cost_of_closing(seen: Seen, record: TransactionRecord) -> Iterator[str]:
+    for one in seen.participants:
+        if one.oldest is not None:
+            held = busy(one.holds)
+            yield f"{one.participant} keeps {held} until it is resolved there"
+    if record.decision is Decision.COMMIT:
+        for name in record.participants:
+            rows = sum(receipt.rows for receipt in record.chosen(name))
+            if rows and not _has_committed(seen, name):
+                yield f"{rows} rows of the batch are not committed at {name}"
+    else:
+        for one in seen.participants:
+            if one.state is ParticipantState.COMMITTED:
+                yield f"{one.participant} shows {one.rows} rows of an aborted batch"
+
+
+def _has_committed(seen: Seen, name: str) -> bool:
+    return any(
+        one.participant == name and one.state is ParticipantState.COMMITTED
+        for one in seen.participants
+    )
+
+
+def _by_hand(seen: Seen) -> Iterator[Action]:
+    committed = [o for o in seen.participants if o.state is ParticipantState.COMMITTED]
+    aborted = seen.record is not None and seen.record.decision is Decision.ABORT
+    for one in seen.holding:
+        freed = f"frees {busy(one.holds)}"
+        dropped = f"{one.holds.rows} rows there are lost"
+        if committed:
+            dropped += f", and {committed[0].participant} has committed them"
+        yield Action(
+            f"POST /resolve at {one.participant}: abort",
+            safe=aborted,
+            effect=f"drops what is prepared there; {freed}",
+            cost=() if aborted else (dropped,),
+        )
+        shown = "its rows are shown there, whatever the others have done with them"
+        yield Action(
+            f"POST /resolve at {one.participant}: commit",
+            safe=False,
+            effect=f"shows what is prepared there; {freed}",
+            cost=(shown,),
+        )
+
+
+def busy(holds: Holds) -> str:
+    """Say what is kept busy, in plain words."""
+    parts = [f"{holds.rows} rows"]
+    if holds.slots is not None:
+        parts.append(f"{holds.slots} prepared transactions")
+    if holds.locks is not None:
+        parts.append(f"{holds.locks} locks")
+    if holds.horizon:
+        parts.append(f"VACUUM back by {holds.horizon} transactions")
+    return ", ".join(parts)

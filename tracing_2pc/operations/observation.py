@@ -1,0 +1,214 @@
+"""One round of looking: lists, the log, a pause, the lists again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from tracing_2pc.errors import DecisionLogError, TwoPhaseError
+from tracing_2pc.interfaces import Clock
+from tracing_2pc.model import (
+    DeliveryRecord,
+    Listing,
+    Shown,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.protocol.evidence import Evidence, Lists, Logged
+from tracing_2pc.protocol.fan_out import ask_at_once
+from tracing_2pc.settings import Settings
+from tracing_2pc.sinks.participants import ParticipantSink
+from tracing_2pc.states import FINAL, ParticipantState
+from tracing_2pc.store import SqlDecisionLog
+
+LOG: Final = "log"
+"""Name of the decision log beside participants' names, in a sweep and in metrics."""
+
+SHOWN: Final = 100
+"""Transactions that participants are asked about in one round, the oldest first."""
+
+
+class Observed(Protocol):
+    """A participant, as somebody sees it who only looks."""
+
+    @property
+    def name(self) -> str:
+        """Its configured name."""
+
+    def prepared(self, application: str | None = None) -> Listing:
+        """List what is in doubt there."""
+
+    def show(self, transaction: TransactionId) -> Shown:
+        """Return what it says of one transaction."""
+
+
+def reachable(settings: Settings) -> Mapping[str, Observed]:
+    """Return the participants that the settings have an address of."""
+    if not settings.participants:
+        return {}
+    sink = ParticipantSink(
+        settings.participants, token=settings.token, timeout=settings.request_timeout
+    )
+    return {name: one.inner for name, one in sink.participants.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """What one round has brought.
+
+    Args:
+        evidence: for the diagnosis.
+        unreadable: participants without a whole list, or *log*; and why.
+    """
+
+    evidence: Evidence
+    unreadable: Mapping[str, str]
+
+
+def observe(
+    log: SqlDecisionLog,
+    participants: Mapping[str, Observed],
+    settings: Settings,
+    clock: Clock,
+    pause: Callable[[float], object],
+) -> Observation:
+    """Look once around. One that cannot be read stops no other, and says nothing.
+
+    A look at all participants takes little more than the request timeout. Reads what
+    is unfinished or prepared, never the rest of the log.
+
+    Args:
+        log: the decision log.
+        participants: those that can be reached.
+        settings: `pause`, `safety_interval`.
+        clock: for the log's times.
+        pause: waits so many seconds, or less when it is being stopped.
+    """
+    unreadable: dict[str, str] = {}
+    first = list_all(participants, unreadable)
+    try:
+        logged = read_log(log, first)
+    except DecisionLogError as error:
+        unreadable[LOG] = str(error)
+        logged = None
+    pause(settings.pause)
+    second = list_all(participants, unreadable)
+    shown: dict[TransactionId, dict[str, Shown]] = {}
+    if logged is not None:
+        asked = worth_asking(logged, clock.now() - settings.safety_interval)
+        shown = show_all(log, participants, asked)
+    evidence = Evidence(
+        clock.now(), settings.safety_interval, first, logged, second, shown
+    )
+    return Observation(evidence, unreadable)
+
+
+def list_all(participants: Mapping[str, Observed], unreadable: dict[str, str]) -> Lists:
+    """Ask all for their lists at once; note those that could not be read, or whole."""
+
+    def ask(participant: Observed) -> Listing | None:
+        try:
+            listing = participant.prepared()
+        except TwoPhaseError as error:
+            unreadable[participant.name] = str(error)
+            return None
+        if listing.missing is not None:
+            unreadable[participant.name] = f"its list {listing.missing}"
+        return listing
+
+    return ask_at_once(ask, participants)
+
+
+def read_log(log: SqlDecisionLog, lists: Lists) -> Logged:
+    """Read what is unfinished, and the state of what participants have named.
+
+    Raises:
+        DecisionLogError: the log cannot be read.
+    """
+    records: dict[TransactionId, TransactionRecord] = {}
+    refused: set[str] = set()
+    for application in log.unfinished_applications():
+        try:
+            records |= {record.id: record for record in log.unfinished(application)}
+        except DecisionLogError as error:
+            if error.transaction_id is None:
+                raise
+            refused.add(application)
+    named = {
+        one.transaction
+        for listing in lists.values()
+        if listing is not None
+        for one in listing.branches
+    }
+    overview = log.overview
+    deliveries = overview.deliveries_of_unfinished()
+    standing = overview.standing(sorted(named - records.keys()))
+    # On record, unfinished, and not read above: somebody is at it.
+    refused |= {t.application for t, s in standing.items() if s not in FINAL}
+    return Logged(
+        records,
+        {record: _of(deliveries, record) for record in records},
+        {t: state for t, state in standing.items() if state in FINAL},
+        overview.watermarks(),
+        frozenset(refused),
+    )
+
+
+def _of(
+    deliveries: Mapping[str, dict[str, DeliveryRecord]], transaction: TransactionId
+) -> dict[str, DeliveryRecord]:
+    return deliveries.get(str(transaction), {})
+
+
+def worth_asking(logged: Logged, before: float) -> list[TransactionRecord]:
+    """Return what is decided, unfinished and not too young; oldest first, bounded."""
+    decided = [
+        record
+        for record in logged.records.values()
+        if record.decided is not None and record.decided <= before
+    ]
+    return sorted(decided, key=lambda record: record.started)[:SHOWN]
+
+
+def show_all(
+    log: SqlDecisionLog,
+    participants: Mapping[str, Observed],
+    records: Iterable[TransactionRecord],
+) -> dict[TransactionId, dict[str, Shown]]:
+    """Ask each participant about what it takes part in; those that answer are kept.
+
+    A participant that does not answer once is not asked again in this round.
+    """
+    wanted = list(records)
+
+    def ask(participant: Observed) -> dict[TransactionId, Shown]:
+        found: dict[TransactionId, Shown] = {}
+        for record in wanted:
+            if participant.name in record.participants:
+                try:
+                    found[record.id] = participant.show(record.id)
+                except TwoPhaseError:
+                    break
+        return found
+
+    by_name = ask_at_once(ask, participants)
+    by_id: dict[TransactionId, dict[str, Shown]] = {}
+    for name, found in by_name.items():
+        for transaction, shown in found.items():
+            by_id.setdefault(transaction, {})[name] = shown
+    return {t: shown for t, shown in by_id.items() if not _forgotten(log, t, shown)}
+
+
+def _forgotten(
+    log: SqlDecisionLog, transaction: TransactionId, shown: Mapping[str, Shown]
+) -> bool:
+    """Whether somebody has forgotten it because the log has, since it was read."""
+    said = {one.state for one in shown.values()}
+    if ParticipantState.FORGOTTEN not in said:
+        return False
+    try:
+        record = log.read(transaction)
+    except DecisionLogError:
+        return True
+    return record is None or record.finished is not None

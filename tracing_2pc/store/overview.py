@@ -1,0 +1,266 @@
+"""What an operator looks at: lists, one transaction's history, throughput, leases."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+
+from tracing_2pc.model import Carrier, DeliveryRecord, TransactionId
+from tracing_2pc.states import FINAL, Decision, TransactionState
+from tracing_2pc.store import rows
+from tracing_2pc.store import statements as sql
+from tracing_2pc.store.database import Database
+
+MOST: Final = 1_000
+"""Transactions that a list shows, whatever limit it is given."""
+
+SCANNED: Final = 10_000
+"""Of each application so many of the newest transactions are looked at."""
+
+_AT_ONCE: Final = 500
+"""Ids in one statement."""
+
+Deliveries = dict[str, DeliveryRecord]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filters:
+    """Which transactions a list shows; None is any.
+
+    Args:
+        application: of this one.
+        state: in this state.
+        older_than: begun so many seconds ago or more.
+        unfinished: only what is not finished.
+        limit: how many, at most.
+    """
+
+    application: str | None = None
+    state: TransactionState | None = None
+    older_than: float | None = None
+    unfinished: bool = False
+    limit: int = 100
+
+    @property
+    def open_only(self) -> bool:
+        """Whether nothing that is finished can pass."""
+        return self.unfinished or (self.state is not None and self.state not in FINAL)
+
+    @property
+    def choosy(self) -> bool:
+        """Whether some of what is read may not pass."""
+        return self.state is not None or self.older_than is not None
+
+    def take(self, found: Summary, now: float) -> bool:
+        """Whether a transaction is one of these."""
+        young = self.older_than is not None and now - found.started < self.older_than
+        return not young and self.state in (None, found.state)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """A transaction in a list. Not checked against its checksum: nothing is done by it.
+
+    Times are Unix seconds; `rows` is None until it is decided.
+    """
+
+    transaction: TransactionId
+    state: TransactionState
+    decision: Decision | None
+    started: float
+    decided: float | None
+    finished: float | None
+    rows: int | None
+    reason: str | None
+    carrier: Carrier
+    pending: tuple[str, ...] = ()
+
+
+class Audited(NamedTuple):
+    """What a person did, in their words."""
+
+    at: float
+    who: str
+    what: str
+    why: str
+    before: str | None
+    after: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recent:
+    """What an application has decided since a time.
+
+    Args:
+        committed: transactions.
+        aborted: transactions.
+        rows: committed, in receipts: once for all participants.
+        seconds: mean from begin to commit; None without one.
+    """
+
+    committed: int = 0
+    aborted: int = 0
+    rows: int = 0
+    seconds: float | None = None
+
+
+class Overview:
+    """Reads of the decision log that decide nothing, and the watchers' leases.
+
+    Each read is one snapshot. Raises `DecisionLogError` when the log cannot be reached.
+    """
+
+    def __init__(
+        self, database: Database, *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._database = database
+        self._now = now
+
+    def transactions(self, filters: Filters) -> list[Summary]:
+        """List transactions, newest first; bounded by `MOST` and `SCANNED`."""
+        most = min(filters.limit, MOST)
+        with self._database.reading() as connection:
+            found = [
+                summary
+                for application in self._applications(connection, filters)
+                for summary in self._newest(connection, filters, application)
+            ]
+            found.sort(key=lambda one: one.started, reverse=True)
+            return _with_pending(connection, found[:most])
+
+    def _applications(
+        self, connection: sa.Connection, filters: Filters
+    ) -> Sequence[str]:
+        if filters.application is not None:
+            return [filters.application]
+        return connection.scalars(sql.APPLICATIONS).all()
+
+    def _newest(
+        self, connection: sa.Connection, filters: Filters, application: str
+    ) -> Iterable[Summary]:
+        statement = sql.OVERVIEW_OPEN if filters.open_only else sql.OVERVIEW
+        most = SCANNED if filters.choosy else filters.limit
+        asked = {"of": application, "most": most}
+        found = map(_summary, connection.execute(statement, asked).mappings())
+        wanted = (one for one in found if filters.take(one, self._now()))
+        return itertools.islice(wanted, filters.limit)
+
+    def recent(self, application: str, since: float) -> Recent:
+        """Say what was decided since then, among the newest `SCANNED` transactions."""
+        asked = {"of": application, "since": since, "most": SCANNED}
+        with self._database.reading() as connection:
+            found = {row.decision: row for row in connection.execute(sql.RECENT, asked)}
+        committed, aborted = (found.get(str(decision)) for decision in Decision)
+        return Recent(
+            committed.transactions if committed else 0,
+            aborted.transactions if aborted else 0,
+            int(committed.row_count) if committed else 0,
+            float(committed.seconds) if committed else None,
+        )
+
+    def deliveries(self, transaction: TransactionId) -> Deliveries:
+        """Return how far a decision has got with each participant, in their order."""
+        asked = {"one": str(transaction)}
+        with self._database.reading() as connection:
+            found = connection.execute(sql.DELIVERIES_OF_ONE, asked).mappings()
+            return {row["participant"]: _delivery(row) for row in found}
+
+    def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
+        """Return the same for each transaction that is not finished, by its id."""
+        by_id: dict[str, Deliveries] = defaultdict(dict)
+        with self._database.reading() as connection:
+            for row in connection.execute(sql.DELIVERIES_OF_OPEN).mappings():
+                by_id[row["transaction_id"]][row["participant"]] = _delivery(row)
+        return by_id
+
+    def standing(
+        self, transactions: Iterable[TransactionId]
+    ) -> dict[TransactionId, TransactionState]:
+        """Return the state of those of them that are on record."""
+        ids = [str(transaction) for transaction in transactions]
+        found: dict[TransactionId, TransactionState] = {}
+        with self._database.reading() as connection:
+            for start in range(0, len(ids), _AT_ONCE):
+                asked = {"ids": ids[start : start + _AT_ONCE]}
+                for id_, state in connection.execute(sql.STANDING, asked):
+                    found[TransactionId.parse(id_)] = TransactionState(state)
+        return found
+
+    def watermarks(self) -> dict[str, int | None]:
+        """Return the watermark of every application that the log knows."""
+        with self._database.reading() as connection:
+            return {
+                row.name: row.watermark for row in connection.execute(sql.WATERMARKS)
+            }
+
+    def reason(self, transaction: TransactionId) -> str | None:
+        """Say why it was quarantined, if it ever was."""
+        with self._database.reading() as connection:
+            found = connection.scalar(sql.REASON, {"one": str(transaction)})
+            return None if found is None else str(found)
+
+    def audit(self, transaction: TransactionId) -> list[Audited]:
+        """Return what persons have done about it, oldest first."""
+        whats = [f"{verb} {transaction}" for verb in ("abort", "resume", "conclude")]
+        with self._database.reading() as connection:
+            found = connection.execute(sql.AUDIT_OF, {"whats": whats})
+            return [Audited(*row) for row in found]
+
+    def take_lease(self, application: str, who: str, seconds: float) -> bool:
+        """Take an application's lease, or renew our own; False if another holds it.
+
+        Not flushed: a lease that a crash loses only means that two work at once, which
+        is safe. It ends by itself, by this clock.
+        """
+        now = self._now()
+        asked = {"of": application, "who": who, "at": now, "until": now + seconds}
+        with self._database.relaxed() as connection:
+            return bool(connection.execute(sql.TAKE_LEASE, asked).rowcount)
+
+    def give_leases_back(self, who: str) -> None:
+        """End the leases of somebody who stops."""
+        with self._database.relaxed() as connection:
+            connection.execute(sql.GIVE_LEASE_BACK, {"who": who})
+
+
+def _with_pending(connection: sa.Connection, found: list[Summary]) -> list[Summary]:
+    open_ = [str(one.transaction) for one in found if one.state not in FINAL]
+    pending: dict[str, list[str]] = defaultdict(list)
+    for start in range(0, len(open_), _AT_ONCE):
+        asked = {"ids": open_[start : start + _AT_ONCE]}
+        for id_, participant in connection.execute(sql.PENDING_OF, asked):
+            pending[id_].append(participant)
+    return [
+        dataclasses.replace(one, pending=tuple(pending[str(one.transaction)]))
+        for one in found
+    ]
+
+
+def _summary(row: rows.Row) -> Summary:
+    return Summary(
+        TransactionId.parse(row["id"]),
+        TransactionState(row["state"]),
+        row["decision"] and Decision(row["decision"]),
+        row["started"],
+        row["decided"],
+        row["finished"],
+        row["rows"],
+        row["reason"],
+        rows.carrier_of(row["carrier"]),
+    )
+
+
+def _delivery(row: rows.Row) -> DeliveryRecord:
+    return DeliveryRecord(
+        row["participant"],
+        row["acknowledged"],
+        row["retries"],
+        row["retry_at"],
+        row["error"],
+    )
