@@ -68,6 +68,16 @@ def _parser() -> argparse.ArgumentParser:
     recover.add_argument("--application", help="only this one")
     recover.set_defaults(run=_recover)
 
+    watch = commands.add_parser(
+        "watch", parents=[common], help="say what is stuck, and why; without Spark"
+    )
+    watch.add_argument(
+        "--recover", action="store_true", help="and finish what is decided, as recover"
+    )
+    watch.add_argument("--once", action="store_true", help="one sweep, then end")
+    watch.add_argument("--listen", help="serve /metrics there, as in 127.0.0.1:9095")
+    watch.set_defaults(run=_watch)
+
     resolve = commands.add_parser(
         "resolve", parents=[common], help="decide by hand what is quarantined"
     )
@@ -147,6 +157,24 @@ def _recover(options: argparse.Namespace) -> int:
     if not options.json:
         print(f"{seen - left} finished, {left} left" if seen else "nothing unfinished")
     return LEFT if left else DONE
+
+
+def _watch(options: argparse.Namespace) -> int:
+    from tracing_2pc.operations.recover import configured_log
+    from tracing_2pc.operations.sweep import Sweep, items, line
+    from tracing_2pc.operations.watch import How, watch
+
+    def tell(sweep: Sweep) -> None:
+        for item in items(sweep):
+            _say(options, item, line(item))
+
+    settings = _settings(options)
+    how = How(recover=options.recover, once=options.once, listen=options.listen)
+    with configured_log(settings) as log:
+        last = watch(log, settings, how, tell)
+    if options.once and last.clean and not options.json:
+        print("nothing is wrong")
+    return DONE if last.clean or not options.once else LEFT
 
 
 def _resolve(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ LIST: Final = "tpc.list"
 SHOW: Final = "tpc.show"
 OUTBOX_SEND: Final = "tpc.outbox.send"
 IN_DOUBT: Final = "tpc.in_doubt"
+SNAPSHOT: Final = "tpc.in_doubt.snapshot"
 
 
 class Span(NamedTuple):
@@ -74,6 +75,11 @@ SPANS: Final[dict[str, Span]] = {
     IN_DOUBT: Span(
         "internal", "POST /prepare", "a participant waited over 10 s for the decision"
     ),
+    SNAPSHOT: Span(
+        "internal",
+        TRANSACTION,
+        "no length: the watcher sees that something is wrong, ever more rarely",
+    ),
     OUTBOX_SEND: Span(
         "internal", "POST /prepare", "a stored request goes to the partner, later"
     ),
@@ -110,6 +116,8 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "tpc.pending": "participants that have not acknowledged",
     "tpc.replay": "the batch was decided before: nothing was written",
     "tpc.unfinished": "transactions that a recovery sweep found",
+    "tpc.diagnosis": "what the watcher thinks is wrong",
+    "tpc.age": "seconds for which it has been so",
     "tpc.root.reconstructed": "the root was exported by whoever took over",
     "db.system.name": "OpenTelemetry: postgresql or sqlite",
     "db.operation.name": "OpenTelemetry: the first words of a statement, no more",
@@ -154,7 +162,7 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "phase": ("prepare", "commit", "abort"),
     "result": ("ok", "refused", "unavailable"),
     "state": ("active", "committing", "aborting", "quarantined"),
-    "diagnosis": (),
+    "diagnosis": ("stuck", "orphaned", "decided_not_applied", "lost", "diverged"),
     "action": ("commit", "abort", "conclude"),
 }
 """Labels of metrics, and everything that they can say. Besides these there is only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -97,7 +98,7 @@ def observe(
     shown: dict[TransactionId, dict[str, Shown]] = {}
     if logged is not None:
         asked = worth_asking(logged, clock.now() - settings.safety_interval)
-        shown = show_all(log, participants, asked)
+        shown = show_all(log, participants, asked, settings, unreadable)
     evidence = Evidence(
         clock.now(), settings.safety_interval, first, logged, second, shown
     )
@@ -175,21 +176,30 @@ def show_all(
     log: SqlDecisionLog,
     participants: Mapping[str, Observed],
     records: Iterable[TransactionRecord],
+    settings: Settings,
+    unreadable: dict[str, str],
 ) -> dict[TransactionId, dict[str, Shown]]:
-    """Ask each participant about what it takes part in; those that answer are kept.
+    """Ask each participant about what it takes part in; keep what is answered.
 
-    A participant that does not answer once is not asked again in this round.
+    One that does not answer, or takes longer than the request timeout for all, is not
+    asked further in this round, and counts as unreadable.
     """
     wanted = list(records)
+    until = time.monotonic() + settings.request_timeout
 
     def ask(participant: Observed) -> dict[TransactionId, Shown]:
         found: dict[TransactionId, Shown] = {}
         for record in wanted:
-            if participant.name in record.participants:
-                try:
-                    found[record.id] = participant.show(record.id)
-                except TwoPhaseError:
-                    break
+            if participant.name not in record.participants:
+                continue
+            try:
+                found[record.id] = participant.show(record.id)
+            except TwoPhaseError as error:
+                unreadable.setdefault(participant.name, str(error))
+                break
+            if time.monotonic() > until:
+                unreadable.setdefault(participant.name, "it answers too slowly")
+                break
         return found
 
     by_name = ask_at_once(ask, participants)

@@ -50,6 +50,11 @@ def recover(
         )
     lifecycle.start("tracing-2pc")
     metrics.start("tracing-2pc")
+    return recovery_of(log, settings).sweep(application)
+
+
+def recovery_of(log: SqlDecisionLog, settings: Settings) -> Recovery:
+    """Return what recovers by these settings, from the system's clock."""
     participants: Mapping[str, Participant] = {}
     if settings.participants:
         participants = ParticipantSink(
@@ -60,4 +65,4 @@ def recover(
     clock, tracing = SystemClock(), OpenTelemetryTracing()
     delivery = Delivery(log, participants, tracing=tracing, patience=Patience(clock))
     timeout = settings.transaction_timeout
-    return Recovery(log, delivery, tracing, clock, timeout).sweep(application)
+    return Recovery(log, delivery, tracing, clock, timeout)

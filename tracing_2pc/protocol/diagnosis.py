@@ -233,8 +233,8 @@ def _decided_not_applied(look: Look) -> Claim | None:
     if not holding:
         return None
     why = (
-        f"it was decided commit {lasting(look.waits)} ago, and {_and(holding)} "
-        f"still holds it prepared{_tries(look.case, holding)}"
+        f"it was decided commit {lasting(look.waits)} ago, and is still prepared at "
+        f"{_and(holding)}{_tries(look.case, holding)}"
     )
     return Claim(holding, look.waits, Verdict.FINISH, why)
 
@@ -248,7 +248,8 @@ def _orphaned(look: Look) -> Claim | None:
     holding = tuple(case.held)
     rows = sum(held.rows for held in case.held.values())
     verdict, because = _no_record(case)
-    said = f"{_and(holding)} holds {rows} rows prepared for {lasting(look.oldest)}"
+    since = lasting(look.oldest)
+    said = f"{rows} rows have been prepared at {_and(holding)} for {since}"
     return Claim(holding, look.oldest, verdict, f"{said}; {because}")
 
 
@@ -289,8 +290,8 @@ def _stuck(look: Look) -> Claim | None:
     if record.state not in UNFINISHED:
         return None
     why = (
-        f"it is decided {record.decision}, and {_and(record.pending)} has not "
-        f"acknowledged for {lasting(look.waits)}{_tries(look.case, record.pending)}"
+        f"it is decided {record.decision}, and for {lasting(look.waits)} not "
+        f"acknowledged by {_and(record.pending)}{_tries(look.case, record.pending)}"
     )
     return Claim(record.pending, look.waits, Verdict.FINISH, why)
 
@@ -371,7 +372,6 @@ def _tries(case: Case, names: Iterable[str]) -> str:
     tried = max((d.retries for d in told), default=0)
     if not tried:
         return ""
+    tries = "1 try" if tried == 1 else f"{tried} tries"
     error = next((d.error for d in told if d.error), None)
-    return (
-        f" ({tried} tries; the last answer: {error})" if error else f" ({tried} tries)"
-    )
+    return f" ({tries}; the last answer: {error})" if error else f" ({tries})"

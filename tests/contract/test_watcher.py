@@ -1,0 +1,574 @@
+"""The watcher over a real log and real participants: what it says, and leaves alone."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from metrics_support import measured  # noqa: F401 - a fixture
+from participant_support import KINDS, ONE, TRACE, World
+from tracing_support import exported  # noqa: F401 - a fixture
+from watch_support import NAMES, SETTINGS, Site, names_of, site
+
+from tracing_2pc.errors import ParticipantUnavailableError
+from tracing_2pc.model import BranchId, InDoubt, Listing, TransactionId
+from tracing_2pc.operations.sweep import LINES, Sweep, items, line
+from tracing_2pc.operations.watch_metrics import WatchMetrics
+from tracing_2pc.operations.watcher import HOUR, Watcher, next_after
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.protocol.recovery import Recovery
+from tracing_2pc.sinks.participants import PhasedParticipant
+from tracing_2pc.states import Decision, TransactionState, Verdict
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.transports import reading
+
+T = TransactionId("orders", 7, 1)
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Site]:
+    with site(tmp_path) as made:
+        made.log.initialise("orders", 7)
+        yield made
+
+
+def watching(at: Site, *, recover: bool = False, holder: str = "one") -> Watcher:
+    recovery = None
+    if recover:
+        told = {n: PhasedParticipant(p) for n, p in at.observed.items()}  # type: ignore[arg-type]
+        tracing = OpenTelemetryTracing()
+        delivery = Delivery(at.log, told, tracing=tracing, patience=Patience(at.time))
+        recovery = Recovery(at.log, delivery, tracing, at.time, 900.0)
+    return Watcher(
+        at.log, at.observed, SETTINGS, clock=at.time, pause=at.time.pause,
+        recovery=recovery, holder=holder,
+    )  # fmt: skip
+
+
+def said(at: Site) -> list[tuple[str, str]]:
+    return names_of(list(watching(at).sweep().diagnoses))
+
+
+# --- every diagnosis, for real -------------------------------------------------------
+
+
+def test_all_is_well(at: Site) -> None:
+    """Nothing to say of an empty log, and none of a young attempt of a driver's."""
+    assert watching(at).sweep().clean
+    at.begin()
+    at.prepare(T)
+    at.time.sleep(600)
+    assert watching(at).sweep().clean, "its driver has its own timeout"
+
+
+def test_a_participant_that_is_down_is_stuck_and_then_decided_not_applied(
+    at: Site,
+) -> None:
+    """What the log knows is said while it is down; what it holds once it is back."""
+    at.committing()
+    at.down("notifier")
+    at.log.acknowledge(T, "ledger")
+    at.worlds["ledger"].commit(str(T), ONE)
+    at.time.sleep(400)
+    watcher = watching(at)
+    sweep = watcher.sweep()
+    assert names_of(list(sweep.diagnoses)) == [(str(T), "stuck")]
+    assert sweep.diagnoses[0].participants == ("notifier",)
+    assert "nothing listens" in sweep.unreadable["notifier"]
+    at.up("notifier")
+    sweep = watcher.sweep()
+    assert names_of(list(sweep.found)) == [(str(T), "decided_not_applied")]
+    assert names_of(list(sweep.gone)) == [(str(T), "stuck")]
+    assert sweep.readable == ("notifier",)
+    assert sweep.diagnoses[0].verdict is Verdict.FINISH
+
+
+def test_a_journal_that_is_removed_behind_our_back_is_lost(at: Site) -> None:
+    """Before anybody delivers, and before it counts as stuck."""
+    at.committing()
+    at.write(
+        "ledger", "DELETE FROM orders_tpc_branch", "DELETE FROM orders_tpc_transaction"
+    )
+    at.time.sleep(30)
+    (found,) = watching(at).sweep().diagnoses
+    assert (str(found.diagnosis), found.participants) == ("lost", ("ledger",))
+    assert str(found.severity) == "critical"
+    assert "ledger says unknown" in found.why
+
+
+def test_a_watermark_that_ran_ahead_is_lost(at: Site) -> None:
+    """It has forgotten what the log has not finished."""
+    at.committing()
+    at.worlds["ledger"].commit("orders.9.1", watermark=8)
+    at.time.sleep(30)
+    # Below the watermark what is prepared is kept and listed; it answers 410.
+    assert said(at) == [(str(T), "lost")]
+
+
+def test_what_the_log_forgets_while_we_look_is_not_lost(at: Site) -> None:
+    """410 means something only while the log has not finished it."""
+    at.committing()
+    at.time.sleep(30)
+
+    def finish() -> None:
+        for name in NAMES:
+            assert at.worlds[name].commit(str(T), ONE).status_code == 200
+            at.log.acknowledge(T, name)
+            assert at.worlds[name].commit("orders.9.1", watermark=8).status_code == 200
+        at.log.finish(T)
+
+    at.time.at_pause.append(finish)
+    assert said(at) == []
+
+
+def test_prepared_without_a_record_is_orphaned(at: Site) -> None:
+    """An application of another log: said, with a remark, never to be aborted."""
+    at.prepare("bookings.3.1", "ledger")
+    at.time.sleep(200)
+    assert said(at) == []
+    at.time.sleep(200)
+    (found,) = watching(at).sweep().diagnoses
+    assert (str(found.diagnosis), found.participants) == ("orphaned", ("ledger",))
+    assert found.verdict is Verdict.LEAVE
+    assert "another log may own it" in found.why
+
+
+def test_prepared_below_the_watermark_is_orphaned(at: Site) -> None:
+    """Its record was forgotten: nobody knows any more what was decided."""
+    at.prepare("orders.3.1", "ledger")
+    at.time.sleep(400)
+    (found,) = watching(at).sweep().diagnoses
+    assert (str(found.diagnosis), found.verdict) == ("orphaned", Verdict.ESCALATE)
+    assert "its record is forgotten (watermark 6)" in found.why
+
+
+def test_one_committed_by_hand_and_another_aborted_is_diverged(at: Site) -> None:
+    """Against each other, and so against the decision: always critical."""
+    at.committing()
+    assert at.worlds["ledger"].resolve(str(T), "commit").status_code == 200
+    assert at.worlds["notifier"].resolve(str(T), "abort").status_code == 200
+    at.time.sleep(30)
+    (found,) = watching(at).sweep().diagnoses
+    assert (str(found.diagnosis), found.participants) == ("diverged", ("notifier",))
+    assert found.why == "it is decided commit, and notifier has aborted it"
+
+
+def test_an_attempt_that_nobody_decides_is_stuck(at: Site) -> None:
+    """Its driver died: it is past every timeout that a driver has."""
+    at.begin()
+    at.prepare(T)
+    at.time.sleep(1000)
+    (found,) = watching(at).sweep().diagnoses
+    assert (str(found.diagnosis), found.verdict) == ("stuck", Verdict.ABORT)
+    assert found.participants == NAMES
+
+
+# --- what is left alone --------------------------------------------------------------
+
+
+def test_a_prepare_that_lands_after_the_first_look_is_not_spoken_of(at: Site) -> None:
+    """Even if its clock says that it is old: it was not in both lists."""
+
+    def land() -> None:
+        clock = at.worlds["ledger"].resource
+        clock._clock, real = (lambda: at.time.time - 4000), clock._clock
+        at.prepare("bookings.3.1", "ledger")
+        clock._clock = real
+
+    at.time.at_pause.append(land)
+    watcher = watching(at)
+    assert watcher.sweep().diagnoses == ()
+    at.time.at_pause.clear()
+    assert names_of(list(watcher.sweep().diagnoses)) == [("bookings.3.1", "orphaned")]
+
+
+def test_what_is_decided_while_we_look_is_not_spoken_of(at: Site) -> None:
+    """It is in the first list and not in the second."""
+    at.prepare("bookings.3.1", "ledger")
+    at.time.sleep(400)
+    world = at.worlds["ledger"]
+    at.time.at_pause.append(lambda: world.commit("bookings.3.1", ONE))
+    assert said(at) == []
+
+
+def test_a_list_that_fails_on_page_2_says_nothing(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a list is no evidence, of what is in it neither; the others still count."""
+    monkeypatch.setattr(reading, "PAGE", 1)
+    for name in NAMES:
+        at.prepare("bookings.3.1", name)
+        at.prepare("bookings.4.1", name)
+    at.time.sleep(400)
+    ledger = at.worlds["ledger"].resource
+    real = ledger.in_doubt
+
+    def fails_later(*, after: int, **asked: Any) -> Any:
+        if after:
+            raise RuntimeError("a bug")
+        return real(after=after, **asked)
+
+    monkeypatch.setattr(ledger, "in_doubt", fails_later)
+    sweep = watching(at).sweep()
+    assert "answered 500" in sweep.unreadable["ledger"]
+    assert {one.participants for one in sweep.diagnoses} == {("notifier",)}
+
+
+def test_a_participant_that_is_down_keeps_what_was_said_of_it(at: Site) -> None:
+    """An orphan has not gone because nobody can look at it now."""
+    at.prepare("bookings.3.1", "ledger")
+    at.time.sleep(400)
+    watcher = watching(at)
+    assert len(watcher.sweep().found) == 1
+    at.down("ledger")
+    sweep = watcher.sweep()
+    assert (sweep.found, sweep.gone) == ((), ())
+    assert names_of(list(sweep.diagnoses)) == [("bookings.3.1", "orphaned")]
+    at.up("ledger")
+    at.worlds["ledger"].resolve("bookings.3.1", "abort")
+    assert names_of(list(watcher.sweep().gone)) == [("bookings.3.1", "orphaned")]
+
+
+def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:  # noqa: F811
+    """No record that can be read: leave alone; its heartbeat stands still."""
+    at.prepare("bookings.3.1", "ledger")
+    at.time.sleep(400)
+    watcher = watching(at)
+    WatchMetrics(watcher, NAMES, at.time).observe()
+    watcher.sweep()
+    before = at.time.time
+    heart = 'tpc_watcher_last_success_timestamp_seconds{participant="%s"}'
+    assert measured()[heart % "log"] == before
+    at.prepare("bookings.4.1", "ledger")
+    at.time.sleep(400)
+    file = Path(str(at.log._database.url.database))
+    at.log._database.close()
+    for left in file.parent.iterdir():
+        left.unlink()
+    file.write_bytes(b"no database" * 1000)
+    sweep = watcher.sweep()
+    assert (sweep.found, sweep.gone) == ((), ())
+    assert "decision log" in sweep.unreadable["log"]
+    assert measured()[heart % "log"] == before
+    assert measured()[heart % "ledger"] == at.time.time
+
+
+def test_a_record_that_cannot_be_trusted_silences_its_application(at: Site) -> None:
+    """Nothing is guessed of it; of another application everything is said."""
+    at.committing()
+    at.prepare("bookings.3.1", "ledger")
+    at.time.sleep(1000)
+    with at.log._database.durable() as connection:
+        connection.execute(sa.text("UPDATE tpc_transaction SET run = 'x'"))
+    assert said(at) == [("bookings.3.1", "orphaned")]
+
+
+def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> None:  # noqa: F811
+    """A person knows of it already; what is wrong with it is still looked at."""
+    at.committing()
+    at.log.quarantine(T, "for a test")
+    at.time.sleep(1000)
+    watcher = watching(at)
+    WatchMetrics(watcher, NAMES, at.time).observe()
+    assert watcher.sweep().clean
+    assert measured()["tpc_quarantined_transactions"] == 1
+    at.worlds["ledger"].resolve(str(T), "abort")
+    assert names_of(list(watcher.sweep().found)) == [(str(T), "diverged")]
+
+
+# --- PostgreSQL's own prepared transactions ------------------------------------------
+
+
+def test_foreign_prepared_transactions_are_left_alone(
+    tmp_path: Path, new_database: Callable[[], str]
+) -> None:
+    """Not our prefix, or in another database of the same server: not even listed."""
+    urls = {name: new_database() for name in NAMES}
+    make = lambda url, clock: World(  # noqa: E731
+        KINDS["PreparedTransactions"](url, clock=clock).resource, lambda: 0
+    )
+    with site(tmp_path, make=make, urls=urls.__getitem__) as at:
+        at.prepare("bookings.3.1", "ledger")
+        for url in urls.values():
+            with psycopg.connect(url) as connection:
+                connection.execute("CREATE TABLE theirs (a int)")
+                connection.commit()
+                connection.execute("INSERT INTO theirs VALUES (1)")
+                gid = f"theirs-{connection.info.dbname}"
+                connection.execute(f"PREPARE TRANSACTION '{gid}'")
+        at.time.sleep(400)
+        (found,) = watching(at).sweep().diagnoses
+        assert str(found.transaction) == "bookings.3.1"
+        assert found.participants == ("ledger",), "the other database's is not its own"
+        with psycopg.connect(urls["ledger"]) as connection:
+            (left,) = connection.execute(
+                "SELECT count(*) FROM pg_prepared_xacts WHERE gid LIKE 'theirs-%%'"
+            ).fetchone() or (0,)
+        assert left >= 2
+
+
+def test_a_prepared_transaction_that_is_rolled_back_by_hand_is_lost(
+    tmp_path: Path, new_database: Callable[[], str]
+) -> None:
+    """PostgreSQL says what is prepared, whatever the journal says."""
+    urls = {name: new_database() for name in NAMES}
+    with site(
+        tmp_path, make=KINDS["PreparedTransactions"], urls=urls.__getitem__
+    ) as at:
+        at.log.initialise("orders", 7)
+        at.committing()
+        with psycopg.connect(urls["ledger"], autocommit=True) as connection:
+            query = (
+                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+            )
+            for (gid,) in connection.execute(query).fetchall():
+                connection.execute(f"ROLLBACK PREPARED '{gid}'")
+        at.time.sleep(30)
+        assert said(at) == [(str(T), "lost")]
+
+
+# --- recovery ------------------------------------------------------------------------
+
+
+def test_recover_finishes_what_is_decided_and_aborts_what_ran_out_of_time(
+    at: Site,
+) -> None:
+    """Through the log, as `tracing-2pc recover` does; a young attempt is left alone."""
+    at.committing()
+    old = at.log.begin(
+        "bookings", 0, run="r", query=None, participants=NAMES, carrier={}
+    ).record.id
+    at.prepare(old)
+    at.time.sleep(1000)
+    young = at.begin(8, run="next").id
+    watcher = watching(at, recover=True)
+    watcher.sweep()
+    states = {str(r.id): r.state for r in at.log.unfinished()}
+    assert states == {str(young): TransactionState.ACTIVE}
+    for name in NAMES:
+        shown = at.observed[name].show
+        assert [str(shown(t).state) for t in (T, old)] == ["committed", "aborted"]
+    assert watcher.sweep().diagnoses == ()
+
+
+def test_two_watchers_at_once_recover_everything_once(at: Site) -> None:
+    """The holder of an application's lease recovers it; nobody gets an error."""
+    ids = []
+    for application in ("bookings", "orders", "returns"):
+        for batch in range(3):
+            first = batch if application != "orders" else batch + 7
+            record = at.begin(first, application=application)
+            at.prepare(record.id)
+            at.decide(record.id)
+            ids.append(record.id)
+    at.time.sleep(30)
+    watchers = [watching(at, recover=True, holder=holder) for holder in ("one", "two")]
+    sweeps: list[Sweep] = []
+    threads = [
+        threading.Thread(target=lambda w=w: sweeps.append(w.sweep())) for w in watchers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(sweeps) == 2
+    handled = [str(r.record.id) for sweep in sweeps for r in sweep.recovered]
+    assert sorted(handled) == sorted(map(str, ids)), "each by one of them"
+    assert all(item.done for sweep in sweeps for item in sweep.recovered)
+    assert at.log.unfinished() == []
+
+
+def test_who_dies_with_a_lease_is_replaced(at: Site) -> None:
+    """It ends by itself; and at once where a watcher stops."""
+    at.committing()
+    at.time.sleep(30)
+    assert at.log.overview.take_lease("orders", "dead", 120)
+    other = watching(at, recover=True, holder="other")
+    assert other.sweep().recovered == ()
+    at.time.sleep(120)
+    assert [item.done for item in other.sweep().recovered] == [True]
+    other.stop()
+    assert at.log.overview.take_lease("orders", "next", 120)
+
+
+# --- what is told --------------------------------------------------------------------
+
+
+def test_a_diagnosis_is_told_when_it_appears_and_when_it_goes(
+    at: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once each, as a line, as an object, and in the log with its ids as extras."""
+    at.prepare("bookings.3.1", "ledger")
+    at.time.sleep(400)
+    watcher = watching(at)
+    with caplog.at_level(logging.INFO, "tracing_2pc.watcher"):
+        (found,) = items(watcher.sweep())
+        assert list(items(watcher.sweep())) == []
+    (logged,) = [r for r in caplog.records if r.name == "tracing_2pc.watcher"]
+    assert logged.__dict__["transaction_id"] == "bookings.3.1"
+    assert (found["event"], found["diagnosis"]) == ("found", "orphaned")
+    assert found["verdict"] == "leave"
+    assert "found      warning orphaned bookings.3.1: 3 rows" in line(found)
+    at.worlds["ledger"].resolve("bookings.3.1", "abort")
+    (gone,) = items(watcher.sweep())
+    assert line(gone).endswith("gone       warning orphaned bookings.3.1")
+
+
+class Many:
+    """A participant with ten thousand orphans."""
+
+    name = "ledger"
+
+    def prepared(self, application: str | None = None) -> Listing:
+        return Listing(
+            tuple(
+                InDoubt(
+                    TransactionId("bookings", n, 1), BranchId(0, 1), 400.0, 1, TRACE
+                )
+                for n in range(10_000)
+            )
+        )
+
+    def show(self, transaction: TransactionId) -> Any:
+        raise ParticipantUnavailableError("not asked")
+
+
+def test_ten_thousand_orphans(
+    at: Site,
+    measured: Any,  # noqa: F811
+    exported: Any,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Counted; lines, spans and labels are bounded."""
+    at.observed = {"ledger": Many()}
+    watcher = watching(at)
+    WatchMetrics(watcher, ["ledger"], at.time).observe()
+    caplog.set_level(logging.INFO)
+    sweep = watcher.sweep()
+    assert len(sweep.diagnoses) == 10_000
+    told = list(items(sweep))
+    assert len(told) == LINES + 1
+    assert told[-1]["more"] == 10_000 - LINES
+    assert line(told[-1]).endswith(f"and {10_000 - LINES} more")
+    assert len([r for r in caplog.records if r.msg.startswith("found")]) == 100
+    assert len([s for s in exported() if s.name == "tpc.in_doubt.snapshot"]) == 100
+    diagnoses = {k: v for k, v in measured().items() if k.startswith("tpc_diagnoses")}
+    assert len(diagnoses) == 5 * 2
+    orphaned = 'tpc_diagnoses{diagnosis="orphaned",participant="ledger"}'
+    assert diagnoses.pop(orphaned) == 10_000
+    assert set(diagnoses.values()) == {0.0}
+
+
+def test_measurements_are_there_from_the_start_and_cost_no_statement(
+    at: Site,
+    measured: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every combination, so that an alert resolves; ages grow between two sweeps."""
+    watcher = watching(at)
+    WatchMetrics(watcher, NAMES, at.time).observe()
+    assert measured()['tpc_diagnoses{diagnosis="lost",participant="notifier"}'] == 0
+    age = 'tpc_oldest_unfinished_age_seconds{state="committing"}'
+    assert measured()[age] == 0
+    at.committing()
+    at.time.sleep(100)
+    watcher.sweep()
+    at.time.sleep(11)
+    monkeypatch.setattr(at.log, "_database", None)
+    now = measured()
+    assert now['tpc_unfinished_transactions{state="committing"}'] == 1
+    assert now['tpc_unfinished_transactions{state="active"}'] == 0
+    assert now[age] == 100 + SETTINGS.pause + 11
+
+
+def test_a_participant_without_an_address_is_counted_as_other(
+    at: Site,
+    measured: Any,  # noqa: F811
+) -> None:
+    """Labels are configured names, and nothing else that a record may say."""
+    at.committing()
+    at.time.sleep(400)
+    del at.observed["notifier"]
+    watcher = watching(at)
+    WatchMetrics(watcher, ["ledger"], at.time).observe()
+    watcher.sweep()
+    found = {k for k, v in measured().items() if v and k.startswith("tpc_diagnoses")}
+    assert found == {
+        'tpc_diagnoses{diagnosis="decided_not_applied",participant="ledger"}'
+    }
+
+
+# --- snapshots -----------------------------------------------------------------------
+
+
+def test_what_is_stuck_is_seen_in_its_own_trace(at: Site, exported: Any) -> None:  # noqa: F811
+    """At 1, 2, 4 … times the threshold; no length, an id each, below the root."""
+    at.begin()
+    at.decide(T, Decision.ABORT)
+    for name in NAMES:
+        at.down(name)
+    watcher = watching(at)
+    begun = at.time.time
+    while at.time.time < begun + 1300:
+        watcher.sweep()
+        at.time.sleep(49)
+    spans = [s for s in exported() if s.name == "tpc.in_doubt.snapshot"]
+    ages = [int(s.attributes["tpc.age"]) for s in spans]
+    assert [age // 300 for age in ages] == [1, 2, 4]
+    assert len({s.context.span_id for s in spans}) == 3
+    for span in spans:
+        assert span.start_time == span.end_time
+        assert f"{span.context.trace_id:032x}" == "a" * 32
+        assert f"{span.parent.span_id:016x}" == "b" * 16
+        assert span.attributes["tpc.diagnosis"] == "stuck"
+
+
+def test_snapshots_are_an_hour_apart_at_most() -> None:
+    """Doubling would end in silence, and a span a minute in noise."""
+    ages = [300.0]
+    while ages[-1] < 10 * HOUR:
+        ages.append(next_after(ages[-1], 300.0))
+    assert ages[:5] == [300, 600, 1200, 2400, 4800]
+    assert {b - a for a, b in itertools.pairwise(ages[4:])} == {HOUR}
+    assert next_after(30.0, 300.0) == 300.0
+    assert next_after(1e9, 300.0) == 1e9 + HOUR
+
+
+# --- cost ----------------------------------------------------------------------------
+
+
+def test_a_sweep_does_not_read_what_is_finished(at: Site) -> None:
+    """As many statements, and as many rows, whatever else the log holds."""
+    at.committing()
+    at.time.sleep(100)
+
+    def cost() -> int:
+        seen: list[str] = []
+
+        def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+            seen.append(statement)
+
+        engine = at.log._database.reading_engine
+        sa.event.listen(engine, "before_cursor_execute", note)
+        watching(at).sweep()
+        sa.event.remove(engine, "before_cursor_execute", note)
+        return len(seen)
+
+    before = cost()
+    with at.log._database.durable() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
+            " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 10"
+            " UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT 'orders.' || i ||"
+            " '.1', 'orders', i, 1, 'r', 'aborted', 1, 1, '{}', 'x' FROM n"
+        )
+    assert cost() == before
+    assert before < 12
