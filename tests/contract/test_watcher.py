@@ -572,3 +572,23 @@ def test_a_sweep_does_not_read_what_is_finished(at: Site) -> None:
         )
     assert cost() == before
     assert before < 12
+
+
+def test_a_try_that_fails_as_before_is_told_once(at: Site) -> None:
+    """A participant that is down all night is one line, not one a minute."""
+    at.committing()
+    at.down("notifier")
+    at.begin(8, run="next")
+    watcher = watching(at, recover=True)
+    at.time.sleep(30)
+    told = [[item["event"] for item in items(watcher.sweep())] for _ in range(3)]
+    assert told == [["unreadable", "tried"], [], []]
+
+
+def test_what_is_not_traced_gets_no_snapshot(at: Site, exported: Any) -> None:  # noqa: F811
+    """A span without a root would be a trace that nobody can place."""
+    at.log.begin("bookings", 0, run="r", query=None, participants=NAMES, carrier={})
+    at.time.sleep(2000)
+    sweep = watching(at).sweep()
+    assert names_of(list(sweep.diagnoses)) == [("bookings.0.1", "stuck")]
+    assert [s for s in exported() if s.name == "tpc.in_doubt.snapshot"] == []

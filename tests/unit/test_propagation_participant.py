@@ -24,7 +24,8 @@ def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> World:
     folder: Path = tmp_path_factory.mktemp("participant")
-    resource = TaggedRows(sqlite_url(folder), "orders")
+    # Its clock stands still: answers tell times.
+    resource = TaggedRows(sqlite_url(folder), "orders", clock=lambda: 1_700_000_000.0)
     return World(resource, lambda: 0, insecure=True, trust_inbound=request.param)
 
 

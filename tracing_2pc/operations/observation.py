@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from tracing_2pc.errors import DecisionLogError, TwoPhaseError
+from tracing_2pc.errors import ConfigurationError, DecisionLogError, TwoPhaseError
 from tracing_2pc.interfaces import Clock
 from tracing_2pc.model import (
     DeliveryRecord,
@@ -45,9 +45,18 @@ class Observed(Protocol):
 
 
 def reachable(settings: Settings) -> Mapping[str, Observed]:
-    """Return the participants that the settings have an address of."""
+    """Return the participants that the settings have an address of.
+
+    Raises:
+        ConfigurationError: one is called as the log is.
+    """
     if not settings.participants:
         return {}
+    if LOG in settings.participants:
+        raise ConfigurationError(
+            f"participant {LOG!r}: the watcher calls the decision log so. Give it "
+            "another name in `participants` before it takes part in anything"
+        )
     sink = ParticipantSink(
         settings.participants, token=settings.token, timeout=settings.request_timeout
     )

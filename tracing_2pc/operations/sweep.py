@@ -43,9 +43,11 @@ class Sweep:
         found: those that were not known before.
         gone: those that are known no more.
         unreadable: participants without a whole list, or *log*; and why.
-        readable: those that were in the round before, and are not any more.
+        newly_unreadable: those that could be read in the round before.
+        readable: those that could not, and can again.
         unfinished: what the log has not closed, when it was last read.
-        recovered: what was delivered or aborted, where that was asked for.
+        recovered: where that was asked for, what was done, and what could not be,
+            unless the sweep before said so.
     """
 
     at: float

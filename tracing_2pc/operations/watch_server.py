@@ -6,6 +6,8 @@ import contextlib
 import http.server
 import ipaddress
 import json
+import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
@@ -95,13 +97,13 @@ def serving(
         server.server_close()
 
 
-class _Server(http.server.ThreadingHTTPServer):
+class _Server(socketserver.ThreadingTCPServer):
+    # Not http.server's: that one asks a name server who we are.
     daemon_threads = True
+    allow_reuse_address = True
 
 
 class _Server6(_Server):
-    import socket
-
     address_family = socket.AF_INET6
 
 

@@ -19,7 +19,7 @@ from tracing_2pc.protocol.diagnosis import Diagnosis, Thresholds, diagnose
 from tracing_2pc.protocol.evidence import Evidence, Logged
 from tracing_2pc.protocol.recovery import Recovered
 from tracing_2pc.settings import Settings
-from tracing_2pc.states import DiagnosisKind, TransactionState
+from tracing_2pc.states import UNFINISHED, DiagnosisKind, TransactionState
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.telemetry.snapshots import snapshot
 
@@ -74,6 +74,7 @@ class Watcher:
         self._recovery = recovery
         self._holder = holder
         self._due: dict[Key, float] = {}
+        self._tried: dict[TransactionId, str] = {}
         self._next_application = ""
         self.last = Sweep(0.0)
         self.succeeded: dict[str, float] = {}
@@ -84,13 +85,18 @@ class Watcher:
             self._log.overview.give_leases_back(self._holder)
 
     def run(self, stop: threading.Event, tell: Callable[[Sweep], object]) -> None:
-        """Sweep until `stop` is set; nothing that a sweep raises ends it."""
+        """Sweep until `stop` is set; nothing that a sweep raises ends it.
+
+        What `tell` raises does: nobody hears us any more.
+        """
         while not stop.is_set():
             began = time.monotonic()
             try:
-                tell(self.sweep())
+                sweep = self.sweep()
             except Exception:
                 logger.exception("a sweep failed")
+            else:
+                tell(sweep)
             stop.wait(max(0.0, self._settings.sweep - (time.monotonic() - began)))
 
     def sweep(self) -> Sweep:
@@ -105,8 +111,14 @@ class Watcher:
         self._log_found(self.last)
         if self._recovery is not None and LOG not in seen.unreadable:
             recovered = tuple(self._recover(self._recovery))
-            self.last = dataclasses.replace(self.last, recovered=recovered)
+            news = tuple(one for one in recovered if self._is_news(one))
+            self._tried = {r.record.id: r.remark for r in recovered if not r.done}
+            self.last = dataclasses.replace(self.last, recovered=news)
         return self.last
+
+    def _is_news(self, one: Recovered) -> bool:
+        """Whether it was done, or failed as it did not fail in the sweep before."""
+        return one.done or self._tried.get(one.record.id) != one.remark
 
     def _diagnoses(self, seen: Observation) -> tuple[Diagnosis, ...]:
         """Return the new opinions, with the old ones that cannot be looked at now."""
@@ -158,18 +170,19 @@ class Watcher:
     def _snapshot(self, diagnoses: tuple[Diagnosis, ...], evidence: Evidence) -> None:
         """Make spans of what has been wrong for 1, 2, 4 … times its threshold."""
         due = [one for one in diagnoses if one.age >= self._due.get(key(one), 0.0)]
-        carriers = carriers_of(evidence, {one.transaction for one in due[:SNAPSHOTS]})
-        for one in due[:SNAPSHOTS]:
+        carriers = carriers_of(evidence, {one.transaction for one in due})
+        traced = [one for one in due if one.transaction in carriers][:SNAPSHOTS]
+        for one in traced:
             snapshot(
                 one.transaction,
-                carriers.get(one.transaction, {}),
+                carriers[one.transaction],
                 diagnosis=str(one.diagnosis),
                 age=one.age,
                 pending=len(one.participants),
                 now=evidence.now,
             )
         first = self._settings.stuck_after
-        said = {key(one): next_after(one.age, first) for one in due[:SNAPSHOTS]}
+        said = {key(one): next_after(one.age, first) for one in traced}
         current = {key(one) for one in diagnoses}
         self._due = {k: at for k, at in (self._due | said).items() if k in current}
 
@@ -201,8 +214,8 @@ class Watcher:
             return
         try:
             for item in recovery.sweep(application):
-                if item.record.state is not TransactionState.QUARANTINED:
-                    yield item
+                if item.done or item.record.state in UNFINISHED:
+                    yield item  # what is left to its driver, or a person, is no news
                 if time.monotonic() > until:
                     return
         except TwoPhaseError as error:
@@ -233,14 +246,15 @@ def unfinished_of(logged: Logged) -> Unfinished:
 def carriers_of(
     evidence: Evidence, transactions: set[TransactionId]
 ) -> dict[TransactionId, Carrier]:
-    """Return where the spans of some transactions belong: as logged, or as listed."""
+    """Return where the spans of those that are traced belong: as logged, or listed."""
     found: dict[TransactionId, Carrier] = {}
     for listing in evidence.second.values():
         for one in listing.branches if listing else ():
             if one.transaction in transactions:
                 found[one.transaction] = one.carrier
     known = evidence.logged.records if evidence.logged else {}
-    return found | {t: known[t].carrier for t in transactions if t in known}
+    found |= {t: known[t].carrier for t in transactions if t in known}
+    return {t: carrier for t, carrier in found.items() if "traceparent" in carrier}
 
 
 def next_after(age: float, first: float) -> float:
