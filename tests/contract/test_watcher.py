@@ -190,6 +190,24 @@ def test_a_prepare_that_lands_after_the_first_look_is_not_spoken_of(at: Site) ->
     assert names_of(list(watcher.sweep().diagnoses)) == [("bookings.3.1", "orphaned")]
 
 
+def test_what_begins_after_the_log_was_read_is_no_orphan(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lists come first: what is in them and not in the log is never too new."""
+    at.worlds["ledger"].resource._clock = lambda: at.time.time - 4000
+    real = at.log.unfinished_applications
+
+    def then_begin() -> list[str]:
+        found = real()
+        at.begin()
+        at.prepare(T, "ledger")
+        at.worlds["ledger"].resource._clock = at.time
+        return found
+
+    monkeypatch.setattr(at.log, "unfinished_applications", then_begin)
+    assert said(at) == []
+
+
 def test_what_is_decided_while_we_look_is_not_spoken_of(at: Site) -> None:
     """It is in the first list and not in the second."""
     at.prepare("bookings.3.1", "ledger")

@@ -57,6 +57,8 @@ PREPARED_JOURNAL = "participant/resources/prepared_journal.py"
 POSTGRESQL = "participant/postgresql.py"
 SQLITE = "participant/sqlite.py"
 HTTP = "transports/http.py"
+EVIDENCE = "protocol/evidence.py"
+OBSERVATION = "operations/observation.py"
 
 # --- edits with a name ---------------------------------------------------------------
 
@@ -150,6 +152,8 @@ COORDINATOR_TEST = "unit/test_coordinator.py::"
 RECOVERY_TEST = "unit/test_recovery.py::"
 TRANSPORT_TEST = "unit/test_http_transport.py::"
 PREPARED_TEST = "contract/test_prepared_transactions.py::"
+WATCHER_TEST = "contract/test_watcher.py::"
+LEAVE_ALONE_TEST = "unit/test_diagnosis.py::test_any_leave_alone_wins"
 
 MUTANTS: Final = (
     Mutant(
@@ -458,6 +462,43 @@ MUTANTS: Final = (
                 "return True",
             ),
         ),
+    ),
+    Mutant(
+        9,
+        "a log that cannot be read looks empty to the watcher",
+        WATCHER_TEST + "test_without_the_log_nothing_is_said",
+        (edit(OBSERVATION, "logged = None", "logged = Logged({}, {}, {}, {})"),),
+    ),
+    Mutant(
+        9,
+        "the watcher reads the log before the lists",
+        WATCHER_TEST + "test_what_begins_after_the_log_was_read_is_no_orphan",
+        (
+            edit(
+                OBSERVATION,
+                "        logged = read_log(log, first)\n",
+                "        logged = read_log(log, first)\n"
+                "        first = list_all(participants, unreadable)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        9,
+        "what the watcher has seen once is enough",
+        LEAVE_ALONE_TEST + "[landed after the first look]",
+        (
+            edit(
+                EVIDENCE,
+                "if (b.transaction, b.branch) in before]",
+                "if before is not None]",
+            ),
+        ),
+    ),
+    Mutant(
+        9,
+        "half a list is evidence to the watcher",
+        LEAVE_ALONE_TEST + "[half a first list]",
+        (edit(EVIDENCE, "not (first.complete and second.complete)", "False"),),
     ),
     Mutant(
         10,
