@@ -166,7 +166,8 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "action": ("commit", "abort", "conclude"),
 }
 """Labels of metrics, and everything that they can say. Besides these there is only
-`participant`: a configured name. Never an id."""
+`participant`: a configured name, or `log` and `other` in what the watcher measures.
+Never an id."""
 
 _REQUEST: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _DOUBT: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 86400.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from tracing_2pc.sinks.participants import PhasedParticipant
 from tracing_2pc.states import Decision, TransactionState, Verdict
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 from tracing_2pc.transports import reading
+from tracing_2pc.transports.http import HttpParticipant
 
 T = TransactionId("orders", 7, 1)
 
@@ -238,6 +240,18 @@ def test_a_list_that_fails_on_page_2_says_nothing(
     sweep = watching(at).sweep()
     assert "answered 500" in sweep.unreadable["ledger"]
     assert {one.participants for one in sweep.diagnoses} == {("notifier",)}
+
+
+def test_a_participant_that_hangs_holds_up_no_other(at: Site) -> None:
+    """It takes connections and never answers: a sweep ends without it."""
+    at.prepare("bookings.3.1", "notifier")
+    at.time.sleep(400)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        url = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        at.observed["ledger"] = HttpParticipant("ledger", url, None, 0.3)
+        sweep = watching(at).sweep()
+    assert "no answer to GET /transactions within 0.3 s" in sweep.unreadable["ledger"]
+    assert names_of(list(sweep.diagnoses)) == [("bookings.3.1", "orphaned")]
 
 
 def test_a_participant_that_is_down_keeps_what_was_said_of_it(at: Site) -> None:

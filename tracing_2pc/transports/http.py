@@ -226,7 +226,7 @@ class HttpParticipant:
             return f"nothing listens at {self.url}"
         unknown = ": it may or may not have happened" if asked[0] == "P" else ""
         return (
-            f"no answer to {asked} within {timeout:g} s "
+            f"no answer to {asked} within {timeout:.3g} s "
             f"({type(error).__name__}){unknown}"
         )
 
