@@ -28,11 +28,18 @@ from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.sinks.participants import PhasedParticipant
 from tracing_2pc.states import Decision, TransactionState, Verdict
+from tracing_2pc.telemetry import metrics
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 from tracing_2pc.transports import reading
 from tracing_2pc.transports.http import HttpParticipant
 
 T = TransactionId("orders", 7, 1)
+
+
+@pytest.fixture(autouse=True)
+def _no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has measured is not read in the next one."""
+    monkeypatch.setattr(metrics, "_observed", dict(metrics._observed))
 
 
 @pytest.fixture
@@ -514,8 +521,9 @@ def test_measurements_are_there_from_the_start_and_cost_no_statement(
     at.time.sleep(100)
     watcher.sweep()
     at.time.sleep(11)
-    monkeypatch.setattr(at.log, "_database", None)
-    now = measured()
+    with monkeypatch.context() as patch:
+        patch.setattr(at.log, "_database", None)
+        now = measured()
     assert now['tpc_unfinished_transactions{state="committing"}'] == 1
     assert now['tpc_unfinished_transactions{state="active"}'] == 0
     assert now[age] == 100 + SETTINGS.pause + 11

@@ -31,6 +31,7 @@ from tracing_2pc.operations.watch_server import serving as serving_metrics
 from tracing_2pc.participant.auth import LoopbackGate, TokenGate
 from tracing_2pc.settings import Settings
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.telemetry import metrics
 
 QUICK = {
     "TPC_PAUSE": "100ms",
@@ -50,6 +51,12 @@ class Ahead:
 
     def __call__(self) -> float:
         return time.time() + self.by
+
+
+@pytest.fixture(autouse=True)
+def _no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has measured is not read in the next one."""
+    monkeypatch.setattr(metrics, "_observed", dict(metrics._observed))
 
 
 @pytest.fixture
