@@ -236,10 +236,12 @@ class Listing:
     Args:
         branches: those that could be read.
         missing: why there may be more; None if these are all.
+        now: the participant's clock in Unix seconds; None if it did not say.
     """
 
     branches: tuple[InDoubt, ...]
     missing: str | None = None
+    now: float | None = None
 
     @property
     def complete(self) -> bool:

@@ -25,7 +25,7 @@ from participant_support import (
 from spark_support import serving
 
 from tracing_2pc.errors import ParticipantUnavailableError
-from tracing_2pc.model import BranchId, Holds, Listing, Shown, TransactionId
+from tracing_2pc.model import BranchId, Holds, Shown, TransactionId
 from tracing_2pc.states import BranchState, ParticipantState
 from tracing_2pc.transports import reading
 from tracing_2pc.transports.http import HttpParticipant
@@ -64,7 +64,8 @@ def world(
 def test_what_is_in_doubt_is_listed_and_shown(world: World) -> None:
     """Ids, rows, age, carrier; on request what it keeps busy till the decision."""
     with reachable(world) as participant:
-        assert participant.prepared() == Listing(())
+        empty = participant.prepared()
+        assert (empty.branches, empty.complete) == ((), True)
         assert participant.show(T) == Shown(ParticipantState.UNKNOWN)
         world.prepare(str(T), ONE)
         world.prepare(str(T), SECOND)
@@ -123,6 +124,7 @@ def test_times_are_by_the_participants_clock(tmp_path: Path) -> None:
         shown = participant.show(T)
         start = 1_700_000_000.0
         assert shown.now == start + 20
+        assert participant.prepared().now == start + 20
         times = [(b.state, b.prepared_at, b.sealed_at) for b in shown.branches]
         assert times == [
             (BranchState.COMMITTED, start, start + 10),

@@ -233,7 +233,8 @@ class _Routes:
                 }
                 for transaction, held, carrier in page.branches
             ]
-            return jsonify(transactions=items, next=forms.write_cursor(page.next))
+            following = forms.write_cursor(page.next)
+            return jsonify(transactions=items, next=following, now=page.now)
 
     def show(self, transaction_id: str) -> Response:
         """Show one transaction."""

@@ -139,21 +139,23 @@ class HttpParticipant:
             query["application"] = application
         until = time.monotonic() + self.timeout
         found: list[InDoubt] = []
+        now: float | None = None
         for number in range(reading.PAGES):
             left = until - time.monotonic()
             if number and left <= 0:
-                return Listing(tuple(found), f"took over {self.timeout:g} s")
+                return Listing(tuple(found), f"took over {self.timeout:g} s", now)
             try:
                 page = self._page(query, max(left, 0.001))
             except ParticipantUnavailableError as error:
                 if not number:
                     raise
-                return Listing(tuple(found), str(error))
+                return Listing(tuple(found), str(error), now)
             found += page.branches
+            now = page.now
             if page.next is None:
-                return Listing(tuple(found))
+                return Listing(tuple(found), None, now)
             query["after"] = page.next
-        return Listing(tuple(found), f"is longer than {len(found)} branches")
+        return Listing(tuple(found), f"is longer than {len(found)} branches", now)
 
     def _page(self, query: Mapping[str, str], timeout: float) -> reading.Page:
         answer = self._get(f"/transactions?{urlencode(query)}", timeout)

@@ -31,10 +31,11 @@ _LONGEST: Final = 2048
 
 
 class Page(NamedTuple):
-    """One page of a list, and where the next one begins."""
+    """One page of a list, where the next one begins, and the participant's clock."""
 
     branches: tuple[InDoubt, ...]
     next: str | None
+    now: float | None = None
 
 
 def read_page(content_type: str, body: bytes) -> Page:
@@ -48,7 +49,8 @@ def read_page(content_type: str, body: bytes) -> Page:
     found = _list(item.get("transactions"))
     if len(found) > PAGE:
         raise ValueError("transactions")
-    return Page(tuple(_in_doubt(one) for one in found), following)
+    branches = tuple(_in_doubt(one) for one in found)
+    return Page(branches, following, _time(item.get("now")))
 
 
 def _in_doubt(found: object) -> InDoubt:
