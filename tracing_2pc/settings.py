@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.links import check_link
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,11 +45,11 @@ def _participants(value: Any) -> dict[str, str]:
     return {check_name(str(n)): check_url(str(u)) for n, u in value.items()}
 
 
-def check_name(name: str) -> str:
-    """Return a participant's name, or raise `ValueError`: it becomes a label."""
+def check_name(name: str, of: str = "participant") -> str:
+    """Return a name as it may stand in a label or a line, or raise `ValueError`."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,39}", name):
         raise ValueError(
-            f"participant name {name[:60]!r}: use 1 to 40 letters, digits, dashes "
+            f"{of} name {name[:60]!r}: use 1 to 40 letters, digits, dashes "
             "and underscores, starting with a letter"
         )
     return name
@@ -67,6 +68,14 @@ def check_url(url: str) -> str:
     if parts.query or parts.fragment:
         raise ValueError("a base URL has no query and no fragment")
     return url.rstrip("/")
+
+
+def _links(value: Any) -> dict[str, str]:
+    if isinstance(value, str):
+        value = dict(p.split("=", 1) for p in value.split(",") if "=" in p)
+    if not isinstance(value, Mapping):
+        raise ValueError('expected {name = "http://…/{trace}"}, or name=http://…,…')
+    return {check_name(str(n), "link"): check_link(str(u)) for n, u in value.items()}
 
 
 def _pending(value: Any) -> str:
@@ -103,6 +112,7 @@ class Settings:
         sweep: pause between two sweeps of the watcher.
         pause: pause between the two looks of one sweep.
         keep_finished: finished records are kept so long, then forgotten.
+        links: name to the template of a link to a transaction in another tool.
     """
 
     log: str | None = None
@@ -122,6 +132,7 @@ class Settings:
     sweep: float = 60.0
     pause: float = 10.0
     keep_finished: float = 7 * 86400.0
+    links: Mapping[str, str] = dataclasses.field(default_factory=dict)
     origins: Mapping[str, str] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
@@ -234,6 +245,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "sweep": seconds,
     "pause": seconds,
     "keep_finished": seconds,
+    "links": _links,
 }
 
 

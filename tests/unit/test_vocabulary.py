@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tracing_2pc import errors
 from tracing_2pc.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.links import links_of
 from tracing_2pc.model import (
     BranchId,
     Receipt,
@@ -336,6 +337,15 @@ def test_no_transaction_timeout_is_none() -> None:
         ({"participants": {"a": "ftp://x"}}, "expected http"),
         ({"participants": {"a": "http://u:s3cret@x"}}, "must not hold a password"),
         ({"participants": {"a": "http://x/?token=1"}}, "no query"),
+        ({"links": {"a b": "http://x"}}, "link name"),
+        ({"links": {"a": "javascript://x/{trace}"}}, "expected http"),
+        ({"links": {"a": "http://u:s3cret@x/"}}, "must not hold a password"),
+        ({"links": {"a": "http://x/{span}"}}, r"no \{span\} here: use \{trace\}"),
+        ({"links": {"a": "http://x/{}"}}, r"no \{\} here"),
+        ({"links": {"a": "http://x/{trace!r}"}}, r"no \{trace\} here"),
+        ({"links": {"a": "http://x/{trace"}}, "expected '}'"),
+        ({"links": {"a": "http://{transaction}.x/"}}, "after the host only"),
+        ({"links": {"a": "http://x/\x1b[31m"}}, "no spaces"),
     ],
 )
 def test_a_wrong_value_is_named(values: dict[str, Any], why: str) -> None:
@@ -353,6 +363,16 @@ def test_participants_from_the_environment() -> None:
         "ledger": "http://127.0.0.1:1",
         "notifier": "https://n",
     }
+
+
+def test_links_are_filled_in() -> None:
+    """One that needs a trace is left out where nothing was traced."""
+    told = "jaeger=http://j/trace/{trace},spark=http://s/{application}?t={transaction}"
+    links = Settings.load(environ={"TPC_LINKS": told}).links
+    transaction = TransactionId("orders", 7, 1)
+    spark = {"spark": "http://s/orders?t=orders.7.1"}
+    assert links_of(links, transaction, None) == spark
+    assert links_of(links, transaction, "ab") == {"jaeger": "http://j/trace/ab"} | spark
 
 
 def test_the_token_of_the_environment_is_not_a_setting() -> None:

@@ -37,6 +37,9 @@ tokens_file = "{tokens}"
 # on_pending = "wait"           # or "fail": raise after inline_tries
 # inline_tries = 10
 # keep_finished = "7d"          # then finished transactions are forgotten
+
+# Links that `tracing-2pc show` prints, with {{trace}} {{transaction}} {{application}}.
+# links = {{jaeger = "http://127.0.0.1:16686/trace/{{trace}}"}}
 """
 
 
