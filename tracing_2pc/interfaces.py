@@ -203,6 +203,25 @@ class DecisionLog(Protocol):
                 record.
         """
 
+    def sign(
+        self,
+        what: str,
+        *,
+        who: str,
+        why: str,
+        before: str | None,
+        after: str,
+    ) -> None:
+        """Put on record what a person does elsewhere; changes nothing else.
+
+        Args:
+            what: a verb and a transaction's id, as in `resolve orders.7.1`.
+            who: the person.
+            why: the reason.
+            before: how it stood.
+            after: what it is told, or has become.
+        """
+
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:
         """Drop old finished batches and raise the watermark past them, in one step.
 

@@ -23,6 +23,7 @@ SHOW: Final = "tpc.show"
 OUTBOX_SEND: Final = "tpc.outbox.send"
 IN_DOUBT: Final = "tpc.in_doubt"
 SNAPSHOT: Final = "tpc.in_doubt.snapshot"
+OPERATOR: Final = "tpc.operator"
 
 
 class Span(NamedTuple):
@@ -85,6 +86,7 @@ SPANS: Final[dict[str, Span]] = {
     ),
     "POST": Span("client", OUTBOX_SEND, "the partner's API is called"),
     RECOVERY: Span("internal", "none", "a sweep over what is unfinished, linked to it"),
+    OPERATOR: Span("internal", "none", "a person decides by hand, linked to the root"),
     LIST: Span("server", "the caller", "a participant lists what is not sealed"),
     SHOW: Span("server", "the caller", "a participant shows one transaction"),
     RESOLVE: Span("server", "the caller", "an orphan is resolved there by hand"),
@@ -113,6 +115,7 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "tpc.decision": "what the log holds: commit or abort",
     "tpc.state": "state of a transaction or branch",
     "tpc.vote": "commit, abort or read_only",
+    "tpc.action": "what a person has decided: commit, abort or conclude",
     "tpc.pending": "participants that have not acknowledged",
     "tpc.replay": "the batch was decided before: nothing was written",
     "tpc.unfinished": "transactions that a recovery sweep found",

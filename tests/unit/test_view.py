@@ -116,8 +116,8 @@ def test_an_orphan_has_no_record_and_no_safe_way(at: Site) -> None:
     assert (found.state, found.known) == (None, False)
     assert names_of(list(found.diagnoses)) == [("bookings.3.1", "orphaned")]
     assert commands(found) == [
-        ("POST /resolve at ledger: abort", False),
-        ("POST /resolve at ledger: commit", False),
+        ("tracing-2pc resolve bookings.3.1 --at ledger --abort --reason …", False),
+        ("tracing-2pc resolve bookings.3.1 --at ledger --commit --reason …", False),
     ]
     assert found.next[0].what.startswith("nothing")
 
@@ -189,4 +189,5 @@ def test_an_aborted_transaction_that_is_still_prepared_may_be_aborted(at: Site) 
     at.time.sleep(400)
     found = view(at)
     assert names_of(list(found.diagnoses)) == [(str(T), "orphaned")]
-    assert ("POST /resolve at ledger: abort", True) in commands(found)
+    resolve = f"tracing-2pc resolve {T} --at ledger --abort --reason …"
+    assert commands(found) == [(resolve, True)]

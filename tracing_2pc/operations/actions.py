@@ -47,12 +47,17 @@ class Action:
         safe: it can only do what is decided, or what the log's rules allow.
         effect: what it does.
         cost: what is lost or kept busy by it, a line each.
+        wanted: what `resolve` is asked for: commit, abort or conclude; None for
+            another command.
+        at: the participant where it is done; None for the log.
     """
 
     command: str
     safe: bool
     effect: str
     cost: tuple[str, ...] = ()
+    wanted: str | None = None
+    at: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class Seen:
     participants: Sequence[Said]
     diagnoses: Sequence[Diagnosis]
     settings: Settings
+    known: bool = True
 
     @property
     def holding(self) -> list[Said]:
@@ -134,6 +140,7 @@ def _active(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
         safe=True,
         effect="decides abort, once; its driver, if it lives, is told so and obeys",
         cost=(dropped,),
+        wanted=str(Decision.ABORT),
     )
 
 
@@ -143,6 +150,7 @@ def _decided(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
         f"tracing-2pc recover --application {record.id.application}",
         safe=True,
         effect=f"tells {whom} to {record.decision} again",
+        wanted=str(record.decision),
     )
 
 
@@ -157,12 +165,14 @@ def _quarantined(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
             if grave
             else "right where what contradicted it is mended"
         ),
+        wanted=str(record.decision),
     )
     yield Action(
         f"tracing-2pc resolve {record.id} --conclude mixed|hazard --reason …",
         safe=False,
         effect="closes it as it is; its application may begin; nobody is told anything",
         cost=tuple(_cost_of_closing(seen, record)),
+        wanted="conclude",
     )
 
 
@@ -190,26 +200,61 @@ def _has_committed(seen: Seen, name: str) -> bool:
 
 
 def _by_hand(seen: Seen) -> Iterator[Action]:
-    committed = [o for o in seen.participants if o.state is ParticipantState.COMMITTED]
-    aborted = seen.record is not None and seen.record.decision is Decision.ABORT
     for one in seen.holding:
-        freed = f"frees {busy(one.holds)}"
-        dropped = f"{one.holds.rows} rows there are lost"
-        if committed:
-            dropped += f", and {committed[0].participant} has committed them"
-        yield Action(
-            f"POST /resolve at {one.participant}: abort",
-            safe=aborted,
-            effect=f"drops what is prepared there; {freed}",
-            cost=() if aborted else (dropped,),
-        )
-        shown = "its rows are shown there, whatever the others have done with them"
-        yield Action(
-            f"POST /resolve at {one.participant}: commit",
-            safe=False,
-            effect=f"shows what is prepared there; {freed}",
-            cost=(shown,),
-        )
+        if _allows(seen.record, Decision.ABORT):
+            yield _abort_there(seen, one)
+        if _allows(seen.record, Decision.COMMIT):
+            yield _commit_there(seen, one)
+
+
+def _allows(record: TransactionRecord | None, outcome: Decision) -> bool:
+    """Whether what the log has decided and closed lets a participant do this."""
+    if record is None or record.state is TransactionState.CONCLUDED:
+        return True
+    return record.decision is outcome
+
+
+def _abort_there(seen: Seen, one: Said) -> Action:
+    committed = [o for o in seen.participants if o.state is ParticipantState.COMMITTED]
+    lost = f"{one.holds.rows} rows there are lost"
+    if committed:
+        lost += f", and {committed[0].participant} has committed them"
+    decided = seen.record is not None and seen.record.decision is Decision.ABORT
+    return Action(
+        _at(seen, one, Decision.ABORT),
+        safe=decided,
+        effect=f"drops what is prepared there; frees {busy(one.holds)}",
+        cost=() if decided else (lost, *_foreign(seen)),
+        wanted=str(Decision.ABORT),
+        at=one.participant,
+    )
+
+
+def _commit_there(seen: Seen, one: Said) -> Action:
+    shown = "its rows are shown there, whatever the others have done with them"
+    return Action(
+        _at(seen, one, Decision.COMMIT),
+        safe=False,
+        effect=f"shows what is prepared there; frees {busy(one.holds)}",
+        cost=(shown, *_foreign(seen)),
+        wanted=str(Decision.COMMIT),
+        at=one.participant,
+    )
+
+
+def _at(seen: Seen, one: Said, outcome: Decision) -> str:
+    where = f"--at {one.participant} --{outcome}"
+    return f"tracing-2pc resolve {seen.transaction} {where} --reason …"
+
+
+def _foreign(seen: Seen) -> tuple[str, ...]:
+    if seen.known:
+        return ()
+    name = seen.transaction.application
+    return (
+        f"this log does not know application {name}: if another log owns it, that one "
+        "may have decided otherwise",
+    )
 
 
 def busy(holds: Holds) -> str:

@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.interfaces import Participant, SystemClock
+from tracing_2pc.interfaces import SystemClock
+from tracing_2pc.model import TransactionRecord
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.protocol.recovery import Recovered, Recovery
 from tracing_2pc.settings import Settings
-from tracing_2pc.sinks.participants import ParticipantSink
+from tracing_2pc.sinks.participants import ParticipantSink, PhasedParticipant
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.telemetry import lifecycle, metrics
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
@@ -43,26 +44,48 @@ def recover(
     Raises:
         ConfigurationError: the log knows no such application.
     """
-    if application is not None and application not in (known := log.applications()):
-        raise ConfigurationError(
-            f"the log knows no application {application!r}; it knows: "
-            f"{', '.join(known) or 'none'}"
-        )
-    lifecycle.start("tracing-2pc")
-    metrics.start("tracing-2pc")
+    if application is not None:
+        check_known(log, application)
+    start_telemetry()
     return recovery_of(log, settings).sweep(application)
+
+
+def deliver(
+    log: SqlDecisionLog, settings: Settings, record: TransactionRecord
+) -> Recovered:
+    """Send one decision once, now, to whoever has not acknowledged it."""
+    start_telemetry()
+    return recovery_of(log, settings).settle(record)
 
 
 def recovery_of(log: SqlDecisionLog, settings: Settings) -> Recovery:
     """Return what recovers by these settings, from the system's clock."""
-    participants: Mapping[str, Participant] = {}
-    if settings.participants:
-        participants = ParticipantSink(
-            settings.participants,
-            token=settings.token,
-            timeout=settings.request_timeout,
-        ).participants
+    participants = participants_of(settings)
     clock, tracing = SystemClock(), OpenTelemetryTracing()
     delivery = Delivery(log, participants, tracing=tracing, patience=Patience(clock))
     timeout = settings.transaction_timeout
     return Recovery(log, delivery, tracing, clock, timeout)
+
+
+def participants_of(settings: Settings) -> Mapping[str, PhasedParticipant]:
+    """Return those that the settings have an address of, by name."""
+    if not settings.participants:
+        return {}
+    return ParticipantSink(
+        settings.participants, token=settings.token, timeout=settings.request_timeout
+    ).participants
+
+
+def check_known(log: SqlDecisionLog, application: str) -> None:
+    """Refuse an application that the log does not know, with those that it knows."""
+    if application not in (known := log.applications()):
+        raise ConfigurationError(
+            f"the log knows no application {application!r}; it knows: "
+            f"{', '.join(known) or 'none'}"
+        )
+
+
+def start_telemetry() -> None:
+    """Trace and count what is done here, where somebody has asked for it."""
+    lifecycle.start("tracing-2pc")
+    metrics.start("tracing-2pc")

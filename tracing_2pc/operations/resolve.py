@@ -1,15 +1,22 @@
-"""`tracing-2pc resolve`: a person decides, through the log, and signs for it."""
+"""A person decides, signs for it, and cannot break what the log has decided."""
 
 from __future__ import annotations
 
-import getpass
-import os
 from typing import Literal
 
-from tracing_2pc.errors import ConfigurationError, ContractError
+from tracing_2pc.errors import (
+    ConfigurationError,
+    ContractError,
+    ParticipantError,
+    ParticipantRefusedError,
+)
 from tracing_2pc.interfaces import DecisionLog
 from tracing_2pc.model import TransactionId, TransactionRecord
-from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.operations.orphans import Resolving, check_orphan
+from tracing_2pc.operations.signing import check_reason, signature
+from tracing_2pc.states import UNFINISHED, Decision, TransactionState
+from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.telemetry.operator import acted, acting
 
 Outcome = Literal["mixed", "hazard"]
 
@@ -20,43 +27,136 @@ def resolve(
     *,
     wanted: Decision | Outcome,
     reason: str,
+    who: str | None = None,
 ) -> TransactionRecord:
     """Say what shall happen to a transaction; return the record afterwards.
 
-    An active one may be aborted: the decision is write-once, so this is safe. A
-    quarantined one is delivered again by the word that was decided, or concluded as
-    mixed or hazard, which closes it and lets its application begin again.
+    An active one may be aborted: the decision is write-once, so this is safe. One
+    that is decided, or quarantined, may be delivered again by the word that was
+    decided: it is committing or aborting when this returns, and the caller sends it.
+    A quarantined one may be concluded as mixed or hazard, which closes it and lets its
+    application begin again. Each is in the audit.
+
+    Args:
+        log: the decision log.
+        transaction: which one.
+        wanted: the word.
+        reason: one line; kept.
+        who: the person; by default who runs this process.
 
     Raises:
         ConfigurationError: no such transaction, or no reason.
         ContractError: the log holds the other word, or not every vote is known.
     """
-    if not reason.strip():
-        raise ConfigurationError("--reason: say why; it is kept in the audit")
+    reason = check_reason(reason)
     if (record := log.read(transaction)) is None:
-        raise ConfigurationError(f"{transaction}: the log holds no such transaction")
-    who = f"{_user()}@{os.uname().nodename}"
-    if record.state is TransactionState.ACTIVE:
-        if wanted is not Decision.ABORT:
-            raise ContractError(
-                f"{transaction} is undecided: only --abort is possible, because nobody "
-                "knows every vote"
-            )
-        log.abort(transaction, who=who, why=reason)
-    elif record.state is not TransactionState.QUARANTINED:
-        hint = "" if record.finished else "; `tracing-2pc recover` delivers it"
-        raise ContractError(
-            f"{transaction} is {record.state}: nothing for a person to decide{hint}"
+        raise ConfigurationError(
+            f"{transaction}: the log holds no such transaction. If a participant holds "
+            "it prepared, name that one: --at PARTICIPANT"
         )
-    elif isinstance(wanted, Decision):
-        log.resume(transaction, wanted, who=who, why=reason)
-    else:
-        log.conclude(transaction, wanted, who=who, why=reason)
+    check_word(record, wanted)
+    action = str(wanted) if isinstance(wanted, Decision) else "conclude"
+    with acting(action, transaction, record.carrier):
+        _write(log, record, wanted, who or signature(), reason)
+    acted(action)
     return log.read(transaction) or record
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number without a name
-        return str(os.getuid())
+def _write(
+    log: DecisionLog,
+    record: TransactionRecord,
+    wanted: Decision | Outcome,
+    who: str,
+    why: str,
+) -> None:
+    if not isinstance(wanted, Decision):
+        log.conclude(record.id, wanted, who=who, why=why)
+    elif record.state is TransactionState.ACTIVE:
+        log.abort(record.id, who=who, why=why)
+    elif record.state is TransactionState.QUARANTINED:
+        log.resume(record.id, wanted, who=who, why=why)
+    else:
+        state = str(record.state)
+        log.sign(f"deliver {record.id}", who=who, why=why, before=state, after=state)
+
+
+def check_word(record: TransactionRecord, wanted: Decision | Outcome) -> None:
+    """Refuse what the log's record does not allow a person to say.
+
+    Raises:
+        ContractError: and why.
+    """
+    state = record.state
+    if state is TransactionState.ACTIVE:
+        if wanted is Decision.ABORT:
+            return
+        raise ContractError(
+            f"{record.id} is undecided: only --abort is possible, because nobody "
+            "knows every vote"
+        )
+    if state not in UNFINISHED and state is not TransactionState.QUARANTINED:
+        raise ContractError(
+            f"{record.id} is {state}: nothing is left for a person to decide in the "
+            "log. If a participant holds it prepared, name that one: --at PARTICIPANT"
+        )
+    if isinstance(wanted, Decision) and wanted is not record.decision:
+        raise ContractError(
+            f"{record.id} is decided {record.decision}, which stands: --{wanted} would "
+            f"split it. --{record.decision} delivers the decision again"
+        )
+    if not isinstance(wanted, Decision) and state is not TransactionState.QUARANTINED:
+        raise ContractError(
+            f"{record.id} is {state}: only what is quarantined can be concluded. "
+            f"--{record.decision} delivers the decision again"
+        )
+
+
+def resolve_orphan(
+    log: SqlDecisionLog,
+    participant: Resolving,
+    transaction: TransactionId,
+    *,
+    outcome: Decision,
+    reason: str,
+    who: str,
+    orphan_after: float,
+) -> None:
+    """Commit or abort at one participant what no record of the log can finish.
+
+    Signed in the log before the participant is asked, and again with what came of it:
+    a crash between the two leaves the first, and nothing is done without one.
+
+    Args:
+        log: the decision log; if it cannot be read, nothing is done.
+        participant: where it is prepared.
+        transaction: which one.
+        outcome: what to do with all that is prepared of it there.
+        reason: one line; kept in the log and there.
+        who: the person.
+        orphan_after: seconds for which it must have been in doubt.
+
+    Raises:
+        ConfigurationError: no reason, or nothing of it is in doubt there.
+        ContractError: the log can finish it, has decided otherwise, or it is too young.
+        ParticipantRefusedError: the participant says no, and nothing was done.
+        ParticipantUnavailableError: no answer: it may or may not have been done.
+    """
+    reason = check_reason(reason)
+    found = check_orphan(log, participant, transaction, outcome, orphan_after)
+    name, what = participant.name, f"resolve {transaction}"
+    before = f"prepared at {name}"
+
+    def sign(after: str) -> None:
+        log.sign(what, who=who, why=reason, before=before, after=after)
+
+    with acting(str(outcome), transaction, found.carrier, name):
+        sign(f"{name} is told to {outcome}")
+        try:
+            participant.resolve(transaction, outcome, reason)
+        except ParticipantError as error:
+            refused = isinstance(error, ParticipantRefusedError)
+            sign(f"{name} refused" if refused else f"no answer from {name}")
+            raise
+        done = "committed" if outcome is Decision.COMMIT else "aborted"
+        sign(f"{done} at {name}")
+    acted(str(outcome))

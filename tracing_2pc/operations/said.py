@@ -66,11 +66,33 @@ def ask_all(
         before = clock.now()
         try:
             shown = participant.show(transaction)
+            if shown.state is ParticipantState.FORGOTTEN:
+                shown = _still_held(participant, transaction, before) or shown
         except ParticipantError as error:
             return Said(participant.name, error=str(error))
         return said(participant.name, shown, (before + clock.now()) / 2)
 
     return ask_at_once(ask, participants)
+
+
+def _still_held(
+    participant: Observed, transaction: TransactionId, at: float
+) -> Shown | None:
+    """Return what its list has of a transaction that it does not show any more.
+
+    A participant shows nothing at or below the watermark, and lists what is in doubt.
+    """
+    listing = participant.prepared(transaction.application)
+    now = at if listing.now is None else listing.now
+    held = tuple(
+        HeldBranch(one.branch, BranchState.PREPARED, one.rows, "", now - one.age)
+        for one in listing.branches
+        if one.transaction == transaction
+    )
+    if not held:
+        return None
+    rows = sum(one.rows for one in held)
+    return Shown(ParticipantState.PREPARED, held, now=listing.now, holds=Holds(rows))
 
 
 def said(name: str, shown: Shown, read_at: float) -> Said:

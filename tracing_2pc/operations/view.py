@@ -124,7 +124,15 @@ def look(
     case = _case(transaction, record, deliveries, watermarks, taking_part)
     now, limits = clock.now(), Thresholds.of(settings)
     diagnoses = tuple(judge(case, now, limits))
-    seen = Seen(transaction, record, deliveries, taking_part, diagnoses, settings)
+    seen = Seen(
+        transaction,
+        record,
+        deliveries,
+        taking_part,
+        diagnoses,
+        settings,
+        known=case.known,
+    )
     audit = tuple(overview.audit(transaction))
     receipts = record.receipts if record else ()
     return View(
@@ -198,6 +206,16 @@ def _case(
 def _trace(record: TransactionRecord | None) -> str | None:
     parts = str(record.carrier.get("traceparent", "") if record else "").split("-")
     return parts[1] if len(parts) == 4 else None
+
+
+def brief(record: TransactionRecord) -> dict[str, Any]:
+    """Return a record in a line of JSON."""
+    return {
+        "transaction_id": str(record.id),
+        "state": str(record.state),
+        "decision": record.decision and str(record.decision),
+        "pending": list(record.pending),
+    }
 
 
 def plain(value: Any) -> Any:

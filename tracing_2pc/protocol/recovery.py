@@ -57,7 +57,7 @@ class Recovery:
         failpoint("recovery.after_read")
         with self.tracing.sweep(records) as taken_over:
             for record in taken_over:
-                yield self._settle(record)
+                yield self.settle(record)
                 failpoint("recovery.between_transactions")
         if refused:
             raise DecisionLogError(
@@ -81,7 +81,8 @@ class Recovery:
                 refused.append(error)
         return records, refused
 
-    def _settle(self, record: TransactionRecord) -> Recovered:
+    def settle(self, record: TransactionRecord) -> Recovered:
+        """Finish one transaction if that is safe; everybody is asked once."""
         if record.state is TransactionState.QUARANTINED:
             return Recovered(record, done=False, remark="quarantined: resolve it")
         if record.state is TransactionState.ACTIVE:

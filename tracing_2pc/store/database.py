@@ -20,9 +20,11 @@ from tracing_2pc.errors import (
 )
 from tracing_2pc.model import TransactionId
 from tracing_2pc.settings import reveal
+from tracing_2pc.store import statements as sql
 
 _PATIENCE: Final = 30  # seconds to wait for a lock that another driver holds
 _BEGIN: Final = "tpc_begin"
+_SYNCHRONOUS: Final = {"0": "off", "1": "normal", "2": "full", "3": "extra"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -85,6 +87,19 @@ class Database:
         with self.translated(), self.reading_engine.connect() as connection:
             yield connection
 
+    def durability(self) -> dict[str, str]:
+        """Say how this database flushes what is durable, in its own words."""
+        statements = sql.DURABILITY[self.url.get_backend_name()]
+        with self.translated(), self.durable_engine.connect() as connection:
+            waiting_for_nobody = connection.execution_options(**{_BEGIN: ""})
+            found = {
+                name: str(waiting_for_nobody.exec_driver_sql(statement).scalar())
+                for name, statement in statements.items()
+            }
+        if (level := found.get("synchronous")) in _SYNCHRONOUS:
+            found["synchronous"] = _SYNCHRONOUS[level]
+        return found
+
     def close(self) -> None:
         """Release all connections; a later use opens new ones."""
         for engine in (self.durable_engine, self.relaxed_engine, self.reading_engine):
@@ -128,6 +143,17 @@ def absent(where: str) -> str:
         f"there is no decision log at {where}: look at --log, TPC_LOG and `log` in "
         "tpc.toml; a job or `tracing-2pc init` makes one"
     )
+
+
+def shown(reference: str) -> str:
+    """Return a log's address as it may be shown.
+
+    Raises:
+        ConfigurationError: not a URL of ours, or one with a literal password.
+    """
+    if reference.startswith("env:"):
+        return reference
+    return _url(reference).set(query={}).render_as_string(hide_password=True)
 
 
 def _url(reference: str) -> sa.URL:

@@ -299,6 +299,13 @@ class SqlDecisionLog:
             what, after = f"conclude {transaction}", f"concluded {outcome}"
             self._audit(connection, what, who, why, before.state, after)
 
+    def sign(
+        self, what: str, *, who: str, why: str, before: str | None, after: str
+    ) -> None:
+        """Put on record what a person does elsewhere. See `DecisionLog.sign`."""
+        with self._database.durable() as connection:
+            self._audit(connection, what, who, why, before, after)
+
     def _audit(
         self,
         connection: sa.Connection,

@@ -26,6 +26,9 @@ SCANNED: Final = 10_000
 _AT_ONCE: Final = 500
 """Ids in one statement."""
 
+DEEDS: Final = ("abort", "deliver", "resume", "conclude", "resolve")
+"""Verbs of the audit that are about one transaction."""
+
 Deliveries = dict[str, DeliveryRecord]
 
 
@@ -91,6 +94,20 @@ class Audited(NamedTuple):
     why: str
     before: str | None
     after: str | None
+
+
+class Condition(NamedTuple):
+    """What a log's database is like.
+
+    Args:
+        shown: its address, without what is secret.
+        version: of the schema.
+        durability: settings that say whether a commit outlives a crash.
+    """
+
+    shown: str
+    version: int
+    durability: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -199,6 +216,22 @@ class Overview:
                 row.name: row.watermark for row in connection.execute(sql.WATERMARKS)
             }
 
+    def forgettable(
+        self, application: str, finished_before: float
+    ) -> tuple[int, int | None]:
+        """Count what `forget` would drop, and say where the watermark would be."""
+        asked = {"of": application, "finished_before": finished_before}
+        with self._database.reading() as connection:
+            count, watermark = connection.execute(sql.FORGETTABLE_COUNT, asked).one()
+            return int(count), watermark
+
+    def condition(self) -> Condition:
+        """Say what the database is like that holds the log."""
+        with self._database.reading() as connection:
+            version = connection.scalar(sql.SCHEMA_VERSION)
+        durability = self._database.durability()
+        return Condition(self._database.shown, int(version or 0), durability)
+
     def reason(self, transaction: TransactionId) -> str | None:
         """Say why it was quarantined, if it ever was."""
         with self._database.reading() as connection:
@@ -207,7 +240,7 @@ class Overview:
 
     def audit(self, transaction: TransactionId) -> list[Audited]:
         """Return what persons have done about it, oldest first."""
-        whats = [f"{verb} {transaction}" for verb in ("abort", "resume", "conclude")]
+        whats = [f"{verb} {transaction}" for verb in DEEDS]
         with self._database.reading() as connection:
             found = connection.execute(sql.AUDIT_OF, {"whats": whats})
             return [Audited(*row) for row in found]

@@ -18,6 +18,7 @@ from tracing_2pc.store.schema import (
     receipt,
     run,
     transaction,
+    version,
 )
 
 _OF: Final = transaction.c.application == sa.bindparam("of")
@@ -180,20 +181,26 @@ _FIRST_TO_STAY: Final = (
     .order_by(transaction.c.batch)
     .limit(1)
 )
+_MAY_GO: Final = sa.and_(
+    _OF,
+    transaction.c.batch
+    < sa.func.coalesce(
+        _FIRST_TO_STAY.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery()
+    ),
+)
+"""Batches below the newest begun (rule 17) and below whatever must stay."""
+
 FORGETTABLE: Final = (
     sa.select(transaction.c.batch)
     .distinct()
-    .where(
-        _OF,
-        transaction.c.batch
-        < sa.func.coalesce(
-            _FIRST_TO_STAY.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery()
-        ),
-    )
+    .where(_MAY_GO)
     .order_by(transaction.c.batch)
     .limit(sa.bindparam("slice"))
 )
-"""Batches below the newest begun (rule 17) and below whatever must stay."""
+FORGETTABLE_COUNT: Final = sa.select(
+    sa.func.count(), sa.func.max(transaction.c.batch)
+).where(_MAY_GO)
+"""How many transactions that is in all, and the watermark after it."""
 
 _FORGOTTEN: Final = sa.and_(_OF, transaction.c.batch <= sa.bindparam("up_to"))
 _FORGOTTEN_IDS: Final = sa.select(transaction.c.id).where(_FORGOTTEN)
@@ -218,6 +225,19 @@ COUNTS: Final = (
 """Transactions by state; reads every record of the application."""
 
 # What an operator looks at.
+DURABILITY: Final = {
+    "sqlite": {
+        "journal_mode": "PRAGMA journal_mode",
+        "synchronous": "PRAGMA synchronous",
+    },
+    "postgresql": {
+        "fsync": "SHOW fsync",
+        "full_page_writes": "SHOW full_page_writes",
+        "synchronous_commit": "SHOW synchronous_commit",
+    },
+}
+"""By the kind of database: what says whether a commit outlives a crash."""
+
 DELIVERIES_OF_OPEN: Final = load_parts(delivery, UNFINISHED)
 DELIVERIES_OF_ONE: Final = load_parts(delivery, ONE)
 
@@ -227,6 +247,8 @@ STANDING: Final = sa.select(transaction.c.id, transaction.c.state).where(
 """By the primary key: a few transactions that participants have named."""
 
 WATERMARKS: Final = sa.select(application.c.name, application.c.watermark)
+
+SCHEMA_VERSION: Final = sa.select(sa.func.max(version.c.version))
 
 REASON: Final = sa.select(transaction.c.reason).where(ONE)
 

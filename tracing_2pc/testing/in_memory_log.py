@@ -208,6 +208,12 @@ class InMemoryDecisionLog:
             states = (str(before.state), f"concluded {outcome}")
             self.audit.append((who, f"conclude {transaction}", why, *states))
 
+    def sign(
+        self, what: str, *, who: str, why: str, before: str | None, after: str
+    ) -> None:
+        """Put on record what a person does elsewhere."""
+        self.audit.append((who, what, why, before or "", after))
+
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:
         """Drop old finished batches and raise the watermark, in one step."""
         with self._lock:

@@ -61,6 +61,16 @@ def ask(
     return Answer(response.status, kind, bytes(content))
 
 
+def why_silent(error: Exception, url: str, asked: str, timeout: float) -> str:
+    """Say why there was no answer to a method and route."""
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
+        return f"nothing listens at {url}"
+    unknown = ": it may or may not have happened" if asked[0] == "P" else ""
+    return (
+        f"no answer to {asked} within {timeout:.3g} s ({type(error).__name__}){unknown}"
+    )
+
+
 @functools.cache
 def pool_of(url: str, timeout: float, _pid: int) -> urllib3.HTTPConnectionPool:
     """Return this process's connections to a participant; opens none yet."""

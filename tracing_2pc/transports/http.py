@@ -25,10 +25,17 @@ from tracing_2pc.model import (
     TransactionId,
     TransactionRecord,
 )
-from tracing_2pc.states import ParticipantState, Vote
+from tracing_2pc.states import Decision, ParticipantState, Vote
 from tracing_2pc.telemetry.spans import client_span, current_carrier
 from tracing_2pc.transports import reading, wire
-from tracing_2pc.transports.connection import Answer, ask, one_word, path_of, pool_of
+from tracing_2pc.transports.connection import (
+    Answer,
+    ask,
+    one_word,
+    path_of,
+    pool_of,
+    why_silent,
+)
 
 _COMMITTED: Final = frozenset({"committed"})
 _ABORTED: Final = frozenset({"aborted"})
@@ -124,6 +131,28 @@ class HttpParticipant:
     def abort_branch(self, transaction: TransactionId, branch: BranchId) -> None:
         """Abort one branch, by the task that wrote it, before its receipt is out."""
         self._control("/abort", transaction, _ABORTED, None, branch=str(branch))
+
+    def resolve(
+        self, transaction: TransactionId, outcome: Decision, reason: str
+    ) -> None:
+        """Have an orphan committed or aborted there, by hand; needs the role operator.
+
+        Not repeated: the answer to a second one is 409, because it is sealed.
+
+        Raises:
+            ParticipantRefusedError: nothing is prepared, or it is sealed already.
+            ParticipantUnavailableError: no answer that can be trusted, a token without
+                the role too; it may or may not have happened.
+        """
+        order = {
+            "transaction_id": str(transaction),
+            "outcome": str(outcome),
+            "reason": reason,
+        }
+        body, headers = json.dumps(order).encode(), {"Content-Type": wire.JSON}
+        states = _COMMITTED if outcome is Decision.COMMIT else _ABORTED
+        answer = self._post("/resolve", body, headers, transaction)
+        self._read(answer, transaction, states)
 
     def prepared(self, application: str | None = None) -> Listing:
         """List what is in doubt there, oldest first; changes nothing.
@@ -223,15 +252,6 @@ class HttpParticipant:
         headers = {"Content-Type": wire.JSON}
         self._read(self._post(route, body, headers, transaction), transaction, states)
 
-    def _why(self, error: Exception, asked: str, timeout: float) -> str:
-        if isinstance(error, urllib3.exceptions.NewConnectionError):
-            return f"nothing listens at {self.url}"
-        unknown = ": it may or may not have happened" if asked[0] == "P" else ""
-        return (
-            f"no answer to {asked} within {timeout:.3g} s "
-            f"({type(error).__name__}){unknown}"
-        )
-
     def _read(
         self, answer: Answer, transaction: TransactionId, states: frozenset[str]
     ) -> Mapping[str, Any]:
@@ -291,8 +311,9 @@ class HttpParticipant:
             return ask(pool, method, path_of(self.url) + route, body, headers, timeout)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             asked = f"{method} {route.partition('?')[0]}"
+            why = why_silent(error, self.url, asked, timeout)
             raise ParticipantUnavailableError(
-                f"participant {self.name!r}: {self._why(error, asked, timeout)}",
+                f"participant {self.name!r}: {why}",
                 transaction_id=str(transaction) if transaction else None,
                 participant=self.name,
             ) from error
