@@ -19,7 +19,7 @@ from spark_support import serving
 from tracing_support import exported, span_tree  # noqa: F401 - a fixture
 
 from participants.processes import answers, free_ports
-from tracing_2pc.cli import _parser
+from tracing_2pc.cli.arguments import parser
 from tracing_2pc.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -170,7 +170,7 @@ def test_every_command_in_a_message_exists() -> None:
 
 
 def _commands() -> list[str]:
-    (commands,) = [a for a in _parser()._actions if a.metavar == "command"]
+    (commands,) = [a for a in parser()._actions if a.metavar == "command"]
     return list(commands.choices or [])
 
 

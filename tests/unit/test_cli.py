@@ -23,6 +23,7 @@ from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import InMemoryDecisionLog
 
 ID = TransactionId("orders", 0, 1)
+RESOLVE = ("resolve", str(ID), "--yes")
 
 
 @pytest.fixture
@@ -103,6 +104,9 @@ def test_init_lets_a_running_query_begin_later(folder: Path) -> None:
         ["init", "--application", "Orders!", "--from-batch", "1"],
         ["recover", "--config", "nowhere.toml"],
         ["recover"],
+        ["ls", "--limit", "0"],
+        ["ls", "--older-than", "soon"],
+        ["forget", "--application", "orders"],
         ["resolve", "not-an-id", "--abort", "--reason", "x", "--log", "sqlite:///x.db"],
     ],
 )
@@ -110,7 +114,11 @@ def test_a_wrong_call_ends_with_2(
     folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And one line that says what to change."""
-    assert main(arguments) == 2
+    try:
+        code = main(arguments)
+    except SystemExit as end:  # argparse says it itself
+        code = int(str(end.code))
+    assert code == 2
     assert capsys.readouterr() != ("", "")
 
 
@@ -152,16 +160,19 @@ def test_resolve_signs_for_what_a_person_decides(
     with log_of(folder) as log:
         begin(log, ["ledger"], decided=True)
         log.quarantine(ID, "for a test")
-    assert main(["resolve", str(ID), "--abort", "--reason", "because"]) == 2
-    assert main(["resolve", str(ID), "--commit", "--reason", "  "]) == 2
-    assert main(["resolve", str(ID), "--commit", "--reason", "it is there again"]) == 0
-    assert "tracing-2pc recover" in capsys.readouterr().out
+    assert main([*RESOLVE, "--abort", "--reason", "because"]) == 2
+    assert main([*RESOLVE, "--commit", "--reason", "  "]) == 2
+    capsys.readouterr()
+    assert main([*RESOLVE, "--commit", "--reason", "it is there again"]) == 1
+    said = capsys.readouterr().out
+    assert "'ledger' is on record, but has no address here" in said
+    assert "tracing-2pc recover" in said
     with log_of(folder) as log:
         record = log.read(ID)
         assert record is not None
         assert record.state is TransactionState.COMMITTING
         log.quarantine(ID, "again")
-    assert main(["resolve", str(ID), "--conclude", "mixed", "--reason", "lost"]) == 0
+    assert main([*RESOLVE, "--conclude", "mixed", "--reason", "lost"]) == 0
     with log_of(folder) as log:
         record = log.read(ID)
         assert record is not None
@@ -174,8 +185,8 @@ def test_resolve_aborts_what_is_undecided_and_never_commits_it(folder: Path) -> 
     main(["init"])
     with log_of(folder) as log:
         begin(log, ["ledger"], decided=False)
-    assert main(["resolve", str(ID), "--commit", "--reason", "x"]) == 2
-    assert main(["resolve", str(ID), "--abort", "--reason", "x"]) == 0
+    assert main([*RESOLVE, "--commit", "--reason", "x"]) == 2
+    assert main([*RESOLVE, "--abort", "--reason", "x"]) == 1, "nobody was told"
     with log_of(folder) as log:
         record = log.read(ID)
     assert record is not None
@@ -224,7 +235,7 @@ def test_conclude_names_who_may_still_hold_something(
         log.acknowledge(ID, "notifier")
         log.quarantine(ID, "for a test")
     capsys.readouterr()
-    arguments = ["resolve", str(ID), "--conclude", "mixed", "--reason", "lost"]
+    arguments = [*RESOLVE, "--conclude", "mixed", "--reason", "lost"]
     assert main(arguments) == 0
     assert capsys.readouterr().out == (
         "orders.0.1 is concluded; not acknowledged by ledger, archive: what they "
@@ -245,7 +256,17 @@ def test_a_password_in_tpc_log_is_used_and_never_shown(
     assert "password" not in said
 
 
-@pytest.mark.parametrize("command", [["recover"], ["resolve", "orders.0.1", "--abort"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["recover"],
+        ["resolve", "orders.0.1", "--abort"],
+        ["ls"],
+        ["show", "orders.0.1"],
+        ["explain", "orders.0.1"],
+        ["forget", "--application", "orders", "--before", "1d"],
+    ],
+)
 def test_no_log_is_not_good_news(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +286,51 @@ def test_an_unknown_application_is_not_good_news(
         begin(log, ["ledger"], decided=True)
     assert main(["recover", "--application", "nobody"]) == 2
     assert "it knows: orders" in capsys.readouterr().err
+
+
+def test_forget_drops_by_hand_what_is_old(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All but the newest batch, and what it would be first; the watermark stays put."""
+    main(["init"])
+    with log_of(folder) as log:
+        for batch in range(250):
+            finished(log, batch)
+    forget = ["forget", "--application", "orders", "--before", "0s", "--json"]
+    capsys.readouterr()
+    for more, dry in ((["--dry-run"], True), ([], False)):
+        assert main([*forget, *more]) == 0
+        assert json.loads(capsys.readouterr().out) == {
+            "application": "orders",
+            "forgotten": 249,
+            "dry_run": dry,
+            "watermark": 248,
+        }
+    assert main(forget[:-1]) == 0
+    said = capsys.readouterr().out
+    assert said == "0 transactions of orders forgotten; watermark 248\n"
+    assert main(["forget", "--application", "orders", "--before", "7d"]) == 0
+    assert main(["forget", "--application", "nobody", "--before", "7d"]) == 2
+
+
+def finished(log: SqlDecisionLog, batch: int) -> None:
+    names = ["ledger"]
+    begun = log.begin(
+        "orders", batch, run="r", query="q", participants=names, carrier={}
+    )
+    log.decide(begun.record.id, Decision.ABORT)
+    log.acknowledge(begun.record.id, "ledger")
+    log.finish(begun.record.id)
+
+
+def test_the_help_says_what_exit_codes_mean(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of the program and of each command."""
+    for arguments in (["--help"], ["ls", "--help"], ["resolve", "--help"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert "1 something is left or wrong; 2 fix the call" in capsys.readouterr().out
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,5 @@
+"""What several files here share."""
+
+from cli_support import operator
+
+__all__ = ["operator"]

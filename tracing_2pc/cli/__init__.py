@@ -1,0 +1,49 @@
+"""The command line: a module of this package for each command."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from tracing_2pc.cli.arguments import DONE, LEFT, USAGE, parser
+from tracing_2pc.cli.terminal import safe
+from tracing_2pc.errors import ConfigurationError, ContractError, TwoPhaseError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    given = parser()
+    if not (arguments if arguments is not None else sys.argv[1:]):
+        given.print_help()
+        return USAGE
+    options, rest = given.parse_known_args(arguments)
+    if rest and options.command != "demo":
+        given.error(f"unrecognised: {safe(' '.join(rest))}")
+    options.rest = rest
+    try:
+        module = importlib.import_module(f"tracing_2pc.cli.{options.command}")
+        code: int = module.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # somebody reads the first lines only
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return _ended("interrupted; what is on record stays", LEFT)
+    except (ConfigurationError, ContractError, ValueError) as error:
+        return _ended(error, USAGE)
+    except TwoPhaseError as error:
+        return _ended(error, LEFT)
+    return code
+
+
+def _ended(why: object, code: int) -> int:
+    print(f"tracing-2pc: {safe(why, 2000)}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""What can be typed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+from typing import Final
+
+from tracing_2pc.settings import seconds
+from tracing_2pc.states import TransactionState
+
+DONE, LEFT, USAGE = 0, 1, 2
+
+_ABOUT: Final = "See what transactions do, and decide by hand what cannot go on."
+_CODES: Final = """\
+exit codes: 0 done, nothing is wrong; 1 something is left or wrong; 2 fix the call.
+With --json: one object, or one per line; later releases only add fields.
+Colours on a terminal only, and never with NO_COLOR."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; `command` is the name of the module that runs it."""
+    made = argparse.ArgumentParser(
+        prog="tracing-2pc",
+        description=_ABOUT,
+        epilog=_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    version = importlib.metadata.version("tracing-2pc")
+    made.add_argument("--version", action="version", version=version)
+    commands = Commands(made)
+    _looking(commands)
+    _deciding(commands)
+    _keeping(commands)
+    return made
+
+
+class Commands:
+    """The commands, each with the options that all have."""
+
+    def __init__(self, made: argparse.ArgumentParser) -> None:
+        self._made = made.add_subparsers(metavar="command", required=True)
+        self._common = argparse.ArgumentParser(add_help=False)
+        self._common.add_argument("--config", help="settings file; default: tpc.toml")
+        self._common.add_argument("--log", help="URL of the decision log, or env:NAME")
+        self._common.add_argument(
+            "--json", action="store_true", help="for programs: one object per line"
+        )
+
+    def add(self, name: str, about: str) -> argparse.ArgumentParser:
+        """Add a command."""
+        made = self._made.add_parser(
+            name,
+            parents=[self._common],
+            help=about,
+            description=f"{about[0].upper()}{about[1:]}.",
+            epilog=_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.set_defaults(command=name)
+        return made
+
+    def add_foreign(self, name: str, about: str) -> None:
+        """Add a command that reads its options itself."""
+        made = self._made.add_parser(name, add_help=False, help=about)
+        made.set_defaults(command=name)
+
+
+def _looking(commands: Commands) -> None:
+    ls = commands.add("ls", "list transactions, what is unfinished first, and orphans")
+    ls.add_argument("--application", help="only of this one")
+    ls.add_argument("--state", choices=[str(state) for state in TransactionState])
+    ls.add_argument("--unfinished", action="store_true", help="nothing finished")
+    ls.add_argument("--older-than", type=_duration, metavar="AGE", help="as in 5m")
+    ls.add_argument("--limit", type=_count, default=100, help="default: 100")
+    ls.add_argument("--log-only", action="store_true", help="ask no participant")
+
+    show = commands.add("show", "show all that is known of one transaction")
+    _identified(show)
+    explain = commands.add("explain", "say what is wrong with one, and what is safe")
+    _identified(explain)
+
+    watch = commands.add("watch", "say what is stuck, and why; without Spark")
+    watch.add_argument(
+        "--recover", action="store_true", help="and finish what is decided, as recover"
+    )
+    watch.add_argument("--once", action="store_true", help="one sweep, then end")
+    watch.add_argument("--listen", help="serve /metrics there, as in 127.0.0.1:9095")
+
+
+def _deciding(commands: Commands) -> None:
+    commands.add("recover", "finish what is decided, without Spark").add_argument(
+        "--application", help="only this one"
+    )
+    resolve = commands.add("resolve", "decide by hand; signed, and kept in the audit")
+    _identified(resolve)
+    wanted = resolve.add_mutually_exclusive_group(required=True)
+    for word, about in (
+        ("commit", "decided commit: deliver it again, now"),
+        ("abort", "undecided: decide abort. Decided abort: deliver it again, now"),
+    ):
+        wanted.add_argument(
+            f"--{word}", dest="wanted", action="store_const", const=word, help=about
+        )
+    wanted.add_argument(
+        "--conclude",
+        dest="wanted",
+        choices=["mixed", "hazard"],
+        help="quarantined, and it cannot be made whole: close it, say how it ended",
+    )
+    resolve.add_argument(
+        "--at",
+        metavar="PARTICIPANT",
+        help="an orphan: commit or abort at this participant what no record can finish",
+    )
+    resolve.add_argument("--reason", required=True, help="one line, kept in the audit")
+    resolve.add_argument(
+        "--yes", action="store_true", help="don't ask; needed without a terminal"
+    )
+
+
+def _keeping(commands: Commands) -> None:
+    forget = commands.add("forget", "drop old finished transactions from the log")
+    forget.add_argument("--application", required=True, help="whose")
+    forget.add_argument(
+        "--before",
+        type=_duration,
+        required=True,
+        metavar="AGE",
+        help="finished so long ago or longer, as in 7d",
+    )
+    forget.add_argument("--dry-run", action="store_true", help="only count them")
+
+    init = commands.add("init", "write settings and tokens, make the log's tables")
+    init.add_argument("--application", help="a query that already ran without us")
+    init.add_argument("--from-batch", type=int, help="its next batch id")
+    init.add_argument("--tokens-file", default="tokens", help="default: tokens")
+    commands.add_foreign("demo", "stream real data through crashes, and judge it")
+
+
+def _identified(made: argparse.ArgumentParser) -> None:
+    made.add_argument("transaction", help="<application>.<batch>.<attempt>")
+
+
+def _duration(text: str) -> float:
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected a number from 1")
+    return int(text)

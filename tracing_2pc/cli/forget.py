@@ -1,0 +1,45 @@
+"""`tracing-2pc forget`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from tracing_2pc.cli.arguments import DONE
+from tracing_2pc.cli.terminal import count, progress, tell
+from tracing_2pc.model import check_application
+from tracing_2pc.operations.forget import forget
+from tracing_2pc.operations.recover import check_known, configured_log
+from tracing_2pc.settings import Settings
+from tracing_2pc.store import SqlDecisionLog
+
+
+def run(options: argparse.Namespace) -> int:
+    """Drop what finished so long ago, or only count it."""
+    application = check_application(options.application)
+    before = time.time() - options.before
+    with configured_log(Settings.load(options.config, log=options.log)) as log:
+        check_known(log, application)
+        of, _ = log.overview.forgettable(application, before)
+        gone = of if options.dry_run else _forget(log, application, before, of)
+        watermark = log.overview.watermarks()[application]
+        if options.dry_run:
+            watermark = log.overview.forgettable(application, before)[1] or watermark
+    word = "would be forgotten" if options.dry_run else "forgotten"
+    item = {
+        "application": application,
+        "forgotten": gone,
+        "dry_run": options.dry_run,
+        "watermark": watermark,
+    }
+    line = f"{count(gone, 'transaction')} of {application} {word}; watermark"
+    tell(options, item, f"{line} {'none' if watermark is None else watermark}")
+    return DONE
+
+
+def _forget(log: SqlDecisionLog, application: str, before: float, of: int) -> int:
+    gone = 0
+    for gone in forget(log, application, before):
+        progress(f"{gone} of {of} forgotten")
+    progress("")
+    return gone

@@ -1,0 +1,143 @@
+"""`tracing-2pc resolve`: a person decides; what is asked, shown, done and said."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from tracing_2pc.cli.arguments import DONE, LEFT
+from tracing_2pc.cli.explain import described, summary
+from tracing_2pc.cli.terminal import confirmed, on_terminal, prose, tell
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.model import TransactionId, TransactionRecord
+from tracing_2pc.operations.observation import reachable
+from tracing_2pc.operations.orphans import check_orphan
+from tracing_2pc.operations.recover import (
+    configured_log,
+    deliver,
+    participants_of,
+    start_telemetry,
+)
+from tracing_2pc.operations.resolve import check_word, resolve, resolve_orphan
+from tracing_2pc.operations.signing import check_reason, signature
+from tracing_2pc.operations.view import brief, look
+from tracing_2pc.settings import Settings
+from tracing_2pc.states import UNFINISHED, Decision
+from tracing_2pc.store import SqlDecisionLog
+
+_NOTHING_DONE = "nothing was done"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, show, ask, do; in this order."""
+    transaction = TransactionId.parse(options.transaction)
+    check_reason(options.reason)
+    settings = Settings.load(options.config, log=options.log)
+    with configured_log(settings) as log:
+        start_telemetry()
+        if options.at is None:
+            return _in_the_log(options, log, settings, transaction)
+        return _at_a_participant(options, log, settings, transaction)
+
+
+def _in_the_log(
+    options: argparse.Namespace,
+    log: SqlDecisionLog,
+    settings: Settings,
+    transaction: TransactionId,
+) -> int:
+    word = options.wanted
+    wanted = Decision(word) if word in set(map(str, Decision)) else word
+    if (record := log.read(transaction)) is not None:
+        check_word(record, wanted)
+        if not _agreed(options, log, settings, transaction):
+            return LEFT
+    record = resolve(log, transaction, wanted=wanted, reason=options.reason)
+    done, remark = True, _pending(record)
+    if record.state in UNFINISHED:
+        delivered = deliver(log, settings, record)
+        done = delivered.done
+        why = "every participant has acknowledged" if done else delivered.remark
+        record, remark = log.read(transaction) or record, f"; {why}"
+        if record.state in UNFINISHED:
+            remark += ". `tracing-2pc recover` goes on with it"
+    about = {**brief(record), "done": done, "remark": remark.removeprefix("; ")}
+    tell(options, about, f"{record.id} is {record.state}{remark}")
+    return DONE if done else LEFT
+
+
+def _pending(record: TransactionRecord) -> str:
+    if not record.pending:
+        return ""
+    return (
+        f"; not acknowledged by {', '.join(record.pending)}: what they prepared "
+        "for it may still be there"
+    )
+
+
+def _at_a_participant(
+    options: argparse.Namespace,
+    log: SqlDecisionLog,
+    settings: Settings,
+    transaction: TransactionId,
+) -> int:
+    if options.wanted not in set(map(str, Decision)):
+        raise ConfigurationError("--at goes with --commit or --abort")
+    known = participants_of(settings)
+    if options.at not in known:
+        raise ConfigurationError(
+            f"no participant {options.at!r} in the settings; they have: "
+            f"{', '.join(known) or 'none'}"
+        )
+    participant, outcome = known[options.at].inner, Decision(options.wanted)
+    orphan_after = settings.orphan_after
+    check_orphan(log, participant, transaction, outcome, orphan_after)
+    if not _agreed(options, log, settings, transaction):
+        return LEFT
+    resolve_orphan(
+        log,
+        participant,
+        transaction,
+        outcome=outcome,
+        reason=options.reason,
+        who=signature(),
+        orphan_after=orphan_after,
+    )
+    state = "committed" if outcome is Decision.COMMIT else "aborted"
+    item: dict[str, Any] = {
+        "transaction_id": str(transaction),
+        "participant": options.at,
+        "state": state,
+        "done": True,
+    }
+    tell(options, item, f"{transaction} is {state} at {options.at}, by hand")
+    return DONE
+
+
+def _agreed(
+    options: argparse.Namespace,
+    log: SqlDecisionLog,
+    settings: Settings,
+    transaction: TransactionId,
+) -> bool:
+    """Whether the person has seen effect and cost, and says so."""
+    if options.yes:
+        return True
+    if not on_terminal():
+        raise ConfigurationError(
+            f"--yes: there is no terminal to ask on, and {_NOTHING_DONE}. "
+            f"`tracing-2pc explain {transaction}` says what it would cost"
+        )
+    view = look(log, reachable(settings), transaction, settings)
+    word = options.wanted if options.wanted in set(map(str, Decision)) else "conclude"
+    lines = prose(summary(view))
+    for action in view.actions:
+        if (action.wanted, action.at) == (word, options.at):
+            lines += described(action)
+    print("\n".join(lines), file=sys.stderr)
+    batch = str(transaction.batch)
+    if confirmed(f"Do it? Type the batch number, {batch}, or yes:", (batch, "yes")):
+        return True
+    print(_NOTHING_DONE, file=sys.stderr)
+    return False

@@ -1,0 +1,28 @@
+"""`tracing-2pc watch`."""
+
+from __future__ import annotations
+
+import argparse
+
+from tracing_2pc.cli import terminal
+from tracing_2pc.cli.arguments import DONE, LEFT
+from tracing_2pc.operations.recover import configured_log
+from tracing_2pc.operations.sweep import Sweep, items, line
+from tracing_2pc.operations.watch import How, watch
+from tracing_2pc.settings import Settings
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a line when something is wrong, and when it no longer is."""
+
+    def tell(sweep: Sweep) -> None:
+        for item in items(sweep):
+            terminal.tell(options, item, line(item))
+
+    settings = Settings.load(options.config, log=options.log)
+    how = How(recover=options.recover, once=options.once, listen=options.listen)
+    with configured_log(settings) as log:
+        last = watch(log, settings, how, tell)
+    if options.once and last.clean and not options.json:
+        print("nothing is wrong")
+    return DONE if last.clean or not options.once else LEFT
