@@ -79,6 +79,7 @@ def _looking(commands: Commands) -> None:
     _identified(show)
     explain = commands.add("explain", "say what is wrong with one, and what is safe")
     _identified(explain)
+    commands.add("check", "hold settings, log and participants against what must be")
 
     watch = commands.add("watch", "say what is stuck, and why; without Spark")
     watch.add_argument(

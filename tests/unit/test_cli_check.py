@@ -1,0 +1,193 @@
+"""`tracing-2pc check`: each thing that can be wrong is found, with its cure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import Operator
+from participant_support import ONE, World, prepared_transactions
+from spark_support import serving
+
+from tracing_2pc.cli.check import lines
+from tracing_2pc.operations.check import check
+from tracing_2pc.settings import Settings
+from tracing_2pc.transports.http import HttpParticipant
+from tracing_2pc.transports.probe import probe
+
+TOKENS = {role: f"{role}-token-0123456789" for role in ("job", "operator", "viewer")}
+TOKENS["executor"] = "executor-token-0123456789"
+
+
+def checked(operator: Operator) -> tuple[int, dict[str, Any]]:
+    code, (found,) = operator.json("check")
+    return code, found
+
+
+def problems(operator: Operator) -> list[str]:
+    code, found = checked(operator)
+    assert code == (1 if found["problems"] else 0)
+    assert all(problem["cure"] for problem in found["problems"])
+    return [f"{one['where']}: {one['what']}" for one in found["problems"]]
+
+
+@pytest.fixture
+def now(operator: Operator) -> Operator:
+    """All clocks tell the same."""
+    for world in operator.at.worlds.values():
+        world.resource._clock = time.time
+    return operator
+
+
+def test_all_is_well(now: Operator) -> None:
+    """Settings with their origin, the log, each participant; 0."""
+    now.at.prepare("orders.5.1")
+    code, out, _ = now.says("check")
+    assert code == 0
+    assert "request_timeout      default           5s" in out
+    assert "participants         TPC_PARTICIPANTS  ledger=http://127.0.0.1:" in out
+    assert "log                  TPC_LOG           env:TPC_LOG" in out
+    assert "journal_mode  wal" in out
+    assert "synchronous   full" in out
+    assert out.endswith("all is well\n")
+    _, found = checked(now)
+    assert found["log"]["version"] == 1
+    ledger = found["participants"][0]
+    assert (ledger["role"], ledger["in_doubt"]) == ("anybody", 1)
+    assert abs(ledger["skew"]) < 1
+
+
+def test_a_participant_that_is_down(now: Operator) -> None:
+    """Its address is in the cure."""
+    now.reach(ledger="http://127.0.0.1:9")
+    assert problems(now) == ["ledger: nothing listens at http://127.0.0.1:9"]
+    assert "mend its address (http://127.0.0.1:9)" in now.says("check")[1]
+
+
+def test_a_shifted_clock(now: Operator) -> None:
+    """Which way, by how much, and why it matters."""
+    now.at.worlds["ledger"].resource._clock = lambda: time.time() - 90
+    (found,) = problems(now)
+    assert found.startswith("ledger: its clock is 90 s behind this machine's: ages of")
+
+
+def test_no_log(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Participants are asked all the same."""
+    monkeypatch.setenv("TPC_LOG", "sqlite:///nowhere/x.db")
+    (found,) = problems(now)
+    assert found.startswith("log: there is no decision log at nowhere/x.db")
+    assert checked(now)[1]["participants"][0]["role"] == "anybody"
+
+
+def test_no_participants(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody could be told a decision from here."""
+    monkeypatch.setenv("TPC_PARTICIPANTS", "")
+    assert problems(now) == [
+        "settings: no participants: nobody can be told a decision from here"
+    ]
+
+
+def test_a_quarantine(now: Operator) -> None:
+    """Its application waits for a person."""
+    now.at.committing()
+    now.at.log.quarantine(now.at.log.unfinished()[0].id, "for a test")
+    assert problems(now) == ["log: 1 quarantined: their applications begin no batch"]
+
+
+def test_secrets_are_not_shown(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a password in the log's URL nor a token where a reference belongs."""
+    (operator.at.folder / "tpc.toml").write_text(
+        'log = "postgresql://me:s3cret@127.0.0.1:9/log"\ntoken = "s3cret"\n'
+    )
+    monkeypatch.delenv("TPC_LOG")
+    code, out, err = operator.says("check")
+    assert code == 1
+    assert "s3cret" not in out + err
+    assert "s3cret" not in str(checked(operator))
+
+
+@pytest.fixture
+def guarded(operator: Operator, tmp_path: Path) -> Operator:
+    """A ledger that wants tokens."""
+    file = tmp_path / "tokens"
+    file.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
+    ledger = operator.at.worlds["ledger"]
+    ledger.resource._clock = time.time
+    operator.at.worlds["notifier"].resource._clock = time.time
+    world = World(ledger.resource, ledger.visible, tokens=file, name="guarded")
+    url = operator.at.stack.enter_context(serving(world.app))
+    operator.reach(ledger=url)
+    return operator
+
+
+@pytest.mark.parametrize("role", ["job", "operator", "viewer"])
+def test_the_role_of_a_token(
+    guarded: Operator, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    """Found without changing anything."""
+    monkeypatch.setenv("TPC_TOKEN", TOKENS[role])
+    _, found = checked(guarded)
+    assert found["participants"][0]["role"] == role
+    assert found["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("a-token-that-is-not-known", "answered 401: this token is not known here"),
+        (TOKENS["executor"], "answered 403: role executor"),
+        ("", "the variable TPC_TOKEN is empty"),
+    ],
+)
+def test_a_token_that_is_not_taken(
+    guarded: Operator, monkeypatch: pytest.MonkeyPatch, token: str, why: str
+) -> None:
+    """The cure says whose token to use."""
+    monkeypatch.setenv("TPC_TOKEN", token)
+    found = problems(guarded)
+    assert why in found[0]
+    assert found[0].startswith("ledger: ")
+
+
+def test_what_is_no_participant(operator: Operator, tmp_path: Path) -> None:
+    """A page that answers everything with 200 is not taken for one."""
+    from flask import Flask
+
+    app = Flask(__name__)
+    app.add_url_rule("/", defaults={"path": ""}, view_func=lambda path: "hello")
+    app.add_url_rule("/<path:path>", "rest", lambda path: "hello")
+    with serving(app) as url:
+        found = probe(HttpParticipant("ledger", url, None, 2.0))
+    assert "answered 200 without a list" in str(found.unready)
+
+
+def test_slots_for_prepared_transactions(new_database: Callable[[], str]) -> None:
+    """How many are in use, where the server has so many."""
+    world = prepared_transactions(new_database())
+    world.prepare("orders.7.1", ONE)
+    with serving(world.app) as url:
+        found = probe(HttpParticipant("ledger", url, None, 5.0))
+    world.resource.close()
+    assert found.gauges["tpc_prepared_slots_used"] >= 1
+    assert found.gauges["tpc_prepared_slots_max"] > 1
+
+
+def test_a_log_in_postgresql(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What keeps its commits through a crash is read from the server."""
+    from tracing_2pc.store import open_log
+
+    monkeypatch.chdir(tmp_path)
+    open_log(postgres_database).close()
+    found = check(Settings.load(environ={"TPC_LOG": ""}, log=postgres_database))
+    assert found.log is not None
+    assert found.log.durability["synchronous_commit"] == "on"
+    assert found.log.durability["full_page_writes"] == "on"
+    assert [problem.where for problem in found.problems] == ["settings"]
+    assert "1 problem" in list(lines(found))

@@ -1,0 +1,221 @@
+"""`tracing-2pc check`: what is not as it must be, and what mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from tracing_2pc.errors import TwoPhaseError
+from tracing_2pc.operations.recover import configured_log, participants_of
+from tracing_2pc.protocol.diagnosis import lasting
+from tracing_2pc.protocol.fan_out import ask_at_once
+from tracing_2pc.settings import Settings
+from tracing_2pc.states import TransactionState
+from tracing_2pc.store.database import shown
+from tracing_2pc.store.overview import MOST, Condition, Filters
+from tracing_2pc.transports.probe import Probed, probe
+
+SKEW: Final = 1.0
+"""Seconds by which two clocks may differ: ages of branches are by the participant's."""
+
+_FULL: Final = 0.8
+"""Of the slots for prepared transactions; more in use is a problem."""
+
+_DURABLE: Final[Mapping[str, frozenset[str]]] = {
+    "journal_mode": frozenset({"wal"}),
+    "synchronous": frozenset({"full", "extra"}),
+    "fsync": frozenset({"on"}),
+    "full_page_writes": frozenset({"on"}),
+    "synchronous_commit": frozenset({"on", "local", "remote_write", "remote_apply"}),
+}
+"""What keeps a decision through a crash, by the name of a database's setting."""
+
+
+class Problem(NamedTuple):
+    """What is wrong where, and what mends it."""
+
+    where: str
+    what: str
+    cure: str
+
+
+class Setting(NamedTuple):
+    """A setting, as it may be shown, and where it came from."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check has found.
+
+    Args:
+        settings: those in force.
+        log: what its database is like; None where it cannot be read.
+        unfinished: transactions by state, bounded.
+        participants: in the settings' order.
+        problems: each with its cure; empty where all is well.
+    """
+
+    settings: tuple[Setting, ...]
+    log: Condition | None
+    unfinished: Mapping[str, int]
+    participants: tuple[Probed, ...]
+    problems: tuple[Problem, ...]
+
+
+def check(settings: Settings) -> Checked:
+    """Read the log, and ask all participants at once; changes nothing.
+
+    What is wrong is in the result; nothing is raised for it. Takes some request
+    timeouts at most, beside what the log's database takes to connect.
+    """
+    problems = [*_of_settings(settings)]
+    condition, unfinished, of_log = _read_log(settings)
+    problems += of_log
+    probed = _probe(settings, problems)
+    for one in probed:
+        problems += _of_participant(one)
+    return Checked(
+        tuple(_shown(settings)), condition, unfinished, tuple(probed), tuple(problems)
+    )
+
+
+# --- settings ------------------------------------------------------------------------
+
+
+def _shown(settings: Settings) -> Iterator[Setting]:
+    for field in dataclasses.fields(settings):
+        if field.name != "origins":
+            value = getattr(settings, field.name)
+            text = _text(field.name, value)
+            yield Setting(field.name, text, settings.origin(field.name))
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a setting's value; never a secret that does not belong there."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "none"
+    if value is None:
+        return "none"
+    if name == "log":
+        try:
+            return shown(value)
+        except TwoPhaseError:
+            return "(refused, not shown)"
+    if name == "token":
+        return value if value.startswith(("env:", "file:")) else "(a secret, not shown)"
+    return _duration(value) if isinstance(value, float) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration as it may be written in the settings."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds and not seconds % length:
+            return f"{seconds / length:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def _of_settings(settings: Settings) -> Iterator[Problem]:
+    if not settings.participants:
+        yield Problem(
+            "settings",
+            "no participants: nobody can be told a decision from here",
+            'add participants = {name = "http://…"} to tpc.toml',
+        )
+
+
+# --- the log -------------------------------------------------------------------------
+
+
+def _read_log(
+    settings: Settings,
+) -> tuple[Condition | None, Mapping[str, int], list[Problem]]:
+    try:
+        with configured_log(settings) as log:
+            overview = log.overview
+            condition = overview.condition()
+            open_ = overview.transactions(Filters(unfinished=True, limit=MOST))
+    except TwoPhaseError as error:
+        cure = "mend `log` in the settings, or start its database"
+        return None, {}, [Problem("log", str(error), cure)]
+    states = Counter(str(one.state) for one in open_)
+    return condition, states, [*_of_condition(condition), *_of_states(states)]
+
+
+def _of_condition(condition: Condition) -> Iterator[Problem]:
+    for name, value in condition.durability.items():
+        if value.lower() not in _DURABLE[name]:
+            yield Problem(
+                "log",
+                f"{name} is {value}: a crash may lose decisions",
+                f"set {name} to {' or '.join(sorted(_DURABLE[name]))}",
+            )
+
+
+def _of_states(states: Mapping[str, int]) -> Iterator[Problem]:
+    if quarantined := states.get(str(TransactionState.QUARANTINED), 0):
+        yield Problem(
+            "log",
+            f"{quarantined} quarantined: their applications begin no batch",
+            "`tracing-2pc ls --state quarantined`, then `tracing-2pc explain` each",
+        )
+
+
+# --- participants --------------------------------------------------------------------
+
+
+def _probe(settings: Settings, problems: list[Problem]) -> list[Probed]:
+    try:
+        known = participants_of(settings)
+    except TwoPhaseError as error:
+        problems.append(Problem("settings", str(error), "mend it in tpc.toml"))
+        return []
+    inner = {name: one.inner for name, one in known.items()}
+    return list(ask_at_once(probe, inner).values())
+
+
+def _of_participant(found: Probed) -> Iterator[Problem]:
+    name = found.participant
+    if found.unreachable is not None:
+        cure = f"start it, or mend its address ({found.url}) in the settings"
+        yield Problem(name, found.unreachable, cure)
+        return
+    if found.unready is not None:
+        yield Problem(name, found.unready, "start its database; see its own log")
+    if found.refused is not None:
+        yield Problem(
+            name,
+            found.refused,
+            "set `token` (TPC_TOKEN) to the operator's line of its tokens file",
+        )
+    if found.skew is not None and abs(found.skew) > SKEW:
+        ahead = "ahead of" if found.skew > 0 else "behind"
+        yield Problem(
+            name,
+            f"its clock is {lasting(abs(found.skew))} {ahead} this machine's: ages of "
+            "what is in doubt are by its clock, ages on record by the log's, and "
+            "diagnoses compare them",
+            "synchronise the clocks (NTP)",
+        )
+    if found.missing is not None:
+        yield Problem(
+            name, f"its list {found.missing}", "`tracing-2pc ls`; resolve orphans"
+        )
+    yield from _of_slots(found)
+
+
+def _of_slots(found: Probed) -> Iterator[Problem]:
+    used = found.gauges.get("tpc_prepared_slots_used")
+    most = found.gauges.get("tpc_prepared_slots_max")
+    if used is not None and most is not None and used >= _FULL * most:
+        yield Problem(
+            found.participant,
+            f"{used:.0f} of {most:.0f} prepared transactions are in use: without a "
+            "free one it votes abort",
+            "finish what is in doubt, or raise max_prepared_transactions",
+        )
