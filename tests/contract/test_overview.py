@@ -238,3 +238,51 @@ def test_the_cost_does_not_grow_with_what_is_finished(
         assert index in text, text
         assert "Seq Scan on tpc_transaction" not in text, text
         assert "SCAN tpc_transaction'" not in text, text
+
+
+def test_what_is_signed_is_in_the_audit(log: SqlDecisionLog, time: Time) -> None:
+    """Each deed about one transaction, oldest first, and none about another."""
+    id_ = begin(log, 0)
+    log.sign(f"deliver {id_}", who="ada", why="again", before="x", after="x")
+    time.time += 1
+    log.sign(f"resolve {id_}", who="bob", why="by hand", before=None, after="aborted")
+    log.sign("resolve orders.0.2", who="eve", why="other", before=None, after="y")
+    found = log.overview.audit(id_)
+    assert [(one.who, one.what, one.after) for one in found] == [
+        ("ada", f"deliver {id_}", "x"),
+        ("bob", f"resolve {id_}", "aborted"),
+    ]
+    assert found[1].at == START + 1
+
+
+def test_what_forget_would_drop_is_counted(log: SqlDecisionLog) -> None:
+    """As `forget` then does it: nothing that is unfinished, not the newest batch."""
+    for batch in range(4):
+        id_ = begin(log, batch)
+        decide(log, id_, Decision.ABORT)
+        for name in "ab":
+            log.acknowledge(id_, name)
+        log.finish(id_)
+    begin(log, 4)
+    later = START + 10
+    assert log.overview.forgettable("orders", START) == (0, None)
+    assert log.overview.forgettable("orders", later) == (4, 3)
+    assert log.forget("orders", finished_before=later, limit=100) == 4
+    assert log.overview.watermarks() == {"orders": 3}
+    assert log.overview.forgettable("orders", later) == (0, None)
+
+
+def test_the_condition_of_a_log(log: SqlDecisionLog) -> None:
+    """Where it is, its schema, and what keeps a commit through a crash."""
+    found = log.overview.condition()
+    assert found.version == 1
+    durable = {
+        "sqlite": {"journal_mode": "wal", "synchronous": "full"},
+        "postgresql": {
+            "fsync": "on",
+            "full_page_writes": "on",
+            "synchronous_commit": "on",
+        },
+    }
+    kind = found.shown.partition(":")[0].partition("+")[0]
+    assert found.durability == durable[kind]

@@ -13,6 +13,7 @@ from tracing_2pc.errors import DecisionLogError
 from tracing_2pc.model import TransactionId
 from tracing_2pc.operations.view import View, look
 from tracing_2pc.states import Decision, ParticipantState, TransactionState
+from tracing_2pc.transports.http import HttpParticipant
 
 T = TransactionId("orders", 7, 1)
 
@@ -191,3 +192,38 @@ def test_an_aborted_transaction_that_is_still_prepared_may_be_aborted(at: Site) 
     assert names_of(list(found.diagnoses)) == [(str(T), "orphaned")]
     resolve = f"tracing-2pc resolve {T} --at ledger --abort --reason …"
     assert commands(found) == [(resolve, True)]
+
+
+def test_what_the_log_has_lost_waits_for_its_query(at: Site) -> None:
+    """A record of this id can still be written: nobody resolves it by hand."""
+    later = TransactionId("orders", 8, 1)
+    at.prepare(later, "ledger")
+    at.time.sleep(400)
+    found = view(at, later)
+    assert commands(found) == []
+    assert "when it begins batch 8" in found.next[0].what
+
+
+def test_a_young_orphan_says_from_when_on_it_may_be_resolved(at: Site) -> None:
+    """Before that both ways are refused."""
+    at.prepare("bookings.3.1", "ledger")
+    at.time.sleep(60)
+    found = view(at, TransactionId("bookings", 3, 1))
+    assert all(
+        action.effect.endswith("refused for another 4 min (orphan_after)")
+        for action in found.actions
+    )
+    assert len(found.actions) == 2
+
+
+def test_a_token_that_is_missing_is_said_and_the_log_is_shown(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for any participant that cannot be read."""
+    at.begin()
+    monkeypatch.delenv("TPC_TOKEN", raising=False)
+    guarded = HttpParticipant("ledger", "http://127.0.0.1:9", "env:TPC_TOKEN", 2.0)
+    at.observed["ledger"] = guarded
+    found = view(at)
+    assert found.state is TransactionState.ACTIVE
+    assert "TPC_TOKEN is empty; set it" in str(found.participants[0].error)

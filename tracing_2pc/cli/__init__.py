@@ -43,7 +43,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _ended(why: object, code: int) -> int:
     print(f"tracing-2pc: {safe(why, 2000)}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -43,10 +43,14 @@ def by(participant: str, error: object) -> str:
 def paint(text: str, colour: str | None, stream: TextIO | None = None) -> str:
     """Colour a text that is already safe, on a terminal that may have colours."""
     stream = stream or sys.stdout
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if colour is None or plain or not stream.isatty():
+    if colour is None or os.environ.get("NO_COLOR") or not _moves(stream):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def _moves(stream: TextIO) -> bool:
+    """Whether it is a terminal that knows escape sequences."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def width() -> int:
@@ -117,7 +121,7 @@ def tell(options: argparse.Namespace, item: dict[str, Any], line: str) -> None:
 
 def progress(text: str) -> None:
     """Show how far long work is, where somebody looks; the next text replaces it."""
-    if sys.stderr.isatty():
+    if _moves(sys.stderr):
         print(f"\r\x1b[K{safe(text)}", end="", file=sys.stderr, flush=True)
 
 

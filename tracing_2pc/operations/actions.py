@@ -13,7 +13,7 @@ from tracing_2pc.model import (
     TransactionRecord,
 )
 from tracing_2pc.operations.said import Said
-from tracing_2pc.protocol.diagnosis import Diagnosis
+from tracing_2pc.protocol.diagnosis import Diagnosis, lasting
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import (
     Decision,
@@ -62,7 +62,18 @@ class Action:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What actions are chosen by."""
+    """What actions are chosen by.
+
+    Args:
+        transaction: which one.
+        record: what the log holds of it.
+        deliveries: by participant.
+        participants: what each of them says.
+        diagnoses: what is wrong.
+        settings: in force.
+        known: the log knows its application.
+        may_be_begun: there is no record, and the log can still write one.
+    """
 
     transaction: TransactionId
     record: TransactionRecord | None
@@ -71,6 +82,7 @@ class Seen:
     diagnoses: Sequence[Diagnosis]
     settings: Settings
     known: bool = True
+    may_be_begun: bool = False
 
     @property
     def holding(self) -> list[Said]:
@@ -84,6 +96,8 @@ class Seen:
 def next_steps(seen: Seen) -> tuple[Next, ...]:
     """Say what comes next by itself, and when."""
     record = seen.record
+    if record is None and seen.may_be_begun:
+        return (_begun_later(seen.transaction),)
     if record is None:
         return (Next("nothing: no record of this log can finish it"),)
     if record.state is TransactionState.ACTIVE:
@@ -95,6 +109,13 @@ def next_steps(seen: Seen) -> tuple[Next, ...]:
         what = "it is forgotten, once Spark has begun a later batch"
         return (Next(what, record.finished + seen.settings.keep_finished),)
     return tuple(_deliveries(record, seen.deliveries))
+
+
+def _begun_later(transaction: TransactionId) -> Next:
+    return Next(
+        f"its query, when it begins batch {transaction.batch}, writes a record of it, "
+        "and finishes what is prepared: start it"
+    )
 
 
 def _undecided(record: TransactionRecord, settings: Settings) -> Iterator[Next]:
@@ -200,7 +221,7 @@ def _has_committed(seen: Seen, name: str) -> bool:
 
 
 def _by_hand(seen: Seen) -> Iterator[Action]:
-    for one in seen.holding:
+    for one in () if seen.may_be_begun else seen.holding:
         if _allows(seen.record, Decision.ABORT):
             yield _abort_there(seen, one)
         if _allows(seen.record, Decision.COMMIT):
@@ -223,7 +244,8 @@ def _abort_there(seen: Seen, one: Said) -> Action:
     return Action(
         _at(seen, one, Decision.ABORT),
         safe=decided,
-        effect=f"drops what is prepared there; frees {busy(one.holds)}",
+        effect=f"drops what is prepared there; frees {busy(one.holds)}"
+        + _not_yet(seen, one),
         cost=() if decided else (lost, *_foreign(seen)),
         wanted=str(Decision.ABORT),
         at=one.participant,
@@ -235,7 +257,8 @@ def _commit_there(seen: Seen, one: Said) -> Action:
     return Action(
         _at(seen, one, Decision.COMMIT),
         safe=False,
-        effect=f"shows what is prepared there; frees {busy(one.holds)}",
+        effect=f"shows what is prepared there; frees {busy(one.holds)}"
+        + _not_yet(seen, one),
         cost=(shown, *_foreign(seen)),
         wanted=str(Decision.COMMIT),
         at=one.participant,
@@ -245,6 +268,11 @@ def _commit_there(seen: Seen, one: Said) -> Action:
 def _at(seen: Seen, one: Said, outcome: Decision) -> str:
     where = f"--at {one.participant} --{outcome}"
     return f"tracing-2pc resolve {seen.transaction} {where} --reason …"
+
+
+def _not_yet(seen: Seen, one: Said) -> str:
+    left = seen.settings.orphan_after - (one.oldest or 0.0)
+    return f"; refused for another {lasting(left)} (orphan_after)" if left > 0 else ""
 
 
 def _foreign(seen: Seen) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ def check_log(
     """
     record = log.read(transaction)
     if record is None:
-        if _may_be_begun(log, transaction):
+        if may_be_begun(log, transaction):
             raise ContractError(
                 f"{transaction}: this log has no record of it, and can still write "
                 "one, because it has begun nothing later. Start its query, which then "
@@ -107,8 +107,11 @@ def check_log(
         )
 
 
-def _may_be_begun(log: SqlDecisionLog, transaction: TransactionId) -> bool:
-    """Whether a driver could still begin an attempt of this id (rules 3 and 19)."""
+def may_be_begun(log: SqlDecisionLog, transaction: TransactionId) -> bool:
+    """Whether a driver could still begin an attempt of this id (rules 3 and 19).
+
+    Only for a transaction without a record.
+    """
     watermarks = log.overview.watermarks()
     if transaction.application not in watermarks:
         return False

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from tracing_2pc.errors import ParticipantError
+from tracing_2pc.errors import TwoPhaseError
 from tracing_2pc.interfaces import Clock
 from tracing_2pc.model import HeldBranch, Holds, Shown, TransactionId
 from tracing_2pc.operations.observation import Observed
@@ -68,7 +68,7 @@ def ask_all(
             shown = participant.show(transaction)
             if shown.state is ParticipantState.FORGOTTEN:
                 shown = _still_held(participant, transaction, before) or shown
-        except ParticipantError as error:
+        except TwoPhaseError as error:
             return Said(participant.name, error=str(error))
         return said(participant.name, shown, (before + clock.now()) / 2)
 

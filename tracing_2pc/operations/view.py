@@ -16,6 +16,7 @@ from tracing_2pc.model import (
 )
 from tracing_2pc.operations.actions import Action, Next, Seen, actions_for, next_steps
 from tracing_2pc.operations.observation import Observed
+from tracing_2pc.operations.orphans import may_be_begun
 from tracing_2pc.operations.said import Said, ask_all
 from tracing_2pc.operations.timeline import Event, timeline
 from tracing_2pc.protocol.diagnosis import Diagnosis, Thresholds, judge, left_alone
@@ -132,6 +133,7 @@ def look(
         diagnoses,
         settings,
         known=case.known,
+        may_be_begun=record is None and may_be_begun(log, transaction),
     )
     audit = tuple(overview.audit(transaction))
     receipts = record.receipts if record else ()
