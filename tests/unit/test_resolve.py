@@ -173,14 +173,26 @@ def test_below_the_watermark_only_abort_is_left(at: Site) -> None:
     at.prepare("orders.7.9", "ledger")
     at.worlds["ledger"].commit("orders.7.9", ONE, watermark=6)
     at.time.sleep(301)
-    with pytest.raises(ParticipantRefusedError, match="only abort is safe"):
+    with pytest.raises(ContractError, match="only --abort is safe"):
         orphan(at, old, Decision.COMMIT)
     orphan(at, old, Decision.ABORT)
     assert [after for _, _, after in audit(at, old)] == [
-        "ledger is told to commit",
-        "ledger refused",
         "ledger is told to abort",
         "aborted at ledger",
+    ]
+
+
+def test_what_the_participant_refuses_is_on_record(at: Site) -> None:
+    """It knows more: another attempt at this batch is committed there."""
+    at.prepare(FOREIGN, "ledger")
+    at.prepare("bookings.3.2", "ledger")
+    at.worlds["ledger"].commit("bookings.3.2", ONE)
+    at.time.sleep(301)
+    with pytest.raises(ParticipantRefusedError, match="only abort is safe"):
+        orphan(at, FOREIGN, Decision.COMMIT)
+    assert [after for _, _, after in audit(at, FOREIGN)] == [
+        "ledger is told to commit",
+        "ledger refused",
     ]
 
 

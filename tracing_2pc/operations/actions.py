@@ -72,6 +72,7 @@ class Seen:
         diagnoses: what is wrong.
         settings: in force.
         known: the log knows its application.
+        forgotten: at or below the watermark: another attempt may have been committed.
         may_be_begun: there is no record, and the log can still write one.
     """
 
@@ -82,6 +83,7 @@ class Seen:
     diagnoses: Sequence[Diagnosis]
     settings: Settings
     known: bool = True
+    forgotten: bool = False
     may_be_begun: bool = False
 
     @property
@@ -224,7 +226,7 @@ def _by_hand(seen: Seen) -> Iterator[Action]:
     for one in () if seen.may_be_begun else seen.holding:
         if _allows(seen.record, Decision.ABORT):
             yield _abort_there(seen, one)
-        if _allows(seen.record, Decision.COMMIT):
+        if _allows(seen.record, Decision.COMMIT) and not seen.forgotten:
             yield _commit_there(seen, one)
 
 

@@ -92,6 +92,11 @@ def check_log(
                 "one, because it has begun nothing later. Start its query, which then "
                 "finishes it"
             )
+        if outcome is Decision.COMMIT and is_forgotten(log, transaction):
+            raise ContractError(
+                f"{transaction} is at or below the watermark: another attempt at its "
+                "batch may have been committed, so only --abort is safe"
+            )
         return
     if record.finished is None:
         word = record.decision or Decision.ABORT
@@ -112,11 +117,14 @@ def may_be_begun(log: SqlDecisionLog, transaction: TransactionId) -> bool:
 
     Only for a transaction without a record.
     """
-    watermarks = log.overview.watermarks()
-    if transaction.application not in watermarks:
-        return False
-    watermark = watermarks[transaction.application]
-    if watermark is not None and transaction.batch <= watermark:
+    known = transaction.application in log.overview.watermarks()
+    if not known or is_forgotten(log, transaction):
         return False
     newest = log.overview.transactions(Filters(transaction.application, limit=1))
     return not newest or newest[0].transaction < transaction
+
+
+def is_forgotten(log: SqlDecisionLog, transaction: TransactionId) -> bool:
+    """Whether it is at or below the watermark of its application."""
+    watermark = log.overview.watermarks().get(transaction.application)
+    return watermark is not None and transaction.batch <= watermark

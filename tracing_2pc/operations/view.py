@@ -133,6 +133,7 @@ def look(
         diagnoses,
         settings,
         known=case.known,
+        forgotten=case.forgotten,
         may_be_begun=record is None and may_be_begun(log, transaction),
     )
     audit = tuple(overview.audit(transaction))
