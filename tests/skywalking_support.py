@@ -25,6 +25,13 @@ from tracing_2pc.telemetry.skywalking import active
 from tracing_2pc.telemetry.skywalking.start import start
 
 
+class _Tls(ssl.SSLSocket):
+    """Python forgets to close one whose client went away before the handshake."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Oap(ThreadingHTTPServer):
     """Keeps segments as they came. SkyWalking drops one that comes again."""
 
@@ -35,6 +42,7 @@ class Oap(ThreadingHTTPServer):
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if own else None
         if self._tls and own:
             self._tls.load_cert_chain(own, own.with_suffix(".key"))
+            self._tls.sslsocket_class = _Tls
         self.url = f"{'https' if own else 'http'}://127.0.0.1:{self.server_port}"
         self.mistrusted = 0
         self.segments: list[dict[str, Any]] = []
