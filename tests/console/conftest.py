@@ -1,0 +1,67 @@
+"""A site with something done, something stuck and something quarantined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from console_support import OPERATOR, VIEWER, Visitor, console_of
+from flask import Flask
+from participant_support import ONE
+from watch_support import NAMES, Site, site
+
+from tracing_2pc.model import TransactionId
+from tracing_2pc.operations.console import sight
+
+
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """One committed, one decided whose notifier is down, one that was contradicted."""
+    monkeypatch.setenv("TPC_TOKEN", "the-token-of-the-job")
+    with site(tmp_path) as made:
+        made.log.initialise("orders", 7)
+        made.log.initialise("sales", 3)
+        done = made.committing(7)
+        made.time.sleep(2)
+        for name in NAMES:
+            commit(made, str(done), name)
+        made.log.finish(done)
+        stuck = made.committing(8)
+        commit(made, str(stuck), "ledger")
+        made.log.postpone(stuck, "notifier", "nothing listens", made.time.now() + 5)
+        sold = made.begin(3, application="sales").id
+        made.prepare(sold)
+        made.decide(sold)
+        made.worlds["ledger"].resolve(str(sold), "abort")
+        made.log.quarantine(sold, "ledger answered 409 aborted")
+        made.time.sleep(400)
+        made.down("notifier")
+        yield made
+
+
+def commit(at: Site, id_: str, name: str) -> None:
+    assert at.worlds[name].commit(id_, ONE).status_code == 200
+    at.log.acknowledge(TransactionId.parse(id_), name)
+
+
+@pytest.fixture
+def app(at: Site, monkeypatch: pytest.MonkeyPatch) -> Flask:
+    """A console that reads the log for each request."""
+    for name in ("LOG_EVERY", "HOURS_EVERY", "VIEW_EVERY"):
+        monkeypatch.setattr(sight, name, 0.0)
+    return console_of(at)
+
+
+@pytest.fixture
+def operator(app: Flask) -> Visitor:
+    made = Visitor(app.test_client())
+    assert made.log_in(OPERATOR, "Ada").status_code == 303
+    return made
+
+
+@pytest.fixture
+def viewer(app: Flask) -> Visitor:
+    made = Visitor(app.test_client())
+    assert made.log_in(VIEWER).status_code == 303
+    return made

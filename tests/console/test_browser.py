@@ -1,0 +1,351 @@
+"""The console in a real browser, as a person uses it: `make browser` gets one.
+
+What the pages looked like is kept in build/console/*.png.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from console_support import (
+    DONE,
+    OPERATOR,
+    QUARANTINED,
+    STUCK,
+    VIEWER,
+    until,
+)
+from flask import Flask
+from spark_support import serving
+from watch_support import Site, fresh
+
+from tracing_2pc.model import TransactionId
+from tracing_2pc.states import TransactionState
+
+CHROMIUM = shutil.which("chromium")
+SHOTS = Path(__file__).parents[2] / "build" / "console"
+EVIL = "<script>document.title='x'</script><img src=x onerror=alert(1)>\"'"
+NARROW, BROAD = {"width": 400, "height": 800}, {"width": 1200, "height": 900}
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: make browser"),
+]
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """Not for longer: it keeps an event loop of its own running."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def url(app: Flask) -> Iterator[str]:
+    with serving(app) as served:
+        yield served
+
+
+@pytest.fixture
+def opened(chromium: Any, url: str) -> Iterator[Open]:
+    """Open a page in a context of its own; nothing on it may go wrong unheard."""
+    contexts, wrong = [], []
+
+    def open_page(token: str | None = OPERATOR, **options: Any) -> Any:
+        context = chromium.new_context(**{"viewport": BROAD, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: wrong.append(dialog.message))
+        page.on("console", lambda said: _note(said, wrong))
+        page.goto(url)
+        if token:
+            page.fill("#token", token)
+            page.fill("#name", "Ada")
+            page.get_by_role("button", name="Log in").click()
+            page.locator("#headline").wait_for()
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def _note(said: Any, wrong: list[str]) -> None:
+    refused = "the server responded with a status of 4" in said.text
+    if said.type in {"error", "warning"} and not refused:
+        wrong.append(said.text)
+
+
+def shoot(page: Any, name: str) -> None:
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+
+
+def sees(page: Any, text: str) -> None:
+    page.get_by_text(text).first.wait_for(timeout=20_000)
+
+
+def state(at: Site, id_: str) -> TransactionState:
+    record = at.log.read(TransactionId.parse(id_))
+    assert record is not None
+    return record.state
+
+
+def test_a_stuck_transaction_is_found_understood_and_resolved(
+    opened: Open, at: Site
+) -> None:
+    """From the list to *all is well*, without a command line."""
+    page = opened()
+    sees(page, "2 transactions need you")
+    sees(page, "notifier has not acknowledged for 7 min")
+    page.get_by_role("link", name=STUCK).click()
+    sees(page, "It is safe to deliver the decision again.")
+    drawing = page.locator("svg.waterfall")
+    assert drawing.locator("rect.seg.waiting").count() == 1
+    assert drawing.locator("rect.seg.still").count() == 2
+    assert drawing.locator(".mark.now").count() == 1
+    at.up("notifier")
+    page.get_by_label("Reason").fill("the notifier is back")
+    page.get_by_role("button", name="Deliver commit again").click()
+    sees(page, "Deliver commit again: orders.8.1?")
+    sees(page, "tells notifier to commit again")
+    assert state(at, STUCK) is TransactionState.COMMITTING
+    page.get_by_role("button", name="Deliver commit again").click()
+    sees(page, "delivered: committed.")
+    sees(page, "All is well: 3 rows committed everywhere.")
+    assert state(at, STUCK) is TransactionState.COMMITTED
+    page.get_by_text("Transactions", exact=True).click()
+    sees(page, "1 transaction needs you")
+
+
+def test_a_forced_way_out_asks_for_the_number(opened: Open, at: Site) -> None:
+    """Its cost is repeated; without the number the browser does not even send it."""
+    page = opened()
+    page.goto(page.url + f"transactions/{QUARANTINED}")
+    form = page.locator("article", has_text="Mixed: some have")
+    form.get_by_label("Reason").fill("ledger was cleared by hand")
+    form.get_by_role("button").click()
+    sees(page, "This is not safe, and cannot be taken back.")
+    sees(page, "3 rows of the batch are not committed at ledger")
+    shoot(page, "confirm")
+    page.get_by_role("button", name="Close it as mixed").click()
+    assert page.url.endswith("/confirm")
+    page.get_by_label("Type the number of the batch").fill("3")
+    page.get_by_role("button", name="Close it as mixed").click()
+    sees(page, "It is concluded.")
+    assert state(at, QUARANTINED) is TransactionState.CONCLUDED
+
+
+def test_a_form_on_another_page_is_refused(opened: Open, url: str, at: Site) -> None:
+    """The cookie stays at home, and the browser says where the form is from."""
+    page = opened()
+    page.goto("about:blank")
+    page.set_content(
+        f'<form method="post" action="{url}/transactions/{STUCK}/resolve">'
+        '<input name="deed" value="commit"><button>Win a prize</button></form>'
+    )
+    page.get_by_role("button").click()
+    sees(page, "did not come from a page of this console")
+    assert state(at, STUCK) is TransactionState.COMMITTING
+
+
+def test_what_persons_type_is_text(opened: Open, at: Site) -> None:
+    """A script in the name, the reason, an error: read, and not run."""
+    at.log.postpone(TransactionId.parse(STUCK), "notifier", EVIL, at.time.now())
+    page = opened(token=None)
+    page.fill("#token", OPERATOR)
+    page.fill("#name", EVIL)
+    page.get_by_role("button", name="Log in").click()
+    sees(page, f"{EVIL}, operator")
+    page.get_by_role("link", name=STUCK).click()
+    sees(page, EVIL)
+    page.get_by_label("Reason").fill(EVIL)
+    page.get_by_role("button", name="Deliver commit again").click()
+    assert page.locator("dd", has_text=EVIL).count() == 2
+    page.get_by_role("button", name="Deliver commit again").click()
+    page.locator("#audit").wait_for()
+    assert page.locator("#audit td", has_text=EVIL).count() == 1
+    assert page.title().startswith(STUCK)
+
+
+def test_the_keyboard_is_enough(opened: Open, at: Site) -> None:
+    """Log in, skip to the content, go to what is stuck, resolve it; focus is seen."""
+    page = opened(token=None)
+    keys = page.keyboard
+    page.locator("#token:focus").wait_for()
+    keys.type(OPERATOR)
+    keys.press("Enter")
+    page.locator("#headline").wait_for()
+    keys.press("Tab")
+    assert page.locator(".skip:focus").bounding_box()["y"] >= 0
+    keys.press("Enter")
+    assert page.locator("#content:focus").count() == 1
+    seen = tab_to(page, f'a[href="/transactions/{STUCK}"]')
+    assert all(outline != "none" for outline in seen)
+    keys.press("Enter")
+    sees(page, "Stuck:")
+    tab_to(page, 'input[name="reason"]')
+    keys.type("by keyboard")
+    keys.press("Enter")
+    sees(page, "Deliver commit again: orders.8.1?")
+    tab_to(page, "main button")
+    keys.press("Enter")
+    sees(page, "delivered:")
+
+
+def tab_to(page: Any, selector: str) -> list[str]:
+    """Press Tab until something has the focus; return how each stop was outlined."""
+    outlines = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        outlines.append(
+            page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        )
+        if page.locator(f"{selector}:focus").count():
+            return outlines
+    raise AssertionError(f"{selector} was never reached")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [BROAD, NARROW], ids=["broad", "narrow"])
+def test_every_page_is_readable(
+    opened: Open, at: Site, scheme: str, size: dict[str, int], url: str
+) -> None:
+    """Contrast of all text is 4.5 or more, and nothing is wider than the window."""
+    many = at.begin(9).id
+    for number in range(20):
+        at.worlds["ledger"].prepare(str(many), fresh(2, f"{number}.{number}"))
+    at.prepare("bookings.3.1", "ledger")
+    at.time.sleep(400)
+    page = opened(token=None, color_scheme=scheme, viewport=size)
+    name = f"{scheme}-{size['width']}"
+    check(page, size, f"login-{name}")
+    page.fill("#token", OPERATOR)
+    page.get_by_role("button", name="Log in").click()
+    sees(page, "Participants were asked")
+    check(page, size, f"list-{name}")
+    for id_ in (STUCK, QUARANTINED, DONE, many, "bookings.3.1", "nobody.1.1"):
+        page.goto(f"{url}/transactions/{id_}")
+        check(page, size, f"{id_}-{name}")
+
+
+def check(page: Any, size: dict[str, int], name: str) -> None:
+    shoot(page, name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert page.evaluate(FAINT) == []
+
+
+FAINT = """() => {
+  const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map((v) => {
+      v /= 255;
+      return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const ground = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = parse(getComputedStyle(e).backgroundColor);
+      if (c.length === 3 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const e of document.querySelectorAll("body *")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+    if (!own || e.localName === "title") continue;
+    const style = getComputedStyle(e);
+    const ink = parse(e instanceof SVGElement ? style.fill : style.color);
+    const [a, b] = [light(ink), light(ground(e))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) found.push(e.outerHTML.slice(0, 200));
+  }
+  return found;
+}"""
+
+
+def test_a_refresh_leaves_alone_what_is_typed_and_where_one_is(
+    opened: Open, at: Site, url: str
+) -> None:
+    """What has changed is shown; text, focus, scroll and opened parts stay."""
+    page = opened()
+    page.clock.install()
+    page.goto(f"{url}/transactions/{QUARANTINED}")
+    page.locator("#order-of summary").click()
+    reason = page.locator("article", has_text="Mixed: some").get_by_label("Reason")
+    reason.fill("half a reas")
+    place = page.evaluate("scrollY")
+    at.up("notifier")  # which changes what closing it costs
+    page.clock.fast_forward(6_000)
+    page.locator("#participants", has_text="prepared").wait_for()
+    assert reason.input_value() == "half a reas"
+    assert page.locator('input[name="reason"]:focus').count() == 1
+    assert page.locator("#order-of[open]").count() == 1
+    assert page.evaluate("scrollY") == place
+
+
+def test_a_refresh_keeps_the_focus_of_a_link(opened: Open, at: Site) -> None:
+    """The list has changed around it."""
+    page = opened()
+    page.clock.install()
+    page.reload()
+    sees(page, "Participants were asked")
+    page.get_by_role("link", name=DONE).focus()
+    page.clock.fast_forward(6_000)
+    at.begin(9)
+    page.clock.fast_forward(6_000)
+    page.get_by_role("link", name="orders.9.1").wait_for()
+    assert page.locator(f'a[href="/transactions/{DONE}"]:focus').count() == 1
+
+
+def test_nobody_is_asked_while_nobody_looks(opened: Open) -> None:
+    """A page that is hidden asks for nothing, until it is seen again."""
+    page, asked = opened(), []
+    page.clock.install()
+    page.add_init_script(
+        "window.away = true;"
+        "Object.defineProperty(document, 'hidden', {get: () => window.away})"
+    )
+    page.reload()
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.fast_forward(60_000)
+    page.evaluate("document.body.offsetHeight")
+    assert asked == []
+    page.evaluate(
+        "window.away = false; document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    until(lambda: page.evaluate("1") and asked)
+
+
+def test_an_end_of_the_session_is_seen(opened: Open, url: str) -> None:
+    """A refresh then leads to where one logs in, and not to a page without news."""
+    page = opened()
+    page.clock.install()
+    page.goto(f"{url}/transactions/{STUCK}")
+    page.context.clear_cookies()
+    page.clock.fast_forward(6_000)
+    page.locator("#token").wait_for()
+    page.fill("#token", VIEWER)
+    page.get_by_role("button", name="Log in").click()
+    sees(page, "Log in as operator to do this.")
+
+
+def test_without_a_script_there_is_a_link(opened: Open, at: Site) -> None:
+    """Everything but the refreshing by itself."""
+    page = opened(java_script_enabled=False)
+    at.begin(9)
+    page.get_by_role("link", name="Refresh").click()
+    sees(page, "orders.9.1")

@@ -1,0 +1,248 @@
+"""The list of what is unfinished, its charts, and one look for all who ask."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from console_support import until
+
+from tracing_2pc.errors import DecisionLogError
+from tracing_2pc.model import DeliveryRecord, TransactionId
+from tracing_2pc.operations.console.board import LINES, Logged, Observed, board
+from tracing_2pc.operations.console.cached import Behind, Cached, CachedByKey
+from tracing_2pc.operations.console.charts import HEIGHT, MINUTES, hour
+from tracing_2pc.protocol.diagnosis import Diagnosis
+from tracing_2pc.states import (
+    Decision,
+    DiagnosisKind,
+    Severity,
+    TransactionState,
+    Verdict,
+)
+from tracing_2pc.store.overview import MOST, Summary
+
+NOW = 1_700_000_000.0
+
+
+def summary(
+    batch: int,
+    state: TransactionState = TransactionState.COMMITTED,
+    *,
+    application: str = "orders",
+    ago: float = 60,
+    took: float = 2,
+    decision: Decision | None = Decision.COMMIT,
+    **more: Any,
+) -> Summary:
+    decided = None if decision is None else NOW - ago
+    open_ = state not in {TransactionState.COMMITTED, TransactionState.ABORTED}
+    return Summary(
+        TransactionId(application, batch, 1),
+        state,
+        decision,
+        NOW - ago - took,
+        decided,
+        None if open_ else NOW - ago,
+        10,
+        more.get("reason"),
+        {},
+        more.get("pending", ()),
+    )
+
+
+def wrong(
+    batch: int, kind: DiagnosisKind, severity: Severity, application: str = "orders"
+) -> Diagnosis:
+    return Diagnosis(
+        TransactionId(application, batch, 1),
+        kind,
+        severity,
+        ("ledger",),
+        NOW - 400,
+        400,
+        Verdict.LEAVE,
+        "why",
+    )
+
+
+def logged(*open_: Summary, **more: Any) -> Logged:
+    return Logged(NOW, open_, more.get("deliveries", {}), more.get("newest", ()))
+
+
+def observed(
+    *found: Diagnosis, judged: tuple[int, ...] = (), **unread: str
+) -> Observed:
+    ids = frozenset(TransactionId("orders", batch, 1) for batch in judged)
+    return Observed(NOW, found, ids, unread)
+
+
+def test_the_worst_stands_first() -> None:
+    """By severity, then by what it is, then by age; what is normal stands last."""
+    committing, quarantined = TransactionState.COMMITTING, TransactionState.QUARANTINED
+    found = board(
+        logged(
+            summary(1, committing, pending=("ledger",)),
+            summary(2, committing),
+            summary(3, quarantined, reason="ledger answered 409"),
+            summary(4, committing),
+        ),
+        observed(
+            wrong(2, DiagnosisKind.STUCK, Severity.WARNING),
+            wrong(4, DiagnosisKind.STUCK, Severity.CRITICAL),
+            wrong(9, DiagnosisKind.LOST, Severity.CRITICAL),
+        ),
+    )
+    assert [one.transaction.batch for one in found.lines] == [9, 4, 3, 2, 1]
+    assert found.headline == "4 transactions need you; 1 under way"
+    assert found.lines[2].why == "ledger answered 409"
+    assert found.lines[-1].whom == ("ledger",)
+    assert not found.well
+
+
+def test_all_is_well_is_said_only_when_all_were_asked() -> None:
+    """Before the first look, and with one that cannot be read, it is not known."""
+    assert board(logged(), observed()).headline == "All is well"
+    assert board(logged(), observed()).well
+    for seen in (None, observed(ledger="nothing listens")):
+        found = board(logged(), seen)
+        assert found.headline == "Nothing wrong is known"
+        assert not found.well
+        assert found.doubts
+
+
+def test_what_was_finished_since_the_look_is_left_out() -> None:
+    """The log is newer; what no record has is judged by the look alone."""
+    seen = observed(
+        wrong(5, DiagnosisKind.STUCK, Severity.WARNING),
+        wrong(6, DiagnosisKind.ORPHANED, Severity.WARNING),
+        judged=(5,),
+    )
+    assert [one.transaction.batch for one in board(logged(), seen).lines] == [6]
+
+
+def test_ten_thousand_orphans_are_a_hundred_lines() -> None:
+    """The rest are counted, by what is wrong with them."""
+    kind = DiagnosisKind.ORPHANED
+    seen = observed(*(wrong(n, kind, Severity.WARNING) for n in range(10_000)))
+    found = board(logged(), seen)
+    assert len(found.lines) == LINES
+    assert found.more == (("prepared, and no record can finish it", 10_000 - LINES),)
+    assert found.headline.startswith("10\u202f000 transactions need you")
+
+
+def test_next_try_is_the_soonest_of_those_who_have_not_acknowledged() -> None:
+    """Whoever has acknowledged is not asked again."""
+    told = {
+        "ledger": DeliveryRecord("ledger", NOW, 1, NOW + 1),
+        "notifier": DeliveryRecord("notifier", None, 2, NOW + 9),
+        "mailer": DeliveryRecord("mailer", None, 2, NOW + 5),
+    }
+    one = summary(1, TransactionState.COMMITTING)
+    found = board(logged(one, deliveries={"orders.1.1": told}), observed())
+    assert found.lines[0].next_try == NOW + 5
+
+
+def test_a_bound_token_sees_its_application() -> None:
+    """Neither lines nor counts tell of another one."""
+    seen = observed(wrong(1, DiagnosisKind.LOST, Severity.CRITICAL, "sales"))
+    assert board(logged(), seen, "orders").headline == "All is well"
+
+
+def test_an_hour_is_bars_by_the_minute() -> None:
+    """Place and height, the slowest behind the middle; now is on the right."""
+    found = hour(
+        "orders",
+        [
+            summary(1, ago=0, took=2),
+            summary(2, ago=30, took=4),
+            summary(3, ago=59 * 60 + 59, took=1),
+            summary(4, ago=3600, took=1),
+            summary(5, TransactionState.ABORTED, decision=Decision.ABORT),
+            summary(6, TransactionState.ACTIVE, decision=None),
+        ],
+        NOW,
+    )
+    bars = found.commits.front
+    assert [round(bar.x * MINUTES / 100) for bar in bars] == [0, MINUTES - 1]
+    assert [bar.height for bar in bars] == [HEIGHT / 2, HEIGHT]
+    assert [bar.y + bar.height for bar in bars] == [HEIGHT, HEIGHT]
+    assert found.commits.top == "2 a minute"
+    assert found.ages.said == "median 2.0 s, slowest 4.0 s"
+    assert [bar.height for bar in found.ages.back] == [12.8, 51.2]
+    assert [bar.height for bar in found.ages.front] == [12.8, 38.4]
+    assert found.said == "3 commits decided, 30 rows; 1 aborted"
+    assert found.since is None
+
+
+def test_an_hour_without_a_commit_has_no_bar() -> None:
+    """Nothing is divided by nothing."""
+    found = hour("orders", [], NOW)
+    assert (found.commits.front, found.ages.front, found.ages.back) == ((), (), ())
+
+
+def test_an_hour_that_could_not_be_read_whole_says_so() -> None:
+    """More than a list holds, and it begins within the hour."""
+    found = hour("orders", [summary(n, ago=60) for n in range(MOST)], NOW)
+    assert found.since == NOW - 62
+
+
+def test_a_fast_clock_and_a_slow_one_do_no_harm() -> None:
+    """Decided in our future, and before it began."""
+    found = hour("orders", [summary(1, ago=-50, took=-3)], NOW)
+    assert [bar.height for bar in found.commits.front] == [HEIGHT]
+    assert found.ages.front == ()
+
+
+def test_one_makes_it_for_all_who_ask_at_once() -> None:
+    """A hundred who look cost what one costs, also when it fails."""
+    made, let_go = [], threading.Event()
+
+    def make() -> int:
+        let_go.wait(20)
+        made.append(1)
+        raise DecisionLogError("not there")
+
+    shared, failed = Cached(make, 60), []
+
+    def ask() -> None:
+        with pytest.raises(DecisionLogError):
+            shared.get()
+        failed.append(1)
+
+    threads = [threading.Thread(target=ask) for _ in range(100)]
+    for one in threads:
+        one.start()
+    let_go.set()
+    for one in threads:
+        one.join(20)
+    assert (len(made), len(failed)) == (1, 100)
+
+
+def test_it_is_made_again_when_it_is_too_old_or_was_changed() -> None:
+    """By key; keys that nobody asks for make room."""
+    time, made = [0.0], []
+    shared = CachedByKey(lambda key: made.append(key), 2, 2, clock=lambda: time[0])
+    for key, at in (("a", 0), ("a", 1), ("a", 2), ("b", 2), ("c", 2), ("a", 2)):
+        time[0] = at
+        shared.get(key)
+    shared.drop("a")
+    shared.get("a")
+    assert made == ["a", "a", "b", "c", "a", "a"]
+
+
+def test_nobody_waits_for_what_takes_long() -> None:
+    """One thread is at it, however many ask; the last value is there until then."""
+    let_go, made = threading.Event(), []
+
+    def make() -> int:
+        made.append(1)
+        assert let_go.wait(20)
+        return len(made)
+
+    behind = Behind(make, 3600)
+    assert [behind.latest() for _ in range(50)] == [None] * 50
+    let_go.set()
+    until(lambda: behind.latest() == 1)
+    assert made == [1]

@@ -1,0 +1,137 @@
+"""The Flask application: its parts, its headers, and what it says of an error."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from datetime import timedelta
+from typing import Final
+
+from flask import Flask, Response, g, render_template, request
+from flask.sessions import SecureCookieSessionInterface
+from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
+
+from tracing_2pc.errors import DecisionLogError
+from tracing_2pc.operations.console import words
+from tracing_2pc.operations.console.auth import LIFE
+from tracing_2pc.operations.console.entry import Entry
+from tracing_2pc.operations.console.pages import Pages
+from tracing_2pc.operations.console.sight import Sight, Sources
+from tracing_2pc.participant.auth import Gate
+from tracing_2pc.participant.problems import Problem
+from tracing_2pc.protocol.diagnosis import lasting
+
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "script-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    )
+)
+HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer."""
+
+LARGEST: Final = 1 << 16
+"""Bytes of a form."""
+
+_CUT: Final = 1_000
+
+_log: Final = logging.getLogger(__name__)
+
+
+def console(sources: Sources, gate: Gate) -> Flask:
+    """Return the console. It reads nothing before it is asked.
+
+    Sessions are signed with a key that is made here: they end with the process, and
+    there can be one process only.
+
+    Args:
+        sources: what it shows, and resolves by.
+        gate: knows the tokens; those for viewers and operators may log in.
+    """
+    app = Flask(__name__)
+    app.secret_key = secrets.token_bytes(32)
+    app.session_interface = _Cookies()
+    app.config.update(
+        MAX_CONTENT_LENGTH=LARGEST,
+        MAX_FORM_MEMORY_SIZE=LARGEST,
+        MAX_FORM_PARTS=20,
+        SESSION_COOKIE_NAME="tpc_console",
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_SAMESITE="Strict",
+        SESSION_REFRESH_EACH_REQUEST=False,
+        PERMANENT_SESSION_LIFETIME=timedelta(seconds=LIFE),
+    )
+    app.jinja_options = {**app.jinja_options, "trim_blocks": True}
+    app.jinja_env.filters.update(_FILTERS)
+    app.add_url_rule("/health/live", "live", lambda: ("ok\n", {"Content-Type": _TEXT}))
+    app.register_blueprint(Entry(gate).blueprint())
+    app.register_blueprint(Pages(Sight(sources)).blueprint())
+    app.register_error_handler(Exception, _refuse)
+    app.after_request(_protect)
+    return app
+
+
+class _Cookies(SecureCookieSessionInterface):
+    """The session's cookie goes back over https only, where it came so."""
+
+    def get_cookie_secure(self, app: Flask) -> bool:
+        return request.is_secure
+
+
+def _protect(response: Response) -> Response:
+    for name, value in HEADERS.items():
+        response.headers[name] = value
+    return response
+
+
+def _refuse(error: Exception) -> ResponseReturnValue:
+    """Turn an error into a page that says what to do, and gives nothing away."""
+    problem = _problem(error)
+    g.setdefault("login", None)
+    page = render_template("error.html", problem=problem)
+    return page, problem.status, problem.headers
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, HTTPException):
+        return Problem(error.code or 500, error.name)
+    if isinstance(error, DecisionLogError):
+        _log.warning("the decision log cannot be read: %s", error)
+        if error.transaction_id is not None:
+            return Problem(503, str(error))
+        return Problem(503, "the decision log cannot be read: see the console's log")
+    _log.error("a page was not made", exc_info=error)
+    return Problem(500, "the console has a fault: see its log")
+
+
+def _cut(text: object) -> str:
+    """Bound a text of somebody else's."""
+    said = str(text)
+    return said if len(said) <= _CUT else said[:_CUT] + " …"
+
+
+_TEXT: Final = "text/plain; charset=utf-8"
+_FILTERS: Final = {
+    "cut": _cut,
+    "exact": words.exact,
+    "distance": words.distance,
+    "lasting": lasting,
+    "short": words.short,
+    "counted": words.counted,
+}

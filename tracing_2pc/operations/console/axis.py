@@ -1,0 +1,54 @@
+"""Axes that a person can read: round steps, few of them. No I/O."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+_STEPS: Final = (
+    *(m * 10.0**e for e in (-3, -2, -1) for m in (1, 2, 5)),
+    *(1.0, 2.0, 5.0, 10.0, 15.0, 30.0),
+    *(60.0 * m for m in (1, 2, 5, 10, 15, 30)),
+    *(3600.0 * h for h in (1, 2, 3, 6, 12)),
+    *(86400.0 * d for d in (1, 2, 7, 14, 30, 90, 365)),
+)
+
+
+class Tick(NamedTuple):
+    """A place in per cent of the axis, and what is written there."""
+
+    x: float
+    label: str
+
+
+def ticks(span: float, most: int = 5) -> tuple[Tick, ...]:
+    """Divide so many seconds from 0 on by a round step, into `most` parts at most.
+
+    The last one keeps clear of the end, so that its label fits.
+    """
+    step = next((s for s in _STEPS if span / s <= most), None)
+    if step is None:
+        step = round_up(span / most)
+    count = math.floor(span / step * (1 + 1e-9))
+    places = (n * step for n in range(count + 1))
+    return tuple(
+        Tick(at / span * 100, elapsed(at, step)) for at in places if at <= span * 0.93
+    )
+
+
+def elapsed(seconds: float, step: float) -> str:
+    """Write a place on the axis in the largest unit that its step has."""
+    if seconds == 0:
+        return "0"
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if step >= length and math.isclose(step % length, 0, abs_tol=1e-9):
+            return f"{seconds / length:.0f} {unit}"
+    return f"{round(seconds, 3):g} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def round_up(value: float) -> float:
+    """Return the next of 1, 2, 5, 10, 20 … that is not smaller; 1 for nothing."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= value * (1 - 1e-9))

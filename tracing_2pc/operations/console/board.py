@@ -1,0 +1,189 @@
+"""What is unfinished, the worst first: from one look at the log and around. No I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tracing_2pc.model import DeliveryRecord, TransactionId
+from tracing_2pc.operations.console.words import UNDER_WAY, WRONG, counted
+from tracing_2pc.operations.observation import LOG
+from tracing_2pc.protocol.diagnosis import Diagnosis
+from tracing_2pc.states import Severity, TransactionState
+from tracing_2pc.store.overview import Deliveries, Summary
+
+LINES: Final = 100
+"""Transactions that the list shows; of the others it says how many there are."""
+
+FINISHED: Final = 20
+
+_GRAVITY: Final = {what: place for place, what in enumerate(WRONG.values())}
+_RANKS: Final = (str(Severity.CRITICAL), str(Severity.WARNING), "normal")
+
+
+class Logged(NamedTuple):
+    """What the log has just said: newest first, each list bounded."""
+
+    at: float
+    open: Sequence[Summary]
+    deliveries: Mapping[str, Deliveries]
+    newest: Sequence[Summary]
+
+
+class Observed(NamedTuple):
+    """What a look around has brought.
+
+    Args:
+        at: when it was over.
+        diagnoses: what is wrong.
+        judged: what was unfinished in the log then.
+        unreadable: participants without a whole list, or *log*; and why.
+    """
+
+    at: float
+    diagnoses: Sequence[Diagnosis]
+    judged: frozenset[TransactionId]
+    unreadable: Mapping[str, str]
+
+
+class Line(NamedTuple):
+    """One transaction of the list."""
+
+    transaction: TransactionId
+    rank: str
+    what: str
+    why: str
+    since: float
+    whom: tuple[str, ...]
+    next_try: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Board:
+    """The list, and what to think of it.
+
+    Args:
+        headline: one line: all is well, or how many need a person.
+        well: nothing needs one, and everybody was asked.
+        doubts: why the list may not be all.
+        lines: the worst ones.
+        more: how many others, by what is wrong.
+        finished: the last ones to be closed.
+        looked: when participants were asked; None before the first time.
+    """
+
+    headline: str
+    well: bool
+    doubts: tuple[str, ...]
+    lines: tuple[Line, ...]
+    more: tuple[tuple[str, int], ...]
+    finished: tuple[Summary, ...]
+    looked: float | None
+
+
+def board(
+    logged: Logged, observed: Observed | None, application: str | None = None
+) -> Board:
+    """Put both together; of one application only, if one is given.
+
+    The log is newer than the look around: what it has finished since is left out.
+    """
+    lines = [
+        one
+        for one in _lines(logged, observed)
+        if application in (None, one.transaction.application)
+    ]
+    lines.sort(key=_worst_first)
+    need = sum(one.rank != "normal" for one in lines)
+    doubts = tuple(_doubts(observed))
+    more = Counter(one.what for one in lines[LINES:])
+    closed = [one for one in logged.newest if one.finished is not None]
+    closed.sort(key=lambda one: one.finished or 0.0, reverse=True)
+    return Board(
+        _headline(need, len(lines) - need, certain=not doubts),
+        need == 0 and not doubts,
+        doubts,
+        tuple(lines[:LINES]),
+        tuple(more.most_common()),
+        tuple(closed[:FINISHED]),
+        observed.at if observed else None,
+    )
+
+
+def _headline(need: int, normal: int, *, certain: bool) -> str:
+    if need:
+        said = counted(need, "transaction needs you", "transactions need you")
+    else:
+        said = "All is well" if certain else "Nothing wrong is known"
+    return said + (f"; {normal} under way" if normal else "")
+
+
+def _doubts(observed: Observed | None) -> Iterator[str]:
+    if observed is None:
+        yield "Participants are being asked; until they answer, this is the log alone."
+        return
+    for name, why in observed.unreadable.items():
+        if name == LOG:
+            yield "The decision log could not be read when participants were asked."
+        else:
+            yield f"{name} could not be read, so nothing is known of it: {why}"
+
+
+def _lines(logged: Logged, observed: Observed | None) -> Iterator[Line]:
+    said = _worst_of(observed.diagnoses if observed else ())
+    judged = observed.judged if observed else frozenset()
+    by_id = {one.transaction: one for one in logged.open}
+    for transaction, diagnosis in said.items():
+        # Judged unfinished, and no more in the log's list: finished since then.
+        if transaction in by_id or transaction not in judged:
+            told = logged.deliveries.get(str(transaction), {})
+            yield _wrong(diagnosis, told)
+    for transaction, one in by_id.items():
+        if transaction not in said:
+            yield _normal(one, logged.deliveries.get(str(transaction), {}))
+
+
+def _worst_of(diagnoses: Iterable[Diagnosis]) -> dict[TransactionId, Diagnosis]:
+    worst: dict[TransactionId, Diagnosis] = {}
+    for one in diagnoses:
+        worst.setdefault(one.transaction, one)  # the gravest comes first
+    return worst
+
+
+def _wrong(one: Diagnosis, told: Deliveries) -> Line:
+    return Line(
+        one.transaction,
+        str(one.severity),
+        WRONG[one.diagnosis],
+        one.why,
+        one.since,
+        one.participants,
+        _next_try(told.values()),
+    )
+
+
+def _normal(one: Summary, told: Deliveries) -> Line:
+    quarantined = one.state is TransactionState.QUARANTINED
+    active = one.state is TransactionState.ACTIVE
+    return Line(
+        one.transaction,
+        str(Severity.CRITICAL) if quarantined else "normal",
+        UNDER_WAY[one.state],
+        (one.reason or "") if quarantined else "",
+        one.decided or one.started,
+        ("its driver",) if active else one.pending,
+        None if quarantined else _next_try(told.values()),
+    )
+
+
+def _next_try(deliveries: Iterable[DeliveryRecord]) -> float | None:
+    due = [d.retry_at for d in deliveries if d.retry_at and d.acknowledged is None]
+    return min(due, default=None)
+
+
+def _worst_first(one: Line) -> tuple[int, int, float]:
+    # Quarantined without an opinion stands behind what is known to be wrong.
+    gravity = _GRAVITY.get(one.what, len(_GRAVITY))
+    return _RANKS.index(one.rank), gravity, one.since

@@ -1,0 +1,145 @@
+"""What the console reads: log and participants, shared by all browsers that look."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tracing_2pc.interfaces import Clock
+from tracing_2pc.model import TransactionId, TransactionRecord
+from tracing_2pc.operations import observation
+from tracing_2pc.operations.console.board import Board, Logged, Observed, board
+from tracing_2pc.operations.console.cached import Behind, CachedByKey
+from tracing_2pc.operations.console.charts import Hour, hour
+from tracing_2pc.operations.view import View, look
+from tracing_2pc.protocol.diagnosis import Thresholds, diagnose
+from tracing_2pc.protocol.recovery import Recovered
+from tracing_2pc.settings import Settings
+from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.store.overview import MOST, Filters
+
+LOOK_EVERY: Final = 5.0
+"""Seconds from one look at all participants to the next, while somebody watches."""
+
+STALE: Final = 60.0
+"""Seconds beside the pause after which what participants said is not shown."""
+
+LOG_EVERY: Final = 2.0
+HOURS_EVERY: Final = 10.0
+VIEW_EVERY: Final = 2.0
+
+NEWEST: Final = 200
+"""Transactions among which the recently finished ones are looked for."""
+
+APPLICATIONS: Final = 12
+"""Applications whose last hour is drawn: those that began something last."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Where everything comes from.
+
+    Args:
+        log: the decision log.
+        participants: those that can be reached.
+        settings: thresholds, links.
+        clock: for the log's times.
+        deliver: sends one decision once to whoever has not acknowledged it.
+        pause: waits so many seconds between two looks.
+    """
+
+    log: SqlDecisionLog
+    participants: Mapping[str, observation.Observed]
+    settings: Settings
+    clock: Clock
+    deliver: Callable[[TransactionRecord], Recovered]
+    pause: Callable[[float], object] = time.sleep
+
+
+class Sight:
+    """Reads at most every few seconds, however many browsers look."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self._stale = STALE + sources.settings.pause
+        self._around = Behind(self._observe, LOOK_EVERY)
+        self._logged = CachedByKey(self._read, LOG_EVERY)
+        self._hours = CachedByKey(self._last_hour, HOURS_EVERY)
+        self._views = CachedByKey(self._look, VIEW_EVERY)
+
+    def board(self, application: str | None) -> Board:
+        """Say what is unfinished. Waits for the log, and never for a participant.
+
+        Raises:
+            DecisionLogError: the log cannot be read.
+        """
+        logged, observed = self._logged.get(application), self._around.latest()
+        if observed is not None and logged.at - observed.at > self._stale:
+            observed = None  # nobody has looked for a while
+        return board(logged, observed, application)
+
+    def hours(self, application: str | None) -> tuple[list[Hour], int]:
+        """Draw the last hour of the applications; return how many were left out.
+
+        Raises:
+            DecisionLogError: the log cannot be read.
+        """
+        return self._hours.get(application)
+
+    def view(self, transaction: TransactionId) -> View:
+        """Ask everybody about one transaction.
+
+        Raises:
+            DecisionLogError: the log cannot be read, or the record not be trusted.
+        """
+        return self._views.get(transaction)
+
+    def changed(self, transaction: TransactionId) -> None:
+        """Read it anew, and the list: somebody has done something about it."""
+        self._views.drop(transaction)
+        self._logged.drop_all()
+
+    def _observe(self) -> Observed:
+        by = self.sources
+        found = observation.observe(
+            by.log, by.participants, by.settings, by.clock, by.pause
+        )
+        logged = found.evidence.logged
+        return Observed(
+            by.clock.now(),
+            diagnose(found.evidence, Thresholds.of(by.settings)),
+            frozenset(logged.records) if logged else frozenset(),
+            found.unreadable,
+        )
+
+    def _read(self, application: str | None) -> Logged:
+        overview = self.sources.log.overview
+        return Logged(
+            self.sources.clock.now(),
+            overview.transactions(
+                Filters(application=application, unfinished=True, limit=MOST)
+            ),
+            overview.deliveries_of_unfinished(),
+            overview.transactions(Filters(application=application, limit=NEWEST)),
+        )
+
+    def _last_hour(self, application: str | None) -> tuple[list[Hour], int]:
+        log, now = self.sources.log, self.sources.clock.now()
+        known = log.applications() if application is None else [application]
+        newest = self._logged.get(application).newest
+        lately = dict.fromkeys(one.transaction.application for one in newest)
+        shown = sorted([*lately][:APPLICATIONS])
+        hours = [
+            hour(name, log.overview.transactions(_all_of(name)), now) for name in shown
+        ]
+        return hours, len(set(known) - set(shown))
+
+    def _look(self, transaction: TransactionId) -> View:
+        by = self.sources
+        return look(by.log, by.participants, transaction, by.settings, by.clock)
+
+
+def _all_of(application: str) -> Filters:
+    return Filters(application=application, limit=MOST)

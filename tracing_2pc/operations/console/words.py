@@ -1,0 +1,118 @@
+"""Times, causes and a whole transaction in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Final
+
+from tracing_2pc.operations.view import View
+from tracing_2pc.protocol.diagnosis import Diagnosis, lasting
+from tracing_2pc.states import (
+    Decision,
+    DiagnosisKind,
+    TransactionState,
+    Verdict,
+)
+
+K: Final = DiagnosisKind
+WRONG: Final[Mapping[DiagnosisKind, str]] = {
+    K.DIVERGED: "somebody went against the decision",
+    K.LOST: "lost at a participant",
+    K.DECIDED_NOT_APPLIED: "decided, and not applied",
+    K.ORPHANED: "prepared, and no record can finish it",
+    K.STUCK: "stuck",
+}
+
+SAFE: Final[Mapping[Verdict, str]] = {
+    Verdict.LEAVE: "Leave it: whoever owns it will finish it.",
+    Verdict.FINISH: "It is safe to deliver the decision again.",
+    Verdict.ABORT: "It is safe to abort it.",
+    Verdict.ESCALATE: "Nothing here is safe without a person who knows the rows.",
+}
+
+UNDER_WAY: Final[Mapping[TransactionState, str]] = {
+    TransactionState.ACTIVE: "under way: not decided yet",
+    TransactionState.COMMITTING: "in doubt, normal: commit is being delivered",
+    TransactionState.ABORTING: "in doubt, normal: abort is being delivered",
+    TransactionState.QUARANTINED: "quarantined: a person must decide",
+}
+
+
+def exact(at: float) -> str:
+    """Write a time in full, in UTC; text of its own where no calendar has it."""
+    try:
+        moment = datetime.fromtimestamp(at, timezone.utc)
+    except (OverflowError, OSError, ValueError):
+        return "at no known time"
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def distance(at: float, now: float) -> str:
+    """Say how far away a time is: *3 min ago*, *in 5 s*, *now*."""
+    away = at - now
+    if abs(away) < 1:
+        return "just now"
+    return f"in {lasting(away)}" if away > 0 else f"{lasting(-away)} ago"
+
+
+def short(seconds: float) -> str:
+    """Say how long something took, with milliseconds where they matter."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 20 else lasting(seconds)
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Write a number with its noun."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}".replace(
+        ",", "\u202f"
+    )
+
+
+def sentence(view: View) -> str:
+    """Say in one sentence what is wrong, or that all is well."""
+    if view.state is TransactionState.CONCLUDED:
+        return "Closed by a person, as it was: the audit says by whom and why."
+    if view.diagnoses:
+        worst = view.diagnoses[0]
+        return f"{_large(WRONG[worst.diagnosis])}: {worst.why}."
+    if view.state is None:
+        return _without_record(view)
+    if view.state is TransactionState.QUARANTINED:
+        why = view.reason or "its reason is not on record"
+        return f"Quarantined, and a person must decide: {why}."
+    if view.finished is not None:
+        return _finished(view)
+    since = lasting(view.at - (view.decided or view.started or view.at))
+    if view.state is TransactionState.ACTIVE:
+        return f"All is well so far: begun {since} ago, not decided yet."
+    waits = " and ".join(d.participant for d in view.deliveries if not d.acknowledged)
+    told = f"waiting for {waits}" if waits else "all have acknowledged"
+    return f"All is well so far: decided {view.decision} {since} ago, {told}."
+
+
+def also(view: View) -> tuple[Diagnosis, ...]:
+    """Return what is wrong and not said in that sentence."""
+    concluded = view.state is TransactionState.CONCLUDED
+    return view.diagnoses if concluded else view.diagnoses[1:]
+
+
+def _without_record(view: View) -> str:
+    if view.forgotten:
+        return "Finished and forgotten: its batch is at or below the watermark."
+    if any(one.oldest is not None for one in view.participants):
+        return "No record of it in this log, and a participant holds something of it."
+    return "Nobody knows this transaction."
+
+
+def _finished(view: View) -> str:
+    took = lasting((view.finished or 0) - (view.started or 0))
+    if view.decision is Decision.ABORT:
+        return f"All is well: aborted, and nothing of it is kept. It took {took}."
+    rows = counted(view.rows, "row")
+    return f"All is well: {rows} committed everywhere. It took {took}."
+
+
+def _large(text: str) -> str:
+    return text[:1].upper() + text[1:]
