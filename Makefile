@@ -11,7 +11,7 @@ AGENT := .cache/stock-agent
 N ?= 1
 
 .PHONY: setup demo test test-fast test-more stateful crash rules counts jaeger test-jaeger \
-	oap stock-agent test-skywalking lint lock clean
+	oap stock-agent test-skywalking browser lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -85,6 +85,10 @@ test-skywalking: setup oap stock-agent  ## what a real SkyWalking is told, besid
 	$(JAVA) TPC_OAP="$(CURDIR)/$(OAP)" TPC_STOCK_AGENT="$(CURDIR)/$(AGENT)/bin" \
 		$(BIN)/pytest tests/backends/test_skywalking.py \
 		tests/backends/test_skywalking_metrics.py $(ARGS)
+
+browser: setup  ## a browser for tests/console, from Debian, and its tests
+	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium
+	$(BIN)/pytest -m browser $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

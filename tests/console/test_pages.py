@@ -378,7 +378,7 @@ def test_the_list_says_what_is_stuck_since_when_and_because_of_whom(
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     assert "2 transactions need you" in text
     assert text.index(QUARANTINED) < text.index(STUCK) < text.index(DONE)
-    assert "notifier has not acknowledged for 7 min" in text
+    assert "for 7 min not acknowledged by notifier" in text
     assert "ledger has aborted it" in text
     assert "notifier could not be read" in text
     assert "orders 2 commits decided, 6 rows. Commits per minute 2 commits" in text
@@ -533,7 +533,7 @@ def test_an_orphan_is_shown_with_whom_it_is(viewer: Visitor, at: Site) -> None:
     at.worlds["ledger"].prepare("bookings.3.1", ONE)
     at.time.sleep(400)
     page = viewer.get("/transactions/bookings.3.1")
-    assert "Prepared, and no record can finish it: ledger holds 3 rows" in page
+    assert "Prepared, and no record can finish it: 3 rows have been prepared" in page
     assert "another log may own it" in page
 
 
@@ -561,8 +561,11 @@ def test_what_a_participant_refuses_is_said(operator: Visitor, at: Site) -> None
     assert at.worlds["ledger"].in_doubt() == 1
 
 
-def test_what_nobody_knows_is_not_there(viewer: Visitor) -> None:
-    """404, and the page says that nobody knows it."""
+def test_what_nobody_knows_is_not_there(viewer: Visitor, at: Site) -> None:
+    """404, and the page says so; not before everybody has been asked."""
+    page = viewer.get("/transactions/orders.99.1")
+    assert "not everybody could be asked" in page
+    at.up("notifier")
     answer = viewer.client.get("/transactions/orders.99.1")
     assert answer.status_code == 404
     assert "Nobody knows this transaction." in answer.get_data(as_text=True)

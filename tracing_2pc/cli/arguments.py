@@ -88,6 +88,12 @@ def _looking(commands: Commands) -> None:
     watch.add_argument("--once", action="store_true", help="one sweep, then end")
     watch.add_argument("--listen", help="serve /metrics there, as in 127.0.0.1:9095")
 
+    console = commands.add("console", "see and resolve transactions in a browser")
+    console.add_argument(
+        "--listen", default="127.0.0.1:8090", help="default: 127.0.0.1:8090"
+    )
+    console.add_argument("--tokens-file", help="who may log in; default: the setting")
+
 
 def _deciding(commands: Commands) -> None:
     commands.add("recover", "finish what is decided, without Spark").add_argument(

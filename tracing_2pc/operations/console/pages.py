@@ -171,5 +171,5 @@ def _reason() -> str:
 
 
 def _is_known(view: View) -> bool:
-    held = any(one.branches for one in view.participants)
-    return view.state is not None or view.forgotten or held
+    said = [one for one in view.participants if one.branches or one.error]
+    return view.state is not None or view.forgotten or bool(said)

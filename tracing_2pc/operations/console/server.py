@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication
@@ -16,6 +16,7 @@ from tracing_2pc.operations.console.app import console
 from tracing_2pc.operations.console.sight import Sources
 from tracing_2pc.operations.observation import reachable
 from tracing_2pc.operations.recover import configured_log, deliver
+from tracing_2pc.operations.watch_server import address
 from tracing_2pc.participant.auth import Gate, TokenGate
 from tracing_2pc.settings import Settings
 from tracing_2pc.store import open_log
@@ -24,41 +25,7 @@ LISTEN: Final = "127.0.0.1:8090"
 THREADS: Final = 8
 
 
-class Address(NamedTuple):
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    @property
-    def text(self) -> str:
-        """Return it as a URL and gunicorn have it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    @property
-    def near(self) -> bool:
-        """Whether only this machine can reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-
-def read_address(text: str) -> Address:
-    """Read `host:port`.
-
-    Raises:
-        ConfigurationError: it is none.
-    """
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigurationError(f"--listen {text!r}: expected host:port, as {LISTEN}")
-    return Address(host, int(port))
-
-
-def gate_of(address: Address, tokens_file: str | None) -> tuple[Gate, str]:
+def gate_of(listen: str, tokens_file: str | None) -> tuple[Gate, str]:
     """Return who knows the tokens, and a line that says how to log in.
 
     Without a file there is one token for an operator, made now; on loopback only.
@@ -67,14 +34,14 @@ def gate_of(address: Address, tokens_file: str | None) -> tuple[Gate, str]:
         ConfigurationError: no tokens for an address that others can reach, or a file
             that cannot be read.
     """
-    where = f"console at http://{address.text}/"
+    where = f"console at http://{listen}/"
     if tokens_file:
         gate = TokenGate.read(Path(tokens_file))
         return gate, f"{where}: log in with a viewer's or operator's token"
-    if not address.near:
+    if not ipaddress.ip_address(address(listen)[0]).is_loopback:
         raise ConfigurationError(
-            f"--listen {address.text}: others can reach it; give --tokens-file, or "
-            "listen on 127.0.0.1"
+            f"--listen {listen}: others can reach it; give --tokens-file, or listen on "
+            "127.0.0.1"
         )
     token = secrets.token_urlsafe(24)
     made = TokenGate([f"operator {token}"], "the console's own token")
@@ -86,33 +53,35 @@ def serve(settings: Settings, listen: str, tokens_file: str | None) -> None:
 
     Args:
         settings: log, participants, thresholds.
-        listen: `host:port`.
+        listen: `address:port`.
         tokens_file: by default that of the settings.
 
     Raises:
         ConfigurationError: an address, tokens or a log that cannot be used.
         DecisionLogError: the log cannot be reached.
     """
-    address = read_address(listen)
-    gate, welcome = gate_of(address, tokens_file or settings.tokens_file)
+    address(listen)
+    gate, welcome = gate_of(listen, tokens_file or settings.tokens_file)
     with configured_log(settings):
         pass  # what is wrong with it is said now, and not by every page
-    print(welcome, flush=True)  # noqa: T201 - for whoever started it
-    _Server(settings, gate, address).run()
+    _Server(settings, gate, listen, welcome).run()
 
 
 class _Server(BaseApplication):  # type: ignore[misc]
     """gunicorn with one worker: sessions and what was read are in its memory."""
 
-    def __init__(self, settings: Settings, gate: Gate, address: Address) -> None:
+    def __init__(
+        self, settings: Settings, gate: Gate, listen: str, welcome: str
+    ) -> None:
         self._settings = settings
         self._gate = gate
-        self._address = address
+        self._listen = listen
+        self._welcome = welcome
         super().__init__()
 
     def load_config(self) -> None:
         wanted: dict[str, Any] = {
-            "bind": self._address.text,
+            "bind": self._listen,
             "workers": 1,
             "worker_class": "gthread",
             "threads": THREADS,
@@ -120,10 +89,14 @@ class _Server(BaseApplication):  # type: ignore[misc]
             "graceful_timeout": 1,
             "loglevel": "warning",
             "control_socket_disable": True,
+            "when_ready": self._say,
         }
         for name, value in wanted.items():
             if name in self.cfg.settings:
                 self.cfg.set(name, value)
+
+    def _say(self, server: object) -> None:
+        print(self._welcome, flush=True)  # noqa: T201 - for whoever started it
 
     def load(self) -> Flask:
         """Open everything in the worker: threads and connections survive no fork."""

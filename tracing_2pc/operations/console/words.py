@@ -102,7 +102,9 @@ def _without_record(view: View) -> str:
     if view.forgotten:
         return "Finished and forgotten: its batch is at or below the watermark."
     if any(one.oldest is not None for one in view.participants):
-        return "No record of it in this log, and a participant holds something of it."
+        return "No record of it in this log yet, and a participant holds some of it."
+    if any(one.error is not None for one in view.participants):
+        return "No record of it in this log, and not everybody could be asked."
     return "Nobody knows this transaction."
 
 

@@ -1,0 +1,23 @@
+"""`tracing-2pc console`."""
+
+from __future__ import annotations
+
+import argparse
+
+from tracing_2pc.cli.arguments import DONE
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.settings import Settings
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve it until SIGTERM or Ctrl-C."""
+    settings = Settings.load(options.config, log=options.log)
+    try:
+        from tracing_2pc.operations.console.server import serve
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"`tracing-2pc console` needs {error.name}: "
+            "pip install 'tracing-2pc[console]'"
+        ) from error
+    serve(settings, options.listen, options.tokens_file)
+    return DONE
