@@ -13,12 +13,13 @@ from flask.testing import FlaskClient
 from watch_support import SETTINGS, Site
 from werkzeug.test import TestResponse
 
-from tracing_2pc.model import TransactionRecord
+from tracing_2pc.model import TransactionId, TransactionRecord
 from tracing_2pc.operations.console.app import console
 from tracing_2pc.operations.console.sight import Sources
 from tracing_2pc.operations.recover import deliver
 from tracing_2pc.participant.auth import TokenGate
 from tracing_2pc.protocol.recovery import Recovered
+from tracing_2pc.states import TransactionState
 
 VIEWER, OPERATOR, JOB, BOUND = (
     f"{role}-0123456789abcdef" for role in ("viewer", "operator", "job", "bound")
@@ -84,6 +85,13 @@ class Visitor:
         assert found
         fields = {"reason": "because", "seal": found[1], **fields}
         return self.post(f"/transactions/{id_}/resolve", deed=deed, **fields)
+
+
+def state_of(at: Site, id_: str) -> TransactionState:
+    """Return the state that the log has on record."""
+    record = at.log.read(TransactionId.parse(id_))
+    assert record is not None
+    return record.state
 
 
 def csrf_in(page: str) -> str:

@@ -13,12 +13,59 @@ _STEPS: Final = (
     *(86400.0 * d for d in (1, 2, 7, 14, 30, 90, 365)),
 )
 
+QUIET: Final = 0.3
+"""If all that happened did so in this share of the time, the rest is pressed."""
+
+_BUSY: Final = 70.0
+"""Per cent of the axis that what happened has then."""
+
 
 class Tick(NamedTuple):
     """A place in per cent of the axis, and what is written there."""
 
     x: float
     label: str
+
+
+class Axis(NamedTuple):
+    """Linear up to `bend`, which stands at `share` of it, and linear again from there.
+
+    Order is kept; what begins and ends with the transaction is at 0 and at 100.
+    """
+
+    start: float
+    bend: float
+    end: float
+    share: float
+
+    def place(self, at: float) -> float:
+        """Return the place of a time, in per cent."""
+        if at <= self.bend:
+            x = (at - self.start) / max(self.bend - self.start, 1e-9) * self.share
+        else:
+            x = self.share
+            x += (at - self.bend) / (self.end - self.bend) * (100 - self.share)
+        return round(min(100.0, max(0.0, x)), 3)
+
+    def ticks(self) -> tuple[Tick, ...]:
+        """Divide it up to the bend."""
+        found = ticks(max(self.bend - self.start, 0.001))
+        return tuple(Tick(round(t.x / 100 * self.share, 3), t.label) for t in found)
+
+
+def bent(start: float, last: float, now: float | None) -> Axis:
+    """Give what has happened most of the axis, however long nothing has since.
+
+    Args:
+        start: when the first thing happened.
+        last: when the last one did.
+        now: the end of what still goes on; None where nothing does.
+    """
+    end = last if now is None else max(last, now)
+    if start < last < start + QUIET * (end - start):
+        return Axis(start, last, end, _BUSY)
+    end = max(end, start + 0.001)
+    return Axis(start, end, end, 100.0)
 
 
 def ticks(span: float, most: int = 5) -> tuple[Tick, ...]:

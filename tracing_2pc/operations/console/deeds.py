@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final
 
 from tracing_2pc.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.model import TransactionRecord
 from tracing_2pc.operations.actions import Action
 from tracing_2pc.operations.console.sight import Sources
-from tracing_2pc.operations.orphans import Resolving
 from tracing_2pc.operations.resolve import Outcome, resolve, resolve_orphan
 from tracing_2pc.operations.view import View
 from tracing_2pc.states import UNFINISHED, Decision, TransactionState
@@ -89,15 +88,14 @@ def carry_out(deed: Deed, view: View, sources: Sources, who: str, reason: str) -
 def _at_one(
     deed: Deed, name: str, view: View, sources: Sources, who: str, reason: str
 ) -> str:
-    participant = sources.participants.get(name)
-    if not hasattr(participant, "resolve"):
+    if (participant := sources.participants.get(name)) is None:
         raise ConfigurationError(
             f"{name} has no address here: add it to `participants` in tpc.toml"
         )
     outcome = Decision(str(deed.action.wanted))
     resolve_orphan(
         sources.log,
-        cast("Resolving", participant),
+        participant,
         view.transaction,
         outcome=outcome,
         reason=reason,

@@ -75,13 +75,13 @@ class Entry:
             raise Problem(403, "your session has ended: log in, and do it again")
         # The cookie stays at home when another site leads here: one more click.
         if request.headers.get("Sec-Fetch-Site") in _FOREIGN:
-            return render_template("continue.html", to=request.path)
+            return render_template("continue.html", to=_known(request.path) or "/")
         return redirect(url_for("entry.form", next=_known(request.path)), 303)
 
     def form(self) -> ResponseReturnValue:
         """Show where one logs in."""
         if request.headers.get("Sec-Fetch-Site") in _FOREIGN:
-            return render_template("continue.html", to=request.path)
+            return render_template("continue.html", to=_known(request.path) or "/")
         return _login_page()
 
     def log_in(self) -> ResponseReturnValue:

@@ -15,7 +15,7 @@ from tracing_2pc.interfaces import SystemClock
 from tracing_2pc.operations.console.app import console
 from tracing_2pc.operations.console.sight import Sources
 from tracing_2pc.operations.observation import reachable
-from tracing_2pc.operations.recover import configured_log, deliver
+from tracing_2pc.operations.recover import configured_log, deliver, participants_of
 from tracing_2pc.operations.watch_server import address
 from tracing_2pc.participant.auth import Gate, TokenGate
 from tracing_2pc.settings import Settings
@@ -34,11 +34,12 @@ def gate_of(listen: str, tokens_file: str | None) -> tuple[Gate, str]:
         ConfigurationError: no tokens for an address that others can reach, or a file
             that cannot be read.
     """
+    host, _ = address(listen)
     where = f"console at http://{listen}/"
     if tokens_file:
         gate = TokenGate.read(Path(tokens_file))
         return gate, f"{where}: log in with a viewer's or operator's token"
-    if not ipaddress.ip_address(address(listen)[0]).is_loopback:
+    if not ipaddress.ip_address(host).is_loopback:
         raise ConfigurationError(
             f"--listen {listen}: others can reach it; give --tokens-file, or listen on "
             "127.0.0.1"
@@ -60,8 +61,8 @@ def serve(settings: Settings, listen: str, tokens_file: str | None) -> None:
         ConfigurationError: an address, tokens or a log that cannot be used.
         DecisionLogError: the log cannot be reached.
     """
-    address(listen)
     gate, welcome = gate_of(listen, tokens_file or settings.tokens_file)
+    reachable(settings)
     with configured_log(settings):
         pass  # what is wrong with it is said now, and not by every page
     _Server(settings, gate, listen, welcome).run()
@@ -104,7 +105,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         log = open_log(settings.log or "", must_exist=True)
         sources = Sources(
             log,
-            reachable(settings),
+            {name: one.inner for name, one in participants_of(settings).items()},
             settings,
             SystemClock(),
             deliver=lambda record: deliver(log, settings, record),

@@ -13,6 +13,7 @@ from tracing_2pc.operations import observation
 from tracing_2pc.operations.console.board import Board, Logged, Observed, board
 from tracing_2pc.operations.console.cached import Behind, CachedByKey
 from tracing_2pc.operations.console.charts import Hour, hour
+from tracing_2pc.operations.orphans import Resolving
 from tracing_2pc.operations.view import View, look
 from tracing_2pc.protocol.diagnosis import Thresholds, diagnose
 from tracing_2pc.protocol.recovery import Recovered
@@ -51,7 +52,7 @@ class Sources:
     """
 
     log: SqlDecisionLog
-    participants: Mapping[str, observation.Observed]
+    participants: Mapping[str, Resolving]
     settings: Settings
     clock: Clock
     deliver: Callable[[TransactionRecord], Recovered]
@@ -66,6 +67,7 @@ class Sight:
         self._stale = STALE + sources.settings.pause
         self._around = Behind(self._observe, LOOK_EVERY)
         self._logged = CachedByKey(self._read, LOG_EVERY)
+        self._boards = CachedByKey(self._put_together, LOG_EVERY)
         self._hours = CachedByKey(self._last_hour, HOURS_EVERY)
         self._views = CachedByKey(self._look, VIEW_EVERY)
 
@@ -75,10 +77,7 @@ class Sight:
         Raises:
             DecisionLogError: the log cannot be read.
         """
-        logged, observed = self._logged.get(application), self._around.latest()
-        if observed is not None and logged.at - observed.at > self._stale:
-            observed = None  # nobody has looked for a while
-        return board(logged, observed, application)
+        return self._boards.get(application)
 
     def hours(self, application: str | None) -> tuple[list[Hour], int]:
         """Draw the last hour of the applications; return how many were left out.
@@ -100,6 +99,13 @@ class Sight:
         """Read it anew, and the list: somebody has done something about it."""
         self._views.drop(transaction)
         self._logged.drop_all()
+        self._boards.drop_all()
+
+    def _put_together(self, application: str | None) -> Board:
+        logged, observed = self._logged.get(application), self._around.latest()
+        if observed is not None and logged.at - observed.at > self._stale:
+            observed = None  # nobody has looked for a while
+        return board(logged, observed, application)
 
     def _observe(self) -> Observed:
         by = self.sources

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from tracing_2pc.model import DeliveryRecord, HeldBranch
-from tracing_2pc.operations.console.axis import Tick, ticks
+from tracing_2pc.operations.console.axis import Axis, Tick, bent
 from tracing_2pc.operations.console.words import counted, short
 from tracing_2pc.operations.said import Said
 from tracing_2pc.operations.view import View
@@ -30,12 +30,6 @@ HEAD: Final = 26
 LANE: Final = 30
 TOP: Final = 48
 _LEAST: Final = 0.4
-
-QUIET: Final = 0.3
-"""If all that happened did so in this share of the time, the rest is pressed."""
-
-_BUSY: Final = 70.0
-"""Per cent of the axis that what happened has then."""
 
 
 class Stretch(NamedTuple):
@@ -145,40 +139,7 @@ def waterfall(view: View) -> Waterfall | None:
     )
 
 
-class _Axis(NamedTuple):
-    """Linear up to `bend`, which stands at `share` of it, and linear again from there.
-
-    Order is kept; what begins and ends with the transaction is at 0 and at 100.
-    """
-
-    start: float
-    bend: float
-    end: float
-    share: float
-
-    def place(self, at: float) -> float:
-        if at <= self.bend:
-            x = (at - self.start) / max(self.bend - self.start, 1e-9) * self.share
-        else:
-            x = self.share
-            x += (at - self.bend) / (self.end - self.bend) * (100 - self.share)
-        return round(min(100.0, max(0.0, x)), 3)
-
-    def ticks(self) -> tuple[Tick, ...]:
-        found = ticks(max(self.bend - self.start, 0.001))
-        return tuple(Tick(round(t.x / 100 * self.share, 3), t.label) for t in found)
-
-    def segment(self, one: Stretch) -> Segment:
-        """Place a stretch; one without length is still seen, and stays inside."""
-        end = self.end if one.end is None else max(one.start, one.end)
-        width = max(_LEAST, self.place(end) - self.place(one.start))
-        x = min(self.place(one.start), 100 - width)
-        lasts = short(end - one.start)
-        said = f"{one.kind}: {lasts}" + (" so far" if one.end is None else "")
-        return Segment(one.kind, round(x, 3), round(width, 3), one.end is None, said)
-
-
-def _axis(view: View, stories: Sequence[Story]) -> _Axis:
+def _axis(view: View, stories: Sequence[Story]) -> Axis:
     """Give what has happened most of the axis, however long nothing has since."""
     known = [
         at
@@ -188,14 +149,11 @@ def _axis(view: View, stories: Sequence[Story]) -> _Axis:
         if at is not None
     ]
     still = any(one.end is None for story in stories for one in story.stretches)
-    start, last = min(known), max(known)
-    end = max(last, view.at) if still else last
-    if start < last < start + QUIET * (end - start):
-        return _Axis(start, last, end, _BUSY)
-    return _Axis(start, max(end, start + 0.001), max(end, start + 0.001), 100.0)
+    still = any(one.end is None for story in stories for one in story.stretches)
+    return bent(min(known), max(known), view.at if still else None)
 
 
-def _cut(axis: _Axis) -> Cut | None:
+def _cut(axis: Axis) -> Cut | None:
     if axis.share == 100:
         return None
     return Cut(axis.share, f"then {lasting(axis.end - axis.bend)} of nothing")
@@ -331,7 +289,7 @@ def _notes(view: View) -> tuple[str, ...]:
 # --- where it is placed --------------------------------------------------------------
 
 
-def _placed(told: Iterable[_Told], axis: _Axis) -> tuple[tuple[Group, ...], int]:
+def _placed(told: Iterable[_Told], axis: Axis) -> tuple[tuple[Group, ...], int]:
     y, groups = TOP, []
     for who, note, stories in told:
         lanes = []
@@ -343,8 +301,18 @@ def _placed(told: Iterable[_Told], axis: _Axis) -> tuple[tuple[Group, ...], int]
     return tuple(groups), y + 8
 
 
-def _lane(story: Story, y: int, axis: _Axis) -> Lane:
-    segments = tuple(axis.segment(one) for one in story.stretches)
+def _segment(one: Stretch, axis: Axis) -> Segment:
+    """Place a stretch; one without length is still seen, and stays inside."""
+    end = axis.end if one.end is None else max(one.start, one.end)
+    width = max(_LEAST, axis.place(end) - axis.place(one.start))
+    x = min(axis.place(one.start), 100 - width)
+    lasts = short(end - one.start)
+    said = f"{one.kind}: {lasts}" + (" so far" if one.end is None else "")
+    return Segment(one.kind, round(x, 3), round(width, 3), one.end is None, said)
+
+
+def _lane(story: Story, y: int, axis: Axis) -> Lane:
+    segments = tuple(_segment(one, axis) for one in story.stretches)
     if not segments:
         return Lane(y, story.label, 0.0, ends=False, segments=())
     left = min(one.x for one in segments)
@@ -353,7 +321,7 @@ def _lane(story: Story, y: int, axis: _Axis) -> Lane:
     return Lane(y, story.label, right if ends else left, ends, segments)
 
 
-def _marks(view: View, axis: _Axis) -> Iterator[Mark]:
+def _marks(view: View, axis: Axis) -> Iterator[Mark]:
     if view.decided is not None:
         yield Mark(axis.place(view.decided), "decision", f"decided {view.decision}")
     if view.finished is None:

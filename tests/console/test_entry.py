@@ -1,0 +1,245 @@
+"""Who gets into the console, and which forms it takes."""
+
+from __future__ import annotations
+
+import pytest
+from console_support import (
+    BOUND,
+    JOB,
+    OPERATOR,
+    OURS,
+    QUARANTINED,
+    STUCK,
+    VIEWER,
+    Visitor,
+    csrf_in,
+    state_of,
+)
+from flask import Flask
+from watch_support import Site
+
+from tracing_2pc.operations.console.auth import LIFE, Logins, Throttle
+from tracing_2pc.participant.auth import Caller, Role
+from tracing_2pc.participant.problems import Problem
+from tracing_2pc.states import TransactionState
+
+PAGES = ["/", f"/transactions/{STUCK}", "/transactions/nobody.1.1"]
+DEEDS = [f"/transactions/{STUCK}/confirm", f"/transactions/{STUCK}/resolve"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_nothing_is_shown_to_nobody(app: Flask, path: str) -> None:
+    """Without a session every page leads to where one logs in, and says nothing."""
+    answer = app.test_client().get(path)
+    assert (answer.status_code, answer.location.split("?")[0]) == (303, "/login")
+    assert STUCK not in answer.get_data(as_text=True).split("next=")[0]
+
+
+@pytest.mark.parametrize("path", DEEDS)
+def test_nothing_is_done_for_nobody(app: Flask, at: Site, path: str) -> None:
+    """Neither without a session, nor when it has ended while the form was open."""
+    visitor = Visitor(app.test_client())
+    visitor.csrf = csrf_in(visitor.client.get("/login").get_data(as_text=True))
+    assert visitor.post(path, deed="commit", reason="r").status_code == 403
+    assert state_of(at, STUCK) is TransactionState.COMMITTING
+
+
+def test_only_what_needs_no_session_is_open(app: Flask) -> None:
+    """Health, the style and the script; every other route asks who it is."""
+    client = app.test_client()
+    for path in ("/health/live", "/static/console.css", "/static/console.js"):
+        assert client.get(path, buffered=True).status_code == 200
+    routes = {rule.rule for rule in app.url_map.iter_rules()}
+    assert routes == {
+        "/",
+        "/health/live",
+        "/login",
+        "/logout",
+        "/static/<path:filename>",
+        "/transactions/<id_>",
+        "/transactions/<id_>/confirm",
+        "/transactions/<id_>/resolve",
+    }
+
+
+def test_a_viewer_sees_all_and_resolves_nothing(viewer: Visitor, at: Site) -> None:
+    """No form on the page, and none that is made by hand is taken."""
+    page = viewer.get(f"/transactions/{QUARANTINED}")
+    assert "Log in as operator" in page
+    assert "/confirm" not in page
+    for path in ("confirm", "resolve"):
+        answer = viewer.post(
+            f"/transactions/{QUARANTINED}/{path}", deed="mixed", reason="r", batch="3"
+        )
+        assert answer.status_code == 403
+    assert state_of(at, QUARANTINED) is TransactionState.QUARANTINED
+
+
+@pytest.mark.parametrize("token", [JOB, "wrong-token-0123456789", "", "ü" * 20])
+def test_other_tokens_do_not_log_in(app: Flask, token: str) -> None:
+    """A job's token is for a job; what is not known is not told from it by time."""
+    visitor = Visitor(app.test_client())
+    assert visitor.log_in(token).status_code == 403
+    assert visitor.client.get("/").status_code == 303
+
+
+def test_a_token_of_one_application_shows_that_one(app: Flask, at: Site) -> None:
+    """Another application's transactions are neither listed nor shown."""
+    bound = Visitor(app.test_client())
+    bound.log_in(BOUND)
+    page = bound.get("/")
+    assert QUARANTINED in page
+    assert "orders" not in page
+    assert bound.client.get(f"/transactions/{STUCK}").status_code == 403
+    assert bound.client.get(f"/transactions/{QUARANTINED}").status_code == 200
+
+
+def test_logging_in_leads_to_where_one_wanted_to_go(app: Flask) -> None:
+    """To a transaction of ours, and to no other place."""
+    for wanted, led in (
+        (f"/transactions/{STUCK}", f"/transactions/{STUCK}"),
+        ("//evil.example/", "/"),
+        ("https://evil.example/transactions/orders.1.1", "/"),
+        ("/transactions/../../x", "/"),
+    ):
+        visitor = Visitor(app.test_client())
+        page = visitor.client.get("/login", query_string={"next": wanted})
+        visitor.csrf = csrf_in(page.get_data(as_text=True))
+        answer = visitor.client.post(
+            "/login",
+            query_string={"next": wanted},
+            data={"csrf": visitor.csrf, "token": VIEWER},
+            headers=OURS,
+        )
+        assert answer.location == led
+
+
+def test_a_link_from_elsewhere_does_not_end_the_session(viewer: Visitor) -> None:
+    """The cookie stays at home then, and no new one takes its place."""
+    without = viewer.client.application.test_client()
+    stuck = f"/transactions/{STUCK}"
+    for path, led in ((stuck, stuck), ("/login", "/"), ("//evil.example/x", "/")):
+        answer = without.get(path, headers={"Sec-Fetch-Site": "cross-site"})
+        assert answer.status_code == 200
+        assert "Set-Cookie" not in answer.headers
+        assert f'href="{led}">Go on' in answer.get_data(as_text=True)
+        assert "evil" not in answer.get_data(as_text=True)
+
+
+def test_logging_out_ends_the_session_everywhere(viewer: Visitor) -> None:
+    """Also for a cookie that somebody has kept."""
+    cookie = viewer.client.get_cookie("tpc_console")
+    assert cookie is not None
+    assert viewer.post("/logout").status_code == 303
+    viewer.client.set_cookie("tpc_console", cookie.value)
+    assert viewer.client.get("/").status_code == 303
+
+
+def test_the_cookie_is_for_the_browser_alone(app: Flask) -> None:
+    """No script reads it, no other site sends it, and it has an end."""
+    visitor = Visitor(app.test_client())
+    cookie = visitor.log_in(VIEWER).headers["Set-Cookie"]
+    for part in ("HttpOnly", "SameSite=Strict", "Expires=", "Path=/"):
+        assert part in cookie
+    assert "Secure" not in cookie
+    page = app.test_client().get("/login", base_url="https://localhost")
+    assert "Secure" in page.headers["Set-Cookie"]
+
+
+def test_a_session_ends_by_itself() -> None:
+    """Whether it is used or not; and there is no end of new ones."""
+    time = [0.0]
+    logins = Logins(lambda: time[0])
+    first = logins.open(Caller(Role.VIEWER), "")
+    time[0] = LIFE - 1
+    assert logins.find(first) is not None
+    time[0] = LIFE
+    assert logins.find(first) is None
+    oldest = logins.open(Caller(Role.VIEWER), "")
+    for _ in range(1_000):
+        newest = logins.open(Caller(Role.VIEWER), "")
+    assert logins.find(oldest) is None
+    assert logins.find(newest) is not None
+    assert logins.find(None) is None
+
+
+def test_wrong_tokens_slow_down_and_a_right_one_is_not_looked_at(app: Flask) -> None:
+    """By address: another one may still log in."""
+    visitor = Visitor(app.test_client())
+    statuses = [visitor.log_in("wrong-token-0123456789").status_code for _ in range(3)]
+    assert statuses == [403, 403, 403]
+    answer = visitor.log_in(OPERATOR)
+    assert answer.status_code == 429
+    assert int(answer.headers["Retry-After"]) >= 1
+    elsewhere = Visitor(app.test_client())
+    elsewhere.client.environ_base["REMOTE_ADDR"] = "127.0.0.2"
+    assert elsewhere.log_in(OPERATOR).status_code == 303
+
+
+def test_waits_double_up_to_a_minute_and_are_forgotten() -> None:
+    """After the third try; a right one ends them."""
+    time, waits = [0.0], []
+    throttle = Throttle(lambda: time[0])
+    for _ in range(12):
+        throttle.check("a")
+        throttle.wrong("a")
+        before = time[0]
+        while True:
+            try:
+                throttle.check("a")
+                break
+            except Problem:
+                time[0] += 1
+        waits.append(time[0] - before)
+    assert waits == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    throttle.right("a")
+    throttle.wrong("a")
+    throttle.check("a")
+
+
+# --- forms ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"},
+    ],
+)
+def test_a_form_that_comes_from_elsewhere_changes_nothing(
+    operator: Visitor, at: Site, headers: dict[str, str]
+) -> None:
+    """Whatever it knows of ours: the browser says where it is from."""
+    for path in (*DEEDS, "/logout", "/login"):
+        data = {"csrf": operator.csrf, "deed": "commit", "token": OPERATOR}
+        answer = operator.client.post(path, data=data, headers=headers)
+        assert answer.status_code == 403
+    assert operator.client.get("/").status_code == 200
+    assert state_of(at, STUCK) is TransactionState.COMMITTING
+
+
+@pytest.mark.parametrize("csrf", ["", "x" * 43])
+def test_a_form_without_its_token_changes_nothing(
+    operator: Visitor, at: Site, csrf: str
+) -> None:
+    """An older browser that says its origin only is believed with it."""
+    good, operator.csrf = operator.csrf, csrf
+    for path in (*DEEDS, "/logout", "/login"):
+        assert operator.post(path, deed="commit", token=OPERATOR).status_code == 403
+    assert state_of(at, STUCK) is TransactionState.COMMITTING
+    origin = {"Origin": "http://localhost"}
+    answer = operator.client.post("/logout", data={"csrf": good}, headers=origin)
+    assert answer.status_code == 303
+
+
+def test_a_get_changes_nothing(operator: Visitor, at: Site) -> None:
+    """The ways to resolve are forms; no address does it."""
+    for path in (*DEEDS, "/logout"):
+        assert operator.client.get(f"{path}?deed=commit").status_code == 405
+    assert operator.client.get("/").status_code == 200
