@@ -198,6 +198,14 @@ def test_without_a_record_the_wait_is_drawn_alone() -> None:
     assert found.groups[0].note == "no record"
 
 
+def test_what_is_over_without_a_record_ends_when_it_was_over() -> None:
+    """Now is far behind it, and is not on the axis."""
+    found = drawn(view(said("ledger", branch(0, 10, 20)), started=None, at=5_000))
+    assert (found.span, found.marks) == (10, ())
+    (lane,) = lanes(found, "ledger")
+    assert [one.still for one in lane.segments] == [False, False]
+
+
 def test_clocks_that_differ_are_told_and_turn_nothing_around() -> None:
     """Prepared before begin, sealed before decided: no length is below zero."""
     early = said("ledger", branch(0, -3, 4), skew=3600.0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
+from tracing_2pc.protocol.diagnosis import lasting
+
 _STEPS: Final = (
     *(m * 10.0**e for e in (-3, -2, -1) for m in (1, 2, 5)),
     *(1.0, 2.0, 5.0, 10.0, 15.0, 30.0),
@@ -27,6 +29,13 @@ class Tick(NamedTuple):
     label: str
 
 
+class Cut(NamedTuple):
+    """A place on the axis from which on time is pressed together."""
+
+    x: float
+    label: str
+
+
 class Axis(NamedTuple):
     """Linear up to `bend`, which stands at `share` of it, and linear again from there.
 
@@ -43,14 +52,20 @@ class Axis(NamedTuple):
         if at <= self.bend:
             x = (at - self.start) / max(self.bend - self.start, 1e-9) * self.share
         else:
-            x = self.share
-            x += (at - self.bend) / (self.end - self.bend) * (100 - self.share)
+            rest = max(self.end - self.bend, 1e-9)
+            x = self.share + (at - self.bend) / rest * (100 - self.share)
         return round(min(100.0, max(0.0, x)), 3)
 
     def ticks(self) -> tuple[Tick, ...]:
         """Divide it up to the bend."""
         found = ticks(max(self.bend - self.start, 0.001))
         return tuple(Tick(round(t.x / 100 * self.share, 3), t.label) for t in found)
+
+    def cut(self) -> Cut | None:
+        """Say what lies behind the bend; None where it is the end."""
+        if self.share == 100:
+            return None
+        return Cut(self.share, f"then {lasting(self.end - self.bend)} of nothing")
 
 
 def bent(start: float, last: float, now: float | None) -> Axis:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from tracing_2pc.model import DeliveryRecord, HeldBranch
-from tracing_2pc.operations.console.axis import Axis, Tick, bent
+from tracing_2pc.operations.console.axis import Axis, Cut, Tick, bent
 from tracing_2pc.operations.console.words import counted, short
 from tracing_2pc.operations.said import Said
 from tracing_2pc.operations.view import View
@@ -91,13 +91,6 @@ class Mark(NamedTuple):
     label: str
 
 
-class Cut(NamedTuple):
-    """A place on the axis from which on time is pressed together."""
-
-    x: float
-    label: str
-
-
 class Waterfall(NamedTuple):
     """A drawing of `height` pixels that begins at `start` and lasts `span` seconds.
 
@@ -131,7 +124,7 @@ def waterfall(view: View) -> Waterfall | None:
         axis.start,
         axis.end - axis.start,
         height,
-        _cut(axis),
+        axis.cut(),
         axis.ticks(),
         tuple(_marks(view, axis)),
         groups,
@@ -151,12 +144,6 @@ def _axis(view: View, stories: Sequence[Story]) -> Axis:
     still = any(one.end is None for story in stories for one in story.stretches)
     still = any(one.end is None for story in stories for one in story.stretches)
     return bent(min(known), max(known), view.at if still else None)
-
-
-def _cut(axis: Axis) -> Cut | None:
-    if axis.share == 100:
-        return None
-    return Cut(axis.share, f"then {lasting(axis.end - axis.bend)} of nothing")
 
 
 # --- what is told --------------------------------------------------------------------
@@ -324,5 +311,5 @@ def _lane(story: Story, y: int, axis: Axis) -> Lane:
 def _marks(view: View, axis: Axis) -> Iterator[Mark]:
     if view.decided is not None:
         yield Mark(axis.place(view.decided), "decision", f"decided {view.decision}")
-    if view.finished is None:
+    if view.finished is None and view.at <= axis.end:
         yield Mark(axis.place(view.at), "now", "now")
