@@ -131,9 +131,17 @@ class DecisionLog(Protocol):
         """Record that a participant has obeyed the decision. Idempotent."""
 
     def postpone(
-        self, transaction: TransactionId, participant: str, error: str, retry_at: float
+        self,
+        transaction: TransactionId,
+        participant: str,
+        error: str,
+        retry_at: float | None,
     ) -> None:
-        """Record that a try failed, why (a short word), and when the next is due."""
+        """Record that a try failed, why (a short word), and when the next is due.
+
+        `retry_at` is Unix seconds, at the latest; None where this was the last try of
+        whoever made it.
+        """
 
     def finish(self, transaction: TransactionId) -> None:
         """Close it, once every participant has acknowledged (rule 11). Idempotent.

@@ -189,7 +189,8 @@ class DeliveryRecord:
         participant: its configured name.
         acknowledged: when it did; None if it has not.
         retries: tries that failed.
-        retry_at: when the next one is due; None before the first failed.
+        retry_at: when the next one is due, at the latest; None where nobody who tried
+            will try again by himself.
         error: what came instead of an acknowledgement, in short.
     """
 

@@ -546,8 +546,8 @@ MUTANTS: Final = (
         (
             edit(
                 DELIVERY,
-                "            if give_up and tries >= inline:\n",
-                "            if tries:\n",
+                "            last = give_up and tries >= inline\n",
+                "            last = True\n",
             ),
         ),
     ),
@@ -571,8 +571,8 @@ MUTANTS: Final = (
         (
             edit(
                 DELIVERY,
-                "        self._log.postpone(record.id, name, reason, "
-                "self._patience.clock.now())\n        return reason\n",
+                "        self._log.postpone(record.id, name, reason, due)\n"
+                "        return reason\n",
                 "        self._log.acknowledge(record.id, name)\n        return None\n",
             ),
         ),

@@ -223,3 +223,20 @@ def test_waits_double_up_to_the_cap_with_full_jitter() -> None:
     tries = Patience(clock, base=1.0, cap=60.0, uniform=draw).tries()
     assert [next(tries) for _ in range(9)] == list(range(1, 10))
     assert limits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_the_log_says_when_the_next_try_is_due(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the latest, while somebody tries again; of the last try nothing is said."""
+    waits: list[float | None] = []
+
+    def postpone(_id: object, _by: str, _why: str, retry_at: float | None) -> None:
+        waits.append(None if retry_at is None else retry_at - world.clock.now())
+
+    monkeypatch.setattr(world.log, "postpone", postpone)
+    leave_committing(world)
+    assert waits == [1.0, 2.0, None]
+    world.b.silent = 1
+    assert [item.done for item in recovery(world).sweep()] == [False]
+    assert waits[3:] == [None]

@@ -61,8 +61,14 @@ class Delivery:
         self._tracing = tracing
         self._patience = patience
 
-    def once(self, record: TransactionRecord) -> Mapping[str, str]:
+    def once(
+        self, record: TransactionRecord, tries: int | None = None
+    ) -> Mapping[str, str]:
         """Ask everybody who has not acknowledged, all at once, once.
+
+        Args:
+            record: a decided transaction.
+            tries: the how manyth try this is, if there is to be another.
 
         Returns:
             Those without a trusted answer, and what came instead. Empty means that it
@@ -81,7 +87,8 @@ class Delivery:
             answers = self._ask_all(record)
             # Refusals last: they may end this, and what the others said is noted then.
             order = sorted(record.pending, key=lambda n: _is_refusal(answers.get(n)))
-            noted = {n: self._note(record, n, answers) for n in order}
+            due = self._patience.due_after(tries) if tries else None
+            noted = {n: self._note(record, n, answers, due) for n in order}
             silent = {n: why for n, why in noted.items() if why}
             if missing := [n for n in silent if n not in self._participants]:
                 raise ConfigurationError(
@@ -135,7 +142,9 @@ class Delivery:
                 current = self._read(record)
             if current is None or current.finished is not None:
                 return
-            if not (silent := self._once_unless_log_down(current)):
+            last = give_up and tries >= inline
+            again = None if last else tries
+            if not (silent := self._once_unless_log_down(current, again)):
                 return
             if tries == 1 or tries % inline == 0:
                 logger.warning(
@@ -144,7 +153,7 @@ class Delivery:
                     tries,
                     "; ".join(silent.values()),
                 )
-            if give_up and tries >= inline:
+            if last:
                 break
         raise CommitPendingError(
             f"{record.id} is decided {record.decision} and not acknowledged by "
@@ -162,9 +171,11 @@ class Delivery:
         except DecisionLogError:
             logger.warning("could not forget: application=%s", application)
 
-    def _once_unless_log_down(self, record: TransactionRecord) -> Mapping[str, str]:
+    def _once_unless_log_down(
+        self, record: TransactionRecord, tries: int | None
+    ) -> Mapping[str, str]:
         try:
-            return self.once(record)
+            return self.once(record, tries)
         except DecisionLogError as error:
             logger.warning("decision log unreachable: transaction=%s", record.id)
             return dict.fromkeys(record.pending or record.participants, str(error))
@@ -217,7 +228,11 @@ class Delivery:
         return None
 
     def _note(
-        self, record: TransactionRecord, name: str, answers: Mapping[str, Answer]
+        self,
+        record: TransactionRecord,
+        name: str,
+        answers: Mapping[str, Answer],
+        due: float | None,
     ) -> str | None:
         """Write down one answer; return why there was none to be trusted."""
         if name not in answers:
@@ -233,7 +248,7 @@ class Delivery:
         else:
             logger.info("not acknowledged: transaction=%s: %s", record.id, answer)
         reason = str(answer)[:200]
-        self._log.postpone(record.id, name, reason, self._patience.clock.now())
+        self._log.postpone(record.id, name, reason, due)
         return reason
 
     def _refused(

@@ -40,11 +40,17 @@ class Patience:
         """Yield 1, 2, 3 … with a wait before each but the first, until stopped."""
         yield 1
         for n in itertools.count(2):
-            longest = min(self.cap, self.base * 2.0 ** min(n - 2, 30))
-            self._wait(self.uniform(0.0, longest))
+            self._wait(self.uniform(0.0, self._longest_before(n)))
             if self.stopping():
                 return
             yield n
+
+    def due_after(self, tries: int) -> float:
+        """Say when the next try comes at the latest, after so many; Unix seconds."""
+        return self.clock.now() + self._longest_before(tries + 1)
+
+    def _longest_before(self, n: int) -> float:
+        return min(self.cap, self.base * 2.0 ** min(n - 2, 30))
 
     def _wait(self, seconds: float) -> None:
         # Counted down, not compared: a clock that is set back must not stop us.

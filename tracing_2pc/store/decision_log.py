@@ -244,7 +244,11 @@ class SqlDecisionLog:
             rules.check_acknowledge(record, participant)
 
     def postpone(
-        self, transaction: TransactionId, participant: str, error: str, retry_at: float
+        self,
+        transaction: TransactionId,
+        participant: str,
+        error: str,
+        retry_at: float | None,
     ) -> None:
         """Record that a try failed, why (a short word), and when the next is due."""
         row = {"one": str(transaction), "by": participant}

@@ -161,7 +161,11 @@ class InMemoryDecisionLog:
                 self._keep(dataclasses.replace(record, acknowledged=heard))
 
     def postpone(
-        self, transaction: TransactionId, participant: str, error: str, retry_at: float
+        self,
+        transaction: TransactionId,
+        participant: str,
+        error: str,
+        retry_at: float | None,
     ) -> None:
         """Do nothing: nobody reads it here."""
 
