@@ -2,8 +2,10 @@
 
 Starts a partner, a ledger and a notifier, streams NYC flights of January 2013 into the
 ledger and the notifier, one day a batch, and kills first the driver between two commits
-and then a participant before its commit. Each is started again. At the end an oracle
-that shares no code with the job compares what is there with the source.
+and then a participant before its commit. Each is started again; the participant when
+a watcher has said that its transaction is stuck, and on a terminal when somebody has
+looked at it in the console. At the end an oracle that shares no code with the job
+compares what is there with the source.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tracing_2pc.errors import DecisionLogError
@@ -34,6 +36,7 @@ from .flights import APPLICATION
 from .oracle import judge
 from .processes import Process, Service, free_ports, start_together, stopping
 from .serve import PACKAGE, ROOT
+from .watching import Operator
 
 STALLED = 180.0
 """Seconds without a new committed batch after which the demo gives up."""
@@ -47,19 +50,47 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with databases(options.embedded, folder / "databases") as database:
             demo = Demo.prepare(folder, database("ledger"), database("notifier"))
-            with stopping(*demo.services, demo.job), contextlib.closing(demo.log):
-                summary = demo.run(options.batches, crash=not options.no_crash)
+            running = *demo.services, demo.job, *demo.operator.processes
+            with stopping(*running), contextlib.closing(demo.log):
+                summary = demo.run(
+                    options.batches,
+                    crash=not options.no_crash,
+                    ask=_enter if _somebody_looks(options) else None,
+                )
+                took = time.monotonic() - started
+                summary = dataclasses.replace(summary, seconds=took)
+                _show(summary, options)
+                if _somebody_looks(options):
+                    _stay(demo.operator)
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
-    summary = dataclasses.replace(summary, seconds=time.monotonic() - started)
-    if options.json:
-        print(json.dumps(summary.as_json()))
-    else:
-        print("\n".join(summary.lines()))
     if options.keep:
         say(f"kept {folder}")
     return 0 if summary.good else 1
+
+
+def _somebody_looks(options: argparse.Namespace) -> bool:
+    return not options.json and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _enter(line: str) -> None:
+    say(line)
+    sys.stdin.readline()
+
+
+def _show(summary: Summary, options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps(summary.as_json()), flush=True)
+    else:
+        print("\n".join(summary.lines()), flush=True)
+
+
+def _stay(operator: Operator) -> None:
+    say(f"\nthe console stays at {operator.url}; Ctrl-C ends it")
+    with contextlib.suppress(KeyboardInterrupt):
+        while operator.console.alive():
+            time.sleep(0.2)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,6 +125,7 @@ class Demo:
     ledger: Service
     notifier: Service
     job: Process
+    operator: Operator
     log: SqlDecisionLog
     token: str
 
@@ -146,13 +178,24 @@ class Demo:
             logs / "job.log",
             {"TPC_TOKEN": held["job"], "PYTHONPATH": str(ROOT), **common},
         )
+        named = f"ledger={ledger.url},notifier={notifier.url}"
+        settings = {**common, "TPC_LOG": log, "TPC_PARTICIPANTS": named}
+        operator = Operator(logs, held["operator"], settings)
         return cls(
-            folder, ledger_database, partner, ledger, notifier, job,
+            folder, ledger_database, partner, ledger, notifier, job, operator,
             open_log(log), held["viewer"],
         )  # fmt: skip
 
-    def run(self, batches: int, *, crash: bool) -> Summary:
-        """Stream, kill, restart, judge."""
+    def run(
+        self, batches: int, *, crash: bool, ask: Callable[[str], object] | None
+    ) -> Summary:
+        """Stream, kill, restart, judge.
+
+        Args:
+            batches: days to stream.
+            crash: kill a driver and a participant on the way.
+            ask: shows a line and waits for somebody, if somebody is there.
+        """
         days = range(1, batches + 1)
         flights.feed(self.folder / "in", days)
         # Which commit: the driver's own death has one of them sent to the ledger twice.
@@ -162,11 +205,13 @@ class Demo:
         self.ledger.launch(**armed)
         start_together(self.partner, self.notifier)
         self.ledger.ready()
+        self.operator.start()
+        say(f"the console is at {self.operator.url}: log in with {self.operator.token}")
         say("starting the Spark job: one day of flights is one batch")
         # With it armed, each transaction reaches it twice: once per participant.
         point, times = "delivery.between_commits", 2 * kill_driver - 1
         self.job.start(**(self._armed(point, times) if crash else {}))
-        kills = list(self._watch(batches))
+        kills = list(self._watch(batches, ask))
         say("waiting for the outbox, then comparing with the source")
         verdict = judge(self.ledger_database, self.partner.url, days)
         file = self.folder / "trace.jsonl"
@@ -179,7 +224,9 @@ class Demo:
             "TPC_FAILPOINT_FILE": str(self.folder / f"fired-{failpoint}"),
         }
 
-    def _watch(self, batches: int) -> Iterator[Kill]:
+    def _watch(
+        self, batches: int, ask: Callable[[str], object] | None
+    ) -> Iterator[Kill]:
         """Show progress and start again what dies, until the job has ended well."""
         shown, moved = 0, time.monotonic()
         while self.job.alive() or self.job.wait(1) != 0:
@@ -187,7 +234,8 @@ class Demo:
             if not self.job.alive() and self.job.wait(1) != 0:
                 yield self._restart_job()
             if not self.ledger.alive():
-                yield self._restart_ledger()
+                yield self._restart_ledger(ask)
+                moved = time.monotonic()
             if (done := self._committed()) != shown:
                 shown, moved = done, time.monotonic()
                 say(f"batch {shown:>2} of {batches} is committed in both services")
@@ -200,12 +248,17 @@ class Demo:
         say("started the driver again")
         return kill
 
-    def _restart_ledger(self) -> Kill:
+    def _restart_ledger(self, ask: Callable[[str], object] | None) -> Kill:
         time.sleep(2.0)  # long enough for the driver to notice
         kill = self._found("ledger", "participant.before_commit", self.ledger)
+        say("waiting for the watcher to say what is stuck")
+        flag = self.operator.flag(kill.transaction)
+        say(f"FLAGGED {flag}" if flag else "the watcher has said nothing of it")
+        if ask:
+            ask(f"look at {self.operator.url}, press Enter to start the ledger again")
         self.ledger.start()
         say("started the ledger again")
-        return kill
+        return dataclasses.replace(kill, flag=flag)
 
     def _found(self, who: str, failpoint: str, process: Process) -> Kill:
         fired = self.folder / f"fired-{failpoint}"

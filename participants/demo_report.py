@@ -17,6 +17,7 @@ from tracing_2pc.testing import span_tree
 
 from .flights import APPLICATION
 from .oracle import Verdict
+from .watching import Flag
 
 Span = Mapping[str, Any]
 
@@ -48,6 +49,7 @@ class Kill:
         transaction: the one it died in.
         state: of that transaction in the log.
         found: what each participant answers about it.
+        flag: what the watcher said of it, where it had the time to.
     """
 
     who: str
@@ -55,6 +57,7 @@ class Kill:
     transaction: str
     state: str
     found: dict[str, str]
+    flag: Flag | None = None
 
     def __str__(self) -> str:
         held = ", ".join(f"{name} {state}" for name, state in self.found.items())
@@ -185,6 +188,7 @@ class Summary:
             "batches": self.verdict.batches,
             "records": self.verdict.records,
             "kills": len(self.kills),
+            "flagged": [k.flag.transaction for k in self.kills if k.flag],
             "committed": self.committed,
             "aborted": self.aborted,
             "lost": self.verdict.lost,
@@ -201,6 +205,8 @@ class Summary:
         yield ""
         for number, kill in enumerate(self.kills, 1):
             yield f"kill {number}: {kill}"
+            if kill.flag:
+                yield f"        flagged: {kill.flag}"
         yield from self.verdict.lines()
         yield f"committed   {self.committed:>7,}"
         yield f"aborted     {self.aborted:>7,}"
