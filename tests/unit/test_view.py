@@ -98,6 +98,31 @@ def test_quarantined_says_what_each_way_out_costs(at: Site) -> None:
     assert found.participants[0].resolved_by_hand
 
 
+def test_what_a_silent_participant_lacks_is_not_known(at: Site) -> None:
+    """It may have committed: closing it as it is may cost its rows, or nothing."""
+    at.committing()
+    at.log.quarantine(T, "ledger answered 409 aborted")
+    at.down("ledger")
+    _, forced = view(at).actions
+    assert forced.cost[1:] == (
+        "ledger cannot be read: 3 rows may not be committed there",
+        "3 rows of the batch are not committed at notifier",
+    )
+
+
+def test_what_a_person_has_closed_is_wrong_no_more(at: Site) -> None:
+    """It was looked at, and signed for: the audit has it."""
+    at.committing()
+    at.worlds["ledger"].resolve(str(T), "abort")
+    at.worlds["notifier"].resolve(str(T), "abort")
+    at.log.quarantine(T, "ledger answered 409 aborted")
+    at.log.conclude(T, "mixed", who="ada", why="both were rolled back")
+    at.time.sleep(60)
+    found = view(at)
+    assert found.diagnoses == ()
+    assert "a person has closed it as it is" in found.left_alone
+
+
 def test_what_persons_did_is_in_the_timeline(at: Site) -> None:
     """With their reason, as the audit has it."""
     at.begin()

@@ -205,21 +205,17 @@ def _cost_of_closing(seen: Seen, record: TransactionRecord) -> Iterator[str]:
             held = busy(one.holds)
             yield f"{one.participant} keeps {held} until it is resolved there"
     if record.decision is Decision.COMMIT:
+        states = {one.participant: one.state for one in seen.participants}
         for name in record.participants:
             rows = sum(receipt.rows for receipt in record.chosen(name))
-            if rows and not _has_committed(seen, name):
+            if rows and states.get(name) is None:
+                yield f"{name} cannot be read: {rows} rows may not be committed there"
+            elif rows and states[name] is not ParticipantState.COMMITTED:
                 yield f"{rows} rows of the batch are not committed at {name}"
     else:
         for one in seen.participants:
             if one.state is ParticipantState.COMMITTED:
                 yield f"{one.participant} shows {one.rows} rows of an aborted batch"
-
-
-def _has_committed(seen: Seen, name: str) -> bool:
-    return any(
-        one.participant == name and one.state is ParticipantState.COMMITTED
-        for one in seen.participants
-    )
 
 
 def _by_hand(seen: Seen) -> Iterator[Action]:

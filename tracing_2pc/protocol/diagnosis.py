@@ -306,6 +306,12 @@ def _decided_just_now(look: Look) -> str | None:
     return None
 
 
+def _closed_by_a_person(look: Look) -> str | None:
+    """By the log: somebody has looked, and signed for it."""
+    concluded = look.case.closed is TransactionState.CONCLUDED
+    return "a person has closed it as it is" if concluded else None
+
+
 def _inline_tries(look: Look) -> str | None:
     """By the log's deliveries: a driver that lives asks some times by itself."""
     tried = max((d.retries for d in look.case.deliveries.values()), default=0)
@@ -343,8 +349,11 @@ def _attempt_is_live(look: Look) -> str | None:
 
 K: TypeAlias = DiagnosisKind
 OPINIONS: Final[dict[K, tuple[Claims, tuple[Filter, ...]]]] = {
-    K.DIVERGED: (_diverged, (_attempt_is_live, _decided_just_now)),
-    K.LOST: (_lost, (_decided_just_now,)),
+    K.DIVERGED: (
+        _diverged,
+        (_attempt_is_live, _decided_just_now, _closed_by_a_person),
+    ),
+    K.LOST: (_lost, (_decided_just_now, _closed_by_a_person)),
     K.DECIDED_NOT_APPLIED: (_decided_not_applied, (_decided_just_now, _inline_tries)),
     K.ORPHANED: (_orphaned, (_younger_than_an_orphan,)),
     K.STUCK: (_stuck, (_attempt_is_live, _in_time)),
