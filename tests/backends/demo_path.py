@@ -33,6 +33,7 @@ class DemoPath:
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         self.folder = folder
+        self.endpoint = endpoint
         tokens, ports = folder / "tokens", free_ports(3)
         log = Settings(log=f"sqlite:///{folder / 'decisions.db'}")
         list(init(folder / "tpc.toml", log, tokens))

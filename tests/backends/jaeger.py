@@ -13,7 +13,9 @@ from typing import Any
 from backends.backend import Span
 from participants.processes import Process, free_ports, stopping
 
-CONFIG = Path(__file__).parents[2] / "tools" / "jaeger" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "dashboards" / "jaeger" / "config.yaml"
+BESIDE = CONFIG.with_name("with-skywalking.yaml")
+UI = CONFIG.with_name("ui-config.json")
 LIMIT = 1000
 
 
@@ -21,22 +23,27 @@ class Jaeger:
     """What it holds, by the API that its own pages use.
 
     Args:
-        otlp: port for spans.
+        otlp: port for spans and metrics.
         query: port of the API.
+        metrics: port that Prometheus scrapes.
     """
 
-    def __init__(self, otlp: int, query: int) -> None:
+    def __init__(self, otlp: int, query: int, metrics: int) -> None:
         self.endpoint = f"http://127.0.0.1:{otlp}"
-        self._api = f"http://127.0.0.1:{query}/api"
+        self.page = f"http://127.0.0.1:{query}"
+        self.metrics = f"127.0.0.1:{metrics}"
+        self._api = f"{self.page}/api"
 
     def services(self) -> set[str]:
         return set(self._get("services"))
 
     def search(self, service: str, tags: Mapping[str, str]) -> set[str]:
-        found = self._get(
-            "traces", service=service, tags=json.dumps(dict(tags)), limit=LIMIT
-        )
-        return {trace["traceID"] for trace in found}
+        said = json.dumps(dict(tags))
+        return self.found(service=service, tags=said, limit=str(LIMIT))
+
+    def found(self, **query: str) -> set[str]:
+        """Return ids of the traces that a search of its page finds."""
+        return {trace["traceID"] for trace in self._get("traces", **query)}
 
     def trace(self, trace_id: str) -> list[Span]:
         (found,) = self._get(f"traces/{trace_id}")
@@ -51,12 +58,16 @@ class Jaeger:
 
 
 @contextlib.contextmanager
-def jaeger(binary: Path, folder: Path) -> Iterator[Jaeger]:
-    """Run one with nothing in it; it keeps its spans in memory."""
-    otlp, grpc, query, query_grpc, health = free_ports(5)
+def jaeger(binary: Path, folder: Path, skywalking: str = "") -> Iterator[Jaeger]:
+    """Run one with nothing in it; it keeps its spans in memory.
+
+    With the address of a SkyWalking it sends all metrics there, too.
+    """
+    otlp, grpc, query, query_grpc, health, metrics = free_ports(6)
+    configuration = [CONFIG, BESIDE] if skywalking else [CONFIG]
     process = Process(
         "jaeger",
-        [str(binary), "--config", str(CONFIG)],
+        [str(binary), *(f"--config={one}" for one in configuration)],
         folder / "jaeger.log",
         {
             "JAEGER_OTLP_HTTP": str(otlp),
@@ -64,12 +75,15 @@ def jaeger(binary: Path, folder: Path) -> Iterator[Jaeger]:
             "JAEGER_QUERY_HTTP": str(query),
             "JAEGER_QUERY_GRPC": str(query_grpc),
             "JAEGER_HEALTH": str(health),
+            "JAEGER_METRICS": str(metrics),
+            "JAEGER_UI_CONFIG": str(UI),
+            "SKYWALKING": skywalking,
         },
     )
     with stopping(process):
         process.start()
         process.until_answers(f"http://127.0.0.1:{health}/status", 30)
-        yield Jaeger(otlp, query)
+        yield Jaeger(otlp, query, metrics)
 
 
 def _span(span: Mapping[str, Any], processes: Mapping[str, Any]) -> Span:

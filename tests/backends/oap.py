@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -29,6 +30,12 @@ TRACE = """query($i: ID!){ queryTrace(traceId: $i){ spans{
     segmentId spanId parentSpanId serviceCode endpointName type layer peer isError
     startTime endTime refs{ parentSegmentId parentSpanId type }
     tags{ key value } } } }"""
+EXPRESSION = """query($x: String!, $e: Entity!, $d: Duration!){
+    execExpression(expression: $x, entity: $e, duration: $d){ type error results{
+        metric{ labels{ key value } } values{ id value } } } }"""
+ENDPOINTS = """query($s: ID!, $k: String!){
+    findEndpoint(serviceId: $s, keyword: $k, limit: 100){ name } }"""
+TEMPLATES = "{ getAllTemplates{ id configuration } }"
 TOPOLOGY = """query($d: Duration!){ getGlobalTopology(duration: $d){
     nodes{ id name isReal } calls{ source target detectPoints } } }"""
 
@@ -77,6 +84,32 @@ class Oap:
             and set(call["detectPoints"]) >= {"SERVER"}
         }
 
+    def expression(self, text: str, service: str) -> dict[str, Any]:
+        """Return what an expression of its dashboards is for a service, lately."""
+        entity = {"scope": "Service", "serviceName": service, "normal": True}
+        asked = self._ask(EXPRESSION, x=text, e=entity, d=_lately())
+        return dict(asked["execExpression"])
+
+    def endpoints(self, service: str, keyword: str) -> set[str]:
+        """Return names of a service's endpoints that have a word in them."""
+        named = base64.b64encode(service.encode()).decode()
+        found = self._ask(ENDPOINTS, s=f"{named}.1", k=keyword)
+        return {one["name"] for one in found["findEndpoint"]}
+
+    def post(self, segments: list[dict[str, Any]]) -> None:
+        """Send segments, as an agent does."""
+        request = urllib.request.Request(
+            f"{self.url}/v3/segments",
+            json.dumps(segments).encode(),
+            {"Content-Type": "application/json"},
+        )
+        urllib.request.urlopen(request, timeout=10).close()
+
+    def templates(self) -> dict[str, Any]:
+        """Return its dashboards, by id."""
+        found = self._ask(TEMPLATES)["getAllTemplates"]
+        return {one["id"]: json.loads(one["configuration"]) for one in found}
+
     def _ask(self, query: str, **variables: Any) -> dict[str, Any]:
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(
@@ -89,12 +122,13 @@ class Oap:
 
 
 @contextlib.contextmanager
-def oap(jars: Path, folder: Path) -> Iterator[Oap]:
-    """Run one with nothing in it."""
+def oap(jars: Path, folder: Path, over: Path | None = None) -> Iterator[Oap]:
+    """Run one with nothing in it; files in `over` replace its own."""
     http, grpc = free_ports(2)
+    path = [*filter(None, [over]), CONFIGURATION, f"{jars}/*"]
     process = Process(
         "oap",
-        [_java(), *JVM, "-cp", f"{CONFIGURATION}:{jars}/*", MAIN],
+        [_java(), *JVM, "-cp", ":".join(map(str, path)), MAIN],
         folder / "oap.log",
         {"OAP_HTTP": str(http), "OAP_GRPC": str(grpc)},
     )

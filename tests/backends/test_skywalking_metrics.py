@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,6 @@ from backends.oap import Oap, oap
 from participants.processes import start_together, stopping
 
 JARS = "TPC_OAP"
-QUERY = """query($x: String!, $e: Entity!, $d: Duration!){
-    execExpression(expression: $x, entity: $e, duration: $d){ type error
-        results{ metric{ labels{ key value } } values{ id value } } } }"""
 pytestmark = [
     pytest.mark.skywalking,
     pytest.mark.skipif(
@@ -47,14 +43,7 @@ def told(collector: Oap) -> dict[str, str]:
 
 def latest(oap: Oap, service: str, metric: str) -> dict[str, float]:
     """Return a metric's newest value by its label; nothing if it has none."""
-    now = datetime.now(timezone.utc)
-    duration = {
-        "start": (now - timedelta(minutes=10)).strftime("%Y-%m-%d %H%M"),
-        "end": (now + timedelta(minutes=1)).strftime("%Y-%m-%d %H%M"),
-        "step": "MINUTE",
-    }
-    entity = {"scope": "Service", "serviceName": service, "normal": True}
-    found = oap._ask(QUERY, x=metric, e=entity, d=duration)["execExpression"]
+    found = oap.expression(metric, service)
     return {
         ",".join(label["value"] for label in one["metric"]["labels"]): values[-1]
         for one in found["results"]
