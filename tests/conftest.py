@@ -17,6 +17,7 @@ MORE = (
     ("fencing/test_late_tasks.py", "Outbox"),
     ("contract/test_faults.py", "Outbox"),
     ("contract/test_stateful_participant.py", "Outbox"),
+    ("bundled/test_prometheus.py", "taken_out"),
 )
 """Files, and a word in the names of variants that are left to `make test-more`."""
 

@@ -1,0 +1,316 @@
+"""What the Grafana dashboard shows: rows of panels, and their queries."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+HERE: Final = '{job=~"$job", participant=~"$participant"}'
+JOB: Final = '{job=~"$job"}'
+
+
+class Query(NamedTuple):
+    """A PromQL expression, and what its series are called."""
+
+    expr: str
+    legend: str
+    exemplar: bool = False
+
+
+class Panel(NamedTuple):
+    """One panel: a line, or where `stat` a number that turns red at `red`."""
+
+    title: str
+    description: str
+    unit: str
+    queries: tuple[Query, ...]
+    stat: bool = False
+    red: float | None = None
+
+
+def diagnosed(which: str, by: str = "participant") -> str:
+    """Count what the watcher found; of several watchers of one log, once."""
+    inside = f'job=~"$job", participant=~"$participant", diagnosis=~"{which}"'
+    return f"max by ({by}) (tpc_diagnoses{{{inside}}})"
+
+
+def wrong(title: str, which: str, description: str) -> Panel:
+    """Show how many transactions have a diagnosis, as one number."""
+    most = f"sum({diagnosed(which, 'job, participant, diagnosis')})"
+    query = Query(most, title.lower())
+    return Panel(title, description, "none", (query,), stat=True, red=1)
+
+
+def quantiles(metric: str, inside: str, by: str, legend: str) -> tuple[Query, ...]:
+    """Return the middle and the end of a histogram, by some labels."""
+    rate = f"rate({metric}_bucket{inside}[$__rate_interval])"
+    summed = f"sum by ({', '.join(filter(None, [by, 'le']))}) ({rate})"
+    return tuple(
+        Query(f"histogram_quantile({q}, {summed})", f"{legend} {q:.0%}".strip())
+        for q in (0.5, 0.95, 0.99)
+    )
+
+
+def rates(metric: str, inside: str, by: str, legend: str) -> tuple[Query, ...]:
+    """Return how often something happened in a second, by some labels."""
+    rate = f"rate({metric}{inside}[$__rate_interval])"
+    return (Query(f"sum by ({by}) ({rate})", legend),)
+
+
+def greatest(metric: str, inside: str, by: str) -> tuple[Query, ...]:
+    """Return a gauge; processes that tell the same one count once."""
+    return (Query(f"max by ({by}) ({metric}{inside})", f"{{{{{by}}}}}"),)
+
+
+ROWS: Final[dict[str, tuple[Panel, ...]]] = {
+    "What is in doubt, and for how long": (
+        wrong(
+            "Stuck",
+            "stuck",
+            "Undecided after every timeout, or decided and not acknowledged; a "
+            "transaction counts once at each participant that it waits for.",
+        ),
+        wrong(
+            "Decided, not applied",
+            "decided_not_applied",
+            "Decided commit, and still prepared at a participant that answers.",
+        ),
+        wrong(
+            "Orphaned",
+            "orphaned",
+            "Prepared, and no record in the decision log can finish it.",
+        ),
+        wrong(
+            "Lost or diverged",
+            "lost|diverged",
+            "A participant lacks what was decided, or did the opposite.",
+        ),
+        Panel(
+            "Quarantined",
+            "Transactions that a person must look at; their application waits.",
+            "none",
+            (Query(f"sum(max by (job) (tpc_quarantined_transactions{JOB}))", "now"),),
+            stat=True,
+            red=1,
+        ),
+        Panel(
+            "Oldest unfinished",
+            "Age of the oldest transaction that the log has not closed.",
+            "s",
+            (Query(f"max(tpc_oldest_unfinished_age_seconds{JOB})", "age"),),
+            stat=True,
+            red=900,
+        ),
+        Panel(
+            "Unfinished, by state",
+            "Transactions that the log has not closed.",
+            "none",
+            greatest("tpc_unfinished_transactions", JOB, "state"),
+        ),
+        Panel(
+            "Oldest unfinished, by state",
+            "Age of the oldest of them. It falls back when one is finished.",
+            "s",
+            greatest("tpc_oldest_unfinished_age_seconds", JOB, "state"),
+        ),
+        Panel(
+            "Time in doubt",
+            "At the participants, from a transaction's first prepared branch to its "
+            "decision: how long it held its locks.",
+            "s",
+            quantiles("tpc_in_doubt_duration_seconds", JOB, "", ""),
+        ),
+    ),
+    "Who holds it up": (
+        Panel(
+            "What is wrong, and where",
+            "Every diagnosis of the watcher, by participant.",
+            "none",
+            (
+                Query(
+                    diagnosed(".+", "participant, diagnosis"),
+                    "{{diagnosis}} at {{participant}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Branches in doubt",
+            "What each participant holds prepared now.",
+            "none",
+            greatest("tpc_in_doubt_branches", HERE, "participant"),
+        ),
+        Panel(
+            "Oldest branch in doubt",
+            "By the participant's own clock. Nobody's commit is waited for so long "
+            "unless something is wrong.",
+            "s",
+            greatest("tpc_oldest_in_doubt_age_seconds", HERE, "participant"),
+        ),
+    ),
+    "Outcomes": (
+        Panel(
+            "Decisions",
+            "Transactions decided in a second, by outcome.",
+            "ops",
+            rates("tpc_transactions_total", JOB, "outcome", "{{outcome}}"),
+        ),
+        Panel(
+            "Aborts, by cause",
+            "Why abort was decided. Superseded is a restart of the query.",
+            "ops",
+            rates("tpc_aborts_total", JOB, "cause", "{{cause}}"),
+        ),
+        Panel(
+            "Requests, by result",
+            "Prepares, commits and aborts in a second, as participants and drivers "
+            "saw them.",
+            "reqps",
+            rates(
+                "tpc_phase_duration_seconds_count",
+                HERE,
+                "phase, result",
+                "{{phase}} {{result}}",
+            ),
+        ),
+    ),
+    "Phase latencies": (
+        Panel(
+            "Requests, by phase",
+            "How long a participant took, or was waited for.",
+            "s",
+            quantiles("tpc_phase_duration_seconds", HERE, "phase", "{{phase}}"),
+        ),
+        Panel(
+            "95 %, by participant",
+            "The slowest participant is how long a batch waits.",
+            "s",
+            quantiles(
+                "tpc_phase_duration_seconds",
+                HERE,
+                "participant, phase",
+                "{{phase}} at {{participant}}",
+            )[1:2],
+        ),
+        Panel(
+            "Sink's phases, as spans",
+            "From the spans, by the collector. A dot is one: it opens its trace.",
+            "ms",
+            (
+                Query(
+                    "histogram_quantile(0.95, sum by (tpc_phase, le) (rate("
+                    'traces_span_metrics_duration_milliseconds_bucket{tpc_phase!=""}'
+                    "[$__rate_interval])))",
+                    "{{tpc_phase}}",
+                    exemplar=True,
+                ),
+            ),
+        ),
+    ),
+    "Recovery": (
+        Panel(
+            "Commits told, by result",
+            "Everything but ok is told again; it is never given up.",
+            "reqps",
+            rates("tpc_commit_attempts_total", HERE, "result", "{{result}}"),
+        ),
+        Panel(
+            "Commits that failed, by participant",
+            "Refused, or nobody was there.",
+            "reqps",
+            rates(
+                "tpc_commit_attempts_total",
+                '{job=~"$job", participant=~"$participant", result!="ok"}',
+                "participant",
+                "{{participant}}",
+            ),
+        ),
+        Panel(
+            "Decided by hand",
+            "What persons did about quarantined transactions and orphans.",
+            "none",
+            (
+                Query(
+                    f"sum by (action) (increase(tpc_operator_actions_total{JOB}"
+                    "[$__rate_interval]))",
+                    "{{action}}",
+                ),
+            ),
+        ),
+    ),
+    "Outbox, and prepared transactions": (
+        Panel(
+            "Outbox",
+            "Requests that are committed and not confirmed by the partner, and those "
+            "that it refused.",
+            "none",
+            (
+                Query(
+                    f"max by (participant) (tpc_outbox_backlog{HERE})",
+                    "{{participant}} to be sent",
+                ),
+                Query(
+                    f"max by (participant) (tpc_outbox_quarantined{HERE})",
+                    "{{participant}} refused",
+                ),
+            ),
+        ),
+        Panel(
+            "Oldest in the outbox",
+            "How far behind the partner is.",
+            "s",
+            greatest("tpc_outbox_oldest_age_seconds", HERE, "participant"),
+        ),
+        Panel(
+            "Prepared slots taken",
+            "Of max_prepared_transactions. At 100 % every further prepare is refused.",
+            "percentunit",
+            (
+                Query(
+                    f"max by (participant) (tpc_prepared_slots_used{HERE} "
+                    f"/ tpc_prepared_slots_max{HERE})",
+                    "{{participant}}",
+                ),
+            ),
+        ),
+    ),
+    "Decision log": (
+        Panel(
+            "Time to decide",
+            "From asking the log to the decision on disk: the commit point.",
+            "s",
+            quantiles("tpc_decision_log_write_seconds", JOB, "", ""),
+        ),
+        Panel(
+            "Decisions written",
+            "Decisions that the log was asked for, in a second.",
+            "ops",
+            rates("tpc_decision_log_write_seconds_count", JOB, "job", "{{job}}"),
+        ),
+    ),
+    "Watcher": (
+        Panel(
+            "Since it last read",
+            "Seconds since the watcher had a whole list of each participant, and the "
+            "log. Nothing is said of whom it cannot read.",
+            "s",
+            (
+                Query(
+                    "time() - max by (participant) "
+                    f"(tpc_watcher_last_success_timestamp_seconds{JOB})",
+                    "{{participant}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Spans lost",
+            "A queue was full, or no collector answered. Work goes on without them.",
+            "ops",
+            rates("tpc_telemetry_dropped_total", JOB, "job", "{{job}}"),
+        ),
+        Panel(
+            "Headers not read",
+            "Trace headers that were as if absent: somebody's trace is cut there.",
+            "ops",
+            rates("tpc_propagation_rejected_total", JOB, "header", "{{header}}"),
+        ),
+    ),
+}

@@ -1,0 +1,1 @@
+"""The bundled dashboards and alerts: their names, their tools, and real backends."""

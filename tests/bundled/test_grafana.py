@@ -1,0 +1,106 @@
+"""The Grafana dashboard: as its program writes it, by the schema, and readable."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import jsonschema
+import promql_parser
+
+from bundled.files import DASHBOARDS, GRAFANA, JAEGER, panels, read, resolved
+from dashboards.grafana import two_phase_commits
+from tracing_2pc.operations.console.server import LISTEN
+
+PROVISIONED = DASHBOARDS / "grafana" / "provisioning"
+SCHEMA = Path(__file__).with_name("grafana.schema.json")
+VARIABLES = ("datasource", "job", "participant", "jaeger", "console")
+
+
+def test_the_file_is_what_its_program_writes() -> None:
+    """Nobody edits the file, so nothing is lost when it is written again."""
+    command = "python -m dashboards.grafana.two_phase_commits"
+    assert GRAFANA.read_text(encoding="utf-8") == two_phase_commits.text(), command
+
+
+def test_it_is_a_dashboard() -> None:
+    """By the part of the schema that we use; what it does not know is refused."""
+    jsonschema.validate(read(GRAFANA), read(SCHEMA))
+
+
+def test_every_expression_is_promql() -> None:
+    """Once Grafana has put its variables in; it has no others."""
+    for panel in panels():
+        for target in panel["targets"]:
+            assert "$" not in resolved(target["expr"]), panel["title"]
+            assert promql_parser.parse(resolved(target["expr"]))
+
+
+def test_rates_follow_the_interval_that_grafana_chooses() -> None:
+    """A fixed window would show holes, or be wrong, once somebody zooms."""
+    for panel in panels():
+        for target in panel["targets"]:
+            windows = re.findall(r"\[([^\]]+)\]", target["expr"])
+            assert set(windows) <= {"$__rate_interval"}, panel["title"]
+            counts = re.findall(r"\w+_(?:total|bucket|count)\b", target["expr"])
+            assert len(counts) == len(windows), panel["title"]
+
+
+def test_every_panel_can_be_read() -> None:
+    """Title, description, a unit, one data source by variable; titles are unique."""
+    titles = [panel["title"] for panel in panels()]
+    assert len(set(titles)) == len(titles)
+    for panel in panels():
+        assert panel["description"].endswith(".")
+        assert panel["datasource"]["uid"] == "${datasource}"
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}"
+            assert len(panel["targets"]) == 1 or target["legendFormat"]
+
+
+def test_panels_lie_side_by_side() -> None:
+    """Inside the grid, none above another, each with an id of its own."""
+    every = read(GRAFANA)["panels"]
+    assert len({panel["id"] for panel in every}) == len(every)
+    places = [panel["gridPos"] for panel in every]
+    assert all(at["x"] + at["w"] <= 24 for at in places)
+    for one, other in itertools.combinations(places, 2):
+        apart = [
+            one[axis] + one[size] <= other[axis]
+            or other[axis] + other[size] <= one[axis]
+            for axis, size in (("x", "w"), ("y", "h"))
+        ]
+        assert any(apart), (one, other)
+
+
+def test_variables_and_links() -> None:
+    """What is used is there; nothing is edited by accident."""
+    board = read(GRAFANA)
+    assert tuple(v["name"] for v in board["templating"]["list"]) == VARIABLES
+    used = set(re.findall(r"\$\{?([a-z]+)", GRAFANA.read_text())) - {"__rate_interval"}
+    assert used - set(VARIABLES) == set()
+    addresses = {v["name"]: v["query"] for v in board["templating"]["list"]}
+    assert addresses["console"] == f"http://{LISTEN}"
+    assert board["editable"] is False
+    (provider,) = read(PROVISIONED / "dashboards" / "tracing-2pc.yaml")["providers"]
+    assert (provider["type"], provider["allowUiUpdates"]) == ("file", False)
+    stuck = read(JAEGER.with_name("ui-config.json"))["menu"][0]["items"][0]["url"]
+    assert [link["url"] for link in board["links"]] == [
+        f"${{jaeger}}{stuck}",
+        "${console}",
+    ]
+
+
+def test_exemplars_lead_to_traces() -> None:
+    """Of the data source that is provisioned beside it, which the collector fills."""
+    found = read(PROVISIONED / "datasources" / "tracing-2pc.yaml")["datasources"]
+    sources = {one["type"]: one for one in found}
+    (leads,) = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    assert leads == {"name": "trace_id", "datasourceUid": sources["jaeger"]["uid"]}
+    assert len({one["uid"] for one in found}) == len(found) == 2
+    config = read(JAEGER)
+    assert config["connectors"]["spanmetrics"]["exemplars"] == {"enabled": True}
+    assert config["exporters"]["prometheus"]["enable_open_metrics"] is True
+    shown = [p["title"] for p in panels() if any(t["exemplar"] for t in p["targets"])]
+    assert shown == ["Sink's phases, as spans"]

@@ -1,0 +1,239 @@
+"""Dashboards, alerts and runbooks name what the registry names, and all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import promql_parser
+import pytest
+from metrics_support import PARTS, metric_of
+
+from bundled.files import (
+    ALARMS,
+    DASHBOARDS,
+    GRAFANA,
+    JAEGER,
+    JAEGER_UI,
+    RUNBOOK,
+    alerts,
+    expressions,
+    meters,
+    panels,
+    read,
+    resolved,
+    widgets,
+)
+from tracing_2pc import errors
+from tracing_2pc.cli.arguments import parser
+from tracing_2pc.names import ATTRIBUTES, LABELS, METRICS, PHASES, SPANS
+
+OF_PROMETHEUS = {"job", "instance"}
+OF_THE_COLLECTOR = "traces_span_metrics_duration_milliseconds_bucket"
+
+WITHOUT_PANEL: dict[str, str] = {}
+"""Metrics that no panel of Grafana shows, and why."""
+
+WITHOUT_METER: dict[str, str] = {}
+"""Metrics that SkyWalking is not told, and why."""
+
+
+def selectors(node: Any) -> Iterator[Any]:
+    """Yield every selector of an expression."""
+    if isinstance(node, promql_parser.VectorSelector):
+        yield node
+    for name in ("expr", "lhs", "rhs", "vector_selector", "vs", "param"):
+        if (inner := getattr(node, name, None)) is not None:
+            yield from selectors(inner)
+    for argument in getattr(node, "args", None) or ():
+        yield from selectors(argument)
+
+
+def labels_of(metric: str) -> set[str]:
+    """Return the labels that samples of a metric have at Prometheus."""
+    if metric == OF_THE_COLLECTOR:
+        read_there = read(JAEGER)["connectors"]["spanmetrics"]["dimensions"]
+        return {"le", *(one["name"].replace(".", "_") for one in read_there)}
+    known = METRICS[metric_of(metric)]
+    # A participant's gauges get its name where they are scraped.
+    scraped = {"participant"} if known.kind == "gauge" else set()
+    buckets = {"le"} if metric.endswith("_bucket") else set()
+    return {*known.labels, *OF_PROMETHEUS, *scraped, *buckets}
+
+
+@pytest.mark.parametrize(("where", "expression"), list(expressions()))
+def test_an_expression_knows_its_metrics_and_labels(
+    where: str, expression: str
+) -> None:
+    """Metrics of the registry, labels that they have, values that those can say."""
+    parsed = promql_parser.parse(expression)
+    found = list(selectors(parsed))
+    assert found, where
+    every: set[str] = set()
+    for selector in found:
+        labels = labels_of(selector.name)
+        every |= labels
+        for matcher in selector.matchers.matchers:
+            assert matcher.name in labels, (where, matcher.name)
+            assert_values(matcher.name, matcher.value)
+    assert grouped_by(expression) <= every, where
+
+
+def assert_values(label: str, value: str) -> None:
+    """Assert that a label can have these values, as far as they are a closed set."""
+    if label in LABELS and value not in (".*", ".+"):
+        assert set(value.split("|")) <= set(LABELS[label]), (label, value)
+
+
+def test_labels_that_are_shown_are_there() -> None:
+    """What a legend or an annotation says is a label that is left after grouping."""
+    for panel in panels():
+        for target in panel["targets"]:
+            shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert shown <= grouped_by(target["expr"]), panel["title"]
+    for rule in alerts():
+        shown = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert shown <= grouped_by(rule["expr"]), rule["alert"]
+
+
+def grouped_by(expression: str) -> set[str]:
+    """Return the labels that an expression groups by."""
+    lists = re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
+    return {name.strip() for one in lists for name in one.split(",")}
+
+
+def test_every_metric_has_a_panel() -> None:
+    """In Grafana: an instrument that nobody looks at is not worth its series."""
+    shown = {
+        metric_of(selector.name)
+        for panel in panels()
+        for target in panel["targets"]
+        for selector in selectors(promql_parser.parse(resolved(target["expr"])))
+        if selector.name != OF_THE_COLLECTOR
+    }
+    assert shown == set(METRICS) - set(WITHOUT_PANEL)
+
+
+def test_every_metric_is_told_to_skywalking() -> None:
+    """From the registry's names and labels, and with a widget."""
+    told = set()
+    for name, made_from in meters().items():
+        metric = made_from.partition(".")[0]
+        told.add(metric)
+        for listed in re.findall(r"\[((?:'\w+'(?:, )?)+)\]", made_from):
+            labels = set(re.findall(r"'(\w+)'", listed)) - {"job_name"}
+            known = {*METRICS[metric].labels, "le"}
+            assert labels <= known, name
+        for label, value in re.findall(
+            r"tag(?:Equal|Match)\('(\w+)', '([^']+)'\)", made_from
+        ):
+            assert_values(label, value)
+            assert label in METRICS[metric].labels
+    assert told == set(METRICS) - set(WITHOUT_METER)
+    shown = {
+        name for one in widgets() for e in one["expressions"] for name in meters_in(e)
+    }
+    assert shown == set(meters())
+
+
+def meters_in(expression: str) -> list[str]:
+    """Return SkyWalking's metrics in an MQE expression."""
+    return re.findall(r"\bmeter_\w+", expression)
+
+
+def test_every_alarm_knows_its_metric() -> None:
+    """SkyWalking's server does not start otherwise; ids that it ignores, it would."""
+    for name, rule in read(ALARMS)["rules"].items():
+        assert name.endswith("_rule")
+        assert meters_in(rule["expression"])
+        assert set(meters_in(rule["expression"])) <= set(meters())
+        assert rule["tags"]["runbook"] in anchors()
+
+
+def test_jaeger_searches_for_spans_and_attributes() -> None:
+    """In the menu and in links; and what is counted of spans are closed sets."""
+    menu = [item["url"] for one in read(JAEGER_UI)["menu"] for item in one["items"]]
+    patterns = read(JAEGER_UI)["linkPatterns"]
+    for url in (*menu, *(pattern["url"] for pattern in patterns)):
+        asked = parse_qs(urlsplit(url.replace("#{", "{")).query)
+        assert set(asked.get("operation", [])) <= set(SPANS)
+        tags = json.loads(asked.get("tags", ["{}"])[0])
+        assert set(tags) <= set(ATTRIBUTES)
+        assert tags.get("tpc.phase", "commit") in PHASES
+        assert hasattr(errors, tags.get("error.type", "TwoPhaseError"))
+    for pattern in patterns:
+        assert pattern["key"] in ATTRIBUTES
+        for key in re.findall(r"#\{([^}]+)\}", pattern["url"] + pattern["text"]):
+            assert key in ATTRIBUTES
+    dimensions = read(JAEGER)["connectors"]["spanmetrics"]["dimensions"]
+    assert {one["name"] for one in dimensions} <= set(ATTRIBUTES)
+
+
+KNOWN = {
+    *METRICS,
+    *ATTRIBUTES,
+    *SPANS,
+    *(name + part for name in METRICS for part in PARTS),
+    *(name.replace(".", "_") for name in ATTRIBUTES),
+}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        p
+        for p in sorted(DASHBOARDS.rglob("*"))
+        if p.suffix in {".yml", ".yaml", ".json", ".md"}
+    ],
+    ids=lambda path: path.name,
+)
+def test_no_other_name_is_spelt(path: Any) -> None:
+    """Comments and texts included; a name's end may be a group in a pattern."""
+    words = set(
+        re.findall(r"(?<![\w/#])(?:tpc_[a-z_]*|tpc\.[a-z_.]*)[a-z]", path.read_text())
+    )
+    ours = {
+        *(f"tpc_{r.removeprefix('tpc_')}" for r in read(ALARMS)["rules"]),
+        "tpc.yaml",
+    }
+    assert words - KNOWN - ours - {"tpc.toml"} == set()
+
+
+def anchors() -> set[str]:
+    """Return the runbook's sections as links name them."""
+    titles = re.findall(r"^#+ (.+)$", RUNBOOK.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^a-z0-9 -]", "", one.lower()).replace(" ", "-") for one in titles}
+
+
+def test_every_alert_has_its_section_of_the_runbook() -> None:
+    """And the runbook has none for an alert that is gone."""
+    sections = set(re.findall(r"^### (Tpc\w+)$", RUNBOOK.read_text(), re.M))
+    assert sections == {rule["alert"] for rule in alerts()}
+    for rule in alerts():
+        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert path == "dashboards/README.md"
+        assert anchor == rule["alert"].lower()
+        assert anchor in anchors()
+
+
+def test_every_command_of_the_runbook_can_be_called() -> None:
+    """As it stands there, options included: nobody is sent astray at night."""
+    text = RUNBOOK.read_text(encoding="utf-8")
+    called = re.findall(r"^tracing-2pc (.+)$", text, re.M)
+    for line in called:
+        parser().parse_args(shlex.split(line, comments=True))
+    named = {line.split()[0] for line in called}
+    assert named == {"ls", "explain", "show", "recover", "resolve", "watch"}
+    assert set(re.findall(r"`tracing-2pc ([a-z]+)", text)) <= named | {
+        "check",
+        "console",
+    }
+
+
+def test_the_dashboard_is_where_grafana_looks() -> None:
+    """Its file is the one that the runbook's table names."""
+    assert GRAFANA.name in RUNBOOK.read_text()

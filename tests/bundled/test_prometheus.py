@@ -1,0 +1,144 @@
+"""Alerts fire, stay quiet and end as promised, say Prometheus's own programs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bundled.files import (
+    ALERTMANAGER,
+    PROMETHEUS,
+    RULE_TESTS,
+    RULES,
+    alerts,
+    checked,
+    copied,
+    program,
+    read,
+    seconds,
+)
+from tracing_2pc.names import LABELS, METRICS
+from tracing_2pc.settings import Settings
+
+RULE_OF = [f"{rule['alert']}-{rule['labels']['severity']}" for rule in alerts()]
+
+
+def test_prometheus_takes_the_configuration(tmp_path: Path) -> None:
+    """With a token in its place, and the rules beside it."""
+    said = checked("promtool", "check", "config", copied(tmp_path / "prometheus"))
+    assert f"SUCCESS: {len(alerts())} rules found" in said
+
+
+def test_each_alert_fires_stays_quiet_and_ends() -> None:
+    """Prometheus's own test of rules, which anybody can run without us."""
+    assert "SUCCESS" in checked("promtool", "test", "rules", RULE_TESTS)
+
+
+@pytest.mark.parametrize("index", range(len(RULE_OF)), ids=RULE_OF)
+def test_a_rule_that_is_taken_out_is_missed(index: int, tmp_path: Path) -> None:
+    """No rule is there, of neither severity, that the test of rules does not see."""
+    rules = read(RULES)
+    del rules["groups"][0]["rules"][index]
+    (tmp_path / RULES.name).write_text(yaml.safe_dump(rules))
+    (tmp_path / RULE_TESTS.name).write_text(RULE_TESTS.read_text())
+    command = [program("promtool"), "test", "rules", str(tmp_path / RULE_TESTS.name)]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert b"FAILED" in done.stdout + done.stderr
+
+
+def test_gauges_are_scraped_and_the_rest_comes_by_otlp() -> None:
+    """Nothing is there twice, and nothing is left out: split by the registry."""
+    gauges = {name for name, metric in METRICS.items() if metric.kind == "gauge"}
+    jobs = {job["job_name"]: job for job in read(PROMETHEUS)["scrape_configs"]}
+    split = {}
+    for name, job in jobs.items():
+        (relabel,) = job["metric_relabel_configs"]
+        named = {m for m in METRICS if re.fullmatch(relabel["regex"], m)}
+        assert named == gauges, name
+        split[name] = relabel["action"]
+    assert split == {
+        "tracing-2pc-watch": "keep",
+        "tracing-2pc-participants": "keep",
+        "tracing-2pc-otlp": "drop",
+    }
+
+
+def test_whoever_has_a_token_is_asked_with_one() -> None:
+    """A viewer's, from a file: never in the configuration, never in a URL."""
+    for job in read(PROMETHEUS)["scrape_configs"]:
+        if job["job_name"] != "tracing-2pc-otlp":
+            assert job["authorization"].keys() == {"credentials_file"}
+
+
+def test_alerts_follow_the_defaults_of_the_library() -> None:
+    """A changed default of the settings is changed here, too."""
+    defaults, rules = Settings(), alerts()
+    for rule in rules:
+        if "diagnosis=~" in rule["expr"]:
+            assert "for" not in rule  # lost or diverged: at once
+        elif "tpc_diagnoses" in rule["expr"]:
+            late = defaults.stuck_critical - defaults.stuck_after
+            aged = "tpc_oldest_unfinished_age_seconds" in rule["expr"]
+            waits = rule["labels"]["severity"] == "critical" and not aged
+            assert seconds(rule["for"]) == (late if waits else defaults.sweep)
+        if "oldest_unfinished" in rule["expr"]:
+            assert f"> {defaults.stuck_critical:g}" in rule["expr"]
+        if "last_success" in rule["expr"]:
+            assert f"> {3 * defaults.sweep:g}" in rule["expr"]
+        if rule["alert"] == "TpcNothingCommits":
+            (window,) = set(re.findall(r"\[(\w+)\]", rule["expr"]))
+            assert seconds(window) > defaults.transaction_timeout
+
+
+def test_every_diagnosis_has_an_alert() -> None:
+    """A new one cannot go unheard."""
+    said = re.findall(r'diagnosis=~?"([^"]+)"', " ".join(r["expr"] for r in alerts()))
+    assert {name for one in said for name in one.split("|")} == set(LABELS["diagnosis"])
+
+
+def test_each_alert_says_what_it_means_and_where_to_read_on() -> None:
+    """Summary, description, a runbook; severity is one of two words."""
+    for rule in alerts():
+        assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+        assert rule["labels"].keys() == {"severity"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+
+
+def test_alertmanager_takes_the_configuration() -> None:
+    """Both receivers, and what silences what."""
+    said = checked("amtool", "check-config", ALERTMANAGER)
+    assert " - 2 receivers" in said
+    assert " - 3 inhibit rules" in said
+
+
+@pytest.mark.parametrize("index", range(len(RULE_OF)), ids=RULE_OF)
+def test_an_alert_goes_to_the_receiver_of_its_severity(index: int) -> None:
+    """As Alertmanager itself routes it."""
+    rule = alerts()[index]
+    severity = rule["labels"]["severity"]
+    receiver = {"warning": "warnings", "critical": "critical"}[severity]
+    labels = [f"alertname={rule['alert']}", f"severity={severity}", "job=w"]
+    where = ["config", "routes", "test", f"--config.file={ALERTMANAGER}"]
+    checked("amtool", *where, f"--verify.receivers={receiver}", *labels)
+
+
+def test_critical_silences_the_warning_of_the_same() -> None:
+    """The same alert, about the same participant of the same log; and nothing more."""
+    first = read(ALERTMANAGER)["inhibit_rules"][0]
+    assert first == {
+        "source_matchers": ['severity="critical"'],
+        "target_matchers": ['severity="warning"'],
+        "equal": ["alertname", "job", "participant"],
+    }
+
+
+def test_what_is_silenced_exists() -> None:
+    """A misspelt name would silence nothing, and nobody would know."""
+    named = re.findall(r"Tpc[A-Za-z]+", str(read(ALERTMANAGER)["inhibit_rules"]))
+    assert named
+    assert set(named) <= {rule["alert"] for rule in alerts()}
