@@ -11,7 +11,7 @@ AGENT := .cache/stock-agent
 N ?= 1
 
 .PHONY: setup demo test test-fast test-more stateful crash rules counts jaeger test-jaeger \
-	oap stock-agent test-skywalking browser lint lock clean
+	oap stock-agent test-skywalking test-dashboards browser lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -29,11 +29,13 @@ demo: setup  ## stream a month of flights into two services, with kills, and jud
 
 test: setup lint  ## everything that CI runs
 	@tools/strace >/dev/null
+	@tools/prometheus >/dev/null
 	$(WITHOUT_SPARK) -m "not spark and not more" $(ARGS)
 	$(JAVA) $(BIN)/pytest -m spark $(ARGS)
 
 test-fast: setup  ## without Spark
 	@tools/strace >/dev/null
+	@tools/prometheus >/dev/null
 	$(WITHOUT_SPARK) -m "not spark and not more" $(ARGS)
 
 test-more: setup  ## the variants that these leave out
@@ -89,6 +91,11 @@ test-skywalking: setup oap stock-agent  ## what a real SkyWalking is told, besid
 browser: setup  ## a browser for tests/console, from Debian, and its tests
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium
 	$(BIN)/pytest -m browser $(ARGS)
+
+test-dashboards: setup jaeger oap  ## the bundled alerts, at real backends, of one stuck transaction
+	@tools/prometheus >/dev/null
+	$(JAVA) TPC_JAEGER="$(CURDIR)/$(JAEGER)" TPC_OAP="$(CURDIR)/$(OAP)" \
+		$(BIN)/pytest -s -m dashboards tests/bundled $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .
