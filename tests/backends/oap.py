@@ -159,16 +159,20 @@ def tree(spans: list[Span]) -> list[str]:
         refs = [(r["parentSegmentId"], r["parentSpanId"]) for r in span["refs"]]
         return refs[0] if refs else None
 
+    def order(span: Span) -> tuple[int, int, str]:
+        # It keeps milliseconds: what began in the same one has no order there.
+        return span["startTime"], span["spanId"], span["endpointName"]
+
     lines: list[str] = []
 
     def show(span: Span, depth: int) -> None:
         name = f"{span['serviceCode']} {span['type']} {span['endpointName']}"
         lines.append("  " * depth + name)
-        for child in sorted(spans, key=lambda s: (s["startTime"], s["spanId"])):
+        for child in sorted(spans, key=order):
             if above(child) == (span["segmentId"], span["spanId"]):
                 show(child, depth + 1)
 
-    for span in sorted(spans, key=lambda s: (s["startTime"], s["spanId"])):
+    for span in sorted(spans, key=order):
         place = above(span)
         if place is None:
             show(span, 0)
