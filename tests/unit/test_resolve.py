@@ -20,9 +20,10 @@ from tracing_2pc.errors import (
     ParticipantUnavailableError,
     TwoPhaseError,
 )
-from tracing_2pc.model import TransactionId
+from tracing_2pc.model import TransactionId, TransactionRecord
 from tracing_2pc.operations.resolve import resolve, resolve_orphan
 from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.transports.http import HttpParticipant
 
 T = TransactionId("orders", 7, 1)
@@ -274,3 +275,21 @@ def test_deeds_are_counted_when_they_are_done(
     resolve(at.log, T, wanted=Decision.ABORT, reason="x")
     assert measured()['tpc_operator_actions_total{action="abort"}'] == 1
     assert 'tpc_operator_actions_total{action="commit"}' not in measured()
+
+
+def test_a_driver_that_begins_it_meanwhile_is_seen(at: Site) -> None:
+    """By hand nothing is committed that a driver has just put on record."""
+    at.prepare(T, "ledger")  # by another log, or before this one was restored
+    at.time.sleep(1000)
+
+    class Begun(SqlDecisionLog):
+        def read(self, transaction: TransactionId) -> TransactionRecord | None:
+            found = super().read(transaction)
+            if found is None:
+                at.begin()
+            return found
+
+    at.log = Begun(at.log._database, now=at.time.now)
+    with pytest.raises(ContractError, match=r"orders\.7\.1"):
+        orphan(at, T, Decision.COMMIT)
+    assert at.worlds["ledger"].show(str(T)).get_json()["state"] == "prepared"

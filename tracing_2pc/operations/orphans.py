@@ -84,9 +84,11 @@ def check_log(
     Raises:
         ContractError: and what to do instead.
     """
+    # Before the record: a driver may begin it between the two.
+    may_come = may_be_begun(log, transaction)
     record = log.read(transaction)
     if record is None:
-        if may_be_begun(log, transaction):
+        if may_come:
             raise ContractError(
                 f"{transaction}: this log has no record of it, and can still write "
                 "one, because it has begun nothing later. Start its query, which then "
@@ -115,7 +117,8 @@ def check_log(
 def may_be_begun(log: SqlDecisionLog, transaction: TransactionId) -> bool:
     """Whether a driver could still begin an attempt of this id (rules 3 and 19).
 
-    Only for a transaction without a record.
+    Only for a transaction without a record; asked before that is looked for, a *no*
+    still holds when none is found.
     """
     known = transaction.application in log.overview.watermarks()
     if not known or is_forgotten(log, transaction):
