@@ -305,9 +305,28 @@ def test_a_record_that_cannot_be_trusted_silences_its_application(at: Site) -> N
     at.committing()
     at.prepare("bookings.3.1", "ledger")
     at.time.sleep(1000)
+    tamper(at)
+    assert said(at) == [("bookings.3.1", "orphaned")]
+
+
+def test_a_record_that_cannot_be_trusted_is_told(at: Site) -> None:
+    """Its application is blocked: silence about it is no good news, nor forgets any."""
+    at.committing()
+    at.time.sleep(1000)
+    watcher = watching(at)
+    before = watcher.sweep().diagnoses
+    tamper(at)
+    sweep = watcher.sweep()
+    assert sweep.newly_unreadable == ("log of orders",)
+    assert str(T) in sweep.unreadable["log of orders"]
+    assert (sweep.diagnoses, sweep.gone) == (before, ())
+    assert watcher.succeeded["log"] == at.time.time
+    assert not watching(at).sweep().clean
+
+
+def tamper(at: Site) -> None:
     with at.log._database.durable() as connection:
         connection.execute(sa.text("UPDATE tpc_transaction SET run = 'x'"))
-    assert said(at) == [("bookings.3.1", "orphaned")]
 
 
 def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> None:  # noqa: F811

@@ -476,8 +476,8 @@ MUTANTS: Final = (
         (
             edit(
                 OBSERVATION,
-                "        logged = read_log(log, first)\n",
-                "        logged = read_log(log, first)\n"
+                "        logged = read_log(log, first, unreadable)\n",
+                "        logged = read_log(log, first, unreadable)\n"
                 "        first = list_all(participants, unreadable)\n",
             ),
         ),

@@ -78,6 +78,17 @@ def observed(
     return Observed(NOW, found, ids, unread)
 
 
+def test_what_cannot_be_read_of_another_application_is_not_shown() -> None:
+    """Who may see one application hears nothing of the others' records."""
+    looked = observed(**{"log of orders": "why", "log of sales": "why", "ledger": "x"})
+    assert len(board(logged(), looked).doubts) == 3
+    seen = board(logged(), looked, "sales").doubts
+    assert [doubt.partition(" could")[0] for doubt in seen] == [
+        "log of sales",
+        "ledger",
+    ]
+
+
 def test_the_worst_stands_first() -> None:
     """By severity, then by what it is, then by age; what is normal stands last."""
     committing, quarantined = TransactionState.COMMITTING, TransactionState.QUARANTINED

@@ -69,7 +69,8 @@ class Observation:
 
     Args:
         evidence: for the diagnosis.
-        unreadable: participants without a whole list, or *log*; and why.
+        unreadable: participants without a whole list, *log*, or *log of* an
+            application with a record that cannot be trusted; and why.
     """
 
     evidence: Evidence
@@ -98,7 +99,7 @@ def observe(
     unreadable: dict[str, str] = {}
     first = list_all(participants, unreadable)
     try:
-        logged = read_log(log, first)
+        logged = read_log(log, first, unreadable)
     except DecisionLogError as error:
         unreadable[LOG] = str(error)
         logged = None
@@ -130,8 +131,10 @@ def list_all(participants: Mapping[str, Observed], unreadable: dict[str, str]) -
     return ask_at_once(ask, participants)
 
 
-def read_log(log: SqlDecisionLog, lists: Lists) -> Logged:
+def read_log(log: SqlDecisionLog, lists: Lists, unreadable: dict[str, str]) -> Logged:
     """Read what is unfinished, and the state of what participants have named.
+
+    An application with a record that cannot be trusted is noted as unreadable.
 
     Raises:
         DecisionLogError: the log cannot be read.
@@ -145,6 +148,7 @@ def read_log(log: SqlDecisionLog, lists: Lists) -> Logged:
             if error.transaction_id is None:
                 raise
             refused.add(application)
+            unreadable[f"{LOG} of {application}"] = str(error)
     named = {
         one.transaction
         for listing in lists.values()

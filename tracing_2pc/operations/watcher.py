@@ -224,6 +224,8 @@ class Watcher:
 
 def _is_hidden(one: Diagnosis, seen: Observation, logged: Logged) -> bool:
     """Whether somebody it was about cannot be read, so that it may still be so."""
+    if one.transaction.application in logged.refused:
+        return True
     if not any(name in seen.unreadable for name in one.participants):
         return False
     if one.diagnosis is DiagnosisKind.ORPHANED:

@@ -39,7 +39,8 @@ class Observed(NamedTuple):
         at: when it was over.
         diagnoses: what is wrong.
         judged: what was unfinished in the log then.
-        unreadable: participants without a whole list, or *log*; and why.
+        unreadable: participants without a whole list, *log*, or *log of* an
+            application with a record that cannot be trusted; and why.
     """
 
     at: float
@@ -97,7 +98,7 @@ def board(
     ]
     lines.sort(key=_worst_first)
     need = sum(one.rank != "normal" for one in lines)
-    doubts = tuple(_doubts(observed))
+    doubts = tuple(_doubts(observed, application))
     more = Counter(one.what for one in lines[LINES:])
     closed = [one for one in logged.newest if one.finished is not None]
     closed.sort(key=lambda one: one.finished or 0.0, reverse=True)
@@ -120,15 +121,21 @@ def _headline(need: int, normal: int, *, certain: bool) -> str:
     return said + (f"; {normal} under way" if normal else "")
 
 
-def _doubts(observed: Observed | None) -> Iterator[str]:
+def _doubts(observed: Observed | None, application: str | None) -> Iterator[str]:
     if observed is None:
         yield "Participants are being asked; until they answer, this is the log alone."
         return
     for name, why in observed.unreadable.items():
         if name == LOG:
             yield "The decision log could not be read when participants were asked."
-        else:
+        elif not _is_of_another(name, application):
             yield f"{name} could not be read, so nothing is known of it: {why}"
+
+
+def _is_of_another(name: str, application: str | None) -> bool:
+    """Whether it is the log of an application that is not asked for."""
+    of = name.removeprefix(f"{LOG} of ")
+    return application is not None and of not in (name, application)
 
 
 def _lines(logged: Logged, observed: Observed | None) -> Iterator[Line]:
