@@ -78,6 +78,16 @@ def observed(
     return Observed(NOW, found, ids, unread)
 
 
+def test_the_oldest_of_very_many_is_not_taken_for_finished() -> None:
+    """The log's list holds the newest only; what is worst is as a rule the oldest."""
+    active = TransactionState.ACTIVE
+    newest = [summary(n, active, decision=None) for n in range(10, 10 + MOST)]
+    stuck = wrong(7, DiagnosisKind.STUCK, Severity.CRITICAL)
+    found = board(logged(*newest), observed(stuck, judged=(7,)))
+    assert found.lines[0].transaction == stuck.transaction
+    assert not found.well
+
+
 def test_what_cannot_be_read_of_another_application_is_not_shown() -> None:
     """Who may see one application hears nothing of the others' records."""
     looked = observed(**{"log of orders": "why", "log of sales": "why", "ledger": "x"})

@@ -12,7 +12,7 @@ from tracing_2pc.operations.console.words import UNDER_WAY, WRONG, counted
 from tracing_2pc.operations.observation import LOG
 from tracing_2pc.protocol.diagnosis import Diagnosis
 from tracing_2pc.states import Severity, TransactionState
-from tracing_2pc.store.overview import Deliveries, Summary
+from tracing_2pc.store.overview import MOST, Deliveries, Summary
 
 LINES: Final = 100
 """Transactions that the list shows; of the others it says how many there are."""
@@ -89,7 +89,8 @@ def board(
 ) -> Board:
     """Put both together; of one application only, if one is given.
 
-    The log is newer than the look around: what it has finished since is left out.
+    The log is newer than the look around: what it has finished since is left out, if
+    its list of what is unfinished is whole.
     """
     lines = [
         one
@@ -142,9 +143,10 @@ def _lines(logged: Logged, observed: Observed | None) -> Iterator[Line]:
     said = _worst_of(observed.diagnoses if observed else ())
     judged = observed.judged if observed else frozenset()
     by_id = {one.transaction: one for one in logged.open}
+    whole = len(logged.open) < MOST
     for transaction, diagnosis in said.items():
-        # Judged unfinished, and no more in the log's list: finished since then.
-        if transaction in by_id or transaction not in judged:
+        # Judged unfinished, and no more in the log's whole list: finished since then.
+        if transaction in by_id or transaction not in judged or not whole:
             told = logged.deliveries.get(str(transaction), {})
             yield _wrong(diagnosis, told)
     for transaction, one in by_id.items():
