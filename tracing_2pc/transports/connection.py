@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import http.client
+import io
+import socket
 import time
 from collections.abc import Mapping
-from typing import IO
+from typing import IO, Any
 
 import urllib3
 
@@ -22,6 +25,51 @@ class Answer:
     status: int
     content_type: str
     body: bytes
+
+
+class _Timely(io.RawIOBase):
+    """What a peer sends, as long as its socket's timeout lasts: in all, not by read.
+
+    Without it a peer that sends a header now and then holds whoever asks for ever.
+    """
+
+    def __init__(self, sock: socket.socket, inner: io.RawIOBase) -> None:
+        self._sock = sock
+        self._inner = inner
+        self._until = time.monotonic() + (sock.gettimeout() or 0.0)
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read what there is; `TimeoutError` when the time is over."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left)
+        return self._inner.readinto(buffer)
+
+    def close(self) -> None:
+        """Let the socket go."""
+        self._inner.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer whose status line, headers and body are timely."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = io.BufferedReader(_Timely(sock, self.fp.detach()))
+
+
+class _Connection(urllib3.connection.HTTPConnection):
+    response_class = _Response
+
+
+class _TlsConnection(urllib3.connection.HTTPSConnection):
+    response_class = _Response
 
 
 def ask(
@@ -75,13 +123,15 @@ def why_silent(error: Exception, url: str, asked: str, timeout: float) -> str:
 def pool_of(url: str, timeout: float, _pid: int) -> urllib3.HTTPConnectionPool:
     """Return this process's connections to a participant; opens none yet."""
     # By process: a connection is not shared over a fork, and outlives a batch.
-    return urllib3.connectionpool.connection_from_url(
+    pool = urllib3.connectionpool.connection_from_url(
         url,
         maxsize=8,
         block=False,
         timeout=urllib3.Timeout(connect=timeout, read=timeout),
         retries=False,
     )
+    pool.ConnectionCls = _TlsConnection if pool.scheme == "https" else _Connection
+    return pool
 
 
 def one_word(reference: str, what: str) -> str:
