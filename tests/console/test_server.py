@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,6 +16,7 @@ import pytest
 
 from participants.processes import free_ports
 from tracing_2pc.cli import main
+from tracing_2pc.operations.console.server import PATIENCE, THREADS
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,3 +98,30 @@ def test_what_cannot_work_is_said_at_once(
     settings.write_text(settings.read_text().replace("tokens_file", "# tokens_file"))
     assert main(["console", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"GET /health/live HTTP/1.1\r\nHost: x\r\n",
+        b"POST /login HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nContent-Length: 99\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\n\r\ncsrf=",
+    ],
+    ids=["headers", "body"],
+)
+def test_strangers_who_never_finish_a_request_hold_nobody_up(
+    folder: Path,
+    started: Callable[..., tuple[subprocess.Popen[str], str]],
+    begun: bytes,
+) -> None:
+    """There are more of them than threads, and the page comes all the same."""
+    (port,) = free_ports(1)
+    started("--listen", f"127.0.0.1:{port}")
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(THREADS + 2)]
+    for one in slow:
+        one.sendall(begun)
+    live = f"http://127.0.0.1:{port}/health/live"
+    with urllib.request.urlopen(live, timeout=3 * PATIENCE) as answer:
+        assert answer.status == 200
+    for one in slow:
+        one.close()

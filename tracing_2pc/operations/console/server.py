@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import secrets
+import socket
+import threading
 from pathlib import Path
 from typing import Any, Final
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication
+from gunicorn.workers.gthread import ThreadWorker
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.interfaces import SystemClock
@@ -23,6 +27,8 @@ from tracing_2pc.store import open_log
 
 LISTEN: Final = "127.0.0.1:8090"
 THREADS: Final = 8
+PATIENCE: Final = 5.0
+"""Seconds that a client has for its request, from its first byte to its last."""
 
 
 def gate_of(listen: str, tokens_file: str | None) -> tuple[Gate, str]:
@@ -68,6 +74,26 @@ def serve(settings: Settings, listen: str, tokens_file: str | None) -> None:
     _Server(settings, gate, listen, welcome).run()
 
 
+class _Worker(ThreadWorker):  # type: ignore[misc]
+    """gunicorn's threads, none of which waits long for the rest of a request."""
+
+    def handle(self, conn: Any) -> Any:
+        """Serve a request; what has not come by then will not be read."""
+        late = threading.Timer(PATIENCE, _hear_no_more, [conn.sock])
+        late.daemon = True
+        late.start()
+        try:
+            return super().handle(conn)
+        finally:
+            late.cancel()
+
+
+def _hear_no_more(client: socket.socket) -> None:
+    """Let reads end, now and later; an answer can still be written."""
+    with contextlib.suppress(OSError):
+        client.shutdown(socket.SHUT_RD)
+
+
 class _Server(BaseApplication):  # type: ignore[misc]
     """gunicorn with one worker: sessions and what was read are in its memory."""
 
@@ -84,7 +110,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         wanted: dict[str, Any] = {
             "bind": self._listen,
             "workers": 1,
-            "worker_class": "gthread",
+            "worker_class": _Worker,
             "threads": THREADS,
             "timeout": 60,
             "graceful_timeout": 1,
