@@ -15,8 +15,9 @@ from spark_support import serving
 from tracing_2pc.cli.check import lines
 from tracing_2pc.operations.check import check
 from tracing_2pc.settings import Settings
+from tracing_2pc.transports.connection import Answer
 from tracing_2pc.transports.http import HttpParticipant
-from tracing_2pc.transports.probe import probe
+from tracing_2pc.transports.probe import _gauges, probe
 
 TOKENS = {role: f"{role}-token-0123456789" for role in ("job", "operator", "viewer")}
 TOKENS["executor"] = "executor-token-0123456789"
@@ -175,6 +176,13 @@ def test_slots_for_prepared_transactions(new_database: Callable[[], str]) -> Non
     world.resource.close()
     assert found.gauges["tpc_prepared_slots_used"] >= 1
     assert found.gauges["tpc_prepared_slots_max"] > 1
+
+
+@pytest.mark.parametrize("value", ["1e999", "NaN", "1.2.3", "-", "+Inf"])
+def test_a_measurement_that_is_no_number_is_not_there(value: str) -> None:
+    """No answer of a participant ends the check, nor makes its JSON none."""
+    body = f"tpc_prepared_slots_used {value}\ntpc_prepared_slots_max 10\n"
+    assert _gauges(Answer(200, "", body.encode())) == {"tpc_prepared_slots_max": 10}
 
 
 def test_a_log_in_postgresql(

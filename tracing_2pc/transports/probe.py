@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import time
@@ -115,7 +116,16 @@ def _gauges(answer: Answer) -> dict[str, float]:
         return {}
     lines = answer.body.decode("utf-8", "replace").splitlines()[:_MOST_SAMPLES]
     samples = (_SAMPLE.fullmatch(line) for line in lines)
-    return {found[1]: float(found[2]) for found in samples if found}
+    read = {found[1]: _number(found[2]) for found in samples if found}
+    return {name: value for name, value in read.items() if math.isfinite(value)}
+
+
+def _number(text: str) -> float:
+    """Return a sample's value; not a number where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _send(
