@@ -209,6 +209,7 @@ def test_waits_double_up_to_a_minute_and_are_forgotten() -> None:
         {"Sec-Fetch-Site": "none"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"},
     ],
 )

@@ -159,9 +159,16 @@ def from_here(headers: Mapping[str, str], host: str) -> bool:
     that says `Sec-Fetch-Site` is believed, which it does over https and on loopback.
     """
     site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
-    if origin not in (None, "null") and urlsplit(origin).netloc != host:
+    if origin not in (None, "null") and _host_of(str(origin)) != host:
         return False
     return site == "same-origin" if site is not None else origin not in (None, "null")
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # as in http://[
+        return None
 
 
 def same(given: str | None, expected: str | None) -> bool:
