@@ -194,6 +194,17 @@ def test_a_lease_has_one_holder_and_ends_by_itself(
     assert not overview.take_lease("nobody", "one", 30)
 
 
+def test_a_clock_that_is_set_back_does_not_make_a_lease_longer(
+    history: SqlDecisionLog, time: Time
+) -> None:
+    """Whoever died before that is replaced as soon as ever."""
+    overview = history.overview
+    assert overview.take_lease("orders", "dead", 130)
+    time.time -= 3600
+    assert overview.take_lease("orders", "two", 130)
+    assert not overview.take_lease("orders", "three", 130)
+
+
 def test_the_cost_does_not_grow_with_what_is_finished(
     history: SqlDecisionLog, base: Database
 ) -> None:

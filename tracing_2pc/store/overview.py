@@ -249,10 +249,12 @@ class Overview:
         """Take an application's lease, or renew our own; False if another holds it.
 
         Not flushed: a lease that a crash loses only means that two work at once, which
-        is safe. It ends by itself, by this clock.
+        is safe. It ends by itself, by this clock; one that would last much longer than
+        ours is from before a clock was set back, and counts as over.
         """
         now = self._now()
         asked = {"of": application, "who": who, "at": now, "until": now + seconds}
+        asked["beyond"] = now + 10 * seconds
         with self._database.relaxed() as connection:
             return bool(connection.execute(sql.TAKE_LEASE, asked).rowcount)
 

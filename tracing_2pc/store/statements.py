@@ -320,6 +320,7 @@ TAKE_LEASE: Final = (
             application.c.lease_holder.is_(None),
             application.c.lease_holder == sa.bindparam("who"),
             application.c.lease_until < sa.bindparam("at"),
+            application.c.lease_until > sa.bindparam("beyond"),
         ),
     )
     .values(lease_holder=sa.bindparam("who"), lease_until=sa.bindparam("until"))
