@@ -19,7 +19,13 @@ from tracing_2pc.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.model import (
+    MAX_BRANCHES,
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
 from tracing_2pc.states import Decision, TransactionState, Vote
 from tracing_2pc.transports.http import HttpParticipant
 from tracing_2pc.transports.wire import digest_of
@@ -311,3 +317,20 @@ def test_an_answer_that_drips_is_no_answer(
     with pytest.raises(ParticipantUnavailableError):
         participant.commit(record())
     assert time.monotonic() - started < 3
+
+
+def test_a_transaction_of_as_many_branches_as_there_may_be_is_shown(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """A participant that holds much is not one that cannot be read."""
+    server, participant = wire
+    held = {
+        "state": "prepared",
+        "rows": 10_000_000,
+        "digest": digest_of(b""),
+        "prepared_at": 1_700_000_000.123456,
+        "sealed_at": 1_700_000_000.123456,
+    }
+    branches = [{"branch": f"{n}.{n + 10**6}", **held} for n in range(MAX_BRANCHES)]
+    server.says = [answer("200 OK", state="prepared", branches=branches)]
+    assert len(participant.show(ID).branches) == MAX_BRANCHES

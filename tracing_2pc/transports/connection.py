@@ -79,8 +79,11 @@ def ask(
     body: bytes | IO[bytes] | None,
     headers: Mapping[str, str],
     timeout: float,
+    most: int = wire.MAX_ANSWER_BYTES,
 ) -> Answer:
     """Send a request once, and read its answer whole within `timeout` seconds.
+
+    An answer has `most` bytes at most.
 
     Raises:
         HTTPError, OSError: no answer, or one that is too long.
@@ -100,7 +103,7 @@ def ask(
     try:
         while part := response.read1(1 << 16):
             content += part
-            if len(content) > wire.MAX_ANSWER_BYTES or time.monotonic() > until:
+            if len(content) > most or time.monotonic() > until:
                 raise urllib3.exceptions.ProtocolError("too long, or too slow")
         response.release_conn()
     finally:

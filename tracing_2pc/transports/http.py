@@ -205,7 +205,8 @@ class HttpParticipant:
             ParticipantRefusedError: it does not take the id.
             ParticipantUnavailableError: no answer that can be trusted.
         """
-        answer = self._get(f"/transactions/{transaction}", self.timeout, transaction)
+        route, most = f"/transactions/{transaction}", wire.MAX_SHOWN_BYTES
+        answer = self._get(route, self.timeout, transaction, most)
         try:
             return reading.read_shown(self._read(answer, transaction, _KNOWN))
         except ParticipantRefusedError as error:
@@ -287,11 +288,15 @@ class HttpParticipant:
         return answer
 
     def _get(
-        self, route: str, timeout: float, transaction: TransactionId | None = None
+        self,
+        route: str,
+        timeout: float,
+        transaction: TransactionId | None = None,
+        most: int = wire.MAX_ANSWER_BYTES,
     ) -> Answer:
         """Read, in the caller's trace if there is one; no span of our own."""
         headers = self._standing_headers() | current_carrier()
-        return self._ask("GET", route, None, headers, timeout, transaction)
+        return self._ask("GET", route, None, headers, timeout, transaction, most)
 
     def _standing_headers(self) -> dict[str, str]:
         about = {wire.VERSION_HEADER: wire.VERSION, "Accept": wire.JSON}
@@ -305,10 +310,12 @@ class HttpParticipant:
         headers: Mapping[str, str],
         timeout: float,
         transaction: TransactionId | None,
+        most: int = wire.MAX_ANSWER_BYTES,
     ) -> Answer:
         pool = pool_of(self.url, self.timeout, os.getpid())
         try:
-            return ask(pool, method, path_of(self.url) + route, body, headers, timeout)
+            path = path_of(self.url) + route
+            return ask(pool, method, path, body, headers, timeout, most)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             asked = f"{method} {route.partition('?')[0]}"
             why = why_silent(error, self.url, asked, timeout)

@@ -32,6 +32,9 @@ MAX_CONTROL_BYTES: Final = 4 << 20
 MAX_ANSWER_BYTES: Final = 1 << 20
 """A participant's answer above this is not read further, and is no answer."""
 
+MAX_SHOWN_BYTES: Final = 1 << 23
+"""Of one transaction with all its branches: `model.MAX_BRANCHES`, and lost tries."""
+
 ASK_AGAIN: Final = frozenset({423, 425, 503})
 """Statuses that mean "not now": neither a yes nor a no."""
 
