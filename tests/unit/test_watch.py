@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from spark_support import serving
 from participants.processes import free_ports
 from tracing_2pc.cli import main
 from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.operations import watch_server
 from tracing_2pc.operations.sweep import Sweep
 from tracing_2pc.operations.watch import How, watch
 from tracing_2pc.operations.watch_server import address, gate_for
@@ -227,3 +229,20 @@ def test_a_signal_ends_a_watch(at: World, asked: list[str], tmp_path: Path) -> N
         output, _ = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "orphaned bookings.3.1" in output
+
+
+def test_who_drips_a_request_to_it_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger keeps no thread by sending a header now and then."""
+    monkeypatch.setattr(watch_server, "_PATIENCE", 0.5)
+    with serving_metrics("127.0.0.1", 0, LoopbackGate(), lambda: True) as port:
+        stranger = socket.create_connection(("127.0.0.1", port))
+        stranger.settimeout(0.1)
+        stranger.sendall(b"GET /metrics HTTP/1.0\r\n")
+        until = time.monotonic() + 5
+        with contextlib.closing(stranger), contextlib.suppress(ConnectionError):
+            while time.monotonic() < until:
+                with contextlib.suppress(TimeoutError):
+                    if stranger.recv(1000):
+                        break
+                stranger.sendall(b"X: y\r\n")
+        assert time.monotonic() < until

@@ -9,10 +9,11 @@ import json
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tracing_2pc.errors import ConfigurationError
@@ -101,6 +102,28 @@ class _Server(socketserver.ThreadingTCPServer):
     # Not http.server's: that one asks a name server who we are.
     daemon_threads = True
     allow_reuse_address = True
+
+    def __init__(self, *args: Any) -> None:
+        self._until: dict[Any, float] = {}
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a request, whose time runs from now on."""
+        self._until[request] = time.monotonic() + _PATIENCE
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Hear no more of those whose time is over: each has a thread of ours."""
+        now = time.monotonic()
+        for request, until in self._until.copy().items():
+            if until < now:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RD)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a request."""
+        self._until.pop(request, None)
+        super().shutdown_request(request)
 
 
 class _Server6(_Server):
