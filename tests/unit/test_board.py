@@ -126,11 +126,21 @@ def test_all_is_well_is_said_only_when_all_were_asked() -> None:
     """Before the first look, and with one that cannot be read, it is not known."""
     assert board(logged(), observed()).headline == "All is well"
     assert board(logged(), observed()).well
-    for seen in (None, observed(ledger="nothing listens")):
+    unread = observed(ledger="nothing listens")
+    for seen, said in (None, "Not known yet"), (unread, "Nothing wrong is known"):
         found = board(logged(), seen)
-        assert found.headline == "Nothing wrong is known"
+        assert found.headline == said
         assert not found.well
         assert found.doubts
+
+
+def test_before_the_first_look_nothing_is_called_normal() -> None:
+    """What is stuck since yesterday is in the log's list like what was just decided."""
+    open_ = summary(1, TransactionState.COMMITTING, ago=86_400, pending=("ledger",))
+    found = board(logged(open_), None)
+    assert found.headline == "Not known yet; 1 unfinished"
+    assert "normal" not in found.lines[0].what
+    assert not found.well
 
 
 def test_what_was_finished_since_the_look_is_left_out() -> None:

@@ -104,7 +104,7 @@ def board(
     closed = [one for one in logged.newest if one.finished is not None]
     closed.sort(key=lambda one: one.finished or 0.0, reverse=True)
     return Board(
-        _headline(need, len(lines) - need, certain=not doubts),
+        _headline(need, len(lines) - need, observed, certain=not doubts),
         need == 0 and not doubts,
         doubts,
         tuple(lines[:LINES]),
@@ -114,9 +114,14 @@ def board(
     )
 
 
-def _headline(need: int, normal: int, *, certain: bool) -> str:
+def _headline(
+    need: int, normal: int, observed: Observed | None, *, certain: bool
+) -> str:
     if need:
         said = counted(need, "transaction needs you", "transactions need you")
+    elif observed is None:
+        # Not a word of comfort: what has been stuck for hours is in this list too.
+        return f"Not known yet; {normal} unfinished" if normal else "Not known yet"
     else:
         said = "All is well" if certain else "Nothing wrong is known"
     return said + (f"; {normal} under way" if normal else "")

@@ -33,8 +33,8 @@ SAFE: Final[Mapping[Verdict, str]] = {
 
 UNDER_WAY: Final[Mapping[TransactionState, str]] = {
     TransactionState.ACTIVE: "under way: not decided yet",
-    TransactionState.COMMITTING: "in doubt, normal: commit is being delivered",
-    TransactionState.ABORTING: "in doubt, normal: abort is being delivered",
+    TransactionState.COMMITTING: "in doubt: commit is being delivered",
+    TransactionState.ABORTING: "in doubt: abort is being delivered",
     TransactionState.QUARANTINED: "quarantined: a person must decide",
 }
 
