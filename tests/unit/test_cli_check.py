@@ -91,6 +91,22 @@ def test_no_participants(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
+def test_who_is_waited_for_and_has_no_address(
+    now: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only when it lasts: a sink of the job's own has none either, and is soon told."""
+    now.at.time.time = time.time()
+    now.at.committing()
+    only = str(getattr(now.at.observed["ledger"], "url", ""))
+    monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={only}")
+    assert problems(now) == []
+    now.at.time.time -= 60
+    now.at.committing(8)
+    assert problems(now) == [
+        "notifier: orders.8.1 waits for it, and it has no address here"
+    ]
+
+
 def test_a_quarantine(now: Operator) -> None:
     """Its application waits for a person."""
     now.at.committing()
@@ -153,6 +169,8 @@ def test_a_token_that_is_not_taken(
     found = problems(guarded)
     assert why in found[0]
     assert found[0].startswith("ledger: ")
+    cure = checked(guarded)[1]["problems"][0]["cure"]
+    assert cure.endswith("export TPC_TOKEN=$(sed -n 's/^operator //p' tokens)")
 
 
 def test_what_is_no_participant(operator: Operator, tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tracing_2pc.errors import TwoPhaseError
@@ -14,7 +15,7 @@ from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import TransactionState
 from tracing_2pc.store.database import shown
-from tracing_2pc.store.overview import MOST, Condition, Filters
+from tracing_2pc.store.overview import MOST, Condition, Filters, Summary
 from tracing_2pc.transports.probe import Probed, probe
 
 SKEW: Final = 1.0
@@ -79,7 +80,7 @@ def check(settings: Settings) -> Checked:
     problems += of_log
     probed = _probe(settings, problems)
     for one in probed:
-        problems += _of_participant(one)
+        problems += _of_participant(one, settings)
     return Checked(
         tuple(_shown(settings)), condition, unfinished, tuple(probed), tuple(problems)
     )
@@ -144,7 +145,8 @@ def _read_log(
         cure = "mend `log` in the settings, or start its database"
         return None, {}, [Problem("log", str(error), cure)]
     states = Counter(str(one.state) for one in open_)
-    return condition, states, [*_of_condition(condition), *_of_states(states)]
+    nowhere = _without_address(open_, settings)
+    return condition, states, [*_of_condition(condition), *_of_states(states), *nowhere]
 
 
 def _of_condition(condition: Condition) -> Iterator[Problem]:
@@ -166,6 +168,27 @@ def _of_states(states: Mapping[str, int]) -> Iterator[Problem]:
         )
 
 
+def _without_address(
+    waiting: Iterable[Summary], settings: Settings
+) -> Iterator[Problem]:
+    """Say who is waited for and named nowhere; a job's own sink only if it lasts."""
+    names: dict[str, list[str]] = {}
+    before = time.time() - settings.safety_interval
+    for one in waiting:
+        if one.decided is not None and one.decided <= before:
+            for name in one.pending:
+                if settings.participants and name not in settings.participants:
+                    names.setdefault(name, []).append(str(one.transaction))
+    for name, ids in names.items():
+        more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+        yield Problem(
+            name,
+            f"{ids[0]}{more} waits for it, and it has no address here",
+            "add it to `participants` in tpc.toml; if it is a sink of the job's own, "
+            "start the job",
+        )
+
+
 # --- participants --------------------------------------------------------------------
 
 
@@ -179,7 +202,7 @@ def _probe(settings: Settings, problems: list[Problem]) -> list[Probed]:
     return list(ask_at_once(probe, inner).values())
 
 
-def _of_participant(found: Probed) -> Iterator[Problem]:
+def _of_participant(found: Probed, settings: Settings) -> Iterator[Problem]:
     name = found.participant
     if found.unreachable is not None:
         cure = f"start it, or mend its address ({found.url}) in the settings"
@@ -188,11 +211,7 @@ def _of_participant(found: Probed) -> Iterator[Problem]:
     if found.unready is not None:
         yield Problem(name, found.unready, "start its database; see its own log")
     if found.refused is not None:
-        yield Problem(
-            name,
-            found.refused,
-            "set `token` (TPC_TOKEN) to the operator's line of its tokens file",
-        )
+        yield Problem(name, found.refused, _token(settings))
     if found.skew is not None and abs(found.skew) > SKEW:
         ahead = "ahead of" if found.skew > 0 else "behind"
         yield Problem(
@@ -207,6 +226,14 @@ def _of_participant(found: Probed) -> Iterator[Problem]:
             name, f"its list {found.missing}", "`tracing-2pc ls`; resolve orphans"
         )
     yield from _of_slots(found)
+
+
+def _token(settings: Settings) -> str:
+    cure = "set `token` (TPC_TOKEN) to the operator's word in its tokens file"
+    if settings.origin("token") != "default":
+        return cure
+    file = settings.tokens_file or "tokens"
+    return f"{cure}: export TPC_TOKEN=$(sed -n 's/^operator //p' {file})"
 
 
 def _of_slots(found: Probed) -> Iterator[Problem]:
