@@ -105,6 +105,19 @@ def test_once_says_what_is_wrong_and_ends_with_1(
     assert item["participants"] == ["ledger"]
 
 
+def test_once_says_that_nobody_could_be_asked(
+    at: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without addresses only the log is looked at."""
+    monkeypatch.setenv("TPC_PARTICIPANTS", "")
+    capsys.readouterr()
+    assert main(["watch", "--once"]) == 0
+    assert capsys.readouterr().out == (
+        "nothing is wrong in the log; nobody else was asked: `participants` in the "
+        "settings is empty\n"
+    )
+
+
 def test_once_says_who_cannot_be_read(
     at: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from tracing_2pc.cli import terminal
 from tracing_2pc.cli.arguments import DONE, LEFT
@@ -10,6 +11,8 @@ from tracing_2pc.operations.recover import configured_log
 from tracing_2pc.operations.sweep import Sweep, items, line
 from tracing_2pc.operations.watch import How, watch
 from tracing_2pc.settings import Settings
+
+_NOBODY: Final = "nobody else was asked: `participants` in the settings is empty"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,5 +27,6 @@ def run(options: argparse.Namespace) -> int:
     with configured_log(settings) as log:
         last = watch(log, settings, how, tell)
     if options.once and last.clean and not options.json:
-        print("nothing is wrong")
+        alone = "" if settings.participants else f" in the log; {_NOBODY}"
+        print(f"nothing is wrong{alone}")
     return DONE if last.clean or not options.once else LEFT
