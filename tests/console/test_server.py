@@ -76,7 +76,7 @@ def test_the_settings_name_the_tokens(
 ) -> None:
     """Then no other one is made, and none is shown."""
     _, line = started("--listen", f"127.0.0.1:{free_ports(1)[0]}")
-    assert line.endswith("log in with a viewer's or operator's token\n")
+    assert line.endswith("log in with a viewer's or operator's token of tokens\n")
     for token in (folder / "tokens").read_text().split():
         assert len(token) < 20 or token not in line
 
@@ -125,3 +125,13 @@ def test_strangers_who_never_finish_a_request_hold_nobody_up(
         assert answer.status == 200
     for one in slow:
         one.close()
+
+
+def test_an_address_in_use_is_said_at_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the watcher says it; gunicorn would try for five seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        assert main(["console", "--listen", listen]) == 2
+    assert f"--listen {listen}: Address already in use" in capsys.readouterr().err

@@ -44,7 +44,8 @@ def gate_of(listen: str, tokens_file: str | None) -> tuple[Gate, str]:
     where = f"console at http://{listen}/"
     if tokens_file:
         gate = TokenGate.read(Path(tokens_file))
-        return gate, f"{where}: log in with a viewer's or operator's token"
+        known = f"a viewer's or operator's token of {tokens_file}"
+        return gate, f"{where}: log in with {known}"
     if not ipaddress.ip_address(host).is_loopback:
         raise ConfigurationError(
             f"--listen {listen}: others can reach it; give --tokens-file, or listen on "
@@ -68,6 +69,7 @@ def serve(settings: Settings, listen: str, tokens_file: str | None) -> None:
         DecisionLogError: the log cannot be reached.
     """
     gate, welcome = gate_of(listen, tokens_file or settings.tokens_file)
+    _check_free(listen)
     reachable(settings)
     with configured_log(settings):
         pass  # what is wrong with it is said now, and not by every page
@@ -92,6 +94,22 @@ def _hear_no_more(client: socket.socket) -> None:
     """Let reads end, now and later; an answer can still be written."""
     with contextlib.suppress(OSError):
         client.shutdown(socket.SHUT_RD)
+
+
+def _check_free(listen: str) -> None:
+    """Say at once that something listens there; gunicorn tries for seconds.
+
+    Raises:
+        ConfigurationError: it cannot be listened on.
+    """
+    host, port = address(listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except OSError as error:
+            raise ConfigurationError(f"--listen {listen}: {error.strerror}") from error
 
 
 class _Server(BaseApplication):  # type: ignore[misc]
