@@ -45,6 +45,8 @@ STALLED = 180.0
 def main(arguments: Sequence[str]) -> int:
     """Run the demo; 0 if nothing was lost, duplicated, split or left unfinished."""
     options = _parser().parse_args(arguments)
+    # So that what was started ends with it, and the folder goes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="tracing-2pc-demo-"))
     try:
@@ -87,7 +89,7 @@ def _show(summary: Summary, options: argparse.Namespace) -> None:
 
 
 def _stay(operator: Operator) -> None:
-    say(f"\nthe console stays at {operator.url}; Ctrl-C ends it")
+    say(f"\nthe console stays at {operator}; Ctrl-C ends it")
     with contextlib.suppress(KeyboardInterrupt):
         while operator.console.alive():
             time.sleep(0.2)
@@ -206,7 +208,7 @@ class Demo:
         start_together(self.partner, self.notifier)
         self.ledger.ready()
         self.operator.start()
-        say(f"the console is at {self.operator.url}: log in with {self.operator.token}")
+        say(f"the console is at {self.operator}")
         say("starting the Spark job: one day of flights is one batch")
         # With it armed, each transaction reaches it twice: once per participant.
         point, times = "delivery.between_commits", 2 * kill_driver - 1
@@ -255,7 +257,8 @@ class Demo:
         flag = self.operator.flag(kill.transaction)
         say(f"FLAGGED {flag}" if flag else "the watcher has said nothing of it")
         if ask:
-            ask(f"look at {self.operator.url}, press Enter to start the ledger again")
+            say(f"look at {self.operator}")
+            ask("press Enter to start the ledger again")
         self.ledger.start()
         say("started the ledger again")
         return dataclasses.replace(kill, flag=flag)

@@ -69,6 +69,9 @@ class Operator:
             about,
         )
 
+    def __str__(self) -> str:
+        return f"{self.url}: log in with {self.token}"
+
     @property
     def processes(self) -> tuple[Process, Process]:
         """In the order of their start."""
