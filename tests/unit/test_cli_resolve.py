@@ -118,7 +118,7 @@ def test_without_a_terminal_it_must_be_said(operator: Operator) -> None:
     operator.at.begin()
     code, _, err = operator.says("resolve", str(T), "--abort", "--reason", "x")
     assert code == 2
-    assert "--yes: there is no terminal" in err
+    assert "no terminal to ask on, so nothing was done: give --yes" in err
     assert state(operator) is TransactionState.ACTIVE
 
 

@@ -126,7 +126,7 @@ def _agreed(
         return True
     if not on_terminal():
         raise ConfigurationError(
-            f"--yes: there is no terminal to ask on, and {_NOTHING_DONE}. "
+            f"there is no terminal to ask on, so {_NOTHING_DONE}: give --yes. "
             f"`tracing-2pc explain {transaction}` says what it would cost"
         )
     view = look(log, reachable(settings), transaction, settings)

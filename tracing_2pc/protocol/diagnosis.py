@@ -302,7 +302,7 @@ def _stuck(look: Look) -> Claim | None:
 def _decided_just_now(look: Look) -> str | None:
     """By the log's times."""
     if look.case.record is not None and look.waits < look.limits.safety_interval:
-        return f"it got on {lasting(look.waits)} ago: it may be under way"
+        return f"its last step was {lasting(look.waits)} ago: it may be under way"
     return None
 
 
@@ -334,7 +334,7 @@ def _in_time(look: Look) -> str | None:
     limit = look.limits.undecided if active else look.limits.stuck_after
     if look.waits >= limit:
         return None
-    return f"it got on {lasting(look.waits)} ago, and has {lasting(limit)}"
+    return f"its last step was {lasting(look.waits)} ago, and it has {lasting(limit)}"
 
 
 def _attempt_is_live(look: Look) -> str | None:
