@@ -61,13 +61,16 @@ def test_delivering_again_reaches_who_is_back(operator: Visitor, at: Site) -> No
     assert "delivered: committed." in operator.get(answer.location)
     page = operator.get(answer.location)
     assert "delivered: " not in page
+    assert "First see to it" not in page
     assert "All is well: 3 rows committed everywhere." in page
 
 
 def test_delivering_in_vain_says_why(operator: Visitor, at: Site) -> None:
     """The participant is still down; nothing is lost."""
     answer = operator.resolve(STUCK, "commit")
-    assert "no answer: notifier" in operator.get(answer.location)
+    page = operator.get(answer.location)
+    assert "but not delivered to all: no answer: notifier" in page
+    assert "First see to it that notifier can be read" in page
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
@@ -126,7 +129,9 @@ def test_only_what_the_log_allows_is_offered_and_done(
     operator: Visitor, at: Site, deed: str
 ) -> None:
     """A finished transaction has no way out, whatever a form asks for."""
-    assert operator.confirm(DONE, deed).status_code == 409
+    answer = operator.confirm(DONE, deed)
+    assert answer.status_code == 409
+    assert f'href="/transactions/{DONE}"' in answer.get_data(as_text=True)
     assert "Nothing: it needs nobody." in operator.get(f"/transactions/{DONE}")
 
 

@@ -65,6 +65,21 @@ def test_the_list_begins_with_what_is_worst(operator: Operator) -> None:
     assert found[1]["held"]["ledger"]["rows"] == 3
 
 
+def test_a_list_that_is_full_does_not_count_what_it_left_out(
+    operator: Operator,
+) -> None:
+    """It was asked for so many, and nobody knows how many there are."""
+    for batch in (5, 6, 7):
+        id_ = operator.at.committing(batch)
+        for name in ("ledger", "notifier"):
+            operator.at.log.acknowledge(id_, name)
+        operator.at.log.finish(id_)
+    counted = operator.says("ls", "--limit", "2")[1].splitlines()[-1]
+    assert counted == "0 unfinished; 2 finished (the newest)"
+    counted = operator.says("ls", "--limit", "4")[1].splitlines()[-1]
+    assert counted == "0 unfinished; 3 finished"
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [
@@ -178,7 +193,7 @@ what is wrong
   try; the last answer: answered 503: busy)
 
 participants
-  NAME      ON RECORD                  SAYS       ROWS  CLOCK   IN DOUBT FOR
+  NAME      ON RECORD                  SAYS       ROWS  CLOCK   IN DOUBT FOR  REMARK
   ledger    acknowledged 8 min ago     committed  3     +SKEW
   notifier  1 try: answered 503: busy  no answer                              \
 nothing listens at http://127.0.0.1:PORT
@@ -234,6 +249,7 @@ What comes next by itself
     next start, or by `tracing-2pc recover`.
 
 What you can do
+  first: see to it that notifier can be read: until then no decision arrives there.
   safe: tracing-2pc recover --application orders
     tells notifier to commit again.
 """

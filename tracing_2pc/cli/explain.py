@@ -177,6 +177,10 @@ def _next(view: View) -> Iterator[str]:
 def _actions(view: View) -> Iterator[str]:
     if not view.actions:
         yield "  Nothing, and nothing is needed."
+    if view.silent:
+        names = " and ".join(view.silent)
+        first = f"first: see to it that {names} can be read: until then no decision"
+        yield from prose(f"{first} arrives there.", "  ")
     for action in view.actions:
         yield from described(action)
 

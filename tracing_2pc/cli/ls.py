@@ -67,7 +67,7 @@ def lines(found: Listed, limit: int) -> Iterator[str]:
             yield paint(line, colour)
     for name, why in found.unreadable.items():
         yield paint(f"{safe(name)}: {safe(by(name, why))}", "yellow")
-    yield _counts(found, len(shown), len(coloured))
+    yield _counts(found, len(shown), len(coloured), limit)
 
 
 def _row(one: Summary, found: Listed) -> tuple[str, ...]:
@@ -116,14 +116,16 @@ def _colour_of_orphan(one: Orphan) -> str:
     return "red" if one.old else "yellow"
 
 
-def _counts(found: Listed, shown: int, of_all: int) -> str:
+def _counts(found: Listed, shown: int, of_all: int, limit: int) -> str:
     states = Counter(str(one.state) for one in found.unfinished)
     of = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     parts = [f"{len(found.unfinished)} unfinished{f' ({of})' if of else ''}"]
     if found.orphans:
         parts.append(count(len(found.orphans), "orphan"))
     if found.finished:
-        parts.append(f"{len(found.finished)} finished")
+        # The log was asked for no more than fit; how many there are nobody counted.
+        newest = " (the newest)" if of_all >= limit else ""
+        parts.append(f"{len(found.finished)} finished{newest}")
     if shown < of_all:
         parts.append(f"{shown} shown: --limit shows more")
     return "; ".join(parts)

@@ -85,7 +85,7 @@ def _participants(view: View) -> Iterator[str]:
         yield "  none: `participants` in the settings is empty"
         return
     told = {one.participant: one for one in view.deliveries}
-    head = ("NAME", "ON RECORD", "SAYS", "ROWS", "CLOCK", "IN DOUBT FOR", "")
+    head = ("NAME", "ON RECORD", "SAYS", "ROWS", "CLOCK", "IN DOUBT FOR", "REMARK")
     rows = [head]
     for one in view.participants:
         rows.append(

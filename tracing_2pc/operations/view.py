@@ -88,6 +88,16 @@ class View:
     next: tuple[Next, ...]
     actions: tuple[Action, ...]
 
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Who has not acknowledged a decision, and cannot be read now."""
+        told = {one.participant for one in self.deliveries if one.acknowledged is None}
+        open_ = self.decision is not None and self.finished is None
+        found = (
+            one for one in self.participants if one.error and one.participant in told
+        )
+        return tuple(one.participant for one in found) if open_ else ()
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON: the same names, ids and words as text."""
         found = plain(self)

@@ -108,7 +108,10 @@ def _at_one(
 def _delivered(record: TransactionRecord, sources: Sources) -> str:
     """Say what came of telling everybody now; what was decided stands anyhow."""
     try:
-        remark = sources.deliver(record).remark
+        delivered = sources.deliver(record)
     except TwoPhaseError as error:
-        remark = str(error)
-    return f"Decided {record.decision}, and delivered: {remark}."
+        done, remark = False, str(error)
+    else:
+        done, remark = delivered.done, delivered.remark
+    how = "and delivered" if done else "but not delivered to all"
+    return f"Decided {record.decision}, {how}: {remark}."
