@@ -198,7 +198,7 @@ def test_the_keyboard_is_enough(opened: Open, at: Site) -> None:
     sees(page, "Deliver commit again: orders.8.1?")
     tab_to(page, "main button")
     keys.press("Enter")
-    sees(page, "Decided commit, but not delivered to all: no answer: notifier")
+    sees(page, "Decided commit, but not delivered to all: not acknowledged: notifier")
 
 
 def tab_to(page: Any, selector: str) -> list[str]:

@@ -69,7 +69,7 @@ def test_delivering_in_vain_says_why(operator: Visitor, at: Site) -> None:
     """The participant is still down; nothing is lost."""
     answer = operator.resolve(STUCK, "commit")
     page = operator.get(answer.location)
-    assert "but not delivered to all: no answer: notifier" in page
+    assert "but not delivered to all: not acknowledged: notifier" in page
     assert "First see to it that notifier can be read" in page
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 

@@ -45,7 +45,7 @@ def test_who_is_down_stays_unfinished(operator: Operator) -> None:
     operator.reach(notifier="http://127.0.0.1:9")
     code, out, _ = resolve(operator, "--commit")
     assert code == 1
-    assert out.startswith("orders.7.1 is committing; no answer: notifier")
+    assert out.startswith("orders.7.1 is committing; not acknowledged: notifier")
     assert "`tracing-2pc recover` goes on with it" in out
     _, (found,) = operator.json("resolve", str(T), "--commit", *WHY)
     assert (found["done"], found["pending"]) == (False, ["notifier"])

@@ -102,7 +102,7 @@ def test_who_does_not_answer_is_named_and_asked_the_next_time(world: World) -> N
     """One try per sweep; the transaction stays."""
     leave_committing(world)
     world.b.silent = 1
-    assert [i.remark for i in recovery(world).sweep()] == ["no answer: b (lost)"]
+    assert [i.remark for i in recovery(world).sweep()] == ["not acknowledged: b (lost)"]
     assert [i.remark for i in recovery(world).sweep()] == ["committed"]
 
 

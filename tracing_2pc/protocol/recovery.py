@@ -112,4 +112,6 @@ class Recovery:
 
 
 def _unheard(silent: Mapping[str, str]) -> str:
-    return "no answer: " + "; ".join(f"{name} ({why})" for name, why in silent.items())
+    return "not acknowledged: " + "; ".join(
+        f"{name} ({why})" for name, why in silent.items()
+    )
