@@ -3,7 +3,10 @@
     TPC_TOKEN=... python -m participants.job FOLDER LEDGER_URL NOTIFIER_URL
 
 reads FOLDER/in, keeps FOLDER/checkpoint and FOLDER/decisions.db, and ends when
-everything that was there at its start is written.
+everything that was there at its start is written. The environment may change that:
+`DEMO_LOG` names another decision log, `DEMO_EVERY` (as in `10 seconds`) keeps it
+running with a day at each tick, `SPARK_MASTER` and `DEMO_DRIVER` a cluster, and the
+name by which that finds this driver. With `DEMO_DRIVER` there is Spark's page, too.
 """
 
 from __future__ import annotations
@@ -11,41 +14,37 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tracing_2pc import ParticipantSink
+from tracing_2pc.settings import Settings
 from tracing_2pc.spark import two_phase_commit
 
 from .flights import APPLICATION, SCHEMA, to_ledger, to_notifier
 
 
 def main(folder: Path, ledger: str, notifier: str) -> None:
-    """Run the query until its source is exhausted."""
-    spark = (
-        SparkSession.builder.appName(APPLICATION)
-        .master("local[2]")
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
+    """Run the query until its source is exhausted, or for ever where it ticks."""
+    spark = session()
     flights = (
         spark.readStream.schema(SCHEMA)
         .options(header=True)
         .option("maxFilesPerTrigger", 1)
         .csv(str(folder / "in"))
     )
-    sink = ParticipantSink({"ledger": ledger, "notifier": notifier})
+    sink = ParticipantSink(
+        {"ledger": ledger, "notifier": notifier}, token=Settings.load().token
+    )
     query = (
         flights.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
+        .trigger(**tick())
         .foreachBatch(
             two_phase_commit(
                 sink,
                 application=APPLICATION,
-                log=f"sqlite:///{folder / 'decisions.db'}",
+                log=os.environ.get("DEMO_LOG", f"sqlite:///{folder / 'decisions.db'}"),
                 routes={"ledger": to_ledger, "notifier": to_notifier},
             )
         )
@@ -53,6 +52,27 @@ def main(folder: Path, ledger: str, notifier: str) -> None:
     )
     query.awaitTermination()
     spark.stop()
+
+
+def session() -> SparkSession:
+    """Return a session on this machine alone, or on the cluster that is named."""
+    driver = os.environ.get("DEMO_DRIVER")
+    bound = "0.0.0.0" if driver else "127.0.0.1"  # noqa: S104 - a container's network
+    return (
+        SparkSession.builder.appName(APPLICATION)
+        .master(os.environ.get("SPARK_MASTER", "local[2]"))
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.ui.enabled", str(bool(driver)).lower())
+        .config("spark.driver.bindAddress", bound)
+        .config("spark.driver.host", driver or "127.0.0.1")
+        .getOrCreate()
+    )
+
+
+def tick() -> dict[str, Any]:
+    """Return the trigger: all that is there and no more, or a batch at each tick."""
+    every = os.environ.get("DEMO_EVERY")
+    return {"processingTime": every} if every else {"availableNow": True}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from tracing_2pc.model import TransactionId
@@ -55,3 +55,36 @@ def links_of(
         for name, template in templates.items()
         if trace or "{trace}" not in template
     }
+
+
+class Place(NamedTuple):
+    """Where to begin in another tool.
+
+    Args:
+        name: of the link.
+        url: its page, or that of its host where the link is to one transaction.
+        finds: by what the link finds a transaction; empty where it finds none.
+    """
+
+    name: str
+    url: str
+    finds: str
+
+
+def places_of(templates: Mapping[str, str]) -> list[Place]:
+    """Return a place for each template, as `check_link` has let it through."""
+    return [
+        Place(name, template if not finds else _front(template), finds)
+        for name, template in templates.items()
+        for finds in [_first_part(template)]
+    ]
+
+
+def _first_part(template: str) -> str:
+    names = (name for _, name, _, _ in string.Formatter().parse(template))
+    return next((name for name in names if name), "")
+
+
+def _front(template: str) -> str:
+    parts = urlsplit(template)
+    return f"{parts.scheme}://{parts.netloc}/"

@@ -369,3 +369,10 @@ def test_a_record_that_cannot_be_trusted_is_named(
     answer = viewer.client.get(f"/transactions/{STUCK}")
     assert answer.status_code == 503
     assert "does not match its checksum" in answer.get_data(as_text=True)
+
+
+def test_every_configured_link_has_an_address_to_begin_at(viewer: Visitor) -> None:
+    """With what to look at there; a transaction's own link begins at its host."""
+    page = viewer.get("/")
+    assert 'href="http://jaeger.example/"' in page
+    assert "the spans of a transaction" in page

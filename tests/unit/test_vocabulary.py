@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tracing_2pc import errors
 from tracing_2pc.errors import ConfigurationError, TwoPhaseError
-from tracing_2pc.links import links_of
+from tracing_2pc.links import links_of, places_of
 from tracing_2pc.model import (
     BranchId,
     Receipt,
@@ -23,6 +23,7 @@ from tracing_2pc.model import (
     TransactionRecord,
     check_application,
 )
+from tracing_2pc.operations.console.words import elsewhere
 from tracing_2pc.settings import Settings, reveal, seconds
 from tracing_2pc.states import (
     BRANCH_TABLE,
@@ -373,6 +374,20 @@ def test_links_are_filled_in() -> None:
     spark = {"spark": "http://s/orders?t=orders.7.1"}
     assert links_of(links, transaction, None) == spark
     assert links_of(links, transaction, "ab") == {"jaeger": "http://j/trace/ab"} | spark
+
+
+def test_each_link_has_a_place_to_begin_at() -> None:
+    """A page as it is; a link to one transaction by the front page of its host."""
+    templates = {"jaeger": "https://j:1/trace/{trace}", "grafana": "http://g/d/tpc"}
+    jaeger, grafana = places_of(templates)
+    assert jaeger == ("jaeger", "https://j:1/", "trace")
+    assert grafana == ("grafana", "http://g/d/tpc", "")
+    assert "spans" in elsewhere(jaeger)
+    assert "one trace at a time" in elsewhere(jaeger._replace(name="mine"))
+    assert (
+        elsewhere(grafana._replace(name="mine"))
+        == "as you named it in the setting links"
+    )
 
 
 def test_the_token_of_the_environment_is_not_a_setting() -> None:

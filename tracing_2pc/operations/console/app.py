@@ -134,4 +134,5 @@ _FILTERS: Final = {
     "lasting": lasting,
     "short": words.short,
     "counted": words.counted,
+    "elsewhere": words.elsewhere,
 }

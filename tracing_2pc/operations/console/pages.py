@@ -8,7 +8,7 @@ from flask import Blueprint, g, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from tracing_2pc.errors import ConfigurationError, ContractError, ParticipantError
-from tracing_2pc.links import links_of
+from tracing_2pc.links import links_of, places_of
 from tracing_2pc.model import TransactionId
 from tracing_2pc.operations.console.auth import Login
 from tracing_2pc.operations.console.deeds import (
@@ -56,6 +56,7 @@ class Pages:
             others=others,
             now=self._sight.sources.clock.now(),
             alone=not self._sight.sources.participants,
+            places=places_of(self._sight.sources.settings.links),
         )
 
     def transaction(self, id_: str) -> ResponseReturnValue:

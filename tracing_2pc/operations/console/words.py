@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Final
 
+from tracing_2pc.links import Place
 from tracing_2pc.operations.view import View
 from tracing_2pc.protocol.diagnosis import Diagnosis, lasting
 from tracing_2pc.states import (
@@ -37,6 +38,28 @@ UNDER_WAY: Final[Mapping[TransactionState, str]] = {
     TransactionState.ABORTING: "in doubt: abort is being delivered",
     TransactionState.QUARANTINED: "quarantined: a person must decide",
 }
+
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "jaeger": "the spans of a transaction; Two-phase commits in its menu has what is "
+    "stuck now",
+    "skywalking": "the same trace in its topology, by the tag tpc.transaction.id; the "
+    "dashboard Two-phase commits",
+    "grafana": "the dashboard Two-phase commits: rates, ages, who is in doubt",
+    "prometheus": "which alerts wait, and which fire",
+    "alertmanager": "who was called, and what is silenced",
+    "spark": "the jobs of each batch, described by its transaction and its trace",
+    "partner": "what has arrived at the other end of the outbox",
+}
+"""What to look at in a tool that a link has the name of."""
+
+
+def elsewhere(place: Place) -> str:
+    """Say what to look at there; of a name that we don't know, how it is linked."""
+    if place.name in ELSEWHERE:
+        return ELSEWHERE[place.name]
+    if place.finds:
+        return f"one {place.finds} at a time: each transaction's page has the link"
+    return "as you named it in the setting links"
 
 
 def exact(at: float) -> str:

@@ -1,0 +1,122 @@
+"""What the containers are prepared with: secrets once, configuration that fits."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from bundled.files import checked
+
+from compose.files import ROOT, mounts, services
+from tracing_2pc.settings import Settings
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program, over an empty folder."""
+    monkeypatch.setenv("PREPARE_ROOT", str(tmp_path))
+    monkeypatch.setenv("PREPARE_DASHBOARDS", str(ROOT / "dashboards"))
+    path = ROOT / "compose" / "prepare.py"
+    spec = importlib.util.spec_from_file_location("prepare", path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def everything(folder: Path) -> dict[str, str]:
+    """Return all files by name."""
+    return {str(p): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_second_start_changes_nothing(prepare: ModuleType, tmp_path: Path) -> None:
+    """Passwords stay those that the database was made with."""
+    prepare.main("services")
+    first = everything(tmp_path)
+    prepare.main("services")
+    assert everything(tmp_path) == first
+
+
+def test_each_password_is_its_own_and_fits(prepare: ModuleType, tmp_path: Path) -> None:
+    """A role has in the database what its client reads; ours, nobody else reads."""
+    prepare.main("services")
+    held = json.loads((tmp_path / "ours" / "passwords.json").read_text())
+    assert len(set(held.values())) == len(held) == 6
+    assert min(map(len, held.values())) >= 32
+    sql = (tmp_path / "postgres" / "databases.sql").read_text()
+    given = dict(re.findall(r"CREATE ROLE (\w+) LOGIN PASSWORD '([^']+)'", sql))
+    read = (tmp_path / "ours" / "pgpass").read_text().splitlines()
+    asked = {line.split(":")[3]: line.split(":")[4] for line in read}
+    asked["skywalking"] = (tmp_path / "skywalking" / "database.password").read_text()
+    assert asked == given
+    for secret in ("pgpass", "passwords.json"):
+        assert (tmp_path / "ours" / secret).stat().st_mode & 0o777 == 0o600
+
+
+def test_only_names_of_this_network_are_left(
+    prepare: ModuleType, tmp_path: Path
+) -> None:
+    """No address of another container is loopback; each name is a service."""
+    prepare.main("services")
+    said = [
+        text
+        for path, text in everything(tmp_path).items()
+        if path.endswith((".yml", ".yaml")) and "test" not in Path(path).name
+    ]
+    assert len(said) == 8
+    assert not any("127.0.0.1" in text for text in said)
+    named = set(re.findall(r"\b([a-z]+):\d{4,5}\b", "\n".join(said)))
+    assert named <= services().keys()
+    assert {"ledger", "notifier", "watcher", "jaeger", "webhook"} <= named
+
+
+def test_prometheus_and_alertmanager_take_theirs(
+    prepare: ModuleType, tmp_path: Path
+) -> None:
+    """With Prometheus's token where its configuration has it, and no other there."""
+    tokens = "# a comment\njob j-token\noperator o-token\nviewer v-token\n"
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "tokens").write_text(tokens)
+    prepare.main("services")
+    prepare.main("tokens")
+    monitoring = tmp_path / "monitoring"
+    checked("promtool", "check", "config", monitoring / "prometheus" / "prometheus.yml")
+    alertmanager = monitoring / "alertmanager" / "alertmanager.yml"
+    checked("amtool", "check-config", alertmanager)
+    token = monitoring / "prometheus" / "viewer.token"
+    assert token.read_text() == "v-token"
+    assert (tmp_path / "ours" / "job.token").read_text() == "j-token"
+    others = "\n".join(everything(monitoring).values())
+    assert "j-token" not in others
+    assert "o-token" not in others
+
+
+def test_an_address_that_is_not_there_any_more_is_said(
+    prepare: ModuleType, tmp_path: Path
+) -> None:
+    """A change of `dashboards/` leaves no container with an address of loopback."""
+    source = ROOT / "dashboards" / "alertmanager"
+    with pytest.raises(ValueError, match="'nowhere' is in no file"):
+        prepare.copied(source, tmp_path / "there", {"nowhere": "else"})
+
+
+@pytest.mark.parametrize("name", ["tpc.toml", "job.toml"])
+def test_the_settings_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is one that the library takes, with the environment of its service."""
+    user = {"tpc.toml": "watcher", "job.toml": "job"}[name]
+    environment = dict(services()[user]["environment"])
+    environment["TPC_STUCK_AFTER"] = {"tpc.toml": "10s", "job.toml": "1m"}[name]
+    links = environment.get("TPC_LINKS", "")
+    environment["TPC_LINKS"] = re.sub(r"\$\{\w+\}", "1", links)
+    assert environment["TPC_CONFIG"] == f"/compose/{name}"
+    loaded = Settings.load(ROOT / "compose" / name, environ=environment)
+    secrets = [
+        target for source, target, _ in mounts(services()[user]) if source == "ours"
+    ]
+    assert loaded.token.startswith(f"file:{secrets[0]}/")
+    assert loaded.log == "env:TPC_LOG"
