@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from bundled.files import checked
 
-from compose.files import ROOT, mounts, services
+from containers.files import ROOT, filled, mounts, services
 from tracing_2pc.settings import Settings
 
 
@@ -106,13 +106,11 @@ def test_an_address_that_is_not_there_any_more_is_said(
 
 
 @pytest.mark.parametrize("name", ["tpc.toml", "job.toml"])
-def test_the_settings_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_are_read(name: str) -> None:
     """Each file is one that the library takes, with the environment of its service."""
     user = {"tpc.toml": "watcher", "job.toml": "job"}[name]
-    environment = dict(services()[user]["environment"])
-    environment["TPC_STUCK_AFTER"] = {"tpc.toml": "10s", "job.toml": "1m"}[name]
-    links = environment.get("TPC_LINKS", "")
-    environment["TPC_LINKS"] = re.sub(r"\$\{\w+\}", "1", links)
+    told = services()[user]["environment"]
+    environment = {name: filled(value) for name, value in told.items()}
     assert environment["TPC_CONFIG"] == f"/compose/{name}"
     loaded = Settings.load(ROOT / "compose" / name, environ=environment)
     secrets = [

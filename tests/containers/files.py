@@ -21,7 +21,7 @@ OURS: Final = "${OURS_IMAGE}"
 ONCE: Final = {"prepare", "init", "oracle"}
 """Services that end by themselves: nobody asks how they are, but how they ended."""
 
-_VARIABLE: Final = re.compile(r"(?<!\$)\$\{([A-Z0-9_]+)")
+_VARIABLE: Final = re.compile(r"(?<!\$)\$\{([A-Z0-9_]+)\}")
 
 
 def stack() -> dict[str, Any]:
@@ -45,6 +45,12 @@ def settings(path: Path) -> dict[str, str]:
     lines = path.read_text(encoding="utf-8").splitlines()
     pairs = (line.split("=", 1) for line in lines if line and not line.startswith("#"))
     return dict(pairs)
+
+
+def filled(text: str) -> str:
+    """Put the values of .env where its variables are."""
+    values = settings(ENV_FILES[0])
+    return _VARIABLE.sub(lambda found: values[found[1]], text)
 
 
 def mounts(service: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:

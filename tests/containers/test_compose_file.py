@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compose.files import (
+from containers.files import (
     COMPOSE,
     DOCKERFILE,
     ENV_FILES,
