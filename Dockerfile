@@ -7,11 +7,12 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/tracing-2pc
 WORKDIR /build
 # First what changes rarely: the versions that are tested, without the package.
-COPY requirements.txt pyproject.toml README.md LICENSE ./
+COPY requirements.txt pyproject.toml ./
 ARG EXTRAS=spark,participant,console,postgres,requests,otlp,skywalking
-RUN mkdir -p tracing_2pc participants && touch tracing_2pc/__init__.py \
+RUN mkdir -p tracing_2pc participants && touch tracing_2pc/__init__.py README.md LICENSE \
     && /opt/tracing-2pc/bin/pip install --quiet -c requirements.txt ".[${EXTRAS}]" \
     && /opt/tracing-2pc/bin/pip uninstall --quiet --yes tracing-2pc
+COPY README.md LICENSE ./
 COPY participants participants
 COPY tracing_2pc tracing_2pc
 RUN /opt/tracing-2pc/bin/pip install --quiet --no-deps . \

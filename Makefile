@@ -11,7 +11,7 @@ AGENT := .cache/stock-agent
 N ?= 1
 
 .PHONY: setup demo test test-fast test-more stateful crash rules counts jaeger test-jaeger \
-	oap stock-agent test-skywalking test-dashboards browser lint lock clean
+	oap stock-agent test-skywalking test-dashboards browser engine test-compose lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -96,6 +96,13 @@ test-dashboards: setup jaeger oap  ## the bundled alerts, at real backends, of o
 	@tools/prometheus >/dev/null
 	$(JAVA) TPC_JAEGER="$(CURDIR)/$(JAEGER)" TPC_OAP="$(CURDIR)/$(OAP)" \
 		$(BIN)/pytest -s -m dashboards tests/bundled $(ARGS)
+
+engine:  ## a container engine of our own and the compose plugin, nothing installed
+	@tools/engine/fetch >/dev/null
+
+test-compose: setup engine jaeger oap  ## the unchanged compose file, in containers; as root
+	@tools/prometheus >/dev/null
+	TPC_COMPOSE=1 $(BIN)/pytest -s -m compose tests/containers $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

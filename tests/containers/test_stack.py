@@ -1,0 +1,165 @@
+"""The unchanged compose file comes up, and keeps what it promises through a death."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from backends.jaeger import Jaeger
+from waiting import until
+
+from containers.engine import build, engine
+from containers.files import ENGINE, ONCE, services
+from containers.running import DAYS, Stack, stack
+
+SWITCH = "TPC_COMPOSE"
+pytestmark = [
+    pytest.mark.compose,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        not (os.environ.get(SWITCH) and (ENGINE / "base").exists()),
+        reason="containers are started by `make test-compose`, as root on Debian",
+    ),
+]
+TRACE = (
+    """query($i: ID!){ queryTrace(traceId: $i){ spans{ serviceCode endpointName } } }"""
+)
+ASK = """
+import json, sys, urllib.request as r
+body = json.dumps({"query": sys.argv[1], "variables": {"i": sys.argv[2]}}).encode()
+q = r.Request("http://oap:12800/graphql", body, {"Content-Type": "application/json"})
+print(r.urlopen(q, timeout=10).read().decode())
+"""
+
+
+class Story(NamedTuple):
+    """What was seen while the ledger did not answer, and after it was killed."""
+
+    stuck: str
+    trace: str
+    firing: list[str]
+    snapshots: set[str]
+    skywalking: set[str]
+    killed: str
+    resolved: list[str]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    scratch, folder = (tmp_path_factory.mktemp(name) for name in ("images", "engine"))
+    with engine(folder) as running:
+        build(running, scratch)
+        with stack(running) as made:
+            yield made
+
+
+@pytest.fixture(scope="module")
+def story(site: Stack) -> Story:
+    """The ledger stops before a commit, is killed, and is started again."""
+    until(lambda: site.in_state("committed"), seconds=120)
+    site.compose(
+        "up", "--detach", "--pull", "never", "--no-build", "--no-deps", "ledger",
+        STOP_LEDGER_AT="participant.before_commit",
+    )  # fmt: skip
+    began = time.monotonic()
+    warned = "warning firing TpcTransactionStuck ledger"
+    firing = until(lambda: site.called(warned), seconds=180)
+    tell(f"the webhook was called after {time.monotonic() - began:.0f} s")
+    (stuck,) = site.in_state("committing")
+    jaeger = Jaeger(0, int(site.url("JAEGER").rpartition(":")[2]), 0)
+    search = {"service": "tracing-2pc-watch", "operation": "tpc.in_doubt.snapshot"}
+    snapshots = until(lambda: jaeger.found(**search, lookback="1h"), seconds=60)
+    trace = trace_of(site, stuck)
+    skywalking = until(
+        lambda: in_skywalking(site, trace), lambda s: "notifier" in s, seconds=60
+    )
+    site.compose("kill", "ledger")
+    killed = site.containers()["ledger"]["State"]
+    site.compose("start", "ledger")
+    began = time.monotonic()
+    over = warned.replace("firing", "resolved")
+    resolved = until(lambda: site.called(over), seconds=180)
+    tell(f"it was told that it is over after {time.monotonic() - began:.0f} s")
+    return Story(stuck, trace, firing, snapshots, skywalking, killed, resolved)
+
+
+def tell(line: str) -> None:
+    """Say it to whoever looks (`-s`)."""
+    sys.stdout.write(f"  {line}\n")
+    sys.stdout.flush()
+
+
+def trace_of(site: Stack, transaction: str) -> str:
+    """Return the id of a transaction's trace."""
+    told = site.operator("show", transaction, "--json")
+    return str(json.loads(told)["trace"])
+
+
+def in_skywalking(site: Stack, trace: str) -> set[str]:
+    """Return the services of which SkyWalking has spans in a trace."""
+    answer = json.loads(site.inside("console", "python", "-c", ASK, TRACE, trace))
+    return {span["serviceCode"] for span in answer["data"]["queryTrace"]["spans"]}
+
+
+def test_everything_comes_up(site: Stack) -> None:
+    """Each is healthy, or has done its work; nobody was started twice."""
+    found = site.containers()
+    assert found.keys() == services().keys() - {"oracle"}
+    for name, container in found.items():
+        assert container["ExitCode"] == 0, name
+        if name in ONCE:
+            assert container["State"] == "exited", name
+        else:
+            assert container["Health"] == "healthy", name
+
+
+def test_the_console_lists_where_to_look(site: Stack) -> None:
+    """It answers at its published port, and wants a token before it shows anything."""
+    with urllib.request.urlopen(site.url("CONSOLE"), timeout=10) as page:
+        assert "/login" in page.url
+    told = site.inside("console", "printenv", "TPC_LINKS")
+    for name in ("JAEGER", "SKYWALKING", "GRAFANA", "PROMETHEUS", "SPARK"):
+        assert site.url(name) in told
+
+
+def test_prometheus_scrapes_everybody(site: Stack) -> None:
+    """With its token, by names of this network."""
+
+    def down() -> list[str]:
+        with urllib.request.urlopen(f"{site.url('PROMETHEUS')}/api/v1/targets") as said:
+            targets = json.load(said)["data"]["activeTargets"]
+        assert len(targets) == 4
+        return [t["scrapeUrl"] + t["lastError"] for t in targets if t["health"] != "up"]
+
+    assert until(down, lambda bad: not bad, seconds=60) == []
+
+
+def test_a_stuck_transaction_is_seen_by_all(story: Story) -> None:
+    """The alert reaches the webhook; Jaeger and SkyWalking show where it stands."""
+    assert len(story.firing) == 1
+    assert story.snapshots == {story.trace}
+    assert {"flights", "ledger", "notifier"} <= story.skywalking
+
+
+def test_a_killed_participant_comes_back(site: Stack, story: Story) -> None:
+    """Its container was killed; it finishes what was decided, and the alert ends."""
+    assert story.killed == "exited"
+    assert len(story.resolved) == 1
+    until(lambda: story.stuck in site.in_state("committed"), seconds=60)
+
+
+def test_the_oracle_holds(site: Stack, story: Story) -> None:
+    """All days are there, once, in both services; the work was the cluster's."""
+    until(lambda: len(site.in_state("committed")), lambda n: n == DAYS, seconds=240)
+    assert site.in_state("committing") == []
+    told = site.compose("run", "--rm", "oracle")
+    found = dict(line.split()[:2] for line in told.splitlines() if line.strip())
+    assert {found[n] for n in ("lost", "duplicated", "wrong", "split")} == {"0"}
+    with urllib.request.urlopen(f"{site.url('SPARK_MASTER')}/json/") as said:
+        assert [app["name"] for app in json.load(said)["activeapps"]] == ["flights"]
