@@ -174,6 +174,12 @@ class TransactionRecord:
         """Participants on record that have not acknowledged the decision."""
         return tuple(p for p in self.participants if p not in self.acknowledged)
 
+    @property
+    def trace_id(self) -> str | None:
+        """Its trace, as W3C writes it; None where nothing was traced."""
+        parts = self.carrier.get("traceparent", "").split("-")
+        return parts[1] if len(parts) == 4 else None
+
     def chosen(self, participant: str) -> tuple[Receipt, ...]:
         """Receipts that commit names to this participant (rule 4)."""
         return tuple(

@@ -9,7 +9,6 @@ from tracing_2pc.cli.arguments import DONE, LEFT
 from tracing_2pc.cli.terminal import (
     asking,
     by,
-    count,
     headed,
     paint,
     prose,
@@ -19,6 +18,7 @@ from tracing_2pc.cli.terminal import (
 )
 from tracing_2pc.operations.check import Checked, Problem, check
 from tracing_2pc.operations.view import plain
+from tracing_2pc.protocol.diagnosis import count
 from tracing_2pc.settings import Settings
 from tracing_2pc.transports.probe import Probed
 

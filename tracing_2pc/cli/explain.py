@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Iterator, Mapping
 
 from tracing_2pc.cli.looking import code_of, looked, nobody_knows
-from tracing_2pc.cli.terminal import by, count, headed, paint, prose, safe, say, tell
+from tracing_2pc.cli.terminal import by, headed, paint, prose, safe, say, tell
 from tracing_2pc.links import links_of
 from tracing_2pc.model import DeliveryRecord
 from tracing_2pc.operations.actions import Action, busy
 from tracing_2pc.operations.said import Said
 from tracing_2pc.operations.view import View
-from tracing_2pc.protocol.diagnosis import lasting
+from tracing_2pc.protocol.diagnosis import count, lasting
 from tracing_2pc.states import Decision, Severity, TransactionState
 
 _SAYING = 5

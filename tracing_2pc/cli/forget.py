@@ -6,10 +6,11 @@ import argparse
 import time
 
 from tracing_2pc.cli.arguments import DONE
-from tracing_2pc.cli.terminal import count, progress, tell
+from tracing_2pc.cli.terminal import progress, tell
 from tracing_2pc.model import check_application
 from tracing_2pc.operations.forget import forget
 from tracing_2pc.operations.recover import check_known, configured_log
+from tracing_2pc.protocol.diagnosis import count
 from tracing_2pc.settings import Settings
 from tracing_2pc.store import SqlDecisionLog
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tracing_2pc.cli.arguments import DONE, LEFT
-from tracing_2pc.cli.terminal import asking, by, count, paint, safe, say, table, tell
+from tracing_2pc.cli.terminal import asking, by, paint, safe, say, table, tell
 from tracing_2pc.model import check_application
 from tracing_2pc.operations.listing import Listed, Orphan, list_transactions
 from tracing_2pc.operations.observation import reachable
 from tracing_2pc.operations.recover import configured_log
 from tracing_2pc.operations.view import plain
-from tracing_2pc.protocol.diagnosis import lasting
+from tracing_2pc.protocol.diagnosis import count, lasting
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import TransactionState
 from tracing_2pc.store.overview import Filters, Summary

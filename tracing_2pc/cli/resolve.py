@@ -16,7 +16,7 @@ from tracing_2pc.operations.orphans import check_orphan
 from tracing_2pc.operations.recover import (
     configured_log,
     deliver,
-    participants_of,
+    services_of,
     start_telemetry,
 )
 from tracing_2pc.operations.resolve import check_word, resolve, resolve_orphan
@@ -84,13 +84,13 @@ def _at_a_participant(
 ) -> int:
     if options.wanted not in set(map(str, Decision)):
         raise ConfigurationError("--at goes with --commit or --abort")
-    known = participants_of(settings)
+    known = services_of(settings)
     if options.at not in known:
         raise ConfigurationError(
             f"no participant {options.at!r} in the settings; they have: "
             f"{', '.join(known) or 'none'}"
         )
-    participant, outcome = known[options.at].inner, Decision(options.wanted)
+    participant, outcome = known[options.at], Decision(options.wanted)
     orphan_after = settings.orphan_after
     check_orphan(log, participant, transaction, outcome, orphan_after)
     if not _agreed(options, log, settings, transaction):

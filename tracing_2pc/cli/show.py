@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from tracing_2pc.cli.looking import code_of, looked
 from tracing_2pc.cli.terminal import (
     by,
-    count,
     headed,
     paint,
     prose,
@@ -22,7 +21,7 @@ from tracing_2pc.links import links_of
 from tracing_2pc.model import DeliveryRecord
 from tracing_2pc.operations.said import Said
 from tracing_2pc.operations.view import View
-from tracing_2pc.protocol.diagnosis import lasting
+from tracing_2pc.protocol.diagnosis import count, lasting
 
 _BRANCHES = 20
 """Branches, receipts and events of each kind that are printed; JSON has more."""

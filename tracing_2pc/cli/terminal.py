@@ -102,11 +102,6 @@ def clock_time(at: float) -> str:
     return found.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def count(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def say(lines: Iterable[str]) -> None:
     """Print lines that are already safe."""
     for line in lines:

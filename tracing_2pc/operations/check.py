@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tracing_2pc.errors import TwoPhaseError
-from tracing_2pc.operations.recover import configured_log, participants_of
+from tracing_2pc.operations.recover import configured_log, services_of
 from tracing_2pc.protocol.diagnosis import lasting
 from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.settings import Settings
@@ -194,12 +194,11 @@ def _without_address(
 
 def _probe(settings: Settings, problems: list[Problem]) -> list[Probed]:
     try:
-        known = participants_of(settings)
+        known = services_of(settings)
     except TwoPhaseError as error:
         problems.append(Problem("settings", str(error), "mend it in tpc.toml"))
         return []
-    inner = {name: one.inner for name, one in known.items()}
-    return list(ask_at_once(probe, inner).values())
+    return list(ask_at_once(probe, known).values())
 
 
 def _of_participant(found: Probed, settings: Settings) -> Iterator[Problem]:

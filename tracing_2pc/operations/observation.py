@@ -16,10 +16,10 @@ from tracing_2pc.model import (
     TransactionId,
     TransactionRecord,
 )
+from tracing_2pc.operations.recover import services_of
 from tracing_2pc.protocol.evidence import Evidence, Lists, Logged
 from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.settings import Settings
-from tracing_2pc.sinks.participants import ParticipantSink
 from tracing_2pc.states import FINAL, ParticipantState
 from tracing_2pc.store import SqlDecisionLog
 
@@ -50,17 +50,12 @@ def reachable(settings: Settings) -> Mapping[str, Observed]:
     Raises:
         ConfigurationError: one is called as the log is.
     """
-    if not settings.participants:
-        return {}
     if LOG in settings.participants:
         raise ConfigurationError(
             f"participant {LOG!r}: the watcher calls the decision log so. Give it "
             "another name in `participants` before it takes part in anything"
         )
-    sink = ParticipantSink(
-        settings.participants, token=settings.token, timeout=settings.request_timeout
-    )
-    return {name: one.inner for name, one in sink.participants.items()}
+    return services_of(settings)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tracing_2pc.sinks.participants import ParticipantSink, PhasedParticipant
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.telemetry import lifecycle, metrics
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.transports.http import HttpParticipant
 
 
 @contextlib.contextmanager
@@ -74,6 +75,11 @@ def participants_of(settings: Settings) -> Mapping[str, PhasedParticipant]:
     return ParticipantSink(
         settings.participants, token=settings.token, timeout=settings.request_timeout
     ).participants
+
+
+def services_of(settings: Settings) -> Mapping[str, HttpParticipant]:
+    """Return the same as what is asked over HTTP, without their part in a sink."""
+    return {name: one.inner for name, one in participants_of(settings).items()}
 
 
 def check_known(log: SqlDecisionLog, application: str) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tracing_2pc.model import DeliveryRecord, HeldBranch, TransactionRecord
 from tracing_2pc.operations.said import Said
+from tracing_2pc.protocol.diagnosis import count
 from tracing_2pc.states import BranchState
 from tracing_2pc.store.overview import Audited
 
@@ -71,8 +72,6 @@ def _at(who: str, word: str, branches: list[HeldBranch]) -> Iterator[Event]:
     rows = sum(branch.rows for branch in branches)
     if len(times) > 1 and times[0] != times[-1]:
         yield Event(times[0], who, f"{word} the first of {len(times)} branches")
-    yield Event(times[-1], who, f"{word} {_branches(len(times))}, {rows} rows")
-
-
-def _branches(count: int) -> str:
-    return "1 branch" if count == 1 else f"{count} branches"
+    yield Event(
+        times[-1], who, f"{word} {count(len(times), 'branch', 'branches')}, {rows} rows"
+    )

@@ -160,7 +160,7 @@ def look(
         started=record.started if record else None,
         decided=record.decided if record else None,
         finished=record.finished if record else None,
-        trace=_trace(record),
+        trace=record.trace_id if record else None,
         reason=overview.reason(transaction),
         deliveries=tuple(deliveries.values()),
         receipts=receipts[:RECEIPTS],
@@ -214,11 +214,6 @@ def _case(
         held={s.participant: s.held for s in taking_part if s.held is not None},
         shown={s.participant: s.shown for s in taking_part if s.shown is not None},
     )
-
-
-def _trace(record: TransactionRecord | None) -> str | None:
-    parts = str(record.carrier.get("traceparent", "") if record else "").split("-")
-    return parts[1] if len(parts) == 4 else None
 
 
 def brief(record: TransactionRecord) -> dict[str, Any]:

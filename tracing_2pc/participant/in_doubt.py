@@ -10,7 +10,7 @@ from tracing_2pc.participant.answers import Seen
 from tracing_2pc.states import BranchState
 from tracing_2pc.telemetry import metrics
 from tracing_2pc.telemetry.propagation import extract
-from tracing_2pc.telemetry.spans import past_span
+from tracing_2pc.telemetry.spans import identity, past_span
 
 WORTH_A_SPAN: Final = 10.0
 """Seconds that a branch may wait for its decision without one."""
@@ -29,10 +29,7 @@ def record_wait(
         names.IN_DOUBT,
         extract(seen.carrier),
         attributes={
-            "tpc.transaction.id": str(seen.transaction),
-            "tpc.application": seen.transaction.application,
-            "tpc.batch": seen.transaction.batch,
-            "tpc.attempt": seen.transaction.attempt,
+            **identity(seen.transaction),
             "tpc.state": str(outcome),
         },
         start=int(min(since) * 1e9),

@@ -372,6 +372,11 @@ def lasting(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def count(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def _and(names: Iterable[str]) -> str:
     return " and ".join(names) or "nobody"
 
@@ -381,6 +386,6 @@ def _tries(case: Case, names: Iterable[str]) -> str:
     tried = max((d.retries for d in told), default=0)
     if not tried:
         return ""
-    tries = "1 try" if tried == 1 else f"{tried} tries"
+    tries = count(tried, "try", "tries")
     error = next((d.error for d in told if d.error), None)
     return f" ({tries}; the last answer: {error})" if error else f" ({tries})"

@@ -77,8 +77,7 @@ class StreamContext:
         A tag and a description, never a job group: Spark cancels a query's tasks by
         its own group.
         """
-        trace = record.carrier.get("traceparent", "").split("-")
-        traced = f" trace={trace[1]}" if len(trace) == 4 else ""
+        traced = f" trace={record.trace_id}" if record.trace_id else ""
         self.spark.addJobTag(tag_of(record))
         self.spark.setJobDescription(f"two-phase commit {record.id}{traced}")
         try:

@@ -286,8 +286,13 @@ def _asked() -> _Asked:
     return tuple(os.environ.get(name) for name in _ASKING)
 
 
+def disabled() -> bool:
+    """Whether the environment turns OpenTelemetry off, traces and metrics."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
 def _wanted() -> bool:
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    if disabled():
         return False
     return bool(os.environ.get(TRACE_FILE)) or _wants_otlp() or _wants(SKYWALKING)
 

@@ -255,7 +255,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _wants_otlp() -> bool:
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    if lifecycle.disabled():
         return False
     if named := os.environ.get(_EXPORTER):
         return "otlp" in (name.strip() for name in named.split(","))

@@ -29,10 +29,7 @@ def acting(
     """
     about: dict[str, spans.Value] = {
         "tpc.action": action,
-        "tpc.transaction.id": str(transaction),
-        "tpc.application": transaction.application,
-        "tpc.batch": transaction.batch,
-        "tpc.attempt": transaction.attempt,
+        **spans.identity(transaction),
     }
     if participant is not None:
         about["tpc.participant"] = participant

@@ -32,10 +32,7 @@ def snapshot(
         names.SNAPSHOT,
         extract(carrier),
         attributes={
-            "tpc.transaction.id": str(transaction),
-            "tpc.application": transaction.application,
-            "tpc.batch": transaction.batch,
-            "tpc.attempt": transaction.attempt,
+            **spans.identity(transaction),
             "tpc.diagnosis": diagnosis,
             "tpc.age": age,
             "tpc.pending": pending,

@@ -23,7 +23,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 
 from tracing_2pc import names
 from tracing_2pc.interfaces import Step
-from tracing_2pc.model import Carrier
+from tracing_2pc.model import Carrier, TransactionId
 from tracing_2pc.telemetry import providers
 from tracing_2pc.telemetry.propagation import extract, inject
 
@@ -158,6 +158,16 @@ def current_carrier() -> Carrier:
     carrier: Carrier = {}
     inject(carrier)
     return carrier
+
+
+def identity(transaction: TransactionId) -> dict[str, Value]:
+    """Return the attributes that say which transaction a span belongs to."""
+    return {
+        "tpc.transaction.id": str(transaction),
+        "tpc.application": transaction.application,
+        "tpc.batch": transaction.batch,
+        "tpc.attempt": transaction.attempt,
+    }
 
 
 def registered(attributes: Attributes | None) -> dict[str, Value]:

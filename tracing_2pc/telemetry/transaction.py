@@ -62,7 +62,7 @@ class OpenTelemetryTracing:
         started: float | None = None,
     ) -> AbstractContextManager[Step]:
         """Open a span under the current one or else the carrier."""
-        attributes = None if record is None else _identity(record)
+        attributes = None if record is None else spans.identity(record.id)
         start = None if started is None else _nanoseconds(started)
         return spans.span(name, carrier=carrier, attributes=attributes, start=start)
 
@@ -154,19 +154,10 @@ def _links(carrier: Carrier) -> Iterator[Link]:
             yield Link(linked)
 
 
-def _identity(record: TransactionRecord) -> dict[str, spans.Value]:
-    return {
-        "tpc.transaction.id": str(record.id),
-        "tpc.application": record.id.application,
-        "tpc.batch": record.id.batch,
-        "tpc.attempt": record.id.attempt,
-    }
-
-
 def _outcome(record: TransactionRecord) -> dict[str, spans.Value]:
     """Describe a decided transaction. An abort is a decision, not an error."""
     return {
-        **_identity(record),
+        **spans.identity(record.id),
         "tpc.run": record.run,
         "tpc.decision": str(record.decision),
         "tpc.participants": len(record.participants),

@@ -19,7 +19,7 @@ from tracing_2pc.interfaces import SystemClock
 from tracing_2pc.operations.console.app import console
 from tracing_2pc.operations.console.sight import Sources
 from tracing_2pc.operations.observation import reachable
-from tracing_2pc.operations.recover import configured_log, deliver, participants_of
+from tracing_2pc.operations.recover import configured_log, deliver, services_of
 from tracing_2pc.operations.watch_server import address
 from tracing_2pc.participant.auth import Gate, TokenGate
 from tracing_2pc.settings import Settings
@@ -149,7 +149,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         log = open_log(settings.log or "", must_exist=True)
         sources = Sources(
             log,
-            {name: one.inner for name, one in participants_of(settings).items()},
+            services_of(settings),
             settings,
             SystemClock(),
             deliver=lambda record: deliver(log, settings, record),
