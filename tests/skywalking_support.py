@@ -184,11 +184,18 @@ class World:
         assert self.provider.force_flush(10_000)
         return self.oap.tree()
 
+    def close(self) -> None:
+        """Send no more. After it the collector may go without cutting a handshake."""
+        self.provider.shutdown()
+        if thread := self.processor._sender._thread:
+            thread.join(10)
+            assert not thread.is_alive()
+
 
 @pytest.fixture
 def world(oap: Oap) -> Iterator[World]:
     before = list(active._processors)
     world = World(oap)
     yield world
-    world.provider.shutdown()
+    world.close()
     active._processors[:] = before

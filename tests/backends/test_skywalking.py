@@ -308,7 +308,7 @@ def test_a_span_that_joins_others_is_shown_with_all_of_them(
         links = [trace.Link(branch.get_span_context()) for branch in branches]
         with opened("decide", links=links):
             pass
-    world.provider.shutdown()
+    world.close()
     (one,) = until(lambda: collector.traces_of(tpc_application="joined"))
     found = until(lambda: collector.trace(one), lambda spans: len(spans) == 4)
     assert tree(found) == [

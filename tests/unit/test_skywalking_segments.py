@@ -174,7 +174,7 @@ def test_a_request_is_one_trace_over_two_services(world: World, oap: Oap) -> Non
     )
     assert entry["refs"][0]["refType"] == "CrossProcess"
     assert len({s["traceId"] for s in oap.segments}) == 1
-    service.provider.shutdown()
+    service.close()
 
 
 def test_what_is_not_sampled_says_nothing(oap: Oap) -> None:

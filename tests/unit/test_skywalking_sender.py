@@ -62,7 +62,7 @@ def test_who_trusts_the_collectors_certificate_sends(
     world.tracer.start_span("x").end()
     assert world.tree() == ["Local x"]
     assert secure.mistrusted == 0
-    world.provider.shutdown()
+    world.close()
 
 
 @pytest.mark.parametrize("trusting", ["another", "the system's"])
@@ -89,7 +89,7 @@ def test_nothing_is_sent_past_a_certificate_that_is_not_trusted(
             world.tracer.start_span(str(number)).end()
             world.provider.force_flush(0)
         until(lambda: world.processor.dropped == 5)
-        world.provider.shutdown()
+        world.close()
     assert secure.posts == []
     assert [r.getMessage() for r in caplog.records] == [
         "SkyWalking takes nothing (SSLError); work goes on"
@@ -195,7 +195,7 @@ def test_a_token_is_the_variable_itself_or_a_reference(
     assert world.tree() == ["Local x"]
     assert {headers["Authentication"] for _, headers, _ in oap.posts} == {"s3cret"}
     assert "s3cret" not in repr(world.processor) + repr(vars(world.processor))
-    world.provider.shutdown()
+    world.close()
 
 
 def test_a_variable_that_looks_like_a_reference_is_none(
@@ -208,7 +208,7 @@ def test_a_variable_that_looks_like_a_reference_is_none(
     world.tracer.start_span("x").end()
     world.tree()
     assert oap.posts[0][1]["Authentication"] == "env:OAP_TOKEN"
-    world.provider.shutdown()
+    world.close()
 
 
 @pytest.mark.parametrize(
