@@ -8,10 +8,12 @@ WITHOUT_SPARK = $(BIN)/pytest -n 2 --dist loadfile
 JAEGER := .cache/jaeger
 OAP := .cache/oap
 AGENT := .cache/stock-agent
+COMPOSE := .cache/engine/docker-compose
 N ?= 1
 
 .PHONY: setup demo test test-fast test-more stateful crash rules counts jaeger test-jaeger \
-	oap stock-agent test-skywalking test-dashboards browser engine test-compose lint lock clean
+	oap stock-agent test-skywalking test-dashboards browser compose-plugin \
+	engine test-compose lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -97,7 +99,17 @@ test-dashboards: setup jaeger oap  ## the bundled alerts, at real backends, of o
 	$(JAVA) TPC_JAEGER="$(CURDIR)/$(JAEGER)" TPC_OAP="$(CURDIR)/$(OAP)" \
 		$(BIN)/pytest -s -m dashboards tests/bundled $(ARGS)
 
-engine:  ## a container engine of our own and the compose plugin, nothing installed
+compose-plugin: $(COMPOSE)  ## docker compose, built once: it reads the file in `make test` too
+	@echo "ready: $(COMPOSE)"
+
+$(COMPOSE): tools/engine/go.mod tools/engine/go.sum
+	@go="$$(PYTHON=$(PYTHON) tools/go)" && echo "building docker compose with $$go" \
+		&& CGO_ENABLED=0 "$$go" -C tools/engine build -trimpath -o "$(CURDIR)/$@" -ldflags \
+			"-s -w -X github.com/docker/compose/v2/internal.Version=2.29.7" \
+			github.com/docker/compose/v2/cmd \
+		&& touch $@ && echo "built $@ in $$SECONDS s"
+
+engine: compose-plugin  ## a container engine of our own, nothing installed
 	@tools/engine/fetch >/dev/null
 
 test-compose: setup engine jaeger oap  ## the unchanged compose file, in containers; as root

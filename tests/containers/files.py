@@ -68,5 +68,5 @@ def plugin() -> str:
     unpacked = ENGINE / "docker-compose"
     found = str(unpacked) if unpacked.exists() else shutil.which("docker-compose")
     if found is None:
-        pytest.skip("there is no docker-compose: `tools/engine/fetch` builds one")
+        pytest.skip("there is no docker-compose: `make compose-plugin` builds one")
     return found
