@@ -46,7 +46,11 @@ class Stack:
     def up(self, *services: str, **told: str) -> None:
         """Start all, or some and what they need; nothing is pulled or built."""
         how = ("--detach", "--wait", "--pull", "never", "--no-build")
-        self.compose("up", *how, *services, seconds=400, **told)
+        try:
+            self.compose("up", *how, *services, seconds=600, **told)
+        except AssertionError as refused:
+            last = self.compose("logs", "--tail", "20")
+            raise AssertionError(f"{refused}\n{last}"[-20_000:]) from None
 
     def url(self, name: str) -> str:
         """Return where a service is published."""
