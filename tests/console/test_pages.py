@@ -144,6 +144,27 @@ def test_a_reason_is_there_and_bounded(operator: Visitor) -> None:
     assert operator.confirm(QUARANTINED, "mixed", "x" * 100_000).status_code == 413
 
 
+def test_while_others_wait_for_participants_a_page_shows_the_log_and_does_nothing(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page comes at once and says what it leaves out; a form says: nothing done."""
+    at.up("notifier")
+    monkeypatch.setattr(sight, "ASKING", 0)
+    person = Visitor(console_of(at).test_client())
+    person.log_in(OPERATOR)
+    page = person.get(f"/transactions/{STUCK}")
+    assert "this is the log alone" in page
+    assert "Stuck: it is decided commit" in page
+    assert "First see to it" not in page
+    for answer in (
+        person.confirm(STUCK, "commit"),
+        person.post(f"/transactions/{STUCK}/resolve", deed="commit", reason="r"),
+    ):
+        assert answer.status_code == 503
+        assert "nothing was done" in answer.get_data(as_text=True)
+    assert state_of(at, STUCK) is TransactionState.COMMITTING
+
+
 # --- what is shown -------------------------------------------------------------------
 
 

@@ -8,15 +8,23 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
+from console_support import OURS, csrf_in
 
 from participants.processes import free_ports
 from tracing_2pc.cli import main
 from tracing_2pc.operations.console.server import PATIENCE, THREADS
+from tracing_2pc.operations.console.sight import ASKING
+from tracing_2pc.states import Decision
+from tracing_2pc.store import open_log
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,3 +143,77 @@ def test_an_address_in_use_is_said_at_once(
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         assert main(["console", "--listen", listen]) == 2
     assert f"--listen {listen}: Address already in use" in capsys.readouterr().err
+
+
+def test_pages_that_wait_for_a_participant_hold_the_list_up_for_nobody(
+    folder: Path, started: Callable[..., tuple[subprocess.Popen[str], str]]
+) -> None:
+    """One hangs, and more pages are open than there are threads: the list comes."""
+    assert 0 < ASKING < THREADS
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as hanging:
+        ids = _undelivered(folder, *hanging.getsockname()[:2])
+        listen = f"127.0.0.1:{free_ports(1)[0]}"
+        started("--listen", listen)
+        person = _logged_in(f"http://{listen}", folder)
+        pages: dict[int, str] = {}
+
+        def look(number: int) -> None:
+            # Half of them at one transaction, the others at one each.
+            id_ = ids[0] if number % 2 else ids[number]
+            pages[number] = _text(person, f"http://{listen}/transactions/{id_}")
+
+        looking = [threading.Thread(target=look, args=(n,)) for n in range(len(ids))]
+        for one in looking:
+            one.start()
+        time.sleep(0.5)
+        began = time.monotonic()
+        assert "Unfinished" in _text(person, f"http://{listen}/")
+        assert time.monotonic() - began < 2
+        for one in looking:
+            one.join(60)
+    alone = [text for text in pages.values() if "this is the log alone" in text]
+    assert len(pages) == len(ids)
+    assert len(ids) - len(alone) == ASKING
+    assert all("decided commit" in text for text in pages.values())
+
+
+def _undelivered(folder: Path, host: str, port: int) -> list[str]:
+    """Decide more than there are threads, for a participant that is never told."""
+    settings = folder / "tpc.toml"
+    address = f'participants = {{ledger = "http://{host}:{port}"}}\n'
+    settings.write_text(settings.read_text() + address)
+    (folder / "token").write_text("an-operator-0123456789")
+    settings.write_text(settings.read_text() + 'token = "file:token"\n')
+    log = open_log("sqlite:///state/decisions.db")
+    ids = []
+    for number in range(THREADS + 4):
+        log.initialise(f"orders{number}", 0)
+        begun = log.begin(
+            f"orders{number}",
+            0,
+            run="run",
+            query=None,
+            participants=("ledger",),
+            carrier={},
+        )
+        log.decide(begun.record.id, Decision.COMMIT, [])
+        ids.append(str(begun.record.id))
+    log.close()
+    return ids
+
+
+def _logged_in(at: str, folder: Path) -> urllib.request.OpenerDirector:
+    """Log in as an operator of the tokens file."""
+    jar = urllib.request.HTTPCookieProcessor(CookieJar())
+    person = urllib.request.build_opener(jar)
+    person.addheaders = list(OURS.items())
+    (token,) = re.findall(r"^operator (\S+)", (folder / "tokens").read_text(), re.M)
+    fields = {"csrf": csrf_in(_text(person, f"{at}/login")), "token": token, "name": ""}
+    person.open(f"{at}/login", urllib.parse.urlencode(fields).encode(), 20).close()
+    return person
+
+
+def _text(person: urllib.request.OpenerDirector, url: str) -> str:
+    with person.open(url, timeout=60) as answer:
+        text: str = answer.read().decode()
+    return text

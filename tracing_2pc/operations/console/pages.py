@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 from flask import Blueprint, g, redirect, render_template, request, url_for
@@ -60,13 +62,17 @@ class Pages:
         )
 
     def transaction(self, id_: str) -> ResponseReturnValue:
-        """Show all that is known of one transaction."""
-        view = self._sight.view(_read(id_))
+        """Show all that is known of one transaction; the log alone if others wait."""
+        transaction = _read(id_)
+        with self._sight.asking() as free:
+            look = self._sight.view if free else self._sight.view_of_log
+            view = look(transaction)
         login = _login()
         notice, login.notice = login.notice, None
         page = render_template(
             "transaction.html",
             view=view,
+            alone=not free,
             sentence=sentence(view),
             also=also(view),
             safe=[] if view.finished else [SAFE[d.verdict] for d in view.diagnoses[:1]],
@@ -84,11 +90,16 @@ class Pages:
 
     def confirm(self, id_: str) -> ResponseReturnValue:
         """Show once more what would be done; change nothing."""
-        deed, view = self._asked(_read(id_))
+        with self._asking():
+            deed, view = self._asked(_read(id_))
         return self._confirmation(deed, view, _reason())
 
     def resolve(self, id_: str) -> ResponseReturnValue:
         """Do what was confirmed, if it still is what was shown."""
+        with self._asking():
+            return self._resolve(id_)
+
+    def _resolve(self, id_: str) -> ResponseReturnValue:
         deed, view = self._asked(_read(id_))
         reason = _reason()
         if request.form.get("seal") != deed.seal:
@@ -108,6 +119,22 @@ class Pages:
         finally:
             self._sight.changed(view.transaction)
         return redirect(url_for("pages.transaction", id_=id_), 303)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Ask participants meanwhile.
+
+        Raises:
+            Problem: 503: too many pages wait for them already.
+        """
+        with self._sight.asking() as free:
+            if not free:
+                raise Problem(
+                    503,
+                    "nothing was done: other pages wait for participants that do not "
+                    "answer. Go back, and send it again in some seconds",
+                )
+            yield
 
     def _asked(self, transaction: TransactionId) -> tuple[Deed, View]:
         """Return what a form asks for, from a look that is new.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NoReturn
 
+from tracing_2pc.errors import ParticipantUnavailableError
 from tracing_2pc.interfaces import Clock
 from tracing_2pc.model import TransactionId, TransactionRecord
 from tracing_2pc.operations import observation
@@ -30,6 +33,9 @@ STALE: Final = 60.0
 LOG_EVERY: Final = 2.0
 HOURS_EVERY: Final = 10.0
 VIEW_EVERY: Final = 2.0
+
+ASKING: Final = 4
+"""Pages that may wait for participants at one time, deeds too; others show the log."""
 
 NEWEST: Final = 200
 """Transactions among which the recently finished ones are looked for."""
@@ -70,6 +76,22 @@ class Sight:
         self._boards = CachedByKey(self._put_together, LOG_EVERY)
         self._hours = CachedByKey(self._last_hour, HOURS_EVERY)
         self._views = CachedByKey(self._look, VIEW_EVERY)
+        self._views_of_log = CachedByKey(self._look_at_log, VIEW_EVERY)
+        self._free = threading.BoundedSemaphore(ASKING)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[bool]:
+        """Say whether a page may ask participants now, and hold its place until then.
+
+        Nobody waits here. A participant that hangs keeps `ASKING` threads at most, so
+        that others always show the list.
+        """
+        free = self._free.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._free.release()
 
     def board(self, application: str | None) -> Board:
         """Say what is unfinished. Waits for the log, and never for a participant.
@@ -88,16 +110,25 @@ class Sight:
         return self._hours.get(application)
 
     def view(self, transaction: TransactionId) -> View:
-        """Ask everybody about one transaction.
+        """Ask everybody about one transaction; only while `asking`.
 
         Raises:
             DecisionLogError: the log cannot be read, or the record not be trusted.
         """
         return self._views.get(transaction)
 
+    def view_of_log(self, transaction: TransactionId) -> View:
+        """Say what the log knows of one transaction, and ask nobody.
+
+        Raises:
+            DecisionLogError: the log cannot be read, or the record not be trusted.
+        """
+        return self._views_of_log.get(transaction)
+
     def changed(self, transaction: TransactionId) -> None:
         """Read it anew, and the list: somebody has done something about it."""
         self._views.drop(transaction)
+        self._views_of_log.drop(transaction)
         self._logged.drop_all()
         self._boards.drop_all()
 
@@ -145,6 +176,26 @@ class Sight:
     def _look(self, transaction: TransactionId) -> View:
         by = self.sources
         return look(by.log, by.participants, transaction, by.settings, by.clock)
+
+    def _look_at_log(self, transaction: TransactionId) -> View:
+        by = self.sources
+        nobody = {name: _NotAsked(name) for name in by.participants}
+        return look(by.log, nobody, transaction, by.settings, by.clock)
+
+
+@dataclasses.dataclass(frozen=True)
+class _NotAsked:
+    """Stands for a participant that a page does not wait for."""
+
+    name: str
+
+    def prepared(self, application: str | None = None) -> NoReturn:
+        """Say that it was not asked."""
+        raise ParticipantUnavailableError("not asked now", participant=self.name)
+
+    def show(self, transaction: TransactionId) -> NoReturn:
+        """Say that it was not asked."""
+        raise ParticipantUnavailableError("not asked now", participant=self.name)
 
 
 def _all_of(application: str) -> Filters:
