@@ -36,7 +36,7 @@ OURS = {"Sec-Fetch-Site": "same-origin"}
 """What a browser sends with a form of this console."""
 
 
-def console_of(at: Site) -> Flask:
+def console_of(at: Site, pause: Callable[[float], object] = bool) -> Flask:
     """Make a console that looks at a site, and delivers as `recover` does."""
     settings = dataclasses.replace(SETTINGS, links=LINKS)
 
@@ -45,9 +45,7 @@ def console_of(at: Site) -> Flask:
         reached = dataclasses.replace(settings, participants=urls)
         return deliver(at.log, reached, record)
 
-    sources = Sources(
-        at.log, at.observed, settings, at.time, send, pause=lambda _: None
-    )
+    sources = Sources(at.log, at.observed, settings, at.time, send, pause)
     return console(sources, GATE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -180,6 +181,28 @@ def test_the_list_says_what_is_stuck_since_when_and_because_of_whom(
     assert "ledger has aborted it" in text
     assert "notifier could not be read" in text
     assert "orders 2 commits decided, 6 rows. Commits per minute 2 commits" in text
+
+
+def test_what_the_log_proves_is_said_before_participants_have_answered(
+    at: Site,
+) -> None:
+    """The first page does not wait for them, and names what is stuck."""
+    answered, asking = threading.Event(), threading.Event()
+
+    def pause(seconds: float) -> None:
+        asking.set()
+        answered.wait(20)
+
+    app = console_of(at, pause)
+    person = Visitor(app.test_client())
+    person.log_in(OPERATOR)
+    assert asking.wait(20)
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", person.get("/")))
+    assert "2 transactions need you" in text
+    assert "for 7 min not acknowledged by notifier" in text
+    assert "until they answer, this is the log alone" in text
+    assert "were asked" not in text
+    answered.set()
 
 
 def test_a_transaction_is_told_whole(viewer: Visitor) -> None:

@@ -276,6 +276,21 @@ def test_a_participant_that_is_down_keeps_what_was_said_of_it(at: Site) -> None:
     assert names_of(list(watcher.sweep().gone)) == [("bookings.3.1", "orphaned")]
 
 
+def test_who_is_waited_for_without_an_address_is_named_at_once(at: Site) -> None:
+    """Long before it is stuck: nobody here can ask it, whatever it holds."""
+    at.committing()
+    del at.observed["notifier"]
+    watcher = watching(at)
+    assert watcher.sweep().clean, "its driver may be at it"
+    at.time.sleep(SETTINGS.safety_interval)
+    sweep = watcher.sweep()
+    assert sweep.newly_unreadable == ("notifier",)
+    assert (
+        "no address here, and orders.7.1 waits for it" in sweep.unreadable["notifier"]
+    )
+    assert not sweep.diagnoses
+
+
 def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:  # noqa: F811
     """No record that can be read: leave alone; its heartbeat stands still."""
     at.prepare("bookings.3.1", "ledger")

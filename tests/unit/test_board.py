@@ -78,6 +78,10 @@ def observed(
     return Observed(NOW, found, ids, unread)
 
 
+def of_log(*found: Diagnosis, judged: tuple[int, ...] = ()) -> Observed:
+    return observed(*found, judged=judged)._replace(at=None)
+
+
 def test_the_oldest_of_very_many_is_not_taken_for_finished() -> None:
     """The log's list holds the newest only; what is worst is as a rule the oldest."""
     active = TransactionState.ACTIVE
@@ -127,7 +131,7 @@ def test_all_is_well_is_said_only_when_all_were_asked() -> None:
     assert board(logged(), observed()).headline == "All is well"
     assert board(logged(), observed()).well
     unread = observed(ledger="nothing listens")
-    for seen, said in (None, "Not known yet"), (unread, "Nothing wrong is known"):
+    for seen, said in (of_log(), "Not known yet"), (unread, "Nothing wrong is known"):
         found = board(logged(), seen)
         assert found.headline == said
         assert not found.well
@@ -137,10 +141,23 @@ def test_all_is_well_is_said_only_when_all_were_asked() -> None:
 def test_before_the_first_look_nothing_is_called_normal() -> None:
     """What is stuck since yesterday is in the log's list like what was just decided."""
     open_ = summary(1, TransactionState.COMMITTING, ago=86_400, pending=("ledger",))
-    found = board(logged(open_), None)
+    found = board(logged(open_), of_log())
     assert found.headline == "Not known yet; 1 unfinished"
     assert "normal" not in found.lines[0].what
+    assert found.looked is None
     assert not found.well
+
+
+def test_what_the_log_proves_is_said_before_the_first_look() -> None:
+    """It is as bad as it says, and of the others nothing is known yet."""
+    open_ = [summary(n, TransactionState.COMMITTING) for n in (1, 2)]
+    seen = of_log(wrong(1, DiagnosisKind.STUCK, Severity.WARNING), judged=(1, 2))
+    found = board(logged(*open_), seen)
+    assert found.headline == "1 transaction needs you; 1 more unfinished"
+    assert found.lines[0].what == "stuck"
+    assert found.doubts == (
+        "Participants are being asked; until they answer, this is the log alone.",
+    )
 
 
 def test_what_was_finished_since_the_look_is_left_out() -> None:

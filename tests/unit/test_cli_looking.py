@@ -105,6 +105,20 @@ def test_a_list_is_filtered(
     assert shown == found
 
 
+def test_the_list_names_who_is_waited_for_without_an_address(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it holds cannot be known here; `--log-only` asks nobody anyhow."""
+    operator.at.committing(7)
+    monkeypatch.setenv(
+        "TPC_PARTICIPANTS", f"ledger={operator.at.observed['ledger'].url}"
+    )  # type: ignore[attr-defined]
+    code, out, _ = operator.says("ls")
+    assert code == 1
+    assert "notifier: it has no address here, and orders.7.1 waits for it" in out
+    assert "no address" not in operator.says("ls", "--log-only")[1]
+
+
 def test_an_empty_list_is_good_news(operator: Operator) -> None:
     """One line, and 0."""
     assert operator.says("ls") == (0, "0 unfinished\n", "")

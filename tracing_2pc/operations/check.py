@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tracing_2pc.errors import TwoPhaseError
+from tracing_2pc.operations.observation import ADDRESS, without_address
 from tracing_2pc.operations.recover import configured_log, services_of
 from tracing_2pc.protocol.diagnosis import lasting
 from tracing_2pc.protocol.fan_out import ask_at_once
@@ -171,21 +172,12 @@ def _of_states(states: Mapping[str, int]) -> Iterator[Problem]:
 def _without_address(
     waiting: Iterable[Summary], settings: Settings
 ) -> Iterator[Problem]:
-    """Say who is waited for and named nowhere; a job's own sink only if it lasts."""
-    names: dict[str, list[str]] = {}
     before = time.time() - settings.safety_interval
-    for one in waiting:
-        if one.decided is not None and one.decided <= before:
-            for name in one.pending:
-                if settings.participants and name not in settings.participants:
-                    names.setdefault(name, []).append(str(one.transaction))
-    for name, ids in names.items():
+    found = without_address(waiting, settings.participants, before)
+    for name, ids in found.items():
         more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
         yield Problem(
-            name,
-            f"{ids[0]}{more} waits for it, and it has no address here",
-            "add it to `participants` in tpc.toml; if it is a sink of the job's own, "
-            "start the job",
+            name, f"{ids[0]}{more} waits for it, and it has no address here", ADDRESS
         )
 
 

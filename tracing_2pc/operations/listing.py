@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 from tracing_2pc.interfaces import Clock, SystemClock
 from tracing_2pc.model import DeliveryRecord, InDoubt, Listing, TransactionId
-from tracing_2pc.operations.observation import Observed, list_all
+from tracing_2pc.operations.observation import (
+    Observed,
+    list_all,
+    nowhere,
+    without_address,
+)
 from tracing_2pc.protocol.evidence import Held, Lists, add, both
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import FINAL, TransactionState
@@ -52,7 +57,7 @@ class Listed:
         finished: newest first.
         orphans: oldest first; by branches that are older than `safety_interval`.
         deliveries: of what is unfinished, by its id and by participant.
-        unreadable: participants without a whole list, and why.
+        unreadable: participants without an address or a whole list, and why.
     """
 
     at: float
@@ -83,6 +88,9 @@ def list_transactions(
     unreadable: dict[str, str] = {}
     lists = list_all(participants, unreadable)
     unfinished = _unfinished(overview, filters)
+    before = clock.now() - settings.safety_interval
+    for name, ids in without_address(unfinished, participants, before).items():
+        unreadable[name] = nowhere(ids)
     orphans: Iterable[Orphan] = ()
     if filters.state is None:
         orphans = _orphans(overview, participants, lists, filters, settings)

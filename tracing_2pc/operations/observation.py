@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from tracing_2pc.errors import ConfigurationError, DecisionLogError, TwoPhaseError
@@ -22,9 +22,16 @@ from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import FINAL, ParticipantState
 from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.store.overview import Summary
 
 LOG: Final = "log"
 """Name of the decision log beside participants' names, in a sweep and in metrics."""
+
+ADDRESS: Final = (
+    "add it to `participants` in tpc.toml; if it is a sink of the job's own, start "
+    "the job"
+)
+"""What mends that a participant has no address here."""
 
 SHOWN: Final = 100
 """Transactions that participants are asked about in one round, the oldest first."""
@@ -64,8 +71,8 @@ class Observation:
 
     Args:
         evidence: for the diagnosis.
-        unreadable: participants without a whole list, *log*, or *log of* an
-            application with a record that cannot be trusted; and why.
+        unreadable: participants without an address or a whole list, *log*, or *log
+            of* an application with a record that cannot be trusted; and why.
     """
 
     evidence: Evidence
@@ -102,12 +109,31 @@ def observe(
     second = list_all(participants, unreadable)
     shown: dict[TransactionId, dict[str, Shown]] = {}
     if logged is not None:
-        asked = worth_asking(logged, clock.now() - settings.safety_interval)
+        before = clock.now() - settings.safety_interval
+        unreadable |= _nowhere(logged, participants, before)
+        asked = worth_asking(logged, before)
         shown = show_all(log, participants, asked, settings, unreadable)
     evidence = Evidence(
         clock.now(), settings.safety_interval, first, logged, second, shown
     )
     return Observation(evidence, unreadable)
+
+
+def observe_log(
+    log: SqlDecisionLog,
+    participants: Collection[str],
+    settings: Settings,
+    clock: Clock,
+) -> Observation:
+    """Look at the log alone: what it proves holds, whatever participants will say.
+
+    Raises:
+        DecisionLogError: the log cannot be read.
+    """
+    unreadable: dict[str, str] = {}
+    logged, safety = read_log(log, {}, unreadable), settings.safety_interval
+    unreadable |= _nowhere(logged, participants, clock.now() - safety)
+    return Observation(Evidence(clock.now(), safety, {}, logged, {}, {}), unreadable)
 
 
 def list_all(participants: Mapping[str, Observed], unreadable: dict[str, str]) -> Lists:
@@ -168,6 +194,37 @@ def _of(
     deliveries: Mapping[str, dict[str, DeliveryRecord]], transaction: TransactionId
 ) -> dict[str, DeliveryRecord]:
     return deliveries.get(str(transaction), {})
+
+
+def without_address(
+    waiting: Iterable[TransactionRecord | Summary],
+    known: Collection[str],
+    before: float,
+) -> dict[str, list[TransactionId]]:
+    """Return who is waited for without having an address here, and by what.
+
+    A sink of a job's own never has one, and its driver may be at it: it is named once
+    the decision is older than `before`, and where others have an address.
+    """
+    found: dict[str, list[TransactionId]] = {}
+    for one in waiting:
+        if known and one.decided is not None and one.decided <= before:
+            id_ = one.id if isinstance(one, TransactionRecord) else one.transaction
+            for name in one.pending:
+                if name not in known:
+                    found.setdefault(name, []).append(id_)
+    return found
+
+
+def nowhere(waiting: list[TransactionId]) -> str:
+    """Say what waits for somebody without an address, and what mends it."""
+    more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    return f"it has no address here, and {waiting[0]}{more} waits for it: {ADDRESS}"
+
+
+def _nowhere(logged: Logged, known: Collection[str], before: float) -> dict[str, str]:
+    found = without_address(logged.records.values(), known, before)
+    return {name: nowhere(waiting) for name, waiting in found.items()}
 
 
 def worth_asking(logged: Logged, before: float) -> list[TransactionRecord]:

@@ -42,8 +42,8 @@ class Sweep:
         diagnoses: what is wrong now, with what cannot be looked at again meanwhile.
         found: those that were not known before.
         gone: those that are known no more.
-        unreadable: participants without a whole list, *log*, or *log of* an
-            application with a record that cannot be trusted; and why.
+        unreadable: participants without an address or a whole list, *log*, or *log
+            of* an application with a record that cannot be trusted; and why.
         newly_unreadable: those that could be read in the round before.
         readable: those that could not, and can again.
         unfinished: what the log has not closed, when it was last read.

@@ -33,17 +33,17 @@ class Logged(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What a look around has brought.
+    """What a look around has brought, or a look at the log alone.
 
     Args:
-        at: when it was over.
+        at: when it was over; None: participants have not answered yet.
         diagnoses: what is wrong.
         judged: what was unfinished in the log then.
-        unreadable: participants without a whole list, *log*, or *log of* an
-            application with a record that cannot be trusted; and why.
+        unreadable: participants without an address or a whole list, *log*, or *log
+            of* an application with a record that cannot be trusted; and why.
     """
 
-    at: float
+    at: float | None
     diagnoses: Sequence[Diagnosis]
     judged: frozenset[TransactionId]
     unreadable: Mapping[str, str]
@@ -84,9 +84,7 @@ class Board:
     looked: float | None
 
 
-def board(
-    logged: Logged, observed: Observed | None, application: str | None = None
-) -> Board:
+def board(logged: Logged, observed: Observed, application: str | None = None) -> Board:
     """Put both together; of one application only, if one is given.
 
     The log is newer than the look around: what it has finished since is left out, if
@@ -110,27 +108,26 @@ def board(
         tuple(lines[:LINES]),
         tuple(more.most_common()),
         tuple(closed[:FINISHED]),
-        observed.at if observed else None,
+        observed.at,
     )
 
 
-def _headline(
-    need: int, normal: int, observed: Observed | None, *, certain: bool
-) -> str:
+def _headline(need: int, normal: int, observed: Observed, *, certain: bool) -> str:
     if need:
         said = counted(need, "transaction needs you", "transactions need you")
-    elif observed is None:
-        # Not a word of comfort: what has been stuck for hours is in this list too.
-        return f"Not known yet; {normal} unfinished" if normal else "Not known yet"
+    elif observed.at is None:
+        said = "Not known yet"
     else:
         said = "All is well" if certain else "Nothing wrong is known"
+    if observed.at is None and normal:
+        # Not a word of comfort: who holds what is not known.
+        return f"{said}; {normal}{' more' if need else ''} unfinished"
     return said + (f"; {normal} under way" if normal else "")
 
 
-def _doubts(observed: Observed | None, application: str | None) -> Iterator[str]:
-    if observed is None:
+def _doubts(observed: Observed, application: str | None) -> Iterator[str]:
+    if observed.at is None:
         yield "Participants are being asked; until they answer, this is the log alone."
-        return
     for name, why in observed.unreadable.items():
         if name == LOG:
             yield "The decision log could not be read when participants were asked."
@@ -144,14 +141,13 @@ def _is_of_another(name: str, application: str | None) -> bool:
     return application is not None and of not in (name, application)
 
 
-def _lines(logged: Logged, observed: Observed | None) -> Iterator[Line]:
-    said = _worst_of(observed.diagnoses if observed else ())
-    judged = observed.judged if observed else frozenset()
+def _lines(logged: Logged, observed: Observed) -> Iterator[Line]:
+    said = _worst_of(observed.diagnoses)
     by_id = {one.transaction: one for one in logged.open}
     whole = len(logged.open) < MOST
     for transaction, diagnosis in said.items():
         # Judged unfinished, and no more in the log's whole list: finished since then.
-        if transaction in by_id or transaction not in judged or not whole:
+        if transaction in by_id or transaction not in observed.judged or not whole:
             told = logged.deliveries.get(str(transaction), {})
             yield _wrong(diagnosis, told)
     for transaction, one in by_id.items():

@@ -134,22 +134,21 @@ class Sight:
 
     def _put_together(self, application: str | None) -> Board:
         logged, observed = self._logged.get(application), self._around.latest()
-        if observed is not None and logged.at - observed.at > self._stale:
+        if observed and logged.at - (observed.at or 0.0) > self._stale:
             observed = None  # nobody has looked for a while
-        return board(logged, observed, application)
+        return board(logged, observed or self._observe_log(), application)
 
     def _observe(self) -> Observed:
         by = self.sources
         found = observation.observe(
             by.log, by.participants, by.settings, by.clock, by.pause
         )
-        logged = found.evidence.logged
-        return Observed(
-            by.clock.now(),
-            diagnose(found.evidence, Thresholds.of(by.settings)),
-            frozenset(logged.records) if logged else frozenset(),
-            found.unreadable,
-        )
+        return _judged(found, by.settings, by.clock.now())
+
+    def _observe_log(self) -> Observed:
+        by = self.sources
+        found = observation.observe_log(by.log, by.participants, by.settings, by.clock)
+        return _judged(found, by.settings, None)
 
     def _read(self, application: str | None) -> Logged:
         overview = self.sources.log.overview
@@ -196,6 +195,18 @@ class _NotAsked:
     def show(self, transaction: TransactionId) -> NoReturn:
         """Say that it was not asked."""
         raise ParticipantUnavailableError("not asked now", participant=self.name)
+
+
+def _judged(
+    found: observation.Observation, settings: Settings, at: float | None
+) -> Observed:
+    logged = found.evidence.logged
+    return Observed(
+        at,
+        diagnose(found.evidence, Thresholds.of(settings)),
+        frozenset(logged.records) if logged else frozenset(),
+        found.unreadable,
+    )
 
 
 def _all_of(application: str) -> Filters:
