@@ -244,11 +244,13 @@ class Listing:
         branches: those that could be read.
         missing: why there may be more; None if these are all.
         now: the participant's clock in Unix seconds; None if it did not say.
+        only: the one application that our token lets us see; None for all.
     """
 
     branches: tuple[InDoubt, ...]
     missing: str | None = None
     now: float | None = None
+    only: str | None = None
 
     @property
     def complete(self) -> bool:

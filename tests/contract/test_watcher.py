@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from metrics_support import measured  # noqa: F401 - a fixture
 from participant_support import KINDS, ONE, TRACE, World
+from spark_support import serving
 from tracing_support import exported  # noqa: F401 - a fixture
 from watch_support import NAMES, SETTINGS, Site, names_of, site
 
@@ -289,6 +290,38 @@ def test_who_is_waited_for_without_an_address_is_named_at_once(at: Site) -> None
         "no address here, and orders.7.1 waits for it" in sweep.unreadable["notifier"]
     )
     assert not sweep.diagnoses
+
+
+def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of that one everything is told; that there may be more is told, too."""
+    monkeypatch.setenv("BOUND", "viewer-0123456789abcdef")
+    tokens = at.folder / "tokens"
+    tokens.write_text("viewer viewer-0123456789abcdef orders\n")
+    world = at.worlds["ledger"]
+    at.log.initialise("sales", 3)
+    sold = at.begin(3, application="sales").id
+    at.prepare(sold)
+    at.decide(sold)
+    at.time.sleep(1)
+    at.committing()
+    at.write(
+        "ledger", "DELETE FROM orders_tpc_branch", "DELETE FROM orders_tpc_transaction"
+    )
+    at.prepare("foreign.1.1", "ledger")
+    guarded = World(world.resource, world.visible, tokens=tokens, name="guarded")
+    url = at.stack.enter_context(serving(guarded.app))
+    at.time.sleep(400)
+    at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", 2.0)
+    watcher = watching(at)
+    sweep = watcher.sweep()
+    assert list(sweep.unreadable) == ["ledger beyond orders"]
+    assert "bound to orders" in sweep.unreadable["ledger beyond orders"]
+    assert not sweep.clean
+    assert "ledger" in watcher.succeeded
+    assert (str(T), "lost") in names_of(list(sweep.diagnoses))
+    assert "foreign.1.1" not in str(sweep.diagnoses)
 
 
 def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:  # noqa: F811

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from tracing_2pc.transports.probe import _gauges, probe
 
 TOKENS = {role: f"{role}-token-0123456789" for role in ("job", "operator", "viewer")}
 TOKENS["executor"] = "executor-token-0123456789"
+BOUND = "bound-token-0123456789"
 
 
 def checked(operator: Operator) -> tuple[int, dict[str, Any]]:
@@ -132,7 +134,9 @@ def test_secrets_are_not_shown(
 def guarded(operator: Operator, tmp_path: Path) -> Operator:
     """A ledger that wants tokens."""
     file = tmp_path / "tokens"
-    file.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
+    bound = f"viewer {BOUND} orders\n"
+    of_roles = (f"{role} {token}\n" for role, token in TOKENS.items())
+    file.write_text(bound + "".join(of_roles))
     ledger = operator.at.worlds["ledger"]
     ledger.resource._clock = time.time
     operator.at.worlds["notifier"].resource._clock = time.time
@@ -171,6 +175,21 @@ def test_a_token_that_is_not_taken(
     assert found[0].startswith("ledger: ")
     cure = checked(guarded)[1]["problems"][0]["cure"]
     assert cure.endswith("export TPC_TOKEN=$(sed -n 's/^operator //p' tokens)")
+    column = "refused" if token else "none was sent"
+    assert re.search(f"ledger +ready +{column} ", guarded.says("check")[1])
+
+
+def test_a_token_that_is_bound_to_an_application(
+    guarded: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others have prepared is not seen by it, and that is a problem."""
+    monkeypatch.setenv("TPC_TOKEN", BOUND)
+    (found,) = problems(guarded)
+    assert found.startswith("ledger: its token is bound to orders: what others have")
+    code, out, _ = guarded.says("ls")
+    assert "ledger beyond orders: the token is bound to orders" in out
+    assert code == 1
+    assert "beyond" not in guarded.says("ls", "--application", "orders")[1]
 
 
 def test_what_is_no_participant(operator: Operator, tmp_path: Path) -> None:

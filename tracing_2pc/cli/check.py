@@ -75,7 +75,7 @@ def _row(one: Probed) -> tuple[str, ...]:
     return (
         one.participant,
         "not ready" if one.unready else "ready",
-        one.role or "refused",
+        one.role or ("refused" if one.sent else "none was sent"),
         "" if one.skew is None else f"{one.skew:+.1f} s",
         "" if one.role is None else str(one.in_doubt),
         _slots(one),

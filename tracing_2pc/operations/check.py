@@ -216,6 +216,13 @@ def _of_participant(found: Probed, settings: Settings) -> Iterator[Problem]:
         yield Problem(
             name, f"its list {found.missing}", "`tracing-2pc ls`; resolve orphans"
         )
+    if found.only is not None:
+        yield Problem(
+            name,
+            f"its token is bound to {found.only}: what others have prepared there is "
+            "not seen from here",
+            "a token without an application in its tokens file, if it is to be seen",
+        )
     yield from _of_slots(found)
 
 

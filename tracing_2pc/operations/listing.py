@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tracing_2pc.interfaces import Clock, SystemClock
 from tracing_2pc.model import DeliveryRecord, InDoubt, Listing, TransactionId
 from tracing_2pc.operations.observation import (
+    BEYOND,
     Observed,
     list_all,
     nowhere,
@@ -87,6 +88,9 @@ def list_transactions(
     clock, overview = clock or SystemClock(), log.overview
     unreadable: dict[str, str] = {}
     lists = list_all(participants, unreadable)
+    if filters.application is not None:
+        for name in participants:
+            unreadable.pop(name + BEYOND + filters.application, None)
     unfinished = _unfinished(overview, filters)
     before = clock.now() - settings.safety_interval
     for name, ids in without_address(unfinished, participants, before).items():

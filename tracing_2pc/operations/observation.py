@@ -27,6 +27,9 @@ from tracing_2pc.store.overview import Summary
 LOG: Final = "log"
 """Name of the decision log beside participants' names, in a sweep and in metrics."""
 
+BEYOND: Final = " beyond "
+"""Between a participant's name and the one application that our token is bound to."""
+
 ADDRESS: Final = (
     "add it to `participants` in tpc.toml; if it is a sink of the job's own, start "
     "the job"
@@ -72,7 +75,8 @@ class Observation:
     Args:
         evidence: for the diagnosis.
         unreadable: participants without an address or a whole list, *log*, or *log
-            of* an application with a record that cannot be trusted; and why.
+            of* an application with a record that cannot be trusted, *name beyond* the
+            one application that our token is bound to; and why.
     """
 
     evidence: Evidence
@@ -112,7 +116,7 @@ def observe(
         before = clock.now() - settings.safety_interval
         unreadable |= _nowhere(logged, participants, before)
         asked = worth_asking(logged, before)
-        shown = show_all(log, participants, asked, settings, unreadable)
+        shown = show_all(log, participants, asked, settings, unreadable, second)
     evidence = Evidence(
         clock.now(), settings.safety_interval, first, logged, second, shown
     )
@@ -147,6 +151,10 @@ def list_all(participants: Mapping[str, Observed], unreadable: dict[str, str]) -
             return None
         if listing.missing is not None:
             unreadable[participant.name] = f"its list {listing.missing}"
+        if listing.only is not None:
+            unreadable[participant.name + BEYOND + listing.only] = (
+                f"the token is bound to {listing.only}: nothing else is listed there"
+            )
         return listing
 
     return ask_at_once(ask, participants)
@@ -243,19 +251,25 @@ def show_all(
     records: Iterable[TransactionRecord],
     settings: Settings,
     unreadable: dict[str, str],
+    lists: Lists,
 ) -> dict[TransactionId, dict[str, Shown]]:
     """Ask each participant about what it takes part in; keep what is answered.
 
-    One that does not answer, or takes longer than the request timeout for all, is not
-    asked further in this round, and counts as unreadable.
+    What our token is not for is not asked about. One that does not answer, or takes
+    longer than the request timeout for all, is not asked further in this round, and
+    counts as unreadable.
     """
     wanted = list(records)
     until = time.monotonic() + settings.request_timeout
 
     def ask(participant: Observed) -> dict[TransactionId, Shown]:
         found: dict[TransactionId, Shown] = {}
+        listing = lists.get(participant.name)
+        only = listing.only if listing else None
         for record in wanted:
             if participant.name not in record.participants:
+                continue
+            if only not in (None, record.id.application):
                 continue
             try:
                 found[record.id] = participant.show(record.id)

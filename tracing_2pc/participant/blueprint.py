@@ -216,8 +216,9 @@ class _Routes:
             caller = self._admit("list")
             query = forms.read_query(request)
             caller.check("list", query.application)
+            only = query.application or caller.application
             page = self._resource.in_doubt(
-                application=query.application or caller.application,
+                application=only,
                 state=query.state,
                 after=query.after,
                 limit=query.limit,
@@ -234,7 +235,9 @@ class _Routes:
                 for transaction, held, carrier in page.branches
             ]
             following = forms.write_cursor(page.next)
-            return jsonify(transactions=items, next=following, now=page.now)
+            return jsonify(
+                transactions=items, next=following, now=page.now, application=only
+            )
 
     def show(self, transaction_id: str) -> Response:
         """Show one transaction."""

@@ -158,7 +158,8 @@ class HttpParticipant:
         """List what is in doubt there, oldest first; changes nothing.
 
         The list takes little more than `timeout` in all. One that ends early, by an
-        error of a later page, by time or by `reading.PAGES`, says so.
+        error of a later page, by time or by `reading.PAGES`, says so; and so does one
+        of a participant that shows our token one application only.
 
         Raises:
             ParticipantUnavailableError: no first page that can be trusted.
@@ -169,22 +170,25 @@ class HttpParticipant:
         until = time.monotonic() + self.timeout
         found: list[InDoubt] = []
         now: float | None = None
+        only: str | None = None
         for number in range(reading.PAGES):
             left = until - time.monotonic()
             if number and left <= 0:
-                return Listing(tuple(found), f"took over {self.timeout:g} s", now)
+                late = f"took over {self.timeout:g} s"
+                return Listing(tuple(found), late, now, only)
             try:
                 page = self._page(query, max(left, 0.001))
             except ParticipantUnavailableError as error:
                 if not number:
                     raise
-                return Listing(tuple(found), str(error), now)
+                return Listing(tuple(found), str(error), now, only)
             found += page.branches
-            now = page.now
+            now, only = page.now, page.only if application is None else None
             if page.next is None:
-                return Listing(tuple(found), None, now)
+                return Listing(tuple(found), None, now, only)
             query["after"] = page.next
-        return Listing(tuple(found), f"is longer than {len(found)} branches", now)
+        long = f"is longer than {len(found)} branches"
+        return Listing(tuple(found), long, now, only)
 
     def _page(self, query: Mapping[str, str], timeout: float) -> reading.Page:
         answer = self._get(f"/transactions?{urlencode(query)}", timeout)

@@ -30,11 +30,13 @@ class Probed:
         url: where it was asked.
         unreachable: why it gave no answer; nothing below is known then.
         unready: what it says instead of being ready.
-        refused: why our token was not taken.
+        refused: why our token was not taken, or could not be sent.
+        sent: a token was sent; False where there is none that could be.
         role: job, operator or viewer; *anybody* where no token is asked for.
         skew: seconds that its clock is ahead of ours; None if it did not say.
         in_doubt: branches that are prepared there.
         missing: why there may be more of them.
+        only: the one application that our token is bound to; None for all.
         gauges: its metrics without labels; none for a job's token.
     """
 
@@ -43,10 +45,12 @@ class Probed:
     unreachable: str | None = None
     unready: str | None = None
     refused: str | None = None
+    sent: bool = True
     role: str | None = None
     skew: float | None = None
     in_doubt: int = 0
     missing: str | None = None
+    only: str | None = None
     gauges: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
@@ -67,7 +71,7 @@ def probe(participant: HttpParticipant) -> Probed:
     try:
         return _admitted(participant, found)
     except ConfigurationError as error:
-        return dataclasses.replace(found, refused=str(error))
+        return dataclasses.replace(found, refused=str(error), sent=False)
     except ParticipantUnavailableError as error:
         if error.status in (401, 403):
             return dataclasses.replace(found, refused=str(error))
@@ -97,6 +101,7 @@ def _admitted(participant: HttpParticipant, found: Probed) -> Probed:
         skew=None if listing.now is None else listing.now - now,
         in_doubt=len(listing.branches),
         missing=listing.missing,
+        only=listing.only,
         gauges=gauges,
     )
 

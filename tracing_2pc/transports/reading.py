@@ -16,6 +16,7 @@ from tracing_2pc.model import (
     InDoubt,
     Shown,
     TransactionId,
+    check_application,
 )
 from tracing_2pc.states import BranchState, ParticipantState
 from tracing_2pc.transports import wire
@@ -31,11 +32,15 @@ _LONGEST: Final = 2048
 
 
 class Page(NamedTuple):
-    """One page of a list, where the next one begins, and the participant's clock."""
+    """One page of a list, where the next one begins, and the participant's clock.
+
+    `only` is the one application that is listed; None for all.
+    """
 
     branches: tuple[InDoubt, ...]
     next: str | None
     now: float | None = None
+    only: str | None = None
 
 
 def read_page(content_type: str, body: bytes) -> Page:
@@ -50,7 +55,10 @@ def read_page(content_type: str, body: bytes) -> Page:
     if len(found) > PAGE:
         raise ValueError("transactions")
     branches = tuple(_in_doubt(one) for one in found)
-    return Page(branches, following, _time(item.get("now")))
+    only = item.get("application")
+    if only is not None:
+        check_application(_text(only))
+    return Page(branches, following, _time(item.get("now")), only)
 
 
 def _in_doubt(found: object) -> InDoubt:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tracing_2pc.model import DeliveryRecord, TransactionId
 from tracing_2pc.operations.console.words import UNDER_WAY, WRONG, counted
-from tracing_2pc.operations.observation import LOG
+from tracing_2pc.operations.observation import BEYOND, LOG
 from tracing_2pc.protocol.diagnosis import Diagnosis
 from tracing_2pc.states import Severity, TransactionState
 from tracing_2pc.store.overview import MOST, Deliveries, Summary
@@ -40,7 +40,8 @@ class Observed(NamedTuple):
         diagnoses: what is wrong.
         judged: what was unfinished in the log then.
         unreadable: participants without an address or a whole list, *log*, or *log
-            of* an application with a record that cannot be trusted; and why.
+            of* an application with a record that cannot be trusted, *name beyond* the
+            one application that our token is bound to; and why.
     """
 
     at: float | None
@@ -136,9 +137,11 @@ def _doubts(observed: Observed, application: str | None) -> Iterator[str]:
 
 
 def _is_of_another(name: str, application: str | None) -> bool:
-    """Whether it is the log of an application that is not asked for."""
-    of = name.removeprefix(f"{LOG} of ")
-    return application is not None and of not in (name, application)
+    """Whether it is about applications only that are not asked for."""
+    of, _, bound = name.removeprefix(f"{LOG} of ").partition(BEYOND)
+    if application is None:
+        return False
+    return bound == application if bound else of not in (name, application)
 
 
 def _lines(logged: Logged, observed: Observed) -> Iterator[Line]:
