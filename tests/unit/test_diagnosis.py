@@ -105,6 +105,9 @@ def test_without_a_timeout_an_attempt_is_stuck_when_it_is_critical() -> None:
     """A driver may be at it for ever; a person should look all the same."""
     limits = Thresholds.of(Settings(transaction_timeout=0))
     assert limits.undecided == 900
+    known = logged(record(S.ACTIVE, started=901))
+    found = one(diagnose(Evidence(NOW, 20, {}, known, {}, {}), limits))
+    assert found.why.endswith("transaction_timeout is 0, so its driver may be at it")
     assert Thresholds.of(Settings(transaction_timeout=100)).undecided == 300
 
 

@@ -45,7 +45,11 @@ class Thresholds:
 
     @property
     def undecided(self) -> float:
-        """How long an attempt may be active: until then a driver may well be at it."""
+        """How long an attempt may be active: until then a driver may well be at it.
+
+        Without a transaction timeout it may be at it for ever; then it is said when it
+        would be critical.
+        """
         limit = self.transaction_timeout or self.stuck_critical
         return max(self.stuck_after, limit)
 
@@ -280,10 +284,11 @@ def _stuck(look: Look) -> Claim | None:
     if record is None:
         return None
     if record.state is TransactionState.ACTIVE:
-        why = (
-            f"it was begun {lasting(look.waits)} ago and is not decided: by now no "
-            "driver can be at it"
-        )
+        why = f"it was begun {lasting(look.waits)} ago and is not decided: "
+        if look.limits.transaction_timeout:
+            why += "by now no driver can be at it"
+        else:
+            why += "transaction_timeout is 0, so its driver may be at it"
         holding = tuple(n for n in record.participants if n in look.case.held)
         whom = holding or record.participants
         return Claim(whom, look.waits, Verdict.ABORT, why)
