@@ -220,6 +220,17 @@ def test_a_transaction_is_told_whole(viewer: Visitor) -> None:
         assert said in page
 
 
+def test_what_can_be_typed_is_shown_as_code(operator: Visitor, at: Site) -> None:
+    """A page has no backticks of ours; somebody else's single one stays as it is."""
+    at.begin(9)
+    paths = ["/", f"/transactions/{STUCK}", f"/transactions/{QUARANTINED}"]
+    pages = [operator.get(path) for path in [*paths, "/transactions/orders.9.1"]]
+    assert "<code>tracing-2pc recover</code>" in pages[1]
+    assert not [page for page in pages if "`" in page]
+    at.log.postpone(TransactionId.parse(STUCK), "notifier", "`<b> ` `", at.time.now())
+    assert "<code>&lt;b&gt; </code> `" in operator.get(f"/transactions/{STUCK}")
+
+
 def test_nothing_of_others_is_ever_markup(operator: Visitor, at: Site) -> None:
     """Names, reasons, errors of participants and of the log: text, and bounded."""
     id_ = TransactionId.parse(STUCK)

@@ -10,6 +10,7 @@ from typing import Final
 from flask import Flask, Response, g, render_template, request
 from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
+from markupsafe import Markup, escape
 from werkzeug.exceptions import HTTPException
 
 from tracing_2pc.errors import DecisionLogError
@@ -126,9 +127,19 @@ def _cut(text: object) -> str:
     return said if len(said) <= _CUT else said[:_CUT] + " …"
 
 
+def _told(text: object) -> Markup:
+    """Bound a text, and show as code what stands between backticks in it."""
+    parts = escape(_cut(text)).split("`")
+    if len(parts) % 2 == 0:  # one of them has no other
+        parts[-2:] = [Markup("`").join(parts[-2:])]
+    parts[1::2] = [Markup("<code>{}</code>").format(part) for part in parts[1::2]]
+    return Markup("").join(parts)
+
+
 _TEXT: Final = "text/plain; charset=utf-8"
 _FILTERS: Final = {
     "cut": _cut,
+    "told": _told,
     "exact": words.exact,
     "distance": words.distance,
     "lasting": lasting,
