@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from cli_support import on_a_terminal
 from spark_support import serving
 
 from tracing_2pc.cli import main
@@ -298,7 +299,11 @@ def test_forget_drops_by_hand_what_is_old(
             finished(log, batch)
     forget = ["forget", "--application", "orders", "--before", "0s", "--json"]
     capsys.readouterr()
-    for more, dry in ((["--dry-run"], True), ([], False)):
+    assert main(forget) == 2
+    said = capsys.readouterr()
+    assert "give --yes. 249 transactions of orders would be forgotten" in said.err
+    assert said.out == ""
+    for more, dry in ((["--dry-run"], True), (["--yes"], False)):
         assert main([*forget, *more]) == 0
         assert json.loads(capsys.readouterr().out) == {
             "application": "orders",
@@ -311,6 +316,22 @@ def test_forget_drops_by_hand_what_is_old(
     assert said == "0 transactions of orders forgotten; watermark 248\n"
     assert main(["forget", "--application", "orders", "--before", "7d"]) == 0
     assert main(["forget", "--application", "nobody", "--before", "7d"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "done"), [("2", True), ("yes", True), ("y", False), (" ", False)]
+)
+def test_forget_says_how_many_and_asks(folder: Path, typed: str, done: bool) -> None:
+    """On a terminal; only their number or *yes* drops them."""
+    main(["init"])
+    with log_of(folder) as log:
+        for batch in range(3):
+            finished(log, batch)
+        forget = ("forget", "--application", "orders", "--before", "0s")
+        code, shown = on_a_terminal(*forget, typed=typed)
+        assert "2 transactions of orders will be forgotten, for ever" in shown
+        assert code == (0 if done else 1)
+        assert log.overview.watermarks() == {"orders": 1 if done else None}
 
 
 def finished(log: SqlDecisionLog, batch: int) -> None:

@@ -121,9 +121,7 @@ def _deciding(commands: Commands) -> None:
         help="an orphan: commit or abort at this participant what no record can finish",
     )
     resolve.add_argument("--reason", required=True, help="one line, kept in the audit")
-    resolve.add_argument(
-        "--yes", action="store_true", help="don't ask; needed without a terminal"
-    )
+    _confirmed(resolve)
 
 
 def _keeping(commands: Commands) -> None:
@@ -137,6 +135,7 @@ def _keeping(commands: Commands) -> None:
         help="finished so long ago or longer, as in 7d",
     )
     forget.add_argument("--dry-run", action="store_true", help="only count them")
+    _confirmed(forget)
 
     init = commands.add("init", "write settings and tokens, make the log's tables")
     init.add_argument("--application", help="a query that already ran without us")
@@ -147,6 +146,12 @@ def _keeping(commands: Commands) -> None:
 
 def _identified(made: argparse.ArgumentParser) -> None:
     made.add_argument("transaction", help="<application>.<batch>.<attempt>")
+
+
+def _confirmed(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--yes", action="store_true", help="don't ask; needed without a terminal"
+    )
 
 
 def _duration(text: str) -> float:

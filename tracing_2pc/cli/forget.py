@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
-from tracing_2pc.cli.arguments import DONE
-from tracing_2pc.cli.terminal import progress, tell
+from tracing_2pc.cli.arguments import DONE, LEFT
+from tracing_2pc.cli.terminal import confirmed, on_terminal, progress, tell
+from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.model import check_application
 from tracing_2pc.operations.forget import forget
 from tracing_2pc.operations.recover import check_known, configured_log
@@ -16,12 +18,14 @@ from tracing_2pc.store import SqlDecisionLog
 
 
 def run(options: argparse.Namespace) -> int:
-    """Drop what finished so long ago, or only count it."""
+    """Drop what finished so long ago, once that is confirmed, or only count it."""
     application = check_application(options.application)
     before = time.time() - options.before
     with configured_log(Settings.load(options.config, log=options.log)) as log:
         check_known(log, application)
         of, _ = log.overview.forgettable(application, before)
+        if of and not options.dry_run and not _agreed(options, of):
+            return LEFT
         gone = of if options.dry_run else _forget(log, application, before, of)
         watermark = log.overview.watermarks()[application]
         if options.dry_run:
@@ -36,6 +40,23 @@ def run(options: argparse.Namespace) -> int:
     line = f"{count(gone, 'transaction')} of {application} {word}; watermark"
     tell(options, item, f"{line} {'none' if watermark is None else watermark}")
     return DONE
+
+
+def _agreed(options: argparse.Namespace, of: int) -> bool:
+    """Whether the person has seen how many there are, and says so."""
+    if options.yes:
+        return True
+    whose = f"{count(of, 'transaction')} of {options.application}"
+    if not on_terminal():
+        raise ConfigurationError(
+            f"there is no terminal to ask on, so nothing was done: give --yes. {whose} "
+            "would be forgotten"
+        )
+    question = f"{whose} will be forgotten, for ever. Type their number, {of}, or yes:"
+    if confirmed(question, (str(of), "yes")):
+        return True
+    print("nothing was done", file=sys.stderr)
+    return False
 
 
 def _forget(log: SqlDecisionLog, application: str, before: float, of: int) -> int:
