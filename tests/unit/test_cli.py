@@ -17,6 +17,7 @@ from tracing_2pc.cli import main
 from tracing_2pc.interfaces import DecisionLog
 from tracing_2pc.model import BranchId, Receipt, TransactionId
 from tracing_2pc.operations.resolve import resolve
+from tracing_2pc.participant import TaggedRows, participant_blueprint
 from tracing_2pc.participant.auth import Role, TokenGate
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import Decision, TransactionState, Vote
@@ -151,6 +152,36 @@ def test_recover_finishes_at_the_participants_of_the_settings(
         }
         assert main(["recover"]) == 0
         assert capsys.readouterr().out == "nothing unfinished\n"
+
+
+def test_recover_says_what_it_was_answered(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A token that is not for this: the answer and its reason, in a line."""
+    from flask import Flask
+
+    main(["init"])
+    tokens = folder / "of_ledger"
+    tokens.write_text("viewer 0123456789abcdef\n")
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=True)
+    resource = TaggedRows(f"sqlite:///{folder}/ledger.db", "orders")
+    app = Flask("ledger")
+    app.register_blueprint(participant_blueprint(resource, tokens=tokens))
+    with serving(app) as url, contextlib.closing(resource):
+        monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
+        for token, why in (
+            ("0123456789abcdef", "403: role viewer: this needs the role job or opera"),
+            ("no-such-token", "401: this token is not known here"),
+        ):
+            monkeypatch.setenv("TPC_TOKEN", token)
+            capsys.readouterr()
+            assert main(["recover"]) == 1
+            said = capsys.readouterr().out
+            assert f"(participant 'ledger' answered {why}" in said
+            assert "no answer" not in said
 
 
 def test_resolve_signs_for_what_a_person_decides(

@@ -207,9 +207,10 @@ what is wrong
   try; the last answer: answered 503: busy)
 
 participants
-  NAME      ON RECORD                  SAYS       ROWS  CLOCK   IN DOUBT FOR  REMARK
-  ledger    acknowledged 8 min ago     committed  3     +SKEW
-  notifier  1 try: answered 503: busy  no answer                              \
+  NAME      ON RECORD                  SAYS            ROWS  CLOCK   IN DOUBT FOR  \
+REMARK
+  ledger    acknowledged 8 min ago     committed       3     +SKEW
+  notifier  1 try: answered 503: busy  cannot be read                              \
 nothing listens at http://127.0.0.1:PORT
 
 branches

@@ -218,19 +218,24 @@ def test_nothing_there_is_said(at: Site) -> None:
 
 
 def test_without_an_answer_the_audit_says_so(at: Site) -> None:
-    """It may have happened; the deed is on record."""
+    """It may have happened; the deed is on record, and what was answered instead."""
+    status: int | None = None
 
     class Silent(HttpParticipant):
         def resolve(self, *_: Any) -> None:
-            raise ParticipantUnavailableError("no answer")
+            raise ParticipantUnavailableError("not done", status=status)
 
     at.prepare(FOREIGN, "ledger")
     at.time.sleep(301)
     real = at.observed["ledger"]
     assert isinstance(real, HttpParticipant)
-    with pytest.raises(ParticipantUnavailableError):
-        orphan(at, FOREIGN, participant=Silent("ledger", real.url, None, 2.0))
-    assert audit(at, FOREIGN)[-1][2] == "no answer from ledger"
+    for status, after in (  # noqa: B007 - read by the participant
+        (None, "no answer from ledger"),
+        (403, "ledger answered 403"),
+    ):
+        with pytest.raises(ParticipantUnavailableError):
+            orphan(at, FOREIGN, participant=Silent("ledger", real.url, None, 2.0))
+        assert audit(at, FOREIGN)[-1][2] == after
 
 
 def test_without_a_log_nothing_is_resolved(at: Site, tmp_path: Path) -> None:

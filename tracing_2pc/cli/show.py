@@ -91,7 +91,7 @@ def _participants(view: View) -> Iterator[str]:
             (
                 one.participant,
                 heard(told.get(one.participant), view.at),
-                str(one.state or "no answer"),
+                str(one.state or "cannot be read"),
                 str(one.rows) if one.state else "",
                 "" if one.skew is None else f"{one.skew:+.1f} s",
                 "" if one.oldest is None else lasting(one.oldest),

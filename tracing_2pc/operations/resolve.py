@@ -154,9 +154,16 @@ def resolve_orphan(
         try:
             participant.resolve(transaction, outcome, reason)
         except ParticipantError as error:
-            refused = isinstance(error, ParticipantRefusedError)
-            sign(f"{name} refused" if refused else f"no answer from {name}")
+            sign(_answered(name, error))
             raise
         done = "committed" if outcome is Decision.COMMIT else "aborted"
         sign(f"{done} at {name}")
     acted(str(outcome))
+
+
+def _answered(name: str, error: ParticipantError) -> str:
+    if isinstance(error, ParticipantRefusedError):
+        return f"{name} refused"
+    if error.status is not None:
+        return f"{name} answered {error.status}"
+    return f"no answer from {name}"

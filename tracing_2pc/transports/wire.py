@@ -41,6 +41,8 @@ ASK_AGAIN: Final = frozenset({423, 425, 503})
 DEFINITE: Final = frozenset({404, 409, 410})
 """Statuses that are an answer about the transaction, if the body says so too."""
 
+_NOT_ADMITTED: Final = frozenset({401, 403})
+
 _DIGEST: Final = re.compile(r"sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
@@ -91,6 +93,12 @@ def read_answer(
     item = read_object(content_type, body)
     detail = _reason(item)
     state = _word((item or {}).get("state"))
+    if status in _NOT_ADMITTED:  # before the id is read
+        raise ParticipantUnavailableError(
+            f"participant {participant!r} answered {status}: {detail}",
+            status=status,
+            **about,
+        )
     if item is None or item.get("transaction_id") != transaction_id:
         raise ParticipantUnavailableError(
             f"participant {participant!r} answered {status} without naming "
