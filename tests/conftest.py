@@ -39,8 +39,8 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def new_database(postgres_url: str) -> Callable[[], str]:
-    """Make an empty database in `postgres_url`'s server and return its URL.
+def new_database(postgres_url: str) -> Callable[..., str]:
+    """Make an empty database in `postgres_url`'s server, as asked; return its URL.
 
     Call it once per participant. Nothing is dropped: the server goes as a whole.
     """
@@ -48,10 +48,10 @@ def new_database(postgres_url: str) -> Callable[[], str]:
 
     numbers = itertools.count(1)
 
-    def make() -> str:
+    def make(how: str = "") -> str:
         name = f"test_{next(numbers)}"
         with psycopg.connect(postgres_url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"CREATE DATABASE {name} {how}")
         return named(postgres_url, name)
 
     return make

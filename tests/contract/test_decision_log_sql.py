@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import resource
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tracing_2pc.cli import main
 from tracing_2pc.errors import (
     ConfigurationError,
     DecisionLogError,
@@ -695,3 +697,27 @@ if __name__ == "__main__":  # under strace
     under_test = open_log(sys.argv[1])
     for number in range(int(sys.argv[2])):
         finish(under_test, commit(under_test, number))
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_text_is_kept_whatever_the_encoding_of_the_database(
+    new_database: Callable[..., str],
+    encoding: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`init` makes a log there; what the database cannot hold is a clear error."""
+    monkeypatch.chdir(tmp_path)
+    url = new_database(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
+    assert main(["init", "--log", url]) == 0
+    with contextlib.closing(open_log(url, must_exist=True)) as log:
+        log.initialise("orders", 7)
+        id_ = log.begin(
+            "orders", 7, run="r", query=None, participants=("ledger",), carrier={}
+        ).record.id
+        what = f"resolve {id_}"
+        log.sign(what, who="Ada", why="größer", before="", after="")
+        assert log.overview.audit(id_)[-1].why == "größer"
+        if encoding == "LATIN1":
+            with pytest.raises(DecisionLogError, match="LATIN1"):
+                log.sign(what, who="Ada", why="→", before="", after="")

@@ -22,6 +22,7 @@ from participant_support import (
     arrow,
     json_lines,
     keep,
+    prepared_transactions,
     records,
     select,
     tagged_rows,
@@ -163,6 +164,28 @@ def test_postgresql_rounds_nothing(
         400,
         "another type: v",
     )
+    world.resource.close()
+
+
+@pytest.mark.parametrize("make", [tagged_rows, prepared_transactions])
+@pytest.mark.parametrize(
+    ("encoding", "text", "status"),
+    [("SQL_ASCII", "größer →", 200), ("LATIN1", "größer", 200), ("LATIN1", "→", 400)],
+)
+def test_text_is_kept_whatever_the_encoding_of_the_database(
+    new_database: Callable[..., str],
+    make: Callable[[str], World],
+    encoding: str,
+    text: str,
+    status: int,
+) -> None:
+    """What it cannot hold is refused: that is a vote, and no fault."""
+    world = make(new_database(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"))
+    branch = Branch(arrow(pa.table({"v": [text]})), 1)
+    assert world.prepare("orders.0.1", branch).status_code == status
+    if status == 200:
+        assert world.commit("orders.0.1", branch).status_code == 200
+        assert select(world.resource, "SELECT v FROM orders") == [(text,)]
     world.resource.close()
 
 

@@ -56,12 +56,15 @@ class PostgreSQL:
     """
 
     def __init__(self, url: sa.URL, most: int = 64) -> None:
+        utf8 = {} if "client_encoding" in url.query else {"client_encoding": "utf8"}
         self.engine = sa.create_engine(
             url,
             pool_size=most // 8,
             max_overflow=most - most // 8,
             pool_pre_ping=True,
             isolation_level="READ COMMITTED",  # what is read after the lock is new
+            # Where the server says SQL_ASCII, psycopg would take bytes for text.
+            connect_args=utf8,
         )
         sa.event.listen(self.engine, "connect", _prepare_session)
 

@@ -239,7 +239,9 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _postgresql(url: sa.URL) -> Database:
-    arguments = {} if "connect_timeout" in url.query else {"connect_timeout": 10}
+    # Without UTF-8 psycopg takes bytes for text where the server says SQL_ASCII.
+    wanted = {"connect_timeout": 10, "client_encoding": "utf8"}
+    arguments = {name: v for name, v in wanted.items() if name not in url.query}
     try:
         engine = sa.create_engine(
             url,
