@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from skywalking_support import Oap, oap  # noqa: F401 - a fixture
 from telemetry_support import PRELUDE, program, run
 from tracing_support import read_trace_file, span_tree
 
@@ -245,15 +246,15 @@ os.wait()
 forked = int(os.read(read, 9))
 del os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"]
 os.environ.pop("MISSING", None)
+os.environ["TPC_TRACE_FILE"] = FILE
 lifecycle.start("job")
 made()
 say([before, forked, lifecycle.is_set(), len(warned)])
 """
     said, _ = run(
         code,
-        start=PRELUDE + FAILING,
+        start=f"{PRELUDE}{FAILING}FILE = {str(file)!r}\n",
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
-        TPC_TRACE_FILE=str(file),
         **broken,
     )
     assert said == [1, 1, True, 1]
@@ -272,10 +273,48 @@ say([lifecycle.is_set(), len(handlers), lifecycle.dropped()])
 """,
         start=PRELUDE,
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
-        TPC_TRACE_FILE="/nowhere",
         OTEL_BSP_MAX_QUEUE_SIZE="many",
     )
     assert said == [False, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said_of"),
+    [
+        ({"TPC_SKYWALKING_ENDPOINT": "nonsense"}, "SkyWalking: ConfigurationError: "),
+        ({"OTEL_BSP_MAX_QUEUE_SIZE": "many"}, "OTLP: ValueError"),
+    ],
+)
+def test_a_way_out_that_is_set_wrongly_closes_no_other(
+    oap: Oap,  # noqa: F811
+    wrong: dict[str, str],
+    said_of: str,
+):
+    """One line says which and why; the spans leave by the other one."""
+    with Collector() as collector:
+        said, _ = run(
+            """
+lifecycle.start("job")
+made()
+lifecycle.flush(10)
+say([lifecycle.is_set(), warned])
+""",
+            start=PRELUDE + FAILING,
+            **{
+                "OTEL_PROPAGATORS": "tracecontext",
+                "OTEL_TRACES_EXPORTER": "otlp,skywalking",
+                "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+                "TPC_SKYWALKING_ENDPOINT": oap.url,
+                **wrong,
+            },
+        )
+        by_otlp = [span["name"] for span in collector.spans()]
+    assert said[0] is True
+    (warned,) = said[1]
+    assert warned.startswith(f"traces are not sent by {said_of}")
+    by_skywalking = [s["operationName"] for g in oap.segments for s in g["spans"]]
+    arrived = [bool(by_otlp), bool(by_skywalking)]
+    assert arrived == [not said_of.startswith(name) for name in ("OTLP", "SkyW")]
 
 
 def test_a_flush_that_can_have_no_thread_says_so(tmp_path: Path):

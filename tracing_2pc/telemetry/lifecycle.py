@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from opentelemetry import trace
 
@@ -36,6 +36,7 @@ _ENDPOINTS: Final = (
 )
 _ASKING: Final = (TRACE_FILE, *_ENDPOINTS, "OTEL_TRACES_EXPORTER")
 _Asked: TypeAlias = tuple[str | None, ...]
+Made = TypeVar("Made")
 _INSTALL: Final = "; install tracing-2pc[otlp], or [skywalking]"
 _SECRETS: Final = ("HEADERS", "TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _log: Final = logging.getLogger(__name__)
@@ -148,23 +149,33 @@ class _Process:
         self._flushing = None
 
     def start(self, service: str) -> None:
-        """Make everything, then use it: of a start that fails, nothing is left."""
+        """Make everything, then use it: of a start that fails, nothing is left.
+
+        A way out that cannot be made is said, and keeps no other one closed.
+        """
         from tracing_2pc.telemetry import exporting
         from tracing_2pc.telemetry.parents_first import ParentsFirst
 
         exporters: list[SpanProcessor] = []
         if path := os.environ.get(TRACE_FILE):
             exporters.append(exporting.to_file(path))
-        if otlp := exporting.to_otlp() if _wants_otlp() else None:
+        failed: dict[str, Exception] = {}
+        otlp = None
+        if _wants_otlp() and (otlp := _tried("OTLP", exporting.to_otlp, failed)):
             exporters.append(otlp[0])
+        if failed and not exporters and not _wants(SKYWALKING):
+            raise failed["OTLP"]
         provider = exporting.provider(service)
         self._flushing = Flushing(otlp[1] if otlp else None)
         for exporter in exporters:
             provider.add_span_processor(ParentsFirst(exporter))
         if _wants(SKYWALKING):
-            from tracing_2pc.telemetry.skywalking.start import start
-
-            start(provider=provider)
+            _tried("SkyWalking", lambda: _to_skywalking(provider), failed)
+        last = None if exporters else failed.pop("SkyWalking", None)
+        for name, error in failed.items():
+            _warn(f"traces are not sent by {name}", error)
+        if last is not None:
+            raise last
         self.otlp, self.provider = otlp, provider
         at_exit(self.stop)
         trace.set_tracer_provider(provider)
@@ -220,10 +231,29 @@ def _start(service: str) -> None:
             _process.start(service)
         except Exception as error:  # noqa: BLE001 - no tracing is no reason not to work
             _process.failed = asked
-            _log.warning(
-                "tracing did not start: %s%s", type(error).__name__, _cure(error)
-            )
-            _log.debug("tracing did not start", exc_info=True)
+            _warn("tracing did not start", error)
+
+
+def _tried(
+    name: str, make: Callable[[], Made], failed: dict[str, Exception]
+) -> Made | None:
+    """Make one of several ways out; note why where that fails."""
+    try:
+        return make()
+    except Exception as error:  # noqa: BLE001 - the others are good without it
+        failed[name] = error
+        return None
+
+
+def _to_skywalking(provider: TracerProvider) -> object:
+    from tracing_2pc.telemetry.skywalking.start import start
+
+    return start(provider=provider)
+
+
+def _warn(what: str, error: Exception) -> None:
+    _log.warning("%s: %s%s", what, type(error).__name__, _cure(error))
+    _log.debug("%s", what, exc_info=error)
 
 
 def _cure(error: Exception) -> str:

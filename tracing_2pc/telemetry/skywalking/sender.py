@@ -89,7 +89,7 @@ class Sender:
         self._thread: threading.Thread | None = None
         self._pool: urllib3.PoolManager | None = None
         self._sending = self._failures = 0
-        self._stopping = False
+        self._stopping = self._refused = False
         self._beat = 0.0
 
     def start(self) -> None:
@@ -154,6 +154,7 @@ class Sender:
             answer = self._post("/v3/segments", self._converted(batch))
             if answer in _TAKEN or answer in _DEFINITE:
                 self._done(batch, accepted=answer in _TAKEN)
+                self._say_if_refused(answer)
                 continue
             with self._wake:
                 self._queue.extendleft(reversed(batch))
@@ -163,6 +164,15 @@ class Sender:
             if self._failures == 1:
                 _log.warning("SkyWalking takes nothing (%s); work goes on", answer)
             return
+
+    def _say_if_refused(self, answer: int | str) -> None:
+        refused = answer in _DEFINITE
+        if refused and not self._refused:
+            _log.warning(
+                "SkyWalking refuses segments (%s); they are dropped, work goes on",
+                answer,
+            )
+        self._refused = refused
 
     def _next(self) -> list[Piece]:
         with self._wake:
