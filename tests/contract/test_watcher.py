@@ -324,6 +324,36 @@ def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
     assert "foreign.1.1" not in str(sweep.diagnoses)
 
 
+def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(
+    at: Site,
+) -> None:
+    """What was watched is no younger for it; a young attempt is left alone."""
+    steady = [0.0]
+    at.committing()
+    for name in NAMES:
+        at.down(name)
+    watcher = Watcher(
+        at.log, at.observed, SETTINGS, clock=at.time, pause=at.time.pause,
+        steady=lambda: steady[0],
+    )  # fmt: skip
+
+    def found() -> list[tuple[str, str]]:
+        return names_of(list(watcher.sweep().diagnoses))
+
+    assert found() == []
+    steady[0] += 400
+    at.time.sleep(400)
+    assert found() == [(str(T), "stuck")]
+    at.time.time -= 7200
+    assert found() == [(str(T), "stuck")]
+    said = watcher.last.unreadable["clock"]
+    assert "the last step of orders.7.1 is 113 min ahead of this machine's" in said
+    assert not watching(at).sweep().diagnoses, "who has watched nothing knows nothing"
+    at.begin(8)
+    steady[0] += 60
+    assert found() == [(str(T), "stuck")]
+
+
 def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:  # noqa: F811
     """No record that can be read: leave alone; its heartbeat stands still."""
     at.prepare("bookings.3.1", "ledger")

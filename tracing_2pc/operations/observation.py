@@ -17,6 +17,7 @@ from tracing_2pc.model import (
     TransactionRecord,
 )
 from tracing_2pc.operations.recover import services_of
+from tracing_2pc.protocol.diagnosis import lasting
 from tracing_2pc.protocol.evidence import Evidence, Lists, Logged
 from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.settings import Settings
@@ -29,6 +30,9 @@ LOG: Final = "log"
 
 BEYOND: Final = " beyond "
 """Between a participant's name and the one application that our token is bound to."""
+
+CLOCK: Final = "clock"
+"""Name of what is not right with the times of the log, beside those."""
 
 ADDRESS: Final = (
     "add it to `participants` in tpc.toml; if it is a sink of the job's own, start "
@@ -58,13 +62,14 @@ def reachable(settings: Settings) -> Mapping[str, Observed]:
     """Return the participants that the settings have an address of.
 
     Raises:
-        ConfigurationError: one is called as the log is.
+        ConfigurationError: one is called as the log or the clock is.
     """
-    if LOG in settings.participants:
-        raise ConfigurationError(
-            f"participant {LOG!r}: the watcher calls the decision log so. Give it "
-            "another name in `participants` before it takes part in anything"
-        )
+    for name, what in ((LOG, "the decision log"), (CLOCK, "its clock")):
+        if name in settings.participants:
+            raise ConfigurationError(
+                f"participant {name!r}: the watcher calls {what} so. Give it another "
+                "name in `participants` before it takes part in anything"
+            )
     return services_of(settings)
 
 
@@ -76,7 +81,7 @@ class Observation:
         evidence: for the diagnosis.
         unreadable: participants without an address or a whole list, *log*, or *log
             of* an application with a record that cannot be trusted, *name beyond* the
-            one application that our token is bound to; and why.
+            one application that our token is bound to, *clock*; and why.
     """
 
     evidence: Evidence
@@ -115,7 +120,8 @@ def observe(
     if logged is not None:
         before = clock.now() - settings.safety_interval
         unreadable |= _nowhere(logged, participants, before)
-        asked = worth_asking(logged, before)
+        unreadable |= _set_back(logged, clock.now(), settings.safety_interval)
+        asked = worth_asking(logged, before, clock.now())
         shown = show_all(log, participants, asked, settings, unreadable, second)
     evidence = Evidence(
         clock.now(), settings.safety_interval, first, logged, second, shown
@@ -137,6 +143,7 @@ def observe_log(
     unreadable: dict[str, str] = {}
     logged, safety = read_log(log, {}, unreadable), settings.safety_interval
     unreadable |= _nowhere(logged, participants, clock.now() - safety)
+    unreadable |= _set_back(logged, clock.now(), safety)
     return Observation(Evidence(clock.now(), safety, {}, logged, {}, {}), unreadable)
 
 
@@ -235,12 +242,28 @@ def _nowhere(logged: Logged, known: Collection[str], before: float) -> dict[str,
     return {name: nowhere(waiting) for name, waiting in found.items()}
 
 
-def worth_asking(logged: Logged, before: float) -> list[TransactionRecord]:
-    """Return what is decided, unfinished and not too young; oldest first, bounded."""
+def _set_back(logged: Logged, now: float, tolerance: float) -> dict[str, str]:
+    """Say that the log is ahead of our clock: what it tells looks too young."""
+    steps = {r.id: max(r.started, r.decided or 0.0) for r in logged.records.values()}
+    last = max(steps, key=lambda id_: steps[id_], default=None)
+    if last is None or steps[last] <= now + tolerance:
+        return {}
+    return {
+        CLOCK: f"the last step of {last} is {lasting(steps[last] - now)} ahead of this "
+        "machine's clock: it was set back, or a driver's is wrong; until it has caught "
+        "up, what is younger than that is not spoken of. Synchronise the clocks (NTP)"
+    }
+
+
+def worth_asking(logged: Logged, before: float, now: float) -> list[TransactionRecord]:
+    """Return what is decided, unfinished and not too young; oldest first, bounded.
+
+    What was decided in the future may be old: the clock was set back.
+    """
     decided = [
         record
         for record in logged.records.values()
-        if record.decided is not None and record.decided <= before
+        if record.decided is not None and not before < record.decided <= now
     ]
     return sorted(decided, key=lambda record: record.started)[:SHOWN]
 

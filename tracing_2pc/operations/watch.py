@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.interfaces import SystemClock
-from tracing_2pc.operations.observation import LOG, reachable
+from tracing_2pc.operations.observation import reachable
 from tracing_2pc.operations.recover import recovery_of
 from tracing_2pc.operations.sweep import Sweep
 from tracing_2pc.operations.watch_metrics import WatchMetrics
@@ -78,8 +78,7 @@ def watch(
     metrics.start(_SERVICE, scraped=how.listen is not None)
 
     def ready() -> bool:
-        since = watcher.succeeded.get(LOG, 0.0)
-        return clock.now() - since <= _STALE * settings.sweep + settings.pause
+        return watcher.blind <= _STALE * settings.sweep + settings.pause
 
     with contextlib.ExitStack() as stack:
         stack.callback(watcher.stop)

@@ -16,7 +16,7 @@ from tracing_2pc.model import Carrier, TransactionId
 from tracing_2pc.operations.observation import LOG, Observation, Observed, observe
 from tracing_2pc.operations.sweep import Key, Sweep, Unfinished, gravest, key
 from tracing_2pc.protocol.diagnosis import Diagnosis, Thresholds, diagnose
-from tracing_2pc.protocol.evidence import Evidence, Logged
+from tracing_2pc.protocol.evidence import Evidence, Logged, Standing
 from tracing_2pc.protocol.recovery import Recovered
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import UNFINISHED, DiagnosisKind, TransactionState
@@ -53,6 +53,7 @@ class Watcher:
         pause: waits so many seconds between the two looks.
         recovery: how to recover; None only looks.
         holder: name under which it takes the leases of applications.
+        steady: seconds that only grow, whatever is done to the clock.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Watcher:
         pause: Callable[[float], object] | None = None,
         recovery: Recovers | None = None,
         holder: str = "watcher",
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._participants = participants
@@ -73,11 +75,19 @@ class Watcher:
         self._pause = pause or self._clock.sleep
         self._recovery = recovery
         self._holder = holder
+        self._steady = steady
+        self._standing = Standing(steady)
+        self._log_read = float("-inf")
         self._due: dict[Key, float] = {}
         self._tried: dict[TransactionId, str] = {}
         self._next_application = ""
         self.last = Sweep(0.0)
         self.succeeded: dict[str, float] = {}
+
+    @property
+    def blind(self) -> float:
+        """Seconds since the log was last read; infinite before the first time."""
+        return self._steady() - self._log_read
 
     def stop(self) -> None:
         """Let others recover at once what we have taken on; else they wait a little."""
@@ -104,6 +114,8 @@ class Watcher:
         seen = observe(
             self._log, self._participants, self._settings, self._clock, self._pause
         )
+        watched = self._standing.watched(seen.evidence)
+        seen = dataclasses.replace(seen, evidence=watched)
         diagnoses = self._diagnoses(seen)
         self._note_success(seen)
         self._snapshot(diagnoses, seen.evidence)
@@ -155,6 +167,8 @@ class Watcher:
         asked = [LOG, *self._participants]
         readable = {name: now for name in asked if name not in seen.unreadable}
         self.succeeded = {**self.succeeded, **readable}
+        if LOG in readable:
+            self._log_read = self._steady()
 
     def _log_found(self, sweep: Sweep) -> None:
         for one in gravest(sweep.found)[:SNAPSHOTS]:

@@ -89,7 +89,7 @@ class Look(NamedTuple):
     @property
     def waits(self) -> float:
         """Seconds since the record last got on."""
-        return max(0.0, self.now - self.case.moved)
+        return max(0.0, self.now - self.case.moved, self.case.stood)
 
     @property
     def oldest(self) -> float:

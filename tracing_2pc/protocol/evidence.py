@@ -8,7 +8,7 @@ branch from the first lists without a record is forgotten or foreign, never too 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tracing_2pc.model import (
     DeliveryRecord,
@@ -72,6 +72,7 @@ class Case:
         watermark: of its application in the log.
         held: by participant, only from lists that were whole, twice.
         shown: what participants that were asked say of it.
+        stood: seconds for which it has been seen like this, whatever the clocks say.
     """
 
     transaction: TransactionId
@@ -82,6 +83,7 @@ class Case:
     watermark: int | None = None
     held: Mapping[str, Held] = dataclasses.field(default_factory=dict)
     shown: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
+    stood: float = 0.0
 
     @property
     def forgotten(self) -> bool:
@@ -108,6 +110,7 @@ class Evidence:
         logged: what the log said.
         second: what they listed after the pause.
         shown: what they say of single transactions, asked after the log was read.
+        stood: seconds for which somebody has seen it as it is; see `Standing`.
     """
 
     now: float
@@ -116,6 +119,7 @@ class Evidence:
     logged: Logged | None
     second: Lists
     shown: Mapping[TransactionId, Mapping[str, Shown]]
+    stood: Mapping[TransactionId, float] = dataclasses.field(default_factory=dict)
 
     def cases(self) -> Iterator[Case]:
         """Yield what is unfinished, oldest first, then what only participants hold."""
@@ -140,6 +144,7 @@ class Evidence:
             watermark=logged.watermarks.get(application),
             held=held,
             shown=self.shown.get(transaction, {}),
+            stood=self.stood.get(transaction, 0.0),
         )
 
     def _held(self) -> dict[TransactionId, dict[str, Held]]:
@@ -150,6 +155,35 @@ class Evidence:
                     of = found.setdefault(one.transaction, {})
                     of[name] = add(of.get(name), one)
         return found
+
+
+class Standing:
+    """For how long what is unfinished has been seen to stand still.
+
+    By seconds that only grow: a clock that is set back makes everything younger than
+    it is, but what somebody has watched all the time is no younger than that.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: dict[TransactionId, tuple[float, float]] = {}
+
+    def watched(self, evidence: Evidence) -> Evidence:
+        """Return a round with what those before have seen; remember it for the next."""
+        if (logged := evidence.logged) is None:
+            return evidence
+        now, before = self._clock(), self._seen
+        self._seen = {}
+        for id_, record in logged.records.items():
+            told = logged.deliveries.get(id_, {})
+            moved = Case(id_, record=record, deliveries=told).moved
+            last, since = before.get(id_, (moved, now))
+            self._seen[id_] = (moved, since if last == moved else now)
+        stood = {id_: now - since for id_, (_, since) in self._seen.items()}
+        return dataclasses.replace(evidence, stood=stood)
 
 
 def both(first: Listing | None, second: Listing | None) -> Iterable[InDoubt]:

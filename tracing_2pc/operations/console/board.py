@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tracing_2pc.model import DeliveryRecord, TransactionId
 from tracing_2pc.operations.console.words import UNDER_WAY, WRONG, counted
-from tracing_2pc.operations.observation import BEYOND, LOG
+from tracing_2pc.operations.observation import BEYOND, CLOCK, LOG
 from tracing_2pc.protocol.diagnosis import Diagnosis
 from tracing_2pc.states import Severity, TransactionState
 from tracing_2pc.store.overview import MOST, Deliveries, Summary
@@ -41,7 +41,7 @@ class Observed(NamedTuple):
         judged: what was unfinished in the log then.
         unreadable: participants without an address or a whole list, *log*, or *log
             of* an application with a record that cannot be trusted, *name beyond* the
-            one application that our token is bound to; and why.
+            one application that our token is bound to, *clock*; and why.
     """
 
     at: float | None
@@ -132,6 +132,8 @@ def _doubts(observed: Observed, application: str | None) -> Iterator[str]:
     for name, why in observed.unreadable.items():
         if name == LOG:
             yield "The decision log could not be read when participants were asked."
+        elif name == CLOCK:
+            yield f"The clock: {why}."
         elif not _is_of_another(name, application):
             yield f"{name} could not be read, so nothing is known of it: {why}"
 
