@@ -346,7 +346,7 @@ def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(
     assert found() == [(str(T), "stuck")]
     at.time.time -= 7200
     assert found() == [(str(T), "stuck")]
-    said = watcher.last.unreadable["clock"]
+    said = watcher.last.unreadable["the clock"]
     assert "the last step of orders.7.1 is 113 min ahead of this machine's" in said
     assert not watching(at).sweep().diagnoses, "who has watched nothing knows nothing"
     at.begin(8)

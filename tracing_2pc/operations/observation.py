@@ -31,8 +31,8 @@ LOG: Final = "log"
 BEYOND: Final = " beyond "
 """Between a participant's name and the one application that our token is bound to."""
 
-CLOCK: Final = "clock"
-"""Name of what is not right with the times of the log, beside those."""
+CLOCK: Final = "the clock"
+"""Beside those, where the log is ahead of our clock; no participant has such a name."""
 
 ADDRESS: Final = (
     "add it to `participants` in tpc.toml; if it is a sink of the job's own, start "
@@ -62,14 +62,13 @@ def reachable(settings: Settings) -> Mapping[str, Observed]:
     """Return the participants that the settings have an address of.
 
     Raises:
-        ConfigurationError: one is called as the log or the clock is.
+        ConfigurationError: one is called as the log is.
     """
-    for name, what in ((LOG, "the decision log"), (CLOCK, "its clock")):
-        if name in settings.participants:
-            raise ConfigurationError(
-                f"participant {name!r}: the watcher calls {what} so. Give it another "
-                "name in `participants` before it takes part in anything"
-            )
+    if LOG in settings.participants:
+        raise ConfigurationError(
+            f"participant {LOG!r}: the watcher calls the decision log so. Give it "
+            "another name in `participants` before it takes part in anything"
+        )
     return services_of(settings)
 
 
@@ -81,7 +80,7 @@ class Observation:
         evidence: for the diagnosis.
         unreadable: participants without an address or a whole list, *log*, or *log
             of* an application with a record that cannot be trusted, *name beyond* the
-            one application that our token is bound to, *clock*; and why.
+            one application that our token is bound to, *the clock*; and why.
     """
 
     evidence: Evidence

@@ -44,7 +44,7 @@ class Sweep:
         gone: those that are known no more.
         unreadable: participants without an address or a whole list, *log*, or *log
             of* an application with a record that cannot be trusted, *name beyond* the
-            one application that our token is bound to, *clock*; and why.
+            one application that our token is bound to, *the clock*; and why.
         newly_unreadable: those that could be read in the round before.
         readable: those that could not, and can again.
         unfinished: what the log has not closed, when it was last read.

@@ -41,7 +41,7 @@ class Observed(NamedTuple):
         judged: what was unfinished in the log then.
         unreadable: participants without an address or a whole list, *log*, or *log
             of* an application with a record that cannot be trusted, *name beyond* the
-            one application that our token is bound to, *clock*; and why.
+            one application that our token is bound to, *the clock*; and why.
     """
 
     at: float | None
