@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.metrics.v1 import (
     metrics_service_pb2,
     metrics_service_pb2_grpc,
 )
+from served import served
 
 Request = metrics_service_pb2.ExportMetricsServiceRequest
 CUMULATIVE = 2
@@ -101,14 +102,8 @@ def _http(receiver: Receiver, status: int) -> Iterator[None]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Connection)
     receiver.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with served(server):
         yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _samples(metric: Any) -> Iterator[tuple[str, float]]:

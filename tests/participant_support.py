@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 from flask.testing import FlaskClient
+from served import served
 from werkzeug.test import TestResponse
 
 from tracing_2pc.participant import (
@@ -232,6 +233,19 @@ def outbox(url: str) -> World:
     return World(resource, lambda: int(resource.gauges()["tpc_outbox_backlog"]))
 
 
+def end(outbox: Outbox) -> None:
+    """Close it when its sender has ended; `close` itself waits for a lease only.
+
+    Where much else runs, a sender can need longer, and come back with a connection
+    that nobody closes.
+    """
+    outbox._sender.stop()
+    if thread := outbox._sender._thread:
+        thread.join(60)
+        assert not thread.is_alive()
+    outbox.close()
+
+
 def prepared_transactions(url: str, **settings: Any) -> World:
     """A ledger, whose readers SELECT from the table itself."""
     resource = PreparedTransactions(url, "orders", **settings)
@@ -302,12 +316,10 @@ class PartnerApi:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        self._serving = contextlib.ExitStack()
+        self._serving.enter_context(served(server))
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._serving.close()

@@ -10,7 +10,6 @@ import json
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
+from served import served
 
 from tracing_2pc.telemetry.skywalking import active
 from tracing_2pc.telemetry.skywalking.start import start
@@ -34,8 +34,6 @@ class _Tls(ssl.SSLSocket):
 
 class Oap(ThreadingHTTPServer):
     """Keeps segments as they came. SkyWalking drops one that comes again."""
-
-    daemon_threads = True
 
     def __init__(self, own: Path | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -134,12 +132,8 @@ class _Answer(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(own: Path | None = None) -> Iterator[Oap]:
     """Run one; with a certificate of its own it speaks https."""
-    with Oap(own) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with served(Oap(own)) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import http.server
 import json
 import shutil
 import sys
-import threading
 import time
 import urllib.parse
 import urllib.request
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from backends.demo_path import PATH, DemoPath
 from backends.jaeger import Jaeger
+from served import served
 
 from bundled.files import ALARMS, ALERTMANAGER, TOKEN, copied, program, replace
 from participants.processes import Process, free_ports, stopping
@@ -92,14 +92,8 @@ def webhook() -> Iterator[Webhook]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.1,))
-        thread.start()
-        try:
-            yield heard
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)):
+        yield heard
 
 
 class Prometheus:

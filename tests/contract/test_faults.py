@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import random
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from participant_support import KINDS, POSTGRESQL_ONLY, World, select, sqlite_url
+from served import served
 from werkzeug.serving import make_server
 
 from tracing_2pc import ParticipantSink, Settings
@@ -116,17 +116,10 @@ def fail_in_the_second_task(partition: int) -> None:
 
 @contextlib.contextmanager
 def serving(world: World) -> Iterator[str]:
-    """Serve a participant from a thread that ends soon after it is told to."""
+    """Serve a participant, and close it."""
     server = make_server("127.0.0.1", 0, world.app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.005,))
-    thread.start()
-    try:
+    with contextlib.closing(world.resource), served(server):
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        world.resource.close()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import logging
@@ -16,7 +17,8 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from metrics_support import assert_of_the_registry, samples
-from participant_support import TRACE, Branch, World, records
+from participant_support import TRACE, Branch, World, end, records
+from served import served
 
 from participants import processes
 from tracing_2pc.participant import Outbox
@@ -72,13 +74,10 @@ class Partner:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        class Server(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-
-        self._server = Server(("127.0.0.1", port), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/orders"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.url = f"http://127.0.0.1:{server.server_port}/orders"
+        self._serving = contextlib.ExitStack()
+        self._serving.enter_context(served(server))
 
     def _count(self, more: int) -> None:
         with self._counting:
@@ -106,9 +105,7 @@ class Partner:
 
     def close(self) -> None:
         self.let_go.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._serving.close()
 
 
 @pytest.fixture
@@ -145,7 +142,7 @@ def make(url: str, partner: Partner) -> Iterator[Make]:
 
     yield one
     for world in made:
-        world.resource.close()
+        end(world.resource)
 
 
 Process = subprocess.Popen[bytes]

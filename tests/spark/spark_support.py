@@ -6,7 +6,6 @@ import contextlib
 import os
 import sqlite3
 import sys
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -65,14 +64,8 @@ def held(database: Path) -> Counter[int]:
 @contextlib.contextmanager
 def serving(app: Any, port: int = 0) -> Iterator[str]:
     """Serve an application from a thread; yield its URL."""
+    from served import served
     from werkzeug.serving import make_server
 
-    server = make_server("127.0.0.1", port, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with served(make_server("127.0.0.1", port, app, threaded=True)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from served import served
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.testing import Fault, FaultProxy, Seen
@@ -27,8 +28,6 @@ VERBS = tuple(STATES)
 
 class Participant(http.server.ThreadingHTTPServer):
     """Answers every request, and keeps what it heard."""
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, list[tuple[str, str]], bytes]] = []
@@ -88,12 +87,8 @@ class Answering(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def participant() -> Iterator[Participant]:
-    with Participant() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with served(Participant()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

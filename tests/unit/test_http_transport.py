@@ -6,13 +6,13 @@ import contextlib
 import io
 import json
 import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from served import served
 
 from tracing_2pc.errors import (
     ConfigurationError,
@@ -78,24 +78,17 @@ def wire() -> Iterator[tuple[Wire, HttpParticipant]]:
                 wire.heard.append((line, headers, body))
                 said = wire.says.pop(0)
                 self.wfile.write(said)
-                for byte in getattr(said, "body", b""):
-                    time.sleep(wire.drip)
-                    with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # who asked has gone
+                    for byte in getattr(said, "body", b""):
+                        time.sleep(wire.drip)
                         self.wfile.write(bytes([byte]))
                 if not said or b"Content-Length" not in said:
                     return
 
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-        allow_reuse_address = True
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    with served(server):
         url = f"http://127.0.0.1:{server.server_address[1]}"
         yield wire, HttpParticipant("p", url, None, 1.0)
-        server.shutdown()
-        thread.join()
 
 
 def test_a_commit_names_its_branches_and_the_watermark(

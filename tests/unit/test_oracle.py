@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from served import served
 from werkzeug.serving import make_server
 
 from participants import oracle, partner
@@ -67,13 +68,8 @@ def server(tmp_path_factory):
     """A partner that runs; its database is emptied between tests."""
     path = tmp_path_factory.mktemp("partner") / "partner.db"
     app = partner.create_app(str(path))
-    running = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=running.serve_forever)
-    thread.start()
-    yield running.port, app.extensions["store"]
-    running.shutdown()
-    thread.join()
-    running.server_close()
+    with served(make_server("127.0.0.1", 0, app, threaded=True)) as running:
+        yield running.port, app.extensions["store"]
 
 
 @pytest.fixture

@@ -13,7 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
-from participant_support import PartnerApi, World, json_lines, records, sqlite_url
+from participant_support import (
+    PartnerApi,
+    World,
+    end,
+    json_lines,
+    records,
+    sqlite_url,
+)
 from tracing_support import exported  # noqa: F401
 
 from tracing_2pc.errors import ConfigurationError
@@ -59,7 +66,7 @@ def make(url: str, partner: PartnerApi) -> Iterator[Make]:
 
     yield one
     for world in made:
-        world.resource.close()
+        end(world.resource)
 
 
 def backlog(resource: Outbox) -> float:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from served import served
 from werkzeug.serving import make_server
 
 from participants import partner
@@ -100,19 +101,12 @@ def test_a_delay_is_a_delay(client):
 def test_a_dropped_answer_was_applied(tmp_path):
     """The connection closes without an answer; asking again says it was stored."""
     app = partner.create_app(str(tmp_path / "partner.db"))
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with served(make_server("127.0.0.1", 0, app, threaded=True)) as server:
         app.test_client().post("/faults", json={"fault": "drop", "times": 1})
         with pytest.raises(http.client.RemoteDisconnected):
             _post(server.port)
         assert received(app.test_client())[0] == [("k1", {"n": 1}, 1)]
         assert _post(server.port) == 200
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _post(port):

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import textwrap
-import threading
 from collections import UserDict
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 from opentelemetry.trace import StatusCode
+from served import served
 from traced_sink_support import Plain, branch_of, shipped, through_the_log
 from tracing_support import exported, read_trace_file, span_tree  # noqa: F401
 
@@ -56,12 +56,8 @@ class _Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def partner() -> Iterator[Partner]:
-    with Partner() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with served(Partner()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @traced_sink

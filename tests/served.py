@@ -1,0 +1,49 @@
+"""Servers of threads, in tests: at their end no thread and no socket is left."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+Server = TypeVar("Server", bound=socketserver.TCPServer)
+
+
+@contextlib.contextmanager
+def served(server: Server) -> Iterator[Server]:
+    """Serve from threads, and end with them: what one still does is done before.
+
+    A thread of a request that outlived its server would meet closed databases, and
+    leave its socket to a collection of garbage in the middle of another test. Who
+    makes a request wait for an event lets it go before.
+    """
+    clients: set[socket.socket] = set()
+    accept, end = server.get_request, server.shutdown_request
+
+    def get_request() -> tuple[Any, Any]:
+        client, address = accept()
+        clients.add(client)
+        return client, address
+
+    def shutdown_request(request: Any) -> None:
+        clients.discard(request)
+        end(request)
+
+    server.get_request = get_request  # type: ignore[method-assign]
+    server.shutdown_request = shutdown_request  # type: ignore[method-assign]
+    server.daemon_threads = False  # type: ignore[attr-defined] - close waits for them
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        for client in list(clients):
+            # It asks nothing more; what it has asked is still answered.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(client, socket.SHUT_RD)  # TLS goes on
+        server.server_close()
