@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,13 +62,16 @@ def clock() -> list[float]:
 
 
 @pytest.fixture
-def make(tmp_path: Path, clock: list[float]) -> Callable[..., World]:
-    def ledger(**options: Any) -> World:
-        url = sqlite_url(tmp_path)
-        rows = TaggedRows(url, "orders", clock=lambda: clock[0])
-        return World(rows, lambda: 0, insecure=True, **options)
+def make(tmp_path: Path, clock: list[float]) -> Iterator[Callable[..., World]]:
+    with contextlib.ExitStack() as stack:
 
-    return ledger
+        def ledger(**options: Any) -> World:
+            url = sqlite_url(tmp_path)
+            rows = TaggedRows(url, "orders", clock=lambda: clock[0])
+            stack.callback(rows.close)
+            return World(rows, lambda: 0, insecure=True, **options)
+
+        yield ledger
 
 
 def trace_of(span: ReadableSpan) -> str:
