@@ -36,6 +36,9 @@ PARTITIONS = 2
 ROWS = 3
 """Records of a partition; every record of a job has a value of its own."""
 
+PATIENCE = 60.0
+"""Seconds for an answer: a test that holds one back is in no hurry to kill us."""
+
 
 def decisions(folder: Path) -> str:
     """Return the URL of the decision log."""
@@ -54,7 +57,7 @@ def main(
     lifecycle.start(application)
     metrics.start(application)
     checkpoint = Checkpoint(folder / "checkpoint")
-    sink, run = ParticipantSink(participants), uuid.uuid4().hex
+    sink, run = ParticipantSink(participants, timeout=PATIENCE), uuid.uuid4().hex
     with get_context("spawn").Pool(PARTITIONS) as executors:
         coordinator = _coordinator(folder, application, sink)
         tasks = Tasks(executors, sink)
