@@ -6,21 +6,25 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from metrics_support import Measured, assert_of_the_registry, measured, samples  # noqa: F401
-from participant_support import ONE, TWIN, World, sqlite_url, tagged_rows
+from participant_support import KINDS, ONE, TWIN, World, sqlite_url, tagged_rows
 
 from tracing_2pc import names
 from tracing_2pc.participant import TaggedRows
+from tracing_2pc.participant.measured import GAUGES
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return tagged_rows(sqlite_url(tmp_path))
+def world(tmp_path: Path) -> Iterator[World]:
+    made = tagged_rows(sqlite_url(tmp_path))
+    yield made
+    made.resource.close()
 
 
 def test_every_line_is_of_the_registry(world: World) -> None:
@@ -114,6 +118,7 @@ def test_who_is_not_admitted_moves_no_number(
     world = World(resource, lambda: 0, tokens=tokens)
     assert world.abort("orders.1.1").status_code == 401
     assert phases(measured()) == {}
+    resource.close()
 
 
 def test_a_wait_is_measured_once_when_it_is_over(
@@ -134,6 +139,27 @@ def test_a_wait_is_measured_once_when_it_is_over(
     found = measured()
     assert found["tpc_in_doubt_duration_seconds_count"] == 1
     assert found["tpc_in_doubt_duration_seconds_sum"] == pytest.approx(3.0)
+    resource.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_closed_participant_is_measured_no_more(
+    kind: str,
+    postgres_database: str,
+    measured: Measured,  # noqa: F811
+) -> None:
+    """Nothing opens its database again only to look at it; a use of it does."""
+    world = KINDS[kind](postgres_database)
+    resource = world.resource
+    assert world.prepare("orders.1.1", ONE).status_code == 200
+    gauges = [name for name in GAUGES if name in measured()]
+    assert "tpc_in_doubt_branches" in gauges
+    resource.close()
+    assert not set(GAUGES) & measured().keys()
+    assert resource._database.engine.pool.checkedin() == 0
+    assert world.listed() == [("orders.1.1", "0.1", "prepared")]
+    assert [name for name in GAUGES if name in measured()] == gauges
+    resource.close()
 
 
 PROGRAM = """

@@ -66,6 +66,7 @@ class JournalledResource(abc.ABC):
         self._clock = clock
         self._opening = threading.Lock()
         self._opened = False
+        self._closed = False
 
     @property
     @abc.abstractmethod
@@ -100,6 +101,7 @@ class JournalledResource(abc.ABC):
 
     def open(self) -> None:
         """Make the journal; leaves no connection behind for a fork to share."""
+        self._closed = False
         with self._opening:
             if self._opened:
                 return
@@ -291,7 +293,9 @@ class JournalledResource(abc.ABC):
         return Page(branches, next_, self._clock())
 
     def gauges(self) -> dict[str, float]:
-        """Count what is in doubt."""
+        """Count what is in doubt; nothing from `close` on, until it is used again."""
+        if self._closed:
+            return {}
         self.open()
         with self._database.read() as connection:
             count, since = self._journal.in_doubt(connection)
@@ -302,7 +306,8 @@ class JournalledResource(abc.ABC):
         }
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; to be measured is no use, and opens none."""
+        self._closed = True
         self._database.engine.dispose()
 
     @contextlib.contextmanager

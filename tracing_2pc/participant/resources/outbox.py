@@ -142,7 +142,8 @@ class Outbox(JournalledResource):
 
     def gauges(self) -> dict[str, float]:
         """Measure the journal and the queue."""
-        measured = super().gauges()
+        if not (measured := super().gauges()):
+            return {}
         with self._database.read() as connection:
             return measured | self._queue.gauges(connection, self._clock())
 

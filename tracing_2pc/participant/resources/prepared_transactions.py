@@ -137,7 +137,8 @@ class PreparedTransactions(TableResource):
 
     def gauges(self) -> dict[str, float]:
         """Count what is in doubt, and the slots for it."""
-        measured = super().gauges()
+        if not (measured := super().gauges()):
+            return {}
         with self._database.read() as connection:
             used, most = self._journal.slots(connection)
         slots = {"tpc_prepared_slots_used": used, "tpc_prepared_slots_max": most}
