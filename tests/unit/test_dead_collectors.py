@@ -29,12 +29,12 @@ BUSY = 4.0
 def participants(folder: Path, *names: str) -> Iterator[dict[str, str]]:
     """Serve participants from threads of ours, which trace nothing."""
     with contextlib.ExitStack() as stack:
-        yield {
-            name: stack.enter_context(
-                serving(create_app(f"sqlite:///{folder / name}.db"))
-            )
-            for name in names
-        }
+        urls = {}
+        for name in names:
+            app = create_app(f"sqlite:///{folder / name}.db")
+            stack.callback(app.extensions["resource"].close)
+            urls[name] = stack.enter_context(serving(app))
+        yield urls
 
 
 @pytest.mark.parametrize("how", DEAD)

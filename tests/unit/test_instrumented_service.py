@@ -27,6 +27,7 @@ def world(
     FlaskInstrumentor().instrument_app(made.app)
     yield made
     FlaskInstrumentor().uninstrument_app(made.app)
+    made.resource.close()
 
 
 def server_spans(exported: Exported) -> list[ReadableSpan]:  # noqa: F811
@@ -88,7 +89,9 @@ def test_without_it_the_span_is_ours(
     exported: Exported,  # noqa: F811
 ) -> None:
     """The same application, not instrumented: one span too, and ours."""
-    assert tagged_rows(sqlite_url(tmp_path)).prepare(T).status_code == 200
+    world = tagged_rows(sqlite_url(tmp_path))
+    assert world.prepare(T).status_code == 200
+    world.resource.close()
     (prepare,) = server_spans(exported)
     assert (prepare.name, prepare.instrumentation_scope.name) == (
         "tpc.prepare",

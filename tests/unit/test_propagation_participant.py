@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,12 @@ numbers = itertools.count(1)
 @pytest.fixture(scope="module", params=[True, False], ids=["trusting", "distrusting"])
 def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> World:
+) -> Iterator[World]:
     folder: Path = tmp_path_factory.mktemp("participant")
     # Its clock stands still: answers tell times.
     resource = TaggedRows(sqlite_url(folder), "orders", clock=lambda: 1_700_000_000.0)
-    return World(resource, lambda: 0, insecure=True, trust_inbound=request.param)
+    yield World(resource, lambda: 0, insecure=True, trust_inbound=request.param)
+    resource.close()
 
 
 def answers(world: World, headers: dict[str, str]) -> list[tuple[int, object]]:

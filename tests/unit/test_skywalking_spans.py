@@ -63,6 +63,7 @@ def test_a_transaction_is_few_segments(global_world: World, tmp_path: Path) -> N
 
     with contextlib.ExitStack() as stack:
         rows = TaggedRows(f"sqlite:///{tmp_path / 'rows.db'}", "numbers")
+        stack.callback(rows.close)
         url = stack.enter_context(serving(application(rows)))
         sink = ParticipantSink({"ledger": url}, token=None)
         log = stack.enter_context(
@@ -173,10 +174,11 @@ HEADERS = st.text(st.characters(codec="latin-1", exclude_characters="\r\n"))
 
 
 @pytest.fixture(scope="module")
-def participant(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def participant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("participant")
     rows = TaggedRows(f"sqlite:///{folder / 'rows.db'}", "numbers")
-    return application(rows).test_client()
+    yield application(rows).test_client()
+    rows.close()
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -49,6 +49,7 @@ def test_a_prepare_says_what_was_voted(
         world.prepare("orders.7.1", branch)
     found = [s.attributes for s in exported() if s.name == "tpc.prepare"]
     assert [one["tpc.vote"] for one in found] == ["commit", "read_only", "abort"]
+    resource.close()
 
 
 def test_a_server_span_says_its_route(
@@ -66,3 +67,4 @@ def test_a_server_span_says_its_route(
         "/transactions/<transaction_id>",
         "/transactions",
     ]
+    world.resource.close()

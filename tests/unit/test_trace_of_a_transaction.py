@@ -48,6 +48,7 @@ def sink(tmp_path: Path) -> Iterator[ParticipantSink]:
         urls = {}
         for name in ("ledger", "notifier"):
             resource = TaggedRows(f"sqlite:///{tmp_path / name}.db", "numbers")
+            stack.callback(resource.close)
             urls[name] = stack.enter_context(serving(application(resource)))
         yield ParticipantSink(urls, token=None)
 
