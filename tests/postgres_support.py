@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from waiting import until
+
 CONFIGURATION = "max_prepared_transactions = 512\nmax_connections = 200\n"
 """Many tests leave something in doubt, and nobody cleans up after them."""
 
@@ -50,3 +52,30 @@ def named(url: str, database: str) -> str:
     """Return the URL of another database in the same server."""
     address, _, options = url.partition("?")
     return f"{address.rpartition('/')[0].replace(':@', '@')}/{database}?{options}"
+
+
+def flushes(url: str) -> int:
+    """Count what sessions have flushed, once those of this database have ended.
+
+    A session reports when it leaves, which is after its client has closed it.
+    """
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def ask(statement: str) -> int:
+            (found,) = connection.execute(statement).fetchone() or (0,)
+            return int(found)
+
+        until(lambda: ask(_OTHERS) == 0)
+        return ask(_FLUSHES)
+
+
+_OTHERS = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+_FLUSHES = """
+SELECT sum(fsyncs) FROM pg_stat_io
+WHERE object = 'wal' AND backend_type = 'client backend'
+"""

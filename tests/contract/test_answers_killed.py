@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from participant_support import (
     KINDS,
@@ -23,6 +22,7 @@ from participant_support import (
     World,
     sqlite_url,
 )
+from postgres_support import flushes
 
 from tracing_2pc.participant import TaggedRows
 
@@ -112,24 +112,13 @@ def test_flushes_of_a_transaction(postgres_database: str, branches: int) -> None
     resource = TaggedRows(postgres_database, "orders")
     world = World(resource, lambda: 0)
     assert world.prepare("orders.0.1").status_code == 200
-    before = flushes(postgres_database, resource)
+    resource.close()
+    before = flushes(postgres_database)
     for n in range(branches):
         assert world.prepare(T, Branch(ONE.body, 3, f"{n}.0")).status_code == 200
     names = [Branch(ONE.body, 3, f"{n}.0") for n in range(branches)]
     assert world.commit(T, *names).status_code == 200
     world.show(T)
     world.listed()
-    assert flushes(postgres_database, resource) - before == branches + 1
-
-
-def flushes(url: str, resource: TaggedRows) -> int:
-    """Count what the service's own sessions have flushed: they report at their end."""
     resource.close()
-    time.sleep(0.3)
-    with psycopg.connect(url) as connection:
-        found = connection.execute(
-            "SELECT sum(fsyncs) FROM pg_stat_io "
-            "WHERE object = 'wal' AND backend_type = 'client backend'"
-        ).fetchone()
-    assert found is not None
-    return int(found[0])
+    assert flushes(postgres_database) - before == branches + 1

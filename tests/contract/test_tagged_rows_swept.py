@@ -21,6 +21,7 @@ from participant_support import (
     sqlite_url,
     tagged_rows,
 )
+from postgres_support import flushes
 
 from tracing_2pc.participant.resources import sweeper
 
@@ -225,19 +226,17 @@ def test_flushes(postgres_database: str) -> None:
     world = tagged_rows(postgres_database)
     keep(world, "orders.0.1", records(id=[0]))
 
-    def flushes() -> int:
-        world.resource._database.engine.dispose()  # a backend reports when it leaves
-        sql = "SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"
-        wal = f"{sql} AND backend_type = 'client backend'"
-        return int(select(world.resource, wal)[0][0])
+    def flushed() -> int:
+        world.resource.close()
+        return flushes(postgres_database)
 
     def cost(batch: int, branches: int) -> int:
-        before = flushes()
+        before = flushed()
         made = [records(id=[n], branch=f"{n}.1") for n in range(branches)]
         for branch in made:
             assert world.prepare(f"orders.{batch}.1", branch).status_code == 200
         assert world.commit(f"orders.{batch}.1", *made).status_code == 200
-        return flushes() - before
+        return flushed() - before
 
     assert [cost(1, 1), cost(2, 5), cost(3, 8)] == [2, 6, 9]
     drop(world, "orders.4.1", records(id=[1, 2]))
