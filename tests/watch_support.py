@@ -21,7 +21,7 @@ from tracing_2pc.transports.http import HttpParticipant
 
 NAMES = ("ledger", "notifier")
 SETTINGS = Settings(
-    request_timeout=2.0,
+    request_timeout=10.0,
     safety_interval=20.0,
     orphan_after=300.0,
     stuck_after=300.0,
@@ -107,7 +107,7 @@ class Site:
     def up(self, name: str) -> None:
         """Serve it again, from what it has on disk."""
         url = self.stack.enter_context(serving(self.worlds[name].app))
-        self.observed[name] = HttpParticipant(name, url, None, 2.0)
+        self.observed[name] = HttpParticipant(name, url, None, SETTINGS.request_timeout)
 
     def write(self, name: str, *statements: str) -> None:
         """Change a participant's database behind its back."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from protocol_support import DriverDiedError, FakeClock, World
+from waiting import until
 
 from tracing_2pc.errors import (
     AbortedError,
@@ -296,17 +297,11 @@ def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A warning at 0.8; then abort is decided, and late votes change nothing."""
-    import threading
-
     world.settings = _with(world, request_timeout=0.05, transaction_timeout=0.1)
-    expired = threading.Event()
 
     def slow(record: TransactionRecord) -> list[Receipt]:
         receipts = list(world.write(record))
-        for _ in range(200):
-            if world.cancelled:
-                break
-            expired.wait(0.05)
+        until(lambda: world.cancelled and "no decision yet" in caplog.text)
         return receipts
 
     with pytest.raises(AbortedError, match="out of time"):

@@ -59,7 +59,7 @@ def make(url: str, partner: PartnerApi) -> Iterator[Make]:
     made: list[World] = []
 
     def one(**options: Any) -> World:
-        settings = {"timeout": 1.0, "lease": 3.0, **options}
+        settings = {"timeout": 5.0, "lease": 15.0, **options}
         resource = Outbox(url, partner=f"{partner.url}/orders", **settings)
         made.append(World(resource, lambda: int(backlog(resource))))
         return made[-1]
@@ -176,7 +176,7 @@ def test_one_sender(make: Make, partner: PartnerApi) -> None:
 
 def test_another_process_takes_over(make: Make, partner: PartnerApi) -> None:
     """When the sender falls silent, another one goes on once its lease has run out."""
-    first, second = make(), make()
+    first, second = (make(timeout=1.0, lease=3.0) for _ in range(2))
     first.client.get("/health/live")
     eventually(lambda: first.resource._sender._held > 0)
     # Silent, not closed: as a process that was killed, it does not give the lease back.

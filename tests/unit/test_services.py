@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from waiting import until
 
 from participants import embedded, processes, serve
 
@@ -140,10 +141,11 @@ def test_a_service_that_cannot_start_says_why(tmp_path):
 
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path):
     """Stop is bounded."""
-    ignore = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
-    process = processes.Process("deaf", [sys.executable, "-c", ignore], tmp_path / "l")
+    ignore = "signal.signal(15, signal.SIG_IGN); print('deaf', flush=True)"
+    code = f"import signal, time; {ignore}; time.sleep(60)"
+    process = processes.Process("deaf", [sys.executable, "-c", code], tmp_path / "l")
     process.start()
-    time.sleep(0.5)
+    until(process.tail)
     assert process.stop(timeout=0.3) == -signal.SIGKILL
 
 
