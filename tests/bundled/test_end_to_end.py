@@ -219,15 +219,15 @@ def test_skywalking_has_the_template_and_all_that_it_shows(
         }
 
     expected = {e for e in expressions if any(m in e for m in EMPTY_METERS)}
-    settled(empty, expected)
+    assert settled(empty, expected) == expected
     for one in sorted(expected):
         tell(f"  empty in SkyWalking: {one}")
 
 
-def settled(empty: Callable[[], set[str]], expected: set[str]) -> None:
-    """Wait until nothing is empty but what must be; that never is filled."""
+def settled(empty: Callable[[], set[str]], expected: set[str]) -> set[str]:
+    """Return what is empty, once that is nothing but what must be."""
     until(empty, lambda found: found <= expected, seconds=90)
-    assert empty() == expected
+    return empty()
 
 
 def test_paths_with_ids_are_one_endpoint(site: Site) -> None:
@@ -282,7 +282,7 @@ def test_every_panel_of_grafana_shows_something(site: Site, stuck: set[str]) -> 
             if not site.prometheus.query(resolved(target["expr"]))
         }
 
-    settled(empty, set(EMPTY_PANELS))
+    assert settled(empty, set(EMPTY_PANELS)) == set(EMPTY_PANELS)
 
 
 def test_a_dot_in_a_graph_is_a_trace(site: Site, stuck: set[str]) -> None:

@@ -333,14 +333,19 @@ def test_an_end_of_the_session_is_seen(opened: Open, url: str) -> None:
     page.context.clear_cookies()
     page.clock.fast_forward(6_000)
     page.locator("#token").wait_for()
+    assert page.url == f"{url}/login?next=/transactions/{STUCK}"
     page.fill("#token", VIEWER)
     page.get_by_role("button", name="Log in").click()
     sees(page, "Log in as operator to do this.")
+    assert page.url == f"{url}/transactions/{STUCK}"
 
 
 def test_without_a_script_there_is_a_link(opened: Open, at: Site) -> None:
     """Everything but the refreshing by itself."""
     page = opened(java_script_enabled=False)
     at.begin(9)
+    news = page.get_by_role("link", name="orders.9.1")
+    assert news.count() == 0
     page.get_by_role("link", name="Refresh").click()
-    sees(page, "orders.9.1")
+    news.wait_for()
+    assert news.count() == 1

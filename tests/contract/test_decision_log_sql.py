@@ -659,7 +659,9 @@ def test_opening_waits_for_another_that_opens(tmp_path: Path) -> None:
     other.executescript("CREATE TABLE t (x); BEGIN IMMEDIATE; INSERT INTO t VALUES (1)")
     release = threading.Timer(0.3, other.commit)
     release.start()
-    open_log(f"sqlite:///{tmp_path}/d.db").close()
+    log = open_log(f"sqlite:///{tmp_path}/d.db")
+    assert not other.in_transaction
+    log.close()
     release.join()
     other.close()
 

@@ -110,23 +110,24 @@ def test_spark_gives_what_the_oracle_expects():
     running = sql.SparkSession.getActiveSession()
     spark = running or sql.SparkSession.builder.master("local[1]").getOrCreate()
     try:
-        _compare_one_day(spark)
+        sums, told = _one_day(spark)
     finally:
         if running is None:
             spark.stop()
+    source = expected.read_day("2013-01-01")
+    assert sums == expected.expected_sums(source)
+    assert told == expected.expected_notices(source)
 
 
-def _compare_one_day(spark):
+def _one_day(spark):
     path = str(flights.file_of(1))
     day = spark.read.csv(path, schema=flights.SCHEMA, header=True)
-    source = expected.read_day("2013-01-01")
     sums = {tuple(r[:3]): tuple(r[3:]) for r in flights.to_ledger(day).collect()}
     told = {
         (r[0], r[1], str(r[2])): tuple(r[3:])
         for r in flights.to_notifier(day).collect()
     }
-    assert sums == expected.expected_sums(source)
-    assert told == expected.expected_notices(source)
+    return sums, told
 
 
 def _source():
