@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
+import memory
 import pytest
-from postgres_support import named, postgresql
+from postgres_support import drop, named, postgresql
 
 MORE = (
     ("fencing/test_two_drivers.py", "postgresql"),
@@ -20,6 +21,11 @@ MORE = (
     ("bundled/test_prometheus.py", "taken_out"),
 )
 """Files, and a word in the names of variants that are left to `make test-more`."""
+
+
+def pytest_configure() -> None:
+    """Flushing to a disk would be half of the time that the tests take."""
+    memory.use()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,7 +48,7 @@ def postgres_url() -> Iterator[str]:
 def new_database(postgres_url: str) -> Callable[..., str]:
     """Make an empty database in `postgres_url`'s server, as asked; return its URL.
 
-    Call it once per participant. Nothing is dropped: the server goes as a whole.
+    Call it once per participant. It is there until the server goes as a whole.
     """
     import psycopg
 
@@ -58,6 +64,8 @@ def new_database(postgres_url: str) -> Callable[..., str]:
 
 
 @pytest.fixture
-def postgres_database(new_database: Callable[[], str]) -> str:
-    """URL of an empty database of this test's own."""
-    return new_database()
+def postgres_database(new_database: Callable[[], str]) -> Iterator[str]:
+    """URL of an empty database of this test's own; hundreds would fill the memory."""
+    url = new_database()
+    yield url
+    drop(url)

@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from waiting import until
 
@@ -46,6 +47,28 @@ def postgresql(where: str | None = None) -> Iterator[str]:
         postmaster.send_signal(signal.SIGQUIT)
         postmaster.wait(20)
         server.cleanup()
+
+
+def drop(url: str) -> None:
+    """Drop a database, with what is prepared there and whoever is still connected."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        roll_back_prepared(connection)
+        name = connection.info.dbname
+    with psycopg.connect(named(url, "postgres"), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def roll_back_prepared(connection: Any) -> None:
+    """Roll back what is prepared in a connection's database."""
+    import psycopg
+
+    prepared = connection.execute(
+        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    ).fetchall()
+    for (gid,) in prepared:
+        connection.execute("ROLLBACK PREPARED " + psycopg.sql.quote(gid))
 
 
 def named(url: str, database: str) -> str:

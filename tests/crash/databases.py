@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg
-from postgres_support import named
+from postgres_support import named, roll_back_prepared
 
 NAMES = ("log", "ledger", "notifier")
 
@@ -41,10 +41,6 @@ def _empty(connection: psycopg.Connection[tuple[str, ...]]) -> None:
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    prepared = connection.execute(
-        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-    ).fetchall()
-    for (gid,) in prepared:
-        connection.execute("ROLLBACK PREPARED " + psycopg.sql.quote(gid))
+    roll_back_prepared(connection)
     connection.execute("DROP SCHEMA public CASCADE")
     connection.execute("CREATE SCHEMA public")

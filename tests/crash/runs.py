@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import memory
 from postgres_support import postgresql
 
 from crash import databases, oracle, processes, stories
@@ -21,9 +22,6 @@ from crash.points import SCENARIOS, Scenario, Variant
 from crash.roles import MIDDLE
 from crash.world import World
 from tracing_2pc.names import FAILPOINTS
-
-_ROOM = 2 << 30
-"""Bytes that a harness run may need, with a PostgreSQL."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class Field:
         if KINDS[kind].database == "sqlite":
             return databases.sqlite(folder)
         if self._postgresql is None:
-            url = self._stack.enter_context(postgresql(_in_memory()))
+            url = self._stack.enter_context(postgresql(memory.folder()))
             self._postgresql = databases.PostgreSQL(url)
         return self._postgresql.emptied()
 
@@ -86,23 +84,11 @@ class Field:
 def field() -> Iterator[Field]:
     """Open a field; everything that was started is stopped at the end."""
     processes.start_server()
-    folder = Path(tempfile.mkdtemp(prefix="tpc-crash-", dir=_in_memory()))
+    folder = Path(tempfile.mkdtemp(prefix="tpc-crash-", dir=memory.folder()))
     with ExitStack() as stack:
         yield Field(folder, stack)
     with contextlib.suppress(OSError):
         folder.rmdir()  # what a run has kept stays
-
-
-def _in_memory() -> str | None:
-    """Return a folder in memory, if there is room.
-
-    A killed process loses nothing that it has written, on a disk or not; what a power
-    cut loses is cut off by hand.
-    """
-    memory = Path("/dev/shm")
-    if memory.is_dir() and shutil.disk_usage(memory).free > _ROOM:
-        return str(memory)
-    return None
 
 
 def plan(point: str, runs: int) -> list[tuple[Scenario, Variant]]:
