@@ -98,6 +98,12 @@ def plan(point: str, runs: int) -> list[tuple[Scenario, Variant]]:
     return [(one, variant) for one in scenarios for variant in one.variants(share)]
 
 
+def every_kind(point: str) -> list[tuple[Scenario, Variant]]:
+    """Return what is run of a point: each of its scenarios, with each kind."""
+    scenarios = [scenario for scenario in SCENARIOS if scenario.point == point]
+    return [(one, v) for one in scenarios for v in one.variants(len(one.kinds))]
+
+
 def points() -> list[str]:
     """Return every point that has a scenario or should have one."""
     return list(dict.fromkeys([*FAILPOINTS, *(s.point for s in SCENARIOS)]))

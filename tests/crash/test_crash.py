@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from crash import report
-from crash.runs import Field, field, plan, points
+from crash.kinds import KINDS
+from crash.runs import Field, every_kind, field, plan, points
 
 MINUTES = 60
 
@@ -24,3 +25,24 @@ def test_a_kill_at_a_point_costs_nothing(where: Field, point: str) -> None:
     """Killed there and started again: each record is everywhere once, nothing stuck."""
     row = report.row(point, [where.run(*planned) for planned in plan(point, 1)])
     assert row.clean, row
+
+
+@pytest.mark.more
+@pytest.mark.timeout(15 * MINUTES)
+@pytest.mark.parametrize("point", points())
+def test_with_each_kind_of_participant(where: Field, point: str) -> None:
+    """Whatever it holds its data with."""
+    row = report.row(point, [where.run(*planned) for planned in every_kind(point)])
+    assert row.clean, row
+
+
+def test_few_runs_meet_every_kind() -> None:
+    """Of each process that dies, where there is more than one way to hold data."""
+    met: dict[str, set[str]] = {}
+    for point in points():
+        for scenario, variant in plan(point, 1):
+            if len(scenario.kinds) > 1:
+                who = point.partition(".")[0]
+                met.setdefault(who, set()).add(variant.kind)
+    few = {"outbox"}  # two points
+    assert {who for who, kinds in met.items() if kinds < KINDS.keys()} == few
