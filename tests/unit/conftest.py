@@ -1,5 +1,6 @@
 """What several files here share."""
 
 from cli_support import operator
+from transaction_support import log, sink
 
-__all__ = ["operator"]
+__all__ = ["log", "operator", "sink"]

@@ -14,7 +14,7 @@ import pytest
 from backends import job
 from service import create_app
 from spark_support import held, serving
-from telemetry_support import DEAD, dead, program, run, started
+from telemetry_support import DEAD, TASK_TO_RUN, dead, program, run, started
 
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import Collector
@@ -82,26 +82,12 @@ def test_a_driver_waits_for_no_export() -> None:
     assert dropped > 0
 
 
-TASKS = """
-import pyspark
-from backends import job
-from tracing_2pc.model import TransactionId, TransactionRecord
-from tracing_2pc.states import TransactionState
-class Rows:
-    def begin(self, context): return {}
-    def invoke(self, handle, record): pass
-    def pre_commit(self, handle): pass
-    def commit(self, handle): pass
-    def abort(self, handle): pass
+TASKS = f"""{TASK_TO_RUN}
 call, waits = lifecycle.Bounded.call, []
 def counted(*arguments):
     waits.append(1)
     return call(*arguments)
 lifecycle.Bounded.call = counted
-record = TransactionRecord(
-    TransactionId("numbers", 0, 1), "run", TransactionState.ACTIVE, None, ("Rows",),
-    frozenset(), {}, 0.0,
-)
 for attempt in range(2):
     receipt, seconds = timed(job.task, Rows(), record, 0, attempt)
     say([len(waits), seconds])

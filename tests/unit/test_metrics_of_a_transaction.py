@@ -17,7 +17,6 @@ from protocol_support import DriverDiedError, FakeClock, World
 
 from bench.driver import apply, coordinator, tasks
 from bench.records import numbers
-from bench.served import application, serving
 from tracing_2pc import ParticipantSink
 from tracing_2pc.errors import (
     AbortedError,
@@ -26,7 +25,6 @@ from tracing_2pc.errors import (
     ParticipantRefusedError,
 )
 from tracing_2pc.model import Receipt, TransactionRecord
-from tracing_2pc.participant import TaggedRows
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.settings import Settings
@@ -36,23 +34,6 @@ from tracing_2pc.testing import InMemoryDecisionLog
 
 COMMITS = 'tpc_transactions_total{outcome="commit"}'
 ABORTS = 'tpc_transactions_total{outcome="abort"}'
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[SqlDecisionLog]:
-    with contextlib.closing(open_log(f"sqlite:///{tmp_path / 'log.db'}")) as log:
-        yield log
-
-
-@pytest.fixture
-def sink(tmp_path: Path) -> Iterator[ParticipantSink]:
-    with contextlib.ExitStack() as stack:
-        urls = {}
-        for name in ("ledger", "notifier"):
-            resource = TaggedRows(f"sqlite:///{tmp_path / name}.db", "numbers")
-            stack.callback(resource.close)
-            urls[name] = stack.enter_context(serving(application(resource)))
-        yield ParticipantSink(urls, token=None)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from metrics_receiver import Sent, receiving
-from telemetry_support import DEAD, PRELUDE, dead, program, run
+from telemetry_support import DEAD, PRELUDE, TASK_TO_RUN, dead, program, run
 
 from tracing_2pc import names
 
@@ -172,20 +172,7 @@ say(os.read(read, 100).decode())
     assert [isinstance(one, Sent) for one in sent] == [True]
 
 
-TASK = """
-from backends import job
-from tracing_2pc.model import TransactionId, TransactionRecord
-from tracing_2pc.states import TransactionState
-class Rows:
-    def begin(self, context): return {}
-    def invoke(self, handle, record): pass
-    def pre_commit(self, handle): pass
-    def commit(self, handle): pass
-    def abort(self, handle): pass
-record = TransactionRecord(
-    TransactionId("numbers", 0, 1), "run", TransactionState.ACTIVE, None, ("Rows",),
-    frozenset(), {}, 0.0,
-)
+TASK = f"""{TASK_TO_RUN}
 job.task(Rows(), record, 0, 0)
 say([lifecycle.is_set(), list(metrics._process.ways)])
 """

@@ -6,11 +6,9 @@ that one exporter sees every span.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,36 +19,16 @@ from tracing_support import assert_registered, exported, span_tree  # noqa: F401
 
 from bench.driver import APPLICATION, apply, coordinator
 from bench.records import numbers
-from bench.served import application, serving
 from tracing_2pc import ParticipantSink, names
 from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
-from tracing_2pc.participant import TaggedRows
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks import write_branch
 from tracing_2pc.states import TransactionState
-from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.telemetry import spans, transaction
 
 Spans = Callable[[], list[ReadableSpan]]
 Partitions = Sequence[pa.RecordBatch]
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[SqlDecisionLog]:
-    with contextlib.closing(open_log(f"sqlite:///{tmp_path / 'log.db'}")) as log:
-        yield log
-
-
-@pytest.fixture
-def sink(tmp_path: Path) -> Iterator[ParticipantSink]:
-    """Two services, each with a database of its own."""
-    with contextlib.ExitStack() as stack:
-        urls = {}
-        for name in ("ledger", "notifier"):
-            resource = TaggedRows(f"sqlite:///{tmp_path / name}.db", "numbers")
-            stack.callback(resource.close)
-            urls[name] = stack.enter_context(serving(application(resource)))
-        yield ParticipantSink(urls, token=None)
 
 
 def writes(
