@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 JAVA = JAVA_HOME="$$(tools/java-home)"
-WITHOUT_SPARK = $(BIN)/pytest -n 2 --dist loadfile
+PYTEST = $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 JAEGER := .cache/jaeger
 OAP := .cache/oap
 AGENT := .cache/stock-agent
@@ -32,16 +32,15 @@ demo: setup  ## stream a month of flights into two services, with kills, and jud
 test: setup lint  ## everything that CI runs
 	@tools/strace >/dev/null
 	@tools/prometheus >/dev/null
-	$(WITHOUT_SPARK) -m "not spark and not more" $(ARGS)
-	$(JAVA) $(BIN)/pytest -m spark $(ARGS)
+	$(JAVA) $(PYTEST) -m "not more" $(ARGS)
 
 test-fast: setup  ## without Spark
 	@tools/strace >/dev/null
 	@tools/prometheus >/dev/null
-	$(WITHOUT_SPARK) -m "not spark and not more" $(ARGS)
+	$(PYTEST) -m "not spark and not more" $(ARGS)
 
 test-more: setup  ## the variants that these leave out
-	$(WITHOUT_SPARK) -m more $(ARGS)
+	$(PYTEST) -m more $(ARGS)
 
 stateful: setup  ## thousands of random histories, others each time: about ten minutes
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \

@@ -19,8 +19,17 @@ MORE = (
     ("contract/test_faults.py", "Outbox"),
     ("contract/test_stateful_participant.py", "Outbox"),
     ("bundled/test_prometheus.py", "taken_out"),
+    ("console/test_browser.py", "readable[narrow-light]"),
+    ("console/test_browser.py", "readable[broad-dark]"),
+    ("contract/test_answers.py", "every_cell[TaggedRows-postgresql"),
+    ("contract/test_answers.py", "every_cell[Outbox-sqlite"),
+    ("unit/test_dead_collectors.py", "not_notice[not there]"),
+    ("unit/test_dead_collectors.py", "not_notice[refusing]"),
 )
 """Files, and a word in the names of variants that are left to `make test-more`."""
+
+LONG = ("crash/", "spark/", "fencing/", "console/", "contract/", "rules/", "docs/")
+"""Folders whose files begin first: at the end all workers are to have something."""
 
 
 def pytest_configure() -> None:
@@ -30,10 +39,16 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the variants that are left out where time is short."""
+    """Mark the variants that are left out where time is short; what is long begins."""
     for item in items:
         if any(f in item.nodeid and word in item.nodeid for f, word in MORE):
             item.add_marker("more")
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    found = [n for n, folder in enumerate(LONG) if f"tests/{folder}" in item.nodeid]
+    return min(found, default=len(LONG))
 
 
 @pytest.fixture(scope="session")
