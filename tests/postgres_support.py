@@ -12,8 +12,11 @@ from typing import Any
 
 from waiting import until
 
-CONFIGURATION = "max_prepared_transactions = 512\nmax_connections = 200\n"
-"""Many tests leave something in doubt, and nobody cleans up after them."""
+CONFIGURATION = """max_prepared_transactions = 512
+max_connections = 200
+max_wal_size = 128MB
+"""
+"""Many tests leave something in doubt; the log of writes may be in memory."""
 
 
 @contextlib.contextmanager

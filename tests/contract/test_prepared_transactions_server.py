@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from participant_support import ONE, OTHER, TWIN, World, prepared_transactions
@@ -56,7 +58,8 @@ class Server:
         postmaster = self._server.get_postmaster_info().process
         processes = [postmaster, *postmaster.children(recursive=True)]
         for process in processes:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it went with the first
+                process.kill()
         for process in processes:
             process.wait(20)
 

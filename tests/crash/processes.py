@@ -20,6 +20,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import fork_server
+
 from tracing_2pc import failpoints
 
 _TESTS = Path(__file__).parents[1]
@@ -45,7 +47,7 @@ def start_server() -> None:
     """Start the fork server unless it runs; it ends with this process."""
     # A child imports the main script again; with this it is in memory already.
     main = ["pytest"] if "pytest" in sys.modules else []
-    _context.set_forkserver_preload([*_PRELOAD, *main])
+    fork_server.preload([*_PRELOAD, *main])
     path = os.pathsep.join([str(_TESTS), str(_TESTS.parent)])
     # Single threads: numpy's would be lost in the fork.
     with _environment(PYTHONPATH=path, OPENBLAS_NUM_THREADS="1"):

@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import fork_server
+
 from rules.copies import ROOT
 
 TIMEOUT: Final = 90
@@ -53,7 +55,7 @@ class Verdict:
 def run(copy: Path, tests: Sequence[str], timeout: int = TIMEOUT) -> list[Verdict]:
     """Run tests of a copy; return how each of them ended."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    fork_server.preload(PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "verdicts"
         # Not daemonic: tests start processes of their own.
