@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry import baggage, propagate, trace
+from opentelemetry.instrumentation.requests import RequestsInstrumentor
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.trace import SpanKind, StatusCode
 from skywalking_support import Oap, World, oap, world  # noqa: F401
@@ -29,7 +30,7 @@ from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecor
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.sinks import write_branch
 from tracing_2pc.store import open_log
-from tracing_2pc.telemetry import propagation, spans
+from tracing_2pc.telemetry import propagation, requests_calls, spans
 from tracing_2pc.telemetry.skywalking import active
 from tracing_2pc.telemetry.skywalking.propagator import SkyWalkingPropagator
 
@@ -37,12 +38,18 @@ Tags = dict[str, str]
 
 
 @pytest.fixture
-def global_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The world's provider as the process's own, and `sw8` in its headers."""
+def global_world(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """The world's provider as the process's own, and `sw8` in its headers.
+
+    `requests` keeps the provider that it was instrumented with: it is let go again.
+    """
     both = CompositePropagator([SkyWalkingPropagator()])
     monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", both)
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", world.provider)
-    return world
+    yield world
+    if requests_calls.carried:
+        RequestsInstrumentor().uninstrument()
+        requests_calls.carried = False
 
 
 def tags(span: dict[str, Any]) -> Tags:
