@@ -354,6 +354,29 @@ def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(
     assert found() == [(str(T), "stuck")]
 
 
+def test_what_gets_on_after_the_clock_was_set_back_is_not_stuck(at: Site) -> None:
+    """A decision, an acknowledgement: by the clock it was before the step before it."""
+    steady = [0.0]
+    id_ = at.begin().id
+    at.prepare(id_)
+    watcher = Watcher(
+        at.log, at.observed, SETTINGS, clock=at.time, pause=at.time.pause,
+        steady=lambda: steady[0],
+    )  # fmt: skip
+    assert watcher.sweep().clean
+    steady[0] += 400
+    at.time.sleep(400)
+    assert watcher.sweep().clean, "its driver has its own timeout"
+    at.time.time -= 7200
+    at.decide(id_)
+    assert watcher.sweep().diagnoses == ()
+    steady[0] += 400
+    assert names_of(list(watcher.sweep().diagnoses)) == [(str(id_), "stuck")]
+    at.worlds["ledger"].commit(str(id_), ONE)
+    at.log.acknowledge(id_, "ledger")
+    assert watcher.sweep().diagnoses == ()
+
+
 def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:  # noqa: F811
     """No record that can be read: leave alone; its heartbeat stands still."""
     at.prepare("bookings.3.1", "ledger")

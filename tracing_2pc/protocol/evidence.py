@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from tracing_2pc.model import (
     DeliveryRecord,
@@ -157,6 +158,10 @@ class Evidence:
         return found
 
 
+_Steps: TypeAlias = tuple[float | None, frozenset[str]]
+"""When it was decided, and who has acknowledged that."""
+
+
 class Standing:
     """For how long what is unfinished has been seen to stand still.
 
@@ -169,7 +174,7 @@ class Standing:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._seen: dict[TransactionId, tuple[float, float]] = {}
+        self._seen: dict[TransactionId, tuple[_Steps, float]] = {}
 
     def watched(self, evidence: Evidence) -> Evidence:
         """Return a round with what those before have seen; remember it for the next."""
@@ -178,10 +183,12 @@ class Standing:
         now, before = self._clock(), self._seen
         self._seen = {}
         for id_, record in logged.records.items():
-            told = logged.deliveries.get(id_, {})
-            moved = Case(id_, record=record, deliveries=told).moved
-            last, since = before.get(id_, (moved, now))
-            self._seen[id_] = (moved, since if last == moved else now)
+            # Not `moved`: after a clock is set back, the newest is not the last.
+            told = logged.deliveries.get(id_, {}).items()
+            heard = frozenset(name for name, one in told if one.acknowledged)
+            steps = (record.decided, heard)
+            last, since = before.get(id_, (steps, now))
+            self._seen[id_] = (steps, since if last == steps else now)
         stood = {id_: now - since for id_, (_, since) in self._seen.items()}
         return dataclasses.replace(evidence, stood=stood)
 
