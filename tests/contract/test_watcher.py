@@ -377,6 +377,34 @@ def test_what_gets_on_after_the_clock_was_set_back_is_not_stuck(at: Site) -> Non
     assert watcher.sweep().diagnoses == ()
 
 
+def test_a_token_that_is_bound_meanwhile_makes_nothing_well(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was said of other applications stays: nobody has looked at it again."""
+    monkeypatch.setenv("BOUND", "viewer-0123456789abcdef")
+    tokens = at.folder / "tokens"
+    tokens.write_text("viewer viewer-0123456789abcdef sales\n")
+    at.committing()
+    at.write(
+        "ledger", "DELETE FROM orders_tpc_branch", "DELETE FROM orders_tpc_transaction"
+    )
+    at.prepare("foreign.1.1", "ledger")
+    at.prepare("sales.1.1", "ledger")
+    at.time.sleep(400)
+    watcher = watching(at)
+    before = set(names_of(list(watcher.sweep().diagnoses)))
+    assert before >= {
+        (str(T), "lost"), ("foreign.1.1", "orphaned"), ("sales.1.1", "orphaned")
+    }  # fmt: skip
+    world = at.worlds["ledger"]
+    guarded = World(world.resource, world.visible, tokens=tokens, name="guarded")
+    url = at.stack.enter_context(serving(guarded.app))
+    at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", 2.0)
+    assert not watcher.sweep().gone
+    world.abort("sales.1.1")
+    assert names_of(list(watcher.sweep().gone)) == [("sales.1.1", "orphaned")]
+
+
 def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:  # noqa: F811
     """No record that can be read: leave alone; its heartbeat stands still."""
     at.prepare("bookings.3.1", "ledger")

@@ -240,12 +240,19 @@ def _is_hidden(one: Diagnosis, seen: Observation, logged: Logged) -> bool:
     """Whether somebody it was about cannot be read, so that it may still be so."""
     if one.transaction.application in logged.refused:
         return True
-    if not any(name in seen.unreadable for name in one.participants):
+    if not any(_is_unread(name, one, seen) for name in one.participants):
         return False
     if one.diagnosis is DiagnosisKind.ORPHANED:
         return one.transaction not in logged.records
     grave = one.diagnosis in (DiagnosisKind.LOST, DiagnosisKind.DIVERGED)
     return grave and one.transaction in logged.records
+
+
+def _is_unread(name: str, one: Diagnosis, seen: Observation) -> bool:
+    """Whether it cannot be read, or our token is now bound to another application."""
+    listing = seen.evidence.second.get(name)
+    only = listing.only if listing else None
+    return name in seen.unreadable or only not in (None, one.transaction.application)
 
 
 def unfinished_of(logged: Logged) -> Unfinished:
