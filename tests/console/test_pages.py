@@ -21,13 +21,13 @@ from console_support import (
 )
 from flask import Flask
 from participant_support import ONE
-from watch_support import Site, fresh
+from watch_support import NAMES, Site, fresh
 
 from tracing_2pc.errors import DecisionLogError
 from tracing_2pc.model import TransactionId
 from tracing_2pc.operations.console import sight
 from tracing_2pc.operations.signing import LONGEST_REASON
-from tracing_2pc.states import TransactionState
+from tracing_2pc.states import Decision, TransactionState
 
 PAGES = ["/", f"/transactions/{STUCK}", "/transactions/nobody.1.1"]
 EVIL = "<script>alert('x')</script>\"'>&<img src=x onerror=alert(1)>"
@@ -164,6 +164,31 @@ def test_while_others_wait_for_participants_a_page_shows_the_log_and_does_nothin
         assert answer.status_code == 503
         assert "nothing was done" in answer.get_data(as_text=True)
     assert state_of(at, STUCK) is TransactionState.COMMITTING
+
+
+def test_the_log_alone_calls_nothing_well(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is closed as aborted, and a participant that is not asked holds it still."""
+    id_ = at.begin(9).id
+    at.prepare(id_)
+    at.decide(id_, Decision.ABORT)
+    for name in NAMES:
+        at.log.acknowledge(id_, name)
+    at.log.finish(id_)
+    at.time.sleep(400)
+    person = Visitor(console_of(at).test_client())
+    person.log_in(OPERATOR)
+    held = "the log has finished it as aborted"
+    assert held in person.get(f"/transactions/{id_}")
+    monkeypatch.setattr(sight, "ASKING", 0)
+    person = Visitor(console_of(at).test_client())
+    person.log_in(OPERATOR)
+    page = person.get(f"/transactions/{id_}")
+    assert "this is the log alone" in page
+    assert "All is well" not in page
+    assert 'class="sentence well"' not in page
+    assert "Nothing wrong is known: aborted" in page
 
 
 # --- what is shown -------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tracing_2pc.operations.console.deeds import (
 )
 from tracing_2pc.operations.console.sight import Sight
 from tracing_2pc.operations.console.waterfall import waterfall
-from tracing_2pc.operations.console.words import SAFE, also, sentence
+from tracing_2pc.operations.console.words import SAFE, also, is_unsure, sentence
 from tracing_2pc.operations.signing import LONGEST_REASON, check_reason
 from tracing_2pc.operations.view import View
 from tracing_2pc.participant.problems import Problem
@@ -73,6 +73,7 @@ class Pages:
             "transaction.html",
             view=view,
             alone=not free,
+            unsure=is_unsure(view),
             sentence=sentence(view),
             also=also(view),
             safe=[] if view.finished else [SAFE[d.verdict] for d in view.diagnoses[:1]],

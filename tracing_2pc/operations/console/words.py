@@ -108,11 +108,18 @@ def sentence(view: View) -> str:
     if view.finished is not None:
         return _finished(view)
     since = lasting(view.at - (view.decided or view.started or view.at))
+    well = "Nothing wrong is known" if is_unsure(view) else "All is well so far"
     if view.state is TransactionState.ACTIVE:
-        return f"All is well so far: begun {since} ago, not decided yet."
+        return f"{well}: begun {since} ago, not decided yet."
     waits = " and ".join(d.participant for d in view.deliveries if not d.acknowledged)
     told = f"waiting for {waits}" if waits else "all have acknowledged"
-    return f"All is well so far: decided {view.decision} {since} ago, {told}."
+    return f"{well}: decided {view.decision} {since} ago, {told}."
+
+
+def is_unsure(view: View) -> bool:
+    """Whether somebody who may hold something of it could not be read."""
+    proven = view.state is TransactionState.COMMITTED or view.forgotten
+    return not proven and any(one.error for one in view.participants)
 
 
 def also(view: View) -> tuple[Diagnosis, ...]:
@@ -133,6 +140,8 @@ def _without_record(view: View) -> str:
 
 def _finished(view: View) -> str:
     took = lasting((view.finished or 0) - (view.started or 0))
+    if view.decision is Decision.ABORT and is_unsure(view):
+        return f"Nothing wrong is known: aborted, as all have said. It took {took}."
     if view.decision is Decision.ABORT:
         return f"All is well: aborted, and nothing of it is kept. It took {took}."
     rows = counted(view.rows, "row")
