@@ -151,6 +151,7 @@ def test_while_others_wait_for_participants_a_page_shows_the_log_and_does_nothin
     """A page comes at once and says what it leaves out; a form says: nothing done."""
     at.up("notifier")
     monkeypatch.setattr(sight, "ASKING", 0)
+    monkeypatch.setattr(sight, "DEEDS", 0)
     person = Visitor(console_of(at).test_client())
     person.log_in(OPERATOR)
     page = person.get(f"/transactions/{STUCK}")
@@ -164,6 +165,19 @@ def test_while_others_wait_for_participants_a_page_shows_the_log_and_does_nothin
         assert answer.status_code == 503
         assert "nothing was done" in answer.get_data(as_text=True)
     assert state_of(at, STUCK) is TransactionState.COMMITTING
+
+
+def test_pages_that_wait_keep_nobody_from_resolving(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many look on: what is done about it has places of its own."""
+    at.up("notifier")
+    monkeypatch.setattr(sight, "ASKING", 0)
+    person = Visitor(console_of(at).test_client())
+    person.log_in(OPERATOR)
+    assert "this is the log alone" in person.get(f"/transactions/{STUCK}")
+    assert person.resolve(STUCK, "commit").status_code == 303
+    assert state_of(at, STUCK) is TransactionState.COMMITTED
 
 
 def test_the_log_alone_calls_nothing_well(

@@ -91,13 +91,13 @@ class Pages:
 
     def confirm(self, id_: str) -> ResponseReturnValue:
         """Show once more what would be done; change nothing."""
-        with self._asking():
+        with self._acting():
             deed, view = self._asked(_read(id_))
         return self._confirmation(deed, view, _reason())
 
     def resolve(self, id_: str) -> ResponseReturnValue:
         """Do what was confirmed, if it still is what was shown."""
-        with self._asking():
+        with self._acting():
             return self._resolve(id_)
 
     def _resolve(self, id_: str) -> ResponseReturnValue:
@@ -122,17 +122,17 @@ class Pages:
         return redirect(url_for("pages.transaction", id_=id_), 303)
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _acting(self) -> Iterator[None]:
         """Ask participants meanwhile.
 
         Raises:
-            Problem: 503: too many pages wait for them already.
+            Problem: 503: too many forms wait for them already.
         """
-        with self._sight.asking() as free:
+        with self._sight.acting() as free:
             if not free:
                 raise Problem(
                     503,
-                    "nothing was done: other pages wait for participants that do not "
+                    "nothing was done: other forms wait for participants that do not "
                     "answer. Go back, and send it again in some seconds",
                 )
             yield

@@ -35,7 +35,10 @@ HOURS_EVERY: Final = 10.0
 VIEW_EVERY: Final = 2.0
 
 ASKING: Final = 4
-"""Pages that may wait for participants at one time, deeds too; others show the log."""
+"""Pages that may wait for participants at one time; others show the log."""
+
+DEEDS: Final = 2
+"""Forms that may do so beside them: many who look keep nobody from resolving."""
 
 NEWEST: Final = 200
 """Transactions among which the recently finished ones are looked for."""
@@ -77,21 +80,20 @@ class Sight:
         self._hours = CachedByKey(self._last_hour, HOURS_EVERY)
         self._views = CachedByKey(self._look, VIEW_EVERY)
         self._views_of_log = CachedByKey(self._look_at_log, VIEW_EVERY)
-        self._free = threading.BoundedSemaphore(ASKING)
+        self._pages = threading.BoundedSemaphore(ASKING)
+        self._deeds = threading.BoundedSemaphore(DEEDS)
 
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[bool]:
-        """Say whether a page may ask participants now, and hold its place until then.
+    def asking(self) -> contextlib.AbstractContextManager[bool]:
+        """Say whether a page may ask participants now, and hold its place meanwhile.
 
-        Nobody waits here. A participant that hangs keeps `ASKING` threads at most, so
-        that others always show the list.
+        Nobody waits here. A participant that hangs keeps `ASKING` and `DEEDS` threads
+        at most, so that others always show the list.
         """
-        free = self._free.acquire(blocking=False)
-        try:
-            yield free
-        finally:
-            if free:
-                self._free.release()
+        return _place(self._pages)
+
+    def acting(self) -> contextlib.AbstractContextManager[bool]:
+        """Do the same for a form."""
+        return _place(self._deeds)
 
     def board(self, application: str | None) -> Board:
         """Say what is unfinished. Waits for the log, and never for a participant.
@@ -110,7 +112,7 @@ class Sight:
         return self._hours.get(application)
 
     def view(self, transaction: TransactionId) -> View:
-        """Ask everybody about one transaction; only while `asking`.
+        """Ask everybody about one transaction; only while `asking` or `acting`.
 
         Raises:
             DecisionLogError: the log cannot be read, or the record not be trusted.
@@ -180,6 +182,16 @@ class Sight:
         by = self.sources
         nobody = {name: _NotAsked(name) for name in by.participants}
         return look(by.log, nobody, transaction, by.settings, by.clock)
+
+
+@contextlib.contextmanager
+def _place(places: threading.Semaphore) -> Iterator[bool]:
+    free = places.acquire(blocking=False)
+    try:
+        yield free
+    finally:
+        if free:
+            places.release()
 
 
 @dataclasses.dataclass(frozen=True)
