@@ -14,6 +14,7 @@ from console_support import (
     Visitor,
     csrf_in,
     state_of,
+    until,
 )
 from flask import Flask
 from watch_support import Site
@@ -92,6 +93,21 @@ def test_a_token_of_one_application_shows_that_one(app: Flask, at: Site) -> None
     assert "orders" not in page
     assert bound.client.get(f"/transactions/{STUCK}").status_code == 403
     assert bound.client.get(f"/transactions/{QUARANTINED}").status_code == 200
+
+
+def test_a_token_of_one_application_reads_of_no_other_in_what_is_doubted(
+    app: Flask, at: Site
+) -> None:
+    """Who has no address, and whose clock is behind: said, without another's id."""
+    viewer, bound = Visitor(app.test_client()), Visitor(app.test_client())
+    viewer.log_in(VIEWER)
+    bound.log_in(BOUND)
+    del at.observed["notifier"]
+    for said in ("it has no address here", "ahead of this machine"):
+        until(lambda: said in bound.get("/"))  # noqa: B023 - at once
+        assert STUCK in viewer.get("/")
+        assert "orders" not in bound.get("/")
+        at.time.time -= 7200
 
 
 def test_logging_in_leads_to_where_one_wanted_to_go(app: Flask) -> None:

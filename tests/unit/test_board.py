@@ -198,6 +198,17 @@ def test_a_bound_token_sees_its_application() -> None:
     assert board(logged(), seen, "orders").headline == "All is well"
 
 
+def test_a_bound_token_reads_of_no_other_application() -> None:
+    """An id of another one is taken out of a text; an address is no id."""
+    why = "orders.7.1, sales.3.1: nothing listens at http://127.0.0.1:9 for sales.3.1."
+    (found,) = board(logged(), observed(ledger=why), "orders").doubts
+    assert found.endswith(
+        "orders.7.1, a transaction: nothing listens at http://127.0.0.1:9 for "
+        "a transaction."
+    )
+    assert why in board(logged(), observed(ledger=why)).doubts[0]
+
+
 def test_an_hour_is_bars_by_the_minute() -> None:
     """Place and height, the slowest behind the middle; now is on the right."""
     found = hour(

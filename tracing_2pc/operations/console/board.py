@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -20,6 +21,7 @@ LINES: Final = 100
 FINISHED: Final = 20
 
 _GRAVITY: Final = {what: place for place, what in enumerate(WRONG.values())}
+_ID: Final = re.compile(r"(?<![\w.-])([a-z0-9][a-z0-9-]*)\.\d+\.\d+(?!\.?[\w-])")
 _RANKS: Final = (str(Severity.CRITICAL), str(Severity.WARNING), "normal")
 
 
@@ -129,13 +131,21 @@ def _headline(need: int, normal: int, observed: Observed, *, certain: bool) -> s
 def _doubts(observed: Observed, application: str | None) -> Iterator[str]:
     if observed.at is None:
         yield "Participants are being asked; until they answer, this is the log alone."
-    for name, why in observed.unreadable.items():
+    for name, said in observed.unreadable.items():
+        why = said if application is None else _without_others(said, application)
         if name == LOG:
             yield "The decision log could not be read when participants were asked."
         elif name == CLOCK:
             yield f"The clock: {why}."
         elif not _is_of_another(name, application):
             yield f"{name} could not be read, so nothing is known of it: {why}"
+
+
+def _without_others(said: str, application: str) -> str:
+    """Take the ids of other applications' transactions out of a text."""
+    return _ID.sub(
+        lambda found: found[0] if found[1] == application else "a transaction", said
+    )
 
 
 def _is_of_another(name: str, application: str | None) -> bool:
