@@ -290,6 +290,9 @@ def test_who_is_waited_for_without_an_address_is_named_at_once(at: Site) -> None
         "no address here, and orders.7.1 waits for it" in sweep.unreadable["notifier"]
     )
     assert not sweep.diagnoses
+    at.committing(8)
+    at.time.sleep(SETTINGS.safety_interval)
+    assert "orders.7.1 and 1 more wait for it" in watcher.sweep().unreadable["notifier"]
 
 
 def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tracing_2pc.errors import TwoPhaseError
-from tracing_2pc.operations.observation import ADDRESS, without_address
+from tracing_2pc.operations.observation import ADDRESS, awaited, without_address
 from tracing_2pc.operations.recover import configured_log, services_of
 from tracing_2pc.protocol.diagnosis import lasting
 from tracing_2pc.protocol.fan_out import ask_at_once
@@ -175,10 +175,7 @@ def _without_address(
     before = time.time() - settings.safety_interval
     found = without_address(waiting, settings.participants, before)
     for name, ids in found.items():
-        more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
-        yield Problem(
-            name, f"{ids[0]}{more} waits for it, and it has no address here", ADDRESS
-        )
+        yield Problem(name, f"{awaited(ids)}, and it has no address here", ADDRESS)
 
 
 # --- participants --------------------------------------------------------------------

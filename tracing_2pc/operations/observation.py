@@ -230,10 +230,15 @@ def without_address(
     return found
 
 
+def awaited(by: list[TransactionId]) -> str:
+    """Say what waits for somebody."""
+    more = len(by) - 1
+    return f"{by[0]} and {more} more wait for it" if more else f"{by[0]} waits for it"
+
+
 def nowhere(waiting: list[TransactionId]) -> str:
     """Say what waits for somebody without an address, and what mends it."""
-    more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
-    return f"it has no address here, and {waiting[0]}{more} waits for it: {ADDRESS}"
+    return f"it has no address here, and {awaited(waiting)}: {ADDRESS}"
 
 
 def _nowhere(logged: Logged, known: Collection[str], before: float) -> dict[str, str]:
