@@ -37,7 +37,8 @@ ROWS = 3
 """Records of a partition; every record of a job has a value of its own."""
 
 PATIENCE = 60.0
-"""Seconds for an answer: a test that holds one back is in no hurry to kill us."""
+"""Seconds for an answer: a test that holds one back is in no hurry to kill us. And for
+the spans of a task to leave: on a busy machine its half second is not enough."""
 
 
 def decisions(folder: Path) -> str:
@@ -71,6 +72,7 @@ def main(
                 cancel=lambda _: None,
             )
             checkpoint.commit(batch)
+    lifecycle.flush(PATIENCE)
     said = {"done": batches, "dropped": lifecycle.dropped()}
     sys.stdout.write(json.dumps(said) + "\n")
     sys.stdout.flush()
@@ -124,6 +126,7 @@ def task(sink: Sink, record: TransactionRecord, partition: int, attempt: int) ->
     context = TaskContext._getOrCreate()
     context._partitionId, context._taskAttemptId = partition, attempt
     (written,) = make_task(sink, record)(_records(record.id.batch, partition))
+    lifecycle.flush(PATIENCE)
     return str(written["receipt"][0].as_py())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-COPIED: Final = ("tracing_2pc", "participants", "tests", "pyproject.toml")
+COPIED: Final = ("tracing_2pc", "participants", "bench", "tests", "pyproject.toml")
 """What a test needs to run elsewhere."""
 
 _LEFT_OUT: Final = shutil.ignore_patterns(".*")

@@ -18,7 +18,7 @@ from tracing_2pc.store import open_log
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BATCHES = 6
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 class Participant(Service):
@@ -61,7 +61,7 @@ class Crash:
 
     def run(self, **environment: str) -> int:
         self.job.start(**environment)
-        return self.job.wait(150)
+        return self.job.wait(240)
 
     def held(self) -> tuple[int, int]:
         return held(self.a.database).total(), held(self.b.database).total()
@@ -122,11 +122,11 @@ def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
     crash.a.start()
     crash.b.start(**crash.arm("participant.before_commit:2"))
     crash.job.start()
-    assert crash.b.wait(120) == -9
+    assert crash.b.wait(240) == -9
     assert crash.fired("participant.before_commit")
     assert not answers(f"{crash.b.url}/health/ready")
     assert crash.state("crash.1.1") is STATES.COMMITTING
     assert held(crash.b.database).total() == 10
     crash.b.start()
-    assert crash.job.wait(120) == 0, crash.job.tail()
+    assert crash.job.wait(240) == 0, crash.job.tail()
     crash.assert_exactly_once()
