@@ -244,6 +244,24 @@ def test_a_signal_ends_a_watch(at: World, asked: list[str], tmp_path: Path) -> N
     assert "orphaned bookings.3.1" in output
 
 
+WAITING = """
+import os, signal, threading
+from tracing_2pc.operations.watch import _signals
+stop = threading.Event()
+with _signals(stop):
+    with stop._cond:  # as in the midst of a wait
+        os.kill(os.getpid(), signal.SIGTERM)
+    print(stop.wait(10))
+"""
+
+
+def test_a_signal_in_the_midst_of_a_wait_ends_it() -> None:
+    """Wherever the main thread is; it once hung there for ever."""
+    command = [sys.executable, "-c", WAITING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
 def test_who_drips_a_request_to_it_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger keeps no thread by sending a header now and then."""
     monkeypatch.setattr(watch_server, "_PATIENCE", 0.5)

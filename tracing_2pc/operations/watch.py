@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import queue
 import secrets
 import signal
 import threading
@@ -110,11 +111,26 @@ def _served(
 
 @contextlib.contextmanager
 def _signals(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the watch after the sweep, pauses cut short."""
+    """Let SIGTERM and SIGINT end the watch after the sweep, pauses cut short.
+
+    The event is set by a thread: a handler runs in the middle of whatever the main
+    thread does, and an event that it is about to wait for would block it for ever.
+    A queue of this kind may be used in a handler.
+    """
+    told: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def obey() -> None:
+        told.get()
+        stop.set()
+
+    obeying = threading.Thread(target=obey, name="tpc-signals", daemon=True)
+    obeying.start()
     wanted = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(one, lambda *_: stop.set()) for one in wanted]
+    before = [signal.signal(one, lambda *_: told.put(None)) for one in wanted]
     try:
         yield
     finally:
         for one, handler in zip(wanted, before, strict=True):
             signal.signal(one, handler)
+        told.put(None)
+        obeying.join()
