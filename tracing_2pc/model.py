@@ -257,6 +257,10 @@ class Listing:
         """Whether what is not in it is not prepared there."""
         return self.missing is None
 
+    def is_blind_to(self, application: str) -> bool:
+        """Whether our token does not let us see what is of this application."""
+        return self.only not in (None, application)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldBranch:

@@ -6,6 +6,7 @@ import itertools
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,13 @@ def at(tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-def watching(at: Site, *, recover: bool = False, holder: str = "one") -> Watcher:
+def watching(
+    at: Site,
+    *,
+    recover: bool = False,
+    holder: str = "one",
+    steady: Callable[[], float] = time.monotonic,
+) -> Watcher:
     recovery = None
     if recover:
         told = {n: PhasedParticipant(p) for n, p in at.observed.items()}  # type: ignore[arg-type]
@@ -59,7 +66,7 @@ def watching(at: Site, *, recover: bool = False, holder: str = "one") -> Watcher
         recovery = Recovery(at.log, delivery, tracing, at.time, 900.0)
     return Watcher(
         at.log, at.observed, SETTINGS, clock=at.time, pause=at.time.pause,
-        recovery=recovery, holder=holder,
+        recovery=recovery, holder=holder, steady=steady,
     )  # fmt: skip
 
 
@@ -335,10 +342,7 @@ def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(
     at.committing()
     for name in NAMES:
         at.down(name)
-    watcher = Watcher(
-        at.log, at.observed, SETTINGS, clock=at.time, pause=at.time.pause,
-        steady=lambda: steady[0],
-    )  # fmt: skip
+    watcher = watching(at, steady=lambda: steady[0])
 
     def found() -> list[tuple[str, str]]:
         return names_of(list(watcher.sweep().diagnoses))
@@ -362,10 +366,7 @@ def test_what_gets_on_after_the_clock_was_set_back_is_not_stuck(at: Site) -> Non
     steady = [0.0]
     id_ = at.begin().id
     at.prepare(id_)
-    watcher = Watcher(
-        at.log, at.observed, SETTINGS, clock=at.time, pause=at.time.pause,
-        steady=lambda: steady[0],
-    )  # fmt: skip
+    watcher = watching(at, steady=lambda: steady[0])
     assert watcher.sweep().clean
     steady[0] += 400
     at.time.sleep(400)

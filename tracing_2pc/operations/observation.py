@@ -118,8 +118,7 @@ def observe(
     shown: dict[TransactionId, dict[str, Shown]] = {}
     if logged is not None:
         before = clock.now() - settings.safety_interval
-        unreadable |= _nowhere(logged, participants, before)
-        unreadable |= _set_back(logged, clock.now(), settings.safety_interval)
+        unreadable |= _doubts(logged, participants, settings, clock.now())
         asked = worth_asking(logged, before, clock.now())
         shown = show_all(log, participants, asked, settings, unreadable, second)
     evidence = Evidence(
@@ -141,8 +140,7 @@ def observe_log(
     """
     unreadable: dict[str, str] = {}
     logged, safety = read_log(log, {}, unreadable), settings.safety_interval
-    unreadable |= _nowhere(logged, participants, clock.now() - safety)
-    unreadable |= _set_back(logged, clock.now(), safety)
+    unreadable |= _doubts(logged, participants, settings, clock.now())
     return Observation(Evidence(clock.now(), safety, {}, logged, {}, {}), unreadable)
 
 
@@ -241,9 +239,14 @@ def nowhere(waiting: list[TransactionId]) -> str:
     return f"it has no address here, and {awaited(waiting)}: {ADDRESS}"
 
 
-def _nowhere(logged: Logged, known: Collection[str], before: float) -> dict[str, str]:
-    found = without_address(logged.records.values(), known, before)
-    return {name: nowhere(waiting) for name, waiting in found.items()}
+def _doubts(
+    logged: Logged, known: Collection[str], settings: Settings, now: float
+) -> dict[str, str]:
+    """Say who cannot be asked though the log waits for them, and of a wrong clock."""
+    safety = settings.safety_interval
+    found = without_address(logged.records.values(), known, now - safety)
+    nobody = {name: nowhere(waiting) for name, waiting in found.items()}
+    return nobody | _set_back(logged, now, safety)
 
 
 def _set_back(logged: Logged, now: float, tolerance: float) -> dict[str, str]:
@@ -292,11 +295,10 @@ def show_all(
     def ask(participant: Observed) -> dict[TransactionId, Shown]:
         found: dict[TransactionId, Shown] = {}
         listing = lists.get(participant.name)
-        only = listing.only if listing else None
         for record in wanted:
             if participant.name not in record.participants:
                 continue
-            if only not in (None, record.id.application):
+            if listing and listing.is_blind_to(record.id.application):
                 continue
             try:
                 found[record.id] = participant.show(record.id)

@@ -251,8 +251,8 @@ def _is_hidden(one: Diagnosis, seen: Observation, logged: Logged) -> bool:
 def _is_unread(name: str, one: Diagnosis, seen: Observation) -> bool:
     """Whether it cannot be read, or our token is now bound to another application."""
     listing = seen.evidence.second.get(name)
-    only = listing.only if listing else None
-    return name in seen.unreadable or only not in (None, one.transaction.application)
+    blind = listing is not None and listing.is_blind_to(one.transaction.application)
+    return name in seen.unreadable or blind
 
 
 def unfinished_of(logged: Logged) -> Unfinished:

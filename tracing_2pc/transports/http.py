@@ -171,24 +171,27 @@ class HttpParticipant:
         found: list[InDoubt] = []
         now: float | None = None
         only: str | None = None
+        missing: str | None = None
         for number in range(reading.PAGES):
             left = until - time.monotonic()
             if number and left <= 0:
-                late = f"took over {self.timeout:g} s"
-                return Listing(tuple(found), late, now, only)
+                missing = f"took over {self.timeout:g} s"
+                break
             try:
                 page = self._page(query, max(left, 0.001))
             except ParticipantUnavailableError as error:
                 if not number:
                     raise
-                return Listing(tuple(found), str(error), now, only)
+                missing = str(error)
+                break
             found += page.branches
             now, only = page.now, page.only if application is None else None
             if page.next is None:
-                return Listing(tuple(found), None, now, only)
+                break
             query["after"] = page.next
-        long = f"is longer than {len(found)} branches"
-        return Listing(tuple(found), long, now, only)
+        else:
+            missing = f"is longer than {len(found)} branches"
+        return Listing(tuple(found), missing, now, only)
 
     def _page(self, query: Mapping[str, str], timeout: float) -> reading.Page:
         answer = self._get(f"/transactions?{urlencode(query)}", timeout)

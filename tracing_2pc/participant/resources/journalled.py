@@ -293,12 +293,16 @@ class JournalledResource(abc.ABC):
         return Page(branches, next_, self._clock())
 
     def gauges(self) -> dict[str, float]:
-        """Count what is in doubt; nothing from `close` on, until it is used again."""
+        """Measure; nothing from `close` on, until it is used again."""
         if self._closed:
             return {}
         self.open()
         with self._database.read() as connection:
-            count, since = self._journal.in_doubt(connection)
+            return self.measured(connection)
+
+    def measured(self, connection: Connection) -> dict[str, float]:
+        """Count what is in doubt."""
+        count, since = self._journal.in_doubt(connection)
         age = 0.0 if since is None else max(0.0, self._clock() - since)
         return {
             "tpc_in_doubt_branches": count,

@@ -140,12 +140,10 @@ class Outbox(JournalledResource):
         self._sender.wake()
         return answer
 
-    def gauges(self) -> dict[str, float]:
+    def measured(self, connection: Connection) -> dict[str, float]:
         """Measure the journal and the queue."""
-        if not (measured := super().gauges()):
-            return {}
-        with self._database.read() as connection:
-            return measured | self._queue.gauges(connection, self._clock())
+        queue = self._queue.gauges(connection, self._clock())
+        return super().measured(connection) | queue
 
     def quarantined(self) -> list[dict[str, Any]]:
         """Return the requests that the partner refused, oldest first."""

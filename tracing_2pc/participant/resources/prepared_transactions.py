@@ -135,14 +135,11 @@ class PreparedTransactions(TableResource):
         columns = [sa.Column(f.name, sql_type(f.type)) for f in schema]
         sa.Table(self._table, sa.MetaData(), *columns).create(connection)
 
-    def gauges(self) -> dict[str, float]:
+    def measured(self, connection: Connection) -> dict[str, float]:
         """Count what is in doubt, and the slots for it."""
-        if not (measured := super().gauges()):
-            return {}
-        with self._database.read() as connection:
-            used, most = self._journal.slots(connection)
+        used, most = self._journal.slots(connection)
         slots = {"tpc_prepared_slots_used": used, "tpc_prepared_slots_max": most}
-        return measured | slots
+        return super().measured(connection) | slots
 
     def holds(self, connection: Connection, seen: Seen) -> dict[str, int]:
         """Count its rows, and what PostgreSQL holds back for them."""
