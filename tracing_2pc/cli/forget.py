@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 
 from tracing_2pc.cli.arguments import DONE, LEFT
-from tracing_2pc.cli.terminal import confirmed, on_terminal, progress, tell
-from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.cli.terminal import check_on_terminal, confirmed, progress, tell
 from tracing_2pc.model import check_application
 from tracing_2pc.operations.forget import forget
 from tracing_2pc.operations.recover import check_known, configured_log
@@ -47,16 +45,9 @@ def _agreed(options: argparse.Namespace, of: int) -> bool:
     if options.yes:
         return True
     whose = f"{count(of, 'transaction')} of {options.application}"
-    if not on_terminal():
-        raise ConfigurationError(
-            f"there is no terminal to ask on, so nothing was done: give --yes. {whose} "
-            "would be forgotten"
-        )
+    check_on_terminal(f"{whose} would be forgotten")
     question = f"{whose} will be forgotten, for ever. Type their number, {of}, or yes:"
-    if confirmed(question, (str(of), "yes")):
-        return True
-    print("nothing was done", file=sys.stderr)
-    return False
+    return confirmed(question, (str(of), "yes"))
 
 
 def _forget(log: SqlDecisionLog, application: str, before: float, of: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracing_2pc.cli.arguments import DONE, LEFT
 from tracing_2pc.cli.explain import described, summary
-from tracing_2pc.cli.terminal import confirmed, on_terminal, prose, tell
+from tracing_2pc.cli.terminal import check_on_terminal, confirmed, prose, tell
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.model import TransactionId, TransactionRecord
 from tracing_2pc.operations.observation import reachable
@@ -25,8 +25,6 @@ from tracing_2pc.operations.view import brief, look
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import UNFINISHED, Decision
 from tracing_2pc.store import SqlDecisionLog
-
-_NOTHING_DONE = "nothing was done"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -124,11 +122,7 @@ def _agreed(
     """Whether the person has seen effect and cost, and says so."""
     if options.yes:
         return True
-    if not on_terminal():
-        raise ConfigurationError(
-            f"there is no terminal to ask on, so {_NOTHING_DONE}: give --yes. "
-            f"`tracing-2pc explain {transaction}` says what it would cost"
-        )
+    check_on_terminal(f"`tracing-2pc explain {transaction}` says what it would cost")
     view = look(log, reachable(settings), transaction, settings)
     word = options.wanted if options.wanted in set(map(str, Decision)) else "conclude"
     lines = prose(summary(view))
@@ -137,7 +131,5 @@ def _agreed(
             lines += described(action)
     print("\n".join(lines), file=sys.stderr)
     batch = str(transaction.batch)
-    if confirmed(f"Do it? Type the batch number, {batch}, or yes:", (batch, "yes")):
-        return True
-    print(_NOTHING_DONE, file=sys.stderr)
-    return False
+    question = f"Do it? Type the batch number, {batch}, or yes:"
+    return confirmed(question, (batch, "yes"))

@@ -13,8 +13,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TextIO
 
+from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.protocol.diagnosis import lasting
 
+_NOTHING_DONE: Final = "nothing was done"
 _COLOURS: Final = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2"}
 _WIDEST: Final = 60
 """Characters of a cell that others stand behind."""
@@ -140,11 +142,22 @@ def headed(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def confirmed(question: str, words: Sequence[str]) -> bool:
-    """Ask on the terminal; whether one of the words was typed."""
+    """Ask on the terminal; whether one of the words was typed. If not, it says so."""
     print(f"{safe(question, 400)} ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip() in words
+    if sys.stdin.readline().strip() in words:
+        return True
+    print(_NOTHING_DONE, file=sys.stderr)
+    return False
 
 
-def on_terminal() -> bool:
-    """Whether a person can be asked."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
+def check_on_terminal(otherwise: str) -> None:
+    """Check that a person can be asked; `otherwise` is what to know before `--yes`.
+
+    Raises:
+        ConfigurationError: nobody can.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError(
+            f"there is no terminal to ask on, so {_NOTHING_DONE}: give --yes. "
+            f"{otherwise}"
+        )
