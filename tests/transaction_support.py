@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from spark_support import serving
 
-from bench.served import application, serving
+from bench.served import application
 from tracing_2pc import ParticipantSink
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import SqlDecisionLog, open_log

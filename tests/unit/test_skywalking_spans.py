@@ -20,11 +20,12 @@ from opentelemetry.instrumentation.requests import RequestsInstrumentor
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.trace import SpanKind, StatusCode
 from skywalking_support import Oap, World, oap, world  # noqa: F401
+from spark_support import serving
 from waiting import until
 
 from bench.driver import apply, coordinator
 from bench.records import numbers
-from bench.served import application, serving
+from bench.served import application
 from tracing_2pc import ParticipantSink, names
 from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.participant import TaggedRows
