@@ -99,7 +99,7 @@ def csrf_in(page: str) -> str:
     return found[1]
 
 
-def until(found: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Ask until something is true, and return it."""
     end = time.monotonic() + seconds
     while not (value := found()):
