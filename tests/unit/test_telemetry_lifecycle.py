@@ -92,6 +92,19 @@ say(0)
     assert (lines[-1]["service"], lines[-1]["kind"]) == ("job", "INTERNAL")
 
 
+def test_a_trace_file_that_cannot_be_written_is_said_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """With what to look at; each lost span counts, and work goes on."""
+    file = tmp_path / "no such folder" / "trace"
+    lost, _ = run("made(3); say(lifecycle.dropped())", TPC_TRACE_FILE=str(file))
+    said = capfd.readouterr().err
+    assert lost == 3
+    assert said.count("TPC_TRACE_FILE") == 1
+    assert str(file) in said
+    assert "Traceback" not in said
+
+
 def test_a_forked_worker_sends_its_own_spans():
     """On a connection of its own: two processes on one would garble both."""
     code = """

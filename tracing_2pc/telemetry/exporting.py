@@ -106,16 +106,29 @@ class TraceFile(SpanExporter):
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.failed = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Append in one write, which `O_APPEND` keeps whole among processes."""
         lines = "".join(json.dumps(as_json(span)) + "\n" for span in spans)
+        try:
+            self._append(lines.encode())
+        except OSError as error:
+            if not self.failed:
+                _log.warning(
+                    "spans are lost, work goes on without them: TPC_TRACE_FILE: %s",
+                    error,
+                )
+            self.failed += len(spans)
+            return SpanExportResult.FAILURE
+        return SpanExportResult.SUCCESS
+
+    def _append(self, lines: bytes) -> None:
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(file, lines.encode())
+            os.write(file, lines)
         finally:
             os.close(file)
-        return SpanExportResult.SUCCESS
 
 
 def as_json(span: ReadableSpan) -> dict[str, Any]:
@@ -171,6 +184,7 @@ def to_otlp() -> tuple[CountedBatches, Otlp]:
     return CountedBatches(exporter), exporter
 
 
-def to_file(path: str) -> SimpleSpanProcessor:
+def to_file(path: str) -> tuple[SimpleSpanProcessor, TraceFile]:
     """Make what writes each span as it ends: no batch waits that a kill could lose."""
-    return SimpleSpanProcessor(TraceFile(Path(path)))
+    exporter = TraceFile(Path(path))
+    return SimpleSpanProcessor(exporter), exporter

@@ -25,7 +25,7 @@ from tracing_2pc.telemetry.skywalking import active
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
-    from tracing_2pc.telemetry.exporting import CountedBatches, Otlp
+    from tracing_2pc.telemetry.exporting import CountedBatches, Otlp, TraceFile
 
 EXIT_SECONDS: Final = 1.5
 TRACE_FILE: Final = "TPC_TRACE_FILE"
@@ -138,6 +138,7 @@ class _Process:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.otlp: tuple[CountedBatches, Otlp] | None = None
+        self.file: TraceFile | None = None
         self.provider: TracerProvider | None = None
         self.failed: _Asked | None = None
         self._flushing: Flushing | None = None
@@ -157,8 +158,10 @@ class _Process:
         from tracing_2pc.telemetry.parents_first import ParentsFirst
 
         exporters: list[SpanProcessor] = []
+        file = None
         if path := os.environ.get(TRACE_FILE):
-            exporters.append(exporting.to_file(path))
+            written, file = exporting.to_file(path)
+            exporters.append(written)
         failed: dict[str, Exception] = {}
         otlp = None
         if _wants_otlp() and (otlp := _tried("OTLP", exporting.to_otlp, failed)):
@@ -176,7 +179,7 @@ class _Process:
             _warn(f"traces are not sent by {name}", error)
         if last is not None:
             raise last
-        self.otlp, self.provider = otlp, provider
+        self.otlp, self.file, self.provider = otlp, file, provider
         at_exit(self.stop)
         trace.set_tracer_provider(provider)
 
@@ -281,9 +284,13 @@ def flush(seconds: float = 0.5) -> bool:
 
 
 def dropped() -> int:
-    """Return how many spans this process has lost: the queue was full, or no answer."""
+    """Return how many spans this process has lost, by each way out.
+
+    A queue was full, nobody answered, or the trace file could not be written.
+    """
     skywalking = active.processor()
     lost = _process.otlp[0].dropped if _process.otlp else 0
+    lost += _process.file.failed if _process.file else 0
     return lost + (skywalking.dropped if skywalking else 0)
 
 
