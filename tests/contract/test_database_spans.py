@@ -22,6 +22,8 @@ from participant_support import (
 from participant_support import Branch as Sent
 from tracing_support import exported, span_tree  # noqa: F401 - a fixture
 
+from tracing_2pc.participant import Outbox
+
 T = "orders.7.1"
 MANY = Sent(orders(*range(20_000)), 20_000)
 
@@ -33,13 +35,14 @@ def world(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     exported: Exported,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
     kind, database = request.param
+    monkeypatch.setattr(Outbox, "start", lambda _: None)  # its sender has spans too
     url = sqlite_url(tmp_path)
     if database == "postgresql":
         url = request.getfixturevalue("postgres_database")
     made = KINDS[kind](url)
-    made.resource.start = lambda: None  # type: ignore[method-assign]
     yield made
     made.resource.close()
 
