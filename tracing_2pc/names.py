@@ -237,7 +237,7 @@ METRICS: Final[dict[str, Metric]] = {
         "counter",
         "{span}",
         ("signal",),
-        "spans that this process lost: its queue was full, or no collector answered",
+        "spans that this process lost: its queue was full, or nobody took them",
     ),
     "tpc_unfinished_transactions": Metric(
         "gauge", "{transaction}", ("state",), "transactions that the log has not closed"

@@ -302,7 +302,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         ),
         Panel(
             "Spans lost",
-            "A queue was full, or no collector answered. Work goes on without them.",
+            "A queue was full, or nobody took them. Work goes on without them.",
             "ops",
             rates("tpc_telemetry_dropped_total", JOB, "job", "{{job}}"),
         ),
