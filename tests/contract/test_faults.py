@@ -292,7 +292,7 @@ def statuses_of(seen: Seen) -> tuple[int, ...]:
 
 def timeout_for(fault: Fault) -> float:
     """Return a timeout that only this fault may reach."""
-    return 0.3 if fault is Fault.DELAY else 10.0
+    return 2.0 if fault is Fault.DELAY else 10.0
 
 
 @pytest.mark.parametrize("fault", Fault)
