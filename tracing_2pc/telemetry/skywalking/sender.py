@@ -104,8 +104,9 @@ class Sender:
 
     def put(self, pieces: Iterable[Piece]) -> None:
         """Queue pieces; the oldest go if there is no room."""
+        found = [*pieces]  # before our lock: they come from under others
         with self._wake:
-            self._queue.extend(pieces)
+            self._queue.extend(found)
             while len(self._queue) > QUEUE:
                 self._queue.popleft()
                 self.dropped += 1
