@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +19,7 @@ from tracing_2pc.errors import (
     HeuristicError,
 )
 from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
-from tracing_2pc.states import TransactionState, Vote
+from tracing_2pc.states import Decision, TransactionState, Vote
 from tracing_2pc.store import open_log
 
 FIRST = TransactionId("orders", 0, 1)
@@ -109,3 +111,111 @@ def test_a_batch_that_was_forgotten_is_not_written_again(world: World) -> None:
     record = world.log.read(FIRST)
     assert record is not None
     assert record.state is TransactionState.COMMITTED
+
+
+@pytest.fixture
+def older(world: World, tmp_path: Path) -> Older:
+    return Older(world, tmp_path)
+
+
+class Older:
+    """A copy of the log, that takes over while `b` has not acknowledged yet."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        self.of, self.copy = folder / "log.db", folder / "copy.db"
+        world.b.silent = 1
+
+    def write_and_copy(self, record: TransactionRecord) -> Any:
+        receipts = self.world.write(record)
+        _copied(self.of, self.copy)
+        return receipts
+
+    def take_over_at_an_acknowledgement(self) -> None:
+        real = self.world.log.acknowledge
+
+        def acknowledge(*about: Any) -> None:
+            self.world.log.acknowledge = real  # type: ignore[method-assign]
+            _copied(self.copy, self.of)
+            real(*about)
+
+        self.world.log.acknowledge = acknowledge  # type: ignore[method-assign]
+
+    def take_over_in_the_wait(self, then: Callable[[], object] = bool) -> None:
+        real = self.world.clock.sleep
+
+        def meanwhile(seconds: float) -> None:
+            real(seconds)
+            self.world.clock.sleep = real  # type: ignore[method-assign]
+            _copied(self.copy, self.of)
+            then()
+
+        self.world.clock.sleep = meanwhile  # type: ignore[method-assign]
+
+
+def _copied(source: Path, target: Path) -> None:
+    with (
+        contextlib.closing(sqlite3.connect(source)) as read,
+        contextlib.closing(sqlite3.connect(target)) as written,
+    ):
+        read.backup(written)
+
+
+def test_a_log_that_lost_the_decision_is_told_it_again(
+    world: World, older: Older
+) -> None:
+    """A copy from before the decision takes over: nobody is told to abort by it."""
+    older.take_over_in_the_wait()
+    assert world.run_batch(0, write=older.write_and_copy) is True
+    assert world.b.heard == ["commit orders.0.1"] * 2
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    record = world.log.read(FIRST)
+    assert record is not None
+    assert record.state is TransactionState.COMMITTED
+
+
+def test_a_log_that_loses_the_decision_before_anybody_has_acknowledged(
+    world: World, older: Older
+) -> None:
+    """All have committed, and the copy knows of no decision: it is told, and finished.
+
+    Else the next start would find an attempt without a decision, and abort it.
+    """
+    world.b.silent = 0
+    older.take_over_at_an_acknowledgement()
+    assert world.run_batch(0, write=older.write_and_copy) is True
+    assert (world.a.aborted, world.b.aborted) == (set(), set())
+    assert world.run_batch(0, run="run-2") is False
+    assert (world.log.unfinished(), world.visible()) == ([], 4)
+
+
+def test_a_log_that_lost_the_record_has_not_forgotten_it(
+    world: World, older: Older
+) -> None:
+    """A copy from before the attempt takes over: who has not heard of it is told."""
+    assert world.run_batch(0) is True
+    _copied(older.of, older.copy)
+    world.b.silent = 1
+    older.take_over_in_the_wait()
+    assert world.run_batch(1) is True
+    assert world.log.read(dataclasses.replace(FIRST, batch=1)) is None
+    assert (world.in_doubt(), world.visible()) == (0, 8)
+
+
+def test_a_log_that_says_abort_after_all_is_not_taken_for_done(
+    world: World, older: Older
+) -> None:
+    """Nobody had heard the commit, and others went by the copy: the batch is open."""
+    world.a.silent = world.b.silent = 1
+
+    def others_abort() -> None:
+        world.log.decide(FIRST, Decision.ABORT)
+        for name in ("a", "b"):
+            world.log.acknowledge(FIRST, name)
+        world.log.finish(FIRST)
+
+    older.take_over_in_the_wait(others_abort)
+    with pytest.raises(HeuristicError, match="an older copy"):
+        world.run_batch(0, write=older.write_and_copy)
+    assert world.run_batch(0, run="run-2") is True
+    assert world.visible() == 4

@@ -10,7 +10,9 @@ from tracing_2pc import failpoints, names
 from tracing_2pc.errors import (
     CommitPendingError,
     ConfigurationError,
+    ContractError,
     DecisionLogError,
+    DecisionUnknownError,
     HeuristicError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
@@ -134,13 +136,13 @@ class Delivery:
             HeuristicError, ConfigurationError: as `once`.
         """
         self._tracing.decided(record, reconstructed=True)
-        current: TransactionRecord | None = record
+        current = record
         silent: Mapping[str, str] = {}
         inline = self._patience.inline_tries
         for tries in self._patience.tries():
             if tries > 1:
                 current = self._read(record)
-            if current is None or current.finished is not None:
+            if current.finished is not None:
                 return
             last = give_up and tries >= inline
             again = None if last else tries
@@ -179,13 +181,31 @@ class Delivery:
         except DecisionLogError as error:
             logger.warning("decision log unreachable: transaction=%s", record.id)
             return dict.fromkeys(record.pending or record.participants, str(error))
+        except ContractError as error:
+            current = self._read(record)
+            if current is record or not current.made_here:
+                raise
+            logger.warning("decided again, in an older log: %s", record.id)
+            return dict.fromkeys(current.pending, str(error))
 
-    def _read(self, record: TransactionRecord) -> TransactionRecord | None:
+    def _read(self, record: TransactionRecord) -> TransactionRecord:
+        """Return it as the log has it now.
+
+        A log that is behind what it once returned, as a copy is that took over, takes
+        no decision back: what it lacks it is told again, and what it has no record of
+        is sent all the same. If it was only forgotten, everybody says so.
+        """
         try:
             current = self._log.read(record.id)
-        except DecisionLogError:
+            if current is not None and current.decision is None:
+                current = self._log.decide(record.id, Decision.COMMIT, record.receipts)
+        except (DecisionLogError, DecisionUnknownError):
             return record
-        if current is not None and current.state is TransactionState.QUARANTINED:
+        if current is None:
+            return record
+        if current.decision is not Decision.COMMIT:
+            raise _taken_back(record, current)
+        if current.state is TransactionState.QUARANTINED:
             raise _quarantined(record, "found so by somebody else; see the log")
         return current
 
@@ -278,5 +298,17 @@ def _quarantined(record: TransactionRecord, why: str) -> HeuristicError:
         f"{record.id} is decided {record.decision} and quarantined: {why}. Compare "
         "what the participants hold, then `tracing-2pc resolve "
         f"{record.id}`; the application stays closed until then",
+        transaction_id=str(record.id),
+    )
+
+
+def _taken_back(
+    record: TransactionRecord, current: TransactionRecord
+) -> HeuristicError:
+    return HeuristicError(
+        f"{record.id} was decided commit, and the log now says {current.state}: it is "
+        "an older copy of what this driver wrote to, and others went by it. Put the "
+        "newer log back, if there is one; else compare what the participants hold. "
+        "The next start goes by the log",
         transaction_id=str(record.id),
     )
