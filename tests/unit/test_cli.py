@@ -8,6 +8,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_support import on_a_terminal
@@ -66,6 +67,24 @@ def test_init_writes_what_is_missing_and_nothing_else(
     assert (folder / "tokens").read_text() == before
     gate = TokenGate.read(folder / "tokens")
     assert gate.admit(f"Bearer {job}", None).role is Role.JOB
+
+
+def test_init_on_a_full_disk_leaves_nothing_that_the_next_one_would_keep(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty file of tokens was kept for ever, and called fine."""
+
+    def full(file: int, *args: Any, **named: Any) -> Any:
+        os.close(file)
+        return Path("/dev/full").open("w")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fdopen", full)
+        assert main(["init"]) == 2
+    assert "tpc.toml: No space left on device" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["state"]
+    assert main(["init"]) == 0
+    assert "wrote tpc.toml" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
