@@ -469,6 +469,50 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == b"not a database at all" * 100
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a log of SQLite is."""
+    return tmp_path / "decisions.db"
+
+
+def removed(path: Path) -> None:
+    """Delete a log, with what SQLite keeps beside it."""
+    for name in ("", "-wal", "-shm"):
+        path.with_name(path.name + name).unlink()
+
+
+def test_nothing_is_decided_in_a_file_that_was_deleted(path: Path) -> None:
+    """The open file would take the decision, and keep it from everybody else."""
+    with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
+        record = begin(log)
+        removed(path)
+        for _ in range(2):
+            with pytest.raises(DecisionLogError, match="the file is gone"):
+                log.decide(record.id, COMMIT, receipts())
+            with pytest.raises(DecisionLogError, match="the file is gone"):
+                log.read(record.id)
+    assert not path.exists()
+
+
+def test_a_file_in_the_place_of_the_log_is_the_log(path: Path) -> None:
+    """Whoever has it open decides where others read: never one thing in each."""
+    copy = path.with_name("copy.db")
+    with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
+        record = begin(log)
+        with (
+            contextlib.closing(sqlite3.connect(path)) as read,
+            contextlib.closing(sqlite3.connect(copy)) as written,
+        ):
+            read.backup(written)
+        removed(path)
+        copy.rename(path)
+        assert commit(log).decision is COMMIT
+        with contextlib.closing(open_log(f"sqlite:///{path}")) as other:
+            told = other.decide(record.id, ABORT)
+    assert told is not None
+    assert told.decision is COMMIT
+
+
 def test_a_frozen_driver_does_not_hold_the_others_for_ever(
     url: str, base: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -694,9 +738,9 @@ def _outcome(result: Any) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":  # under strace
-    under_test = open_log(sys.argv[1])
-    for number in range(int(sys.argv[2])):
-        finish(under_test, commit(under_test, number))
+    with contextlib.closing(open_log(sys.argv[1])) as under_test:
+        for number in range(int(sys.argv[2])):
+            finish(under_test, commit(under_test, number))
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

@@ -21,6 +21,7 @@ from tracing_2pc.errors import (
 from tracing_2pc.model import TransactionId
 from tracing_2pc.settings import reveal
 from tracing_2pc.store import statements as sql
+from tracing_2pc.store.file import follow
 
 _PATIENCE: Final = 30  # seconds to wait for a lock that another driver holds
 _BEGIN: Final = "tpc_begin"
@@ -203,6 +204,7 @@ def _sqlite(url: sa.URL) -> Database:
             f"log: cannot make folder {Path(path).parent}: {error.strerror}"
         ) from None
     durable, relaxed = _sqlite_engine(url, "FULL"), _sqlite_engine(url, "NORMAL")
+    follow(Path(path).absolute(), durable, relaxed)
     # IMMEDIATE: a writer waits at the door, where waiting works, and not half way.
     return Database(
         url,
