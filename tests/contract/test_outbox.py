@@ -388,6 +388,23 @@ def test_a_refusal_does_not_block_the_queue(
     assert len(make().resource.quarantined()) == 3
 
 
+def test_the_answer_to_a_sender_that_slept_counts_for_nothing(make: Make) -> None:
+    """Another took over and had its answer: what it confirmed was never refused.
+
+    And what both were refused is set aside once.
+    """
+    world = make(sends=False)
+    commit(world, T, cards(2))
+    queue = world.resource._queue
+    confirmed, refused = queue.next()
+    queue.confirmed(confirmed)
+    assert queue.refused(confirmed, 409, 1.0) is False
+    assert queue.refused(refused, 422, 1.0) is True
+    assert queue.refused(refused, 409, 2.0) is False
+    kept = world.resource.quarantined()
+    assert [(k["key"], k["status"]) for k in kept] == [(refused.key, 422)]
+
+
 def measured(world: World) -> dict[str, float]:
     text = world.client.get("/metrics").text
     assert_of_the_registry(text)

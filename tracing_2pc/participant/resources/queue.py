@@ -156,8 +156,11 @@ class Queue:
         with self._database.note(_LOCK) as connection:
             self._drop(connection, request)
 
-    def refused(self, request: Request, status: int, now: float) -> None:
-        """Set a request aside, durably, for a person to look at."""
+    def refused(self, request: Request, status: int, now: float) -> bool:
+        """Set a request aside, durably, for a person to look at.
+
+        False: a sender that took over has had its answer, and that one stands.
+        """
         aside = {
             "key": request.key,
             "body": request.body,
@@ -165,13 +168,14 @@ class Queue:
             "since": now,
         }
         with self._database.decide(_LOCK) as connection:
-            connection.execute(self.quarantine.insert().values(aside))
-            self._drop(connection, request)
+            if waited := self._drop(connection, request):
+                connection.execute(self.quarantine.insert().values(aside))
+        return waited
 
-    def _drop(self, connection: Connection, request: Request) -> None:
+    def _drop(self, connection: Connection, request: Request) -> bool:
         r = self.request.c
         this = (r.tpc_tag == request.tag, r.tpc_row == request.row)
-        connection.execute(self.request.delete().where(*this))
+        return connection.execute(self.request.delete().where(*this)).rowcount == 1
 
     def gauges(self, connection: Connection, now: float) -> dict[str, float]:
         """Measure what waits, and what was refused."""

@@ -136,9 +136,9 @@ class Sender:
         if 200 <= status < 300:
             self._queue.confirmed(request)
         elif is_refusal(status):
-            self._queue.refused(request, status, self._clock())
-            about = {"request": request.key, "status": status}
-            _log.error("outbox: refused by the partner, quarantined", extra=about)
+            if self._queue.refused(request, status, self._clock()):
+                about = {"request": request.key, "status": status}
+                _log.error("outbox: refused by the partner, quarantined", extra=about)
         else:
             self._back_off(request, status)
             return False
