@@ -49,6 +49,6 @@ def follow(path: Path, *engines: sa.Engine) -> None:
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return found.st_dev, found.st_ino
