@@ -531,6 +531,23 @@ def test_a_frozen_driver_does_not_hold_the_others_for_ever(
     log.close()
 
 
+def test_a_server_whose_machine_is_gone_is_not_waited_for(
+    postgres_database: str,
+) -> None:
+    """It ends no connection: the kernel gives up, and not after its two hours."""
+    asked = f"{postgres_database}&keepalives_count=2"
+    for url, count in ((postgres_database, "4"), (asked, "2")):
+        base = database.connect(url)
+        with base.reading() as connection:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            told = driver.info.get_parameters()
+        base.close()
+        wanted = {"keepalives_idle": "10", "keepalives_interval": "5"}
+        wanted |= {"keepalives_count": count, "tcp_user_timeout": "30000"}
+        assert {name: told.get(name) for name in wanted} == wanted
+
+
 def test_every_change_locks_its_application_first(postgres_database: str) -> None:
     """Before it looks at anything: what it decides upon cannot change meanwhile."""
     base = database.connect(postgres_database)
