@@ -41,7 +41,8 @@ class Outbox(JournalledResource):
     `<name>_tpc_quarantine`, and the next one is sent.
 
     A partner that does not know idempotency keys may see a request twice after a
-    crash. Keys are made of transaction, branch and row: two outboxes of the same
+    crash, after a pause longer than the lease, or while the database cannot be
+    written. Keys are made of transaction, branch and row: two outboxes of the same
     application need two URLs, or a partner that tells them apart by a header.
 
     Args:
