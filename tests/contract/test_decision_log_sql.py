@@ -472,7 +472,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Where a log of SQLite is."""
-    return tmp_path / "decisions.db"
+    return tmp_path / "log" / "decisions.db"
 
 
 def removed(path: Path) -> None:
@@ -481,11 +481,20 @@ def removed(path: Path) -> None:
         path.with_name(path.name + name).unlink()
 
 
-def test_nothing_is_decided_in_a_file_that_was_deleted(path: Path) -> None:
+def moved(path: Path) -> None:
+    """Put a file in the place of a log's folder."""
+    path.parent.rename(path.parent.with_name("elsewhere"))
+    path.parent.touch()
+
+
+@pytest.mark.parametrize("gone", [removed, moved])
+def test_nothing_is_decided_in_a_file_that_is_gone(
+    path: Path, gone: Callable[[Path], None]
+) -> None:
     """The open file would take the decision, and keep it from everybody else."""
     with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
         record = begin(log)
-        removed(path)
+        gone(path)
         for _ in range(2):
             with pytest.raises(DecisionLogError, match="the file is gone"):
                 log.decide(record.id, COMMIT, receipts())

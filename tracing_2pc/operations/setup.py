@@ -62,21 +62,16 @@ def init(config: Path, settings: Settings, tokens: Path) -> Iterator[str]:
 
 
 def _write(path: Path, text: str, mode: int) -> str:
-    """Make a file that is whole, or none: half a one would be kept by the next try."""
-    half = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    """Make a file, or leave none: half a one would be kept by the next try."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            return f"kept {path}"
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         try:
-            file = os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
             with os.fdopen(file, "w", encoding="utf-8") as out:
                 out.write(text)
-                out.flush()
-                os.fsync(file)
-            os.link(half, path)
-        finally:
-            half.unlink(missing_ok=True)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
     except FileExistsError:
         return f"kept {path}"
     except OSError as error:
