@@ -59,7 +59,9 @@ def test_delivering_again_reaches_who_is_back(operator: Visitor, at: Site) -> No
     answer = operator.resolve(STUCK, "commit")
     assert answer.location == f"/transactions/{STUCK}"
     assert state_of(at, STUCK) is TransactionState.COMMITTED
-    assert "delivered: committed." in operator.get(answer.location)
+    page = operator.get(answer.location)
+    assert "delivered: committed." in page
+    assert 'class="notice well"' in page
     page = operator.get(answer.location)
     assert "delivered: " not in page
     assert "First see to it" not in page
@@ -67,10 +69,13 @@ def test_delivering_again_reaches_who_is_back(operator: Visitor, at: Site) -> No
 
 
 def test_delivering_in_vain_says_why(operator: Visitor, at: Site) -> None:
-    """The participant is still down; nothing is lost."""
+    """The participant is still down; nothing is lost, and nothing is called well."""
+    before = operator.get(f"/transactions/{STUCK}")
+    assert "</time>: notifier is told to commit again" in before
     answer = operator.resolve(STUCK, "commit")
     page = operator.get(answer.location)
     assert "but not delivered to all: not acknowledged: notifier" in page
+    assert 'class="notice warning"' in page
     assert "First see to it that notifier can be read" in page
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 

@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from tracing_2pc.participant.auth import Caller, Gate, Role
@@ -28,6 +28,13 @@ LONGEST_NAME: Final = 80
 _ROLES: Final = frozenset({Role.VIEWER, Role.OPERATOR})
 
 
+class Notice(NamedTuple):
+    """What has become of what a person did; not `well`: not all of it is done."""
+
+    text: str
+    well: bool
+
+
 @dataclasses.dataclass
 class Login:
     """A session. `notice` is said on the next page, once.
@@ -41,7 +48,7 @@ class Login:
     caller: Caller
     name: str
     until: float
-    notice: str | None = None
+    notice: Notice | None = None
 
     @property
     def operator(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 from tracing_2pc.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.model import TransactionRecord
 from tracing_2pc.operations.actions import Action
+from tracing_2pc.operations.console.auth import Notice
 from tracing_2pc.operations.console.sight import Sources
 from tracing_2pc.operations.resolve import Outcome, resolve, resolve_orphan
 from tracing_2pc.operations.view import View
@@ -63,7 +64,9 @@ def _decision(view: View, action: Action, wanted: str) -> Deed:
     return Deed(wanted, f"Deliver {wanted} again", action)
 
 
-def carry_out(deed: Deed, view: View, sources: Sources, who: str, reason: str) -> str:
+def carry_out(
+    deed: Deed, view: View, sources: Sources, who: str, reason: str
+) -> Notice:
     """Do it, and say what has become of it. It is in the audit before it is done.
 
     What is decided is delivered once; whom that does not reach, recovery does.
@@ -82,12 +85,12 @@ def carry_out(deed: Deed, view: View, sources: Sources, who: str, reason: str) -
     record = resolve(log, id_, wanted=wanted, reason=reason, who=who)
     if record.state in UNFINISHED:
         return _delivered(record, sources)
-    return f"It is {record.state}."
+    return Notice(f"It is {record.state}.", well=True)
 
 
 def _at_one(
     deed: Deed, name: str, view: View, sources: Sources, who: str, reason: str
-) -> str:
+) -> Notice:
     if (participant := sources.participants.get(name)) is None:
         raise ConfigurationError(
             f"{name} has no address here: add it to `participants` in tpc.toml"
@@ -102,10 +105,11 @@ def _at_one(
         who=who,
         orphan_after=sources.settings.orphan_after,
     )
-    return f"{'Committed' if outcome is Decision.COMMIT else 'Aborted'} at {name}."
+    done = "Committed" if outcome is Decision.COMMIT else "Aborted"
+    return Notice(f"{done} at {name}.", well=True)
 
 
-def _delivered(record: TransactionRecord, sources: Sources) -> str:
+def _delivered(record: TransactionRecord, sources: Sources) -> Notice:
     """Say what came of telling everybody now; what was decided stands anyhow."""
     try:
         delivered = sources.deliver(record)
@@ -114,4 +118,4 @@ def _delivered(record: TransactionRecord, sources: Sources) -> str:
     else:
         done, remark = delivered.done, delivered.remark
     how = "and delivered" if done else "but not delivered to all"
-    return f"Decided {record.decision}, {how}: {remark}."
+    return Notice(f"Decided {record.decision}, {how}: {remark}.", well=done)
