@@ -37,11 +37,20 @@ def seconds(value: str | float) -> float:
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
-def _participants(value: Any) -> dict[str, str]:
+def _named(value: Any, form: str) -> Mapping[Any, Any]:
+    """Return names and URLs; a part that is neither is no part to leave out."""
     if isinstance(value, str):
-        value = dict(p.split("=", 1) for p in value.split(",") if "=" in p)
+        parts = [part for part in value.split(",") if part.strip()]
+        if not all("=" in part for part in parts):
+            raise ValueError(f"expected {form}")
+        return dict(part.split("=", 1) for part in parts)
     if not isinstance(value, Mapping):
-        raise ValueError('expected {name = "http://..."}, or name=http://...,...')
+        raise ValueError(f"expected {form}")
+    return value
+
+
+def _participants(value: Any) -> dict[str, str]:
+    value = _named(value, '{name = "http://..."}, or name=http://...,...')
     return {check_name(str(n)): check_url(str(u)) for n, u in value.items()}
 
 
@@ -71,10 +80,7 @@ def check_url(url: str) -> str:
 
 
 def _links(value: Any) -> dict[str, str]:
-    if isinstance(value, str):
-        value = dict(p.split("=", 1) for p in value.split(",") if "=" in p)
-    if not isinstance(value, Mapping):
-        raise ValueError('expected {name = "http://…/{trace}"}, or name=http://…,…')
+    value = _named(value, '{name = "http://…/{trace}"}, or name=http://…,…')
     return {check_name(str(n), "link"): check_link(str(u)) for n, u in value.items()}
 
 
