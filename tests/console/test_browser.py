@@ -5,6 +5,7 @@ What the pages looked like is kept in build/console/*.png.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,7 +86,7 @@ def opened(chromium: Any, url: str) -> Iterator[Open]:
 
 
 def _note(said: Any, wrong: list[str]) -> None:
-    refused = "the server responded with a status of 4" in said.text
+    refused = re.search(r"the server responded with a status of (4|503)", said.text)
     if said.type in {"error", "warning"} and not refused:
         wrong.append(said.text)
 
@@ -323,6 +324,26 @@ def test_nobody_is_asked_while_nobody_looks(opened: Open) -> None:
         "window.away = false; document.dispatchEvent(new Event('visibilitychange'))"
     )
     until(lambda: page.evaluate("1") and "fetch" in asked)
+
+
+def test_a_page_that_is_not_refreshed_says_why_where_it_is_seen(
+    opened: Open, at: Site
+) -> None:
+    """Without its log the console answers, and what it says is not "no answer"."""
+    page = opened()
+    page.clock.install()
+    page.goto(f"{page.url}transactions/{STUCK}")
+    sees(page, "Refreshed every 5 s while you look.")
+    log = Path(str(at.log._database.durable_engine.url.database))
+    log.rename(log.with_suffix(".away"))
+    page.clock.fast_forward(6_000)
+    sees(page, "Not refreshed: the decision log cannot be read")
+    said = page.locator("#fresh").bounding_box()
+    assert said["y"] + said["height"] <= BROAD["height"] + 1
+    log.with_suffix(".away").rename(log)
+    page.clock.fast_forward(6_000)
+    sees(page, "Refreshed every 5 s while you look.")
+    assert page.locator("#fresh.old").count() == 0
 
 
 def test_an_end_of_the_session_is_seen(opened: Open, url: str) -> None:

@@ -2,6 +2,7 @@
 (() => {
   "use strict";
   const EVERY = 5000;
+  const FRESH = "Refreshed every 5 s while you look.";
   const regions = () => [...document.querySelectorAll("[data-live]")];
   const fresh = document.getElementById("fresh");
   if (!fresh || !regions().length) return;
@@ -56,6 +57,14 @@
 
   const say = (text) => {
     if (fresh.textContent !== text) fresh.textContent = text;
+    fresh.classList.toggle("old", text !== FRESH);
+  };
+
+  const old = (why) => say(`Not refreshed: ${why}. What you see may be old.`);
+
+  const refusal = (answer, text) => {
+    const said = new DOMParser().parseFromString(text, "text/html").querySelector("[role=alert]");
+    return said?.textContent || `the console answered ${answer.status}`;
   };
 
   const refresh = async () => {
@@ -64,16 +73,18 @@
     try {
       const answer = await fetch(location.href, { redirect: "manual", cache: "no-store" });
       if (answer.type === "opaqueredirect") return location.reload();
-      if (!answer.ok && answer.status !== 404) throw new Error(String(answer.status));
-      apply(await answer.text());
-      say("Refreshed every 5 s while you look.");
+      const text = await answer.text();
+      if (!answer.ok && answer.status !== 404) return old(refusal(answer, text));
+      apply(text);
+      say(FRESH);
     } catch {
-      say("Not refreshed: the console does not answer. What you see may be old.");
+      old("the console does not answer");
+    } finally {
+      timer = setTimeout(refresh, EVERY);
     }
-    timer = setTimeout(refresh, EVERY);
   };
 
   document.addEventListener("visibilitychange", refresh);
-  say("Refreshed every 5 s while you look.");
+  say(FRESH);
   timer = setTimeout(refresh, EVERY);
 })();
