@@ -210,6 +210,19 @@ def test_a_vote_counts_only_for_these_rows_and_this_digest(
     assert headers["content-digest"] == digest_of(b"rows")
 
 
+def test_who_hangs_up_at_once_is_not_called_slow(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """Killed in the middle of a commit: nobody waited for a timeout."""
+    server, participant = wire
+    server.says = [NOT_ANSWERS["hung up"]]
+    with pytest.raises(ParticipantUnavailableError) as caught:
+        participant.commit(record())
+    ended = "the connection ended without a whole answer to POST /commit: it may or may"
+    assert ended in str(caught.value)
+    assert "within" not in str(caught.value)
+
+
 @pytest.mark.parametrize("status", ["400", "401", "403", "404", "409", "413", "415"])
 def test_before_the_decision_a_4xx_is_a_no(
     wire: tuple[Wire, HttpParticipant], status: str

@@ -117,6 +117,9 @@ def why_silent(error: Exception, url: str, asked: str, timeout: float) -> str:
     if isinstance(error, urllib3.exceptions.NewConnectionError):
         return f"nothing listens at {url}"
     unknown = ": it may or may not have happened" if asked[0] == "P" else ""
+    if isinstance(error, urllib3.exceptions.ProtocolError):
+        # Said at once, by somebody who was killed, too: no time has run out.
+        return f"the connection ended without a whole answer to {asked}{unknown}"
     return (
         f"no answer to {asked} within {timeout:.3g} s ({type(error).__name__}){unknown}"
     )
