@@ -82,6 +82,7 @@ def test_no_log(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPC_LOG", "sqlite:///nowhere/x.db")
     (found,) = problems(now)
     assert found.startswith("log: there is no decision log at nowhere/x.db")
+    assert "for a new log only: run `tracing-2pc init`" in now.says("check")[1]
     assert checked(now)[1]["participants"][0]["role"] == "anybody"
 
 

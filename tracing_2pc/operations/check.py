@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tracing_2pc.errors import TwoPhaseError
+from tracing_2pc.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.operations.observation import ADDRESS, awaited, without_address
 from tracing_2pc.operations.recover import configured_log, services_of
 from tracing_2pc.protocol.diagnosis import lasting
@@ -143,11 +143,16 @@ def _read_log(
             condition = overview.condition()
             open_ = overview.transactions(Filters(unfinished=True, limit=MOST))
     except TwoPhaseError as error:
-        cure = "mend `log` in the settings, or start its database"
-        return None, {}, [Problem("log", str(error), cure)]
+        return None, {}, [Problem("log", str(error), _cure_of_log(error))]
     states = Counter(str(one.state) for one in open_)
     nowhere = _without_address(open_, settings)
     return condition, states, [*_of_condition(condition), *_of_states(states), *nowhere]
+
+
+def _cure_of_log(error: TwoPhaseError) -> str:
+    if isinstance(error, ConfigurationError):
+        return "mend `log` in the settings; for a new log only: run `tracing-2pc init`"
+    return "start its database, or mend `log` in the settings"
 
 
 def _of_condition(condition: Condition) -> Iterator[Problem]:
