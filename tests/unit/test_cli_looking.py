@@ -16,6 +16,7 @@ from watch_support import NAMES, fresh
 
 from tracing_2pc.cli.ls import items, lines
 from tracing_2pc.model import BranchId, InDoubt, Listing, Shown, TransactionId
+from tracing_2pc.operations import said
 from tracing_2pc.operations.listing import list_transactions
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import ParticipantState
@@ -103,6 +104,14 @@ def test_a_list_is_filtered(
     _, listed = operator.json("ls", *options)
     shown = [one["transaction"] for one in listed if "transaction" in one]
     assert shown == found
+
+
+def test_a_filter_by_an_unknown_application_says_so(operator: Operator) -> None:
+    """Else "0 unfinished" of a misspelt name is taken for good news."""
+    operator.at.committing(7)
+    _, out, _ = operator.says("ls", "--application", "order")
+    assert out.endswith("the log knows no application 'order'; it knows: orders\n")
+    assert "knows no" not in operator.says("ls", "--application", "orders")[1]
 
 
 def test_the_list_names_who_is_waited_for_without_an_address(
@@ -289,6 +298,20 @@ def test_explain_says_what_a_forced_way_costs(operator: Operator) -> None:
     assert operator.says("ls")[0] == 1
 
 
+def test_explain_calls_nothing_safe_that_a_participant_has_lost(
+    operator: Operator,
+) -> None:
+    """Before anybody was told: the log is still committing, and the rows are gone."""
+    at = operator.at
+    at.committing()
+    at.worlds["ledger"].resolve(str(T), "abort")
+    at.time.time = time.time()
+    _, out, _ = operator.says("explain", str(T))
+    assert "The decision is durable." in out.replace("\n", " ")
+    assert "nothing is lost" not in out.replace("\n", " ")
+    assert "diverged: it is decided commit, and ledger has aborted it." in out
+
+
 def test_explain_of_what_is_right(operator: Operator) -> None:
     """Nothing is wrong, and 0."""
     stuck(operator)
@@ -335,6 +358,8 @@ def test_an_id_that_nobody_knows(
     found, out, err = operator.says(command, transaction)
     assert found == code
     assert out or err.startswith("tracing-2pc: transaction id")
+    if (command, code) == ("explain", 2) and out:
+        assert "`tracing-2pc ls` lists those that it has." in out.replace("\n", " ")
     assert "\x1b" not in out + err
 
 
@@ -371,6 +396,20 @@ def test_many_branches_are_bounded(operator: Operator) -> None:
     at.time.time = time.time()
     _, out, _ = operator.says("show", str(T))
     assert "… 10 more; --json shows more" in out
+
+
+def test_the_timeline_counts_all_branches(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those too that are not printed: fewer rows than decided would be a loss."""
+    monkeypatch.setattr(said, "SHOWN", 2)
+    at = operator.at
+    at.begin()
+    for n in range(5):
+        at.worlds["ledger"].prepare(str(T), fresh(n + 1, f"{n}.1"))
+    at.time.time = time.time()
+    _, out, _ = operator.says("show", str(T))
+    assert "ledger  prepared 5 branches, 15 rows" in out
 
 
 def test_colours_are_for_terminals(operator: Operator) -> None:

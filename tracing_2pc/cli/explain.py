@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from tracing_2pc.cli.looking import code_of, looked, nobody_knows
 from tracing_2pc.cli.terminal import by, headed, paint, prose, safe, say, tell
@@ -13,10 +14,14 @@ from tracing_2pc.operations.actions import Action, busy
 from tracing_2pc.operations.said import Said
 from tracing_2pc.operations.view import View
 from tracing_2pc.protocol.diagnosis import count, lasting
-from tracing_2pc.states import Decision, Severity, TransactionState
+from tracing_2pc.states import Decision, DiagnosisKind, Severity, TransactionState
 
 _SAYING = 5
 """Participants that are told of; more are counted."""
+
+_BROKEN: Final = {DiagnosisKind.LOST, DiagnosisKind.DIVERGED}
+
+_LIST: Final = "`tracing-2pc ls` lists those that it has."
 
 
 def run(options: argparse.Namespace) -> int:
@@ -72,9 +77,11 @@ def summary(view: View) -> str:
         return f"{id_} was decided {view.decision}, and closed by a person as it was."
     if view.finished is not None:
         return f"{id_} is {view.state}: every participant has acknowledged."
+    broken = {one.diagnosis for one in view.diagnoses} & _BROKEN
+    lost = "" if broken else "; nothing is lost"
     return (
         f"{id_} is decided {view.decision} and not finished: {waiting} not "
-        "acknowledged yet. The decision is durable; nothing is lost."
+        f"acknowledged yet. The decision is durable{lost}."
     )
 
 
@@ -87,13 +94,13 @@ def _without_record(view: View) -> str:
     id_ = view.transaction
     if nobody_knows(view):
         known = "" if view.known else f", and does not know {id_.application} at all"
-        return f"Nobody knows {id_}: this log has no record of it{known}."
+        return f"Nobody knows {id_}: this log has no record of it{known}. {_LIST}"
     if view.forgotten:
         return (
             f"{id_} is forgotten: it was finished, and its record dropped (watermark "
             f"{view.watermark})."
         )
-    return f"This log has no record of {id_}."
+    return f"This log has no record of {id_}. {_LIST}"
 
 
 def _held(view: View) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tracing_2pc.cli.arguments import DONE, LEFT
@@ -12,7 +12,7 @@ from tracing_2pc.cli.terminal import asking, by, paint, safe, say, table, tell
 from tracing_2pc.model import check_application
 from tracing_2pc.operations.listing import Listed, Orphan, list_transactions
 from tracing_2pc.operations.observation import reachable
-from tracing_2pc.operations.recover import configured_log
+from tracing_2pc.operations.recover import configured_log, unknown_application
 from tracing_2pc.operations.view import plain
 from tracing_2pc.protocol.diagnosis import count, lasting
 from tracing_2pc.settings import Settings
@@ -39,12 +39,19 @@ def run(options: argparse.Namespace) -> int:
     participants = {} if options.log_only else reachable(settings)
     with configured_log(settings) as log, asking(participants):
         found = list_transactions(log, participants, filters, settings)
+        known = log.applications()
     if options.json:
         for item in items(found, options.limit):
             tell(options, item, "")
     else:
-        say(lines(found, options.limit))
+        say((*lines(found, options.limit), *_unknown(options.application, known)))
     return LEFT if _needs_a_person(found) else DONE
+
+
+def _unknown(application: str | None, known: Sequence[str]) -> Iterator[str]:
+    """Say that a filter found nothing because the log knows no such application."""
+    if application is not None and application not in known:
+        yield paint(unknown_application(application, known), "yellow")
 
 
 def _needs_a_person(found: Listed) -> bool:

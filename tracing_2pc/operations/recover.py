@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.interfaces import SystemClock
@@ -85,10 +85,15 @@ def services_of(settings: Settings) -> Mapping[str, HttpParticipant]:
 def check_known(log: SqlDecisionLog, application: str) -> None:
     """Refuse an application that the log does not know, with those that it knows."""
     if application not in (known := log.applications()):
-        raise ConfigurationError(
-            f"the log knows no application {application!r}; it knows: "
-            f"{', '.join(known) or 'none'}"
-        )
+        raise ConfigurationError(unknown_application(application, known))
+
+
+def unknown_application(application: str, known: Iterable[str]) -> str:
+    """Say that the log knows no such application, and which it knows."""
+    return (
+        f"the log knows no application {application!r}; it knows: "
+        f"{', '.join(known) or 'none'}"
+    )
 
 
 def start_telemetry() -> None:
