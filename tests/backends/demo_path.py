@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from backends.job import AWAITED
 from participants.processes import (
     Process,
     Service,
@@ -94,6 +95,7 @@ class DemoPath:
 
     def _job(self, *command: str) -> Process:
         environment = {"TPC_TOKEN": self.token, "PYTHONPATH": PATH, **self._telemetry}
+        environment[AWAITED] = "yes"
         return Process("job", command, self.folder / "job.log", environment)
 
 
