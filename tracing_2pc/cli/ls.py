@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     participants = {} if options.log_only else reachable(settings)
     with configured_log(settings) as log, asking(participants):
         found = list_transactions(log, participants, filters, settings)
-        known = log.applications()
+        known = log.applications() if options.application else ()
     if options.json:
         for item in items(found, options.limit):
             tell(options, item, "")
