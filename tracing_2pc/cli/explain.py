@@ -13,13 +13,11 @@ from tracing_2pc.model import DeliveryRecord
 from tracing_2pc.operations.actions import Action, busy
 from tracing_2pc.operations.said import Said
 from tracing_2pc.operations.view import View
-from tracing_2pc.protocol.diagnosis import count, lasting
-from tracing_2pc.states import Decision, DiagnosisKind, Severity, TransactionState
+from tracing_2pc.protocol.diagnosis import GRAVE, count, lasting
+from tracing_2pc.states import Decision, Severity, TransactionState
 
 _SAYING = 5
 """Participants that are told of; more are counted."""
-
-_BROKEN: Final = {DiagnosisKind.LOST, DiagnosisKind.DIVERGED}
 
 _LIST: Final = "`tracing-2pc ls` lists those that it has."
 
@@ -77,7 +75,7 @@ def summary(view: View) -> str:
         return f"{id_} was decided {view.decision}, and closed by a person as it was."
     if view.finished is not None:
         return f"{id_} is {view.state}: every participant has acknowledged."
-    broken = {one.diagnosis for one in view.diagnoses} & _BROKEN
+    broken = {one.diagnosis for one in view.diagnoses} & GRAVE
     lost = "" if broken else "; nothing is lost"
     return (
         f"{id_} is decided {view.decision} and not finished: {waiting} not "

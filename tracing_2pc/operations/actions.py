@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
 from tracing_2pc.model import (
     DeliveryRecord,
@@ -13,16 +12,13 @@ from tracing_2pc.model import (
     TransactionRecord,
 )
 from tracing_2pc.operations.said import Said
-from tracing_2pc.protocol.diagnosis import Diagnosis, lasting
+from tracing_2pc.protocol.diagnosis import GRAVE, Diagnosis, lasting
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import (
     Decision,
-    DiagnosisKind,
     ParticipantState,
     TransactionState,
 )
-
-_GRAVE: Final = frozenset({DiagnosisKind.LOST, DiagnosisKind.DIVERGED})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,7 +174,7 @@ def _decided(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
 
 
 def _quarantined(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
-    grave = [one for one in seen.diagnoses if one.diagnosis in _GRAVE]
+    grave = [one for one in seen.diagnoses if one.diagnosis in GRAVE]
     yield Action(
         f"tracing-2pc resolve {record.id} --{record.decision} --reason …",
         safe=True,

@@ -15,7 +15,7 @@ from tracing_2pc.interfaces import Clock, SystemClock
 from tracing_2pc.model import Carrier, TransactionId
 from tracing_2pc.operations.observation import LOG, Observation, Observed, observe
 from tracing_2pc.operations.sweep import Key, Sweep, Unfinished, gravest, key
-from tracing_2pc.protocol.diagnosis import Diagnosis, Thresholds, diagnose
+from tracing_2pc.protocol.diagnosis import GRAVE, Diagnosis, Thresholds, diagnose
 from tracing_2pc.protocol.evidence import Evidence, Logged, Standing
 from tracing_2pc.protocol.recovery import Recovered
 from tracing_2pc.settings import Settings
@@ -244,7 +244,7 @@ def _is_hidden(one: Diagnosis, seen: Observation, logged: Logged) -> bool:
         return False
     if one.diagnosis is DiagnosisKind.ORPHANED:
         return one.transaction not in logged.records
-    grave = one.diagnosis in (DiagnosisKind.LOST, DiagnosisKind.DIVERGED)
+    grave = one.diagnosis in GRAVE
     return grave and one.transaction in logged.records
 
 

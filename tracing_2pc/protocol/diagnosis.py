@@ -146,7 +146,7 @@ def left_alone(case: Case, now: float, limits: Thresholds) -> list[str]:
 
 
 def _diagnosis(kind: DiagnosisKind, claim: Claim, look: Look) -> Diagnosis:
-    critical = kind in _ALWAYS_CRITICAL or claim.age >= look.limits.stuck_critical
+    critical = kind in GRAVE or claim.age >= look.limits.stuck_critical
     return Diagnosis(
         look.case.transaction,
         kind,
@@ -159,7 +159,8 @@ def _diagnosis(kind: DiagnosisKind, claim: Claim, look: Look) -> Diagnosis:
     )
 
 
-_ALWAYS_CRITICAL: Final = frozenset({DiagnosisKind.LOST, DiagnosisKind.DIVERGED})
+GRAVE: Final = frozenset({DiagnosisKind.LOST, DiagnosisKind.DIVERGED})
+"""What no waiting mends: rows are not where the decision says."""
 
 
 # --- claims --------------------------------------------------------------------------
