@@ -49,6 +49,12 @@ class Said:
     shown: Shown | None = dataclasses.field(default=None, repr=False)
 
     @property
+    def all_branches(self) -> tuple[HeldBranch, ...]:
+        """Those too that `branches` leaves out; their times are corrected."""
+        found = () if self.shown is None else self.shown.branches
+        return tuple(_corrected(branch, self.skew or 0.0) for branch in found)
+
+    @property
     def held(self) -> Held | None:
         """What it holds prepared, as its list would say it."""
         if self.shown is None or self.oldest is None:

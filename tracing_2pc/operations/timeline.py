@@ -52,21 +52,18 @@ def _of_log(
 
 
 def _of_participant(said: Said) -> Iterator[Event]:
-    branches = () if said.shown is None else said.shown.branches
-    ahead = said.skew or 0.0
+    branches = said.all_branches
     prepared = [b for b in branches if b.prepared_at is not None]
-    yield from _at(said.participant, "prepared", prepared, ahead)
+    yield from _at(said.participant, "prepared", prepared)
     for state in (BranchState.COMMITTED, BranchState.ABORTED):
         sealed = [b for b in branches if b.state is state]
-        yield from _at(said.participant, str(state), sealed, ahead)
+        yield from _at(said.participant, str(state), sealed)
 
 
-def _at(
-    who: str, word: str, branches: list[HeldBranch], ahead: float
-) -> Iterator[Event]:
-    """Tell the first and the last of some branches; their clock is so far ahead."""
+def _at(who: str, word: str, branches: list[HeldBranch]) -> Iterator[Event]:
+    """Tell the first and the last of some branches."""
     times = sorted(
-        at - ahead
+        at
         for branch in branches
         if (at := branch.prepared_at if word == "prepared" else branch.sealed_at)
         is not None
