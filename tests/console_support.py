@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Callable
-from typing import Any
 
 from flask import Flask
 from flask.testing import FlaskClient
@@ -97,12 +95,3 @@ def csrf_in(page: str) -> str:
     found = re.search(r'name="csrf" value="([^"]+)"', page)
     assert found, page
     return found[1]
-
-
-def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Ask until something is true, and return it."""
-    end = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < end, "it never became true"
-        time.sleep(0.05)
-    return value

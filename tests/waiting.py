@@ -13,7 +13,7 @@ def until(
     look: Callable[[], T],
     holds: Callable[[T], object] = bool,
     *,
-    seconds: float = 30.0,
+    seconds: float = 60.0,
     tell: Callable[[T], object] = repr,
 ) -> T:
     """Return what is found as soon as it holds.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from crash.checkpoint import Checkpoint
+from waiting import until
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.interfaces import SystemClock
@@ -136,10 +136,8 @@ def task(sink: Sink, record: TransactionRecord, partition: int, attempt: int) ->
 
 def _flush() -> None:
     """Have all spans leave. A task's own flush may be late, and then no other waits."""
-    until = time.monotonic() + PATIENCE
-    while not lifecycle.flush(PATIENCE) and AWAITED in os.environ:
-        assert time.monotonic() < until, "the collector takes no spans"
-        time.sleep(0.05)
+    awaited = AWAITED in os.environ
+    until(lambda: lifecycle.flush(PATIENCE) or not awaited, seconds=PATIENCE)
 
 
 def _records(batch: int, partition: int) -> Iterator[pa.RecordBatch]:

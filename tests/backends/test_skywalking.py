@@ -135,7 +135,7 @@ def shown(oap: Oap, transaction: str, *lines: str) -> list[str]:
         stripped = [line.strip() for line in found]
         return found if all(line in stripped for line in lines) else []
 
-    found = until(look, seconds=60)
+    found = until(look)
     assert [line for line in found if not line.startswith(" ")] == [found[0]], found
     return found
 
@@ -176,7 +176,6 @@ def test_a_transaction_is_one_trace_in_both(
     }
     until(
         lambda: {("both", "ledger"), ("both", "notifier")} <= collector.edges(),
-        seconds=60,
     )
     (ours,) = collector.traces_of(tpc_transaction_id="both.1.1")
     spans = otlp_trace_of(path.loopback, "both.1.1")  # type: ignore[attr-defined]
@@ -200,7 +199,7 @@ def test_a_participant_under_the_stock_agent(
         at = next(n for n, line in enumerate(found) if "stock-participant" in line)
         assert found[at - 1].strip() == "to-stock Exit POST /prepare"
         edge = ("to-stock", "stock-participant")
-        until(lambda: edge in collector.edges(), seconds=60)
+        until(lambda: edge in collector.edges())
 
 
 def test_the_stock_agent_between_two_of_ours(
@@ -221,7 +220,7 @@ def test_the_stock_agent_between_two_of_ours(
         assert found[at + 1] == f"{' ' * indent}  between Exit /commit"
         assert found[at + 2] == f"{' ' * indent}    notifier Entry tpc.commit"
         edges = {("through", "between"), ("between", "notifier")}
-        until(lambda: edges <= collector.edges(), seconds=60)
+        until(lambda: edges <= collector.edges())
 
 
 def test_the_stock_agent_asks_one_of_ours(
@@ -242,13 +241,13 @@ def test_the_stock_agent_asks_one_of_ours(
             trees = [tree(collector.trace(one)) for one in ids]
             return next((t for t in trees if t[0].startswith("asking")), [])
 
-        found = until(joined, lambda lines: len(lines) > 2, seconds=60)
+        found = until(joined, lambda lines: len(lines) > 2)
         assert found == [
             "asking Entry /transactions/asked.0.1",
             "  asking Exit /transactions/asked.0.1",
             "    ledger Entry tpc.show",
         ]
-        until(lambda: ("asking", "ledger") in collector.edges(), seconds=60)
+        until(lambda: ("asking", "ledger") in collector.edges())
 
 
 def test_the_stock_agent_in_the_driver(

@@ -131,14 +131,14 @@ def stuck(site: Site) -> set[str]:
     Returns the ids of the traces in which Jaeger's saved search sees something stuck.
     """
     path = site.path
-    until(site.prometheus.down, lambda down: not down, seconds=60)
+    until(site.prometheus.down, lambda down: not down)
     assert run(path.job(path.folder, "flights", 1)) == 0
     with FaultProxy(path.notifier.url) as proxy:
         proxy.plan("commit", Fault.UNAVAILABLE, times=8)
         job = path.job(path.folder, "flights", 2, notifier=proxy.url)
         with stopping(job):
             job.start()
-            until(lambda: any(s.verb == "commit" for s in proxy.seen), seconds=60)
+            until(lambda: any(s.verb == "commit" for s in proxy.seen))
             path.notifier.kill()
             since = time.monotonic()
             tell("\nthe notifier is dead; seconds until somebody says so")
@@ -234,7 +234,7 @@ def test_paths_with_ids_are_one_endpoint(site: Site) -> None:
     """Of a participant under SkyWalking's own agent, which names spans by paths."""
     for number in (1, 2):
         site.oap.post([segment("ledger", f"/transactions/orders.{number}.1")])
-    known = until(lambda: site.oap.endpoints("ledger", "/transactions"), seconds=60)
+    known = until(lambda: site.oap.endpoints("ledger", "/transactions"))
     assert known == {"/transactions/{var}"}
 
 
@@ -288,7 +288,7 @@ def test_every_panel_of_grafana_shows_something(site: Site, stuck: set[str]) -> 
 def test_a_dot_in_a_graph_is_a_trace(site: Site, stuck: set[str]) -> None:
     """An exemplar of the collector's histogram names a trace that Jaeger has."""
     metric = 'traces_span_metrics_duration_milliseconds_bucket{tpc_phase="commit"}'
-    found = until(lambda: site.prometheus.exemplars(metric), seconds=60)
+    found = until(lambda: site.prometheus.exemplars(metric))
     assert site.jaeger.trace(found[0]["trace_id"])
 
 

@@ -14,9 +14,9 @@ from console_support import (
     Visitor,
     csrf_in,
     state_of,
-    until,
 )
 from flask import Flask
+from waiting import until
 from watch_support import Site
 
 from tracing_2pc.operations.console.auth import LIFE, Logins, Throttle

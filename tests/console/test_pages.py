@@ -17,10 +17,10 @@ from console_support import (
     Visitor,
     console_of,
     state_of,
-    until,
 )
 from flask import Flask
 from participant_support import ONE
+from waiting import until
 from watch_support import NAMES, Site, fresh
 
 from tracing_2pc.errors import DecisionLogError

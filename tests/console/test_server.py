@@ -16,7 +16,8 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
-from console_support import OURS, csrf_in, until
+from console_support import OURS, csrf_in
+from waiting import until
 
 from participants.processes import free_ports
 from tracing_2pc.cli import main

@@ -74,7 +74,7 @@ def story(site: Stack) -> Story:
     (stuck,) = site.in_state("committing")
     jaeger = Jaeger(0, int(site.url("JAEGER").rpartition(":")[2]), 0)
     search = {"service": "tracing-2pc-watch", "operation": "tpc.in_doubt.snapshot"}
-    snapshots = until(lambda: jaeger.found(**search, lookback="1h"), seconds=60)
+    snapshots = until(lambda: jaeger.found(**search, lookback="1h"))
     trace = trace_of(site, stuck)
     skywalking = until(
         lambda: in_skywalking(site, trace), lambda s: "notifier" in s, seconds=60
@@ -138,7 +138,7 @@ def test_prometheus_scrapes_everybody(site: Stack) -> None:
         assert len(targets) == 4
         return [t["scrapeUrl"] + t["lastError"] for t in targets if t["health"] != "up"]
 
-    assert until(down, lambda bad: not bad, seconds=60) == []
+    assert until(down, lambda bad: not bad) == []
 
 
 def test_a_stuck_transaction_is_seen_by_all(story: Story) -> None:
@@ -152,7 +152,7 @@ def test_killed_participants_come_back(site: Stack, story: Story) -> None:
     """One container was killed, one restarted; what was decided is finished."""
     assert story.killed == "exited"
     assert len(story.resolved) == 1
-    until(lambda: story.stuck in site.in_state("committed"), seconds=60)
+    until(lambda: story.stuck in site.in_state("committed"))
 
 
 def test_the_oracle_holds(site: Stack, story: Story) -> None:

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from console_support import until
+from waiting import until
 
 from tracing_2pc.errors import DecisionLogError
 from tracing_2pc.model import DeliveryRecord, TransactionId
