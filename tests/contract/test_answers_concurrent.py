@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from participant_support import ONE, TWIN, World, records, sqlite_url, tagged_rows
+from telemetry_support import PATH
 
 from tracing_2pc.participant import sqlite
 
@@ -183,13 +184,11 @@ class Child:
 
     def __init__(self, url: str) -> None:
         command = [sys.executable, __file__, url]
-        here = str(Path(__file__).parents[1])
-        path = os.pathsep.join([here, str(Path(here).parent)])
         self._child = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": PATH},
         )
 
     def __enter__(self) -> subprocess.Popen[str]:

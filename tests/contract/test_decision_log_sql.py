@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import multiprocessing
+import os
 import resource
 import shutil
 import sqlite3
@@ -19,6 +20,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlite_support import copy_database
+from telemetry_support import PATH
 
 from tracing_2pc.cli import main
 from tracing_2pc.errors import (
@@ -235,7 +238,8 @@ def test_a_transaction_costs_two_flushes_in_sqlite(tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/{batches}.db"
         strace = ["strace", "-f", "-o", str(summary), "-e", "trace=fsync,fdatasync"]
         command = [*strace, sys.executable, __file__, url, str(batches)]
-        subprocess.run(command, check=True, timeout=120)
+        environment = {**os.environ, "PYTHONPATH": PATH}
+        subprocess.run(command, check=True, timeout=120, env=environment)
         counts.append(sum("sync(" in s for s in summary.read_text().splitlines()))
     assert counts[1] - counts[0] == 20
 
@@ -508,11 +512,7 @@ def test_a_file_in_the_place_of_the_log_is_the_log(path: Path) -> None:
     copy = path.with_name("copy.db")
     with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
         record = begin(log)
-        with (
-            contextlib.closing(sqlite3.connect(path)) as read,
-            contextlib.closing(sqlite3.connect(copy)) as written,
-        ):
-            read.backup(written)
+        copy_database(path, copy)
         removed(path)
         copy.rename(path)
         assert commit(log).decision is COMMIT

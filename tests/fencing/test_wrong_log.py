@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import json
 import shutil
-import sqlite3
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 from fencing_services import Services, services
 from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers, state
 from spark_support import numbers_of
+from sqlite_support import copy_database
 
 from tracing_2pc.cli import main
 from tracing_2pc.errors import (
@@ -74,11 +74,7 @@ class World:
 
     def back_up(self, log: str) -> None:
         """Copy the right log as it is now, as a backup does."""
-        with (
-            contextlib.closing(sqlite3.connect(self.folder / "right.log")) as source,
-            contextlib.closing(sqlite3.connect(self.folder / f"{log}.log")) as target,
-        ):
-            source.backup(target)
+        copy_database(self.folder / "right.log", self.folder / f"{log}.log")
 
     def operator(self, *command: str, log: str) -> int:
         """Run `tracing-2pc` as an operator does."""

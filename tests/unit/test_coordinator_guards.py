@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from protocol_support import FakeClock, World
+from sqlite_support import copy_database
 
 from tracing_2pc.errors import (
     CommitPendingError,
@@ -128,7 +127,7 @@ class Older:
 
     def write_and_copy(self, record: TransactionRecord) -> Any:
         receipts = self.world.write(record)
-        _copied(self.of, self.copy)
+        copy_database(self.of, self.copy)
         return receipts
 
     def take_over_at_an_acknowledgement(self) -> None:
@@ -136,7 +135,7 @@ class Older:
 
         def acknowledge(*about: Any) -> None:
             self.world.log.acknowledge = real  # type: ignore[method-assign]
-            _copied(self.copy, self.of)
+            copy_database(self.copy, self.of)
             real(*about)
 
         self.world.log.acknowledge = acknowledge  # type: ignore[method-assign]
@@ -147,18 +146,10 @@ class Older:
         def meanwhile(seconds: float) -> None:
             real(seconds)
             self.world.clock.sleep = real  # type: ignore[method-assign]
-            _copied(self.copy, self.of)
+            copy_database(self.copy, self.of)
             then()
 
         self.world.clock.sleep = meanwhile  # type: ignore[method-assign]
-
-
-def _copied(source: Path, target: Path) -> None:
-    with (
-        contextlib.closing(sqlite3.connect(source)) as read,
-        contextlib.closing(sqlite3.connect(target)) as written,
-    ):
-        read.backup(written)
 
 
 def test_a_log_that_lost_the_decision_is_told_it_again(
@@ -194,7 +185,7 @@ def test_a_log_that_lost_the_record_has_not_forgotten_it(
 ) -> None:
     """A copy from before the attempt takes over: who has not heard of it is told."""
     assert world.run_batch(0) is True
-    _copied(older.of, older.copy)
+    copy_database(older.of, older.copy)
     world.b.silent = 1
     older.take_over_in_the_wait()
     assert world.run_batch(1) is True
