@@ -21,7 +21,7 @@ from waiting import until
 
 from participants.processes import free_ports
 from tracing_2pc.cli import main
-from tracing_2pc.operations.console.server import PATIENCE, THREADS
+from tracing_2pc.operations.console.server import PATIENCE, THREADS, gate_of
 from tracing_2pc.operations.console.sight import ASKING, DEEDS
 from tracing_2pc.states import Decision
 from tracing_2pc.store import open_log
@@ -87,6 +87,12 @@ def test_the_settings_name_the_tokens(
     assert line.endswith("log in with a viewer's or operator's token of tokens\n")
     for token in (folder / "tokens").read_text().split():
         assert len(token) < 20 or token not in line
+
+
+def test_others_are_told_to_come_by_https(folder: Path) -> None:
+    """Where it listens for them: a form is refused without."""
+    _, said = gate_of("0.0.0.0:8090", str(folder / "tokens"))
+    assert "from other machines by https, through a proxy" in said
 
 
 @pytest.mark.parametrize(

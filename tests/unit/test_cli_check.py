@@ -77,6 +77,14 @@ def test_a_shifted_clock(now: Operator) -> None:
     assert found.startswith("ledger: its clock is 90 s behind this machine's: ages of")
 
 
+def test_a_clock_that_was_set_back(now: Operator) -> None:
+    """What is on record is ahead of it: nothing looks old enough to be spoken of."""
+    now.at.time.time = time.time() + 7260
+    now.at.begin()
+    (found,) = problems(now)
+    assert found.startswith("log: the last step of orders.7.1 is 2 h ahead of this")
+
+
 def test_no_log(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Participants are asked all the same."""
     monkeypatch.setenv("TPC_LOG", "sqlite:///nowhere/x.db")
@@ -156,6 +164,23 @@ def test_the_role_of_a_token(
     _, found = checked(guarded)
     assert found["participants"][0]["role"] == role
     assert found["problems"] == []
+
+
+def test_a_viewer_who_resolves_is_told_whose_token_it_takes(
+    guarded: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may look, so nothing was wrong until then."""
+    ledger = guarded.at.worlds["ledger"]
+    ledger.resource._clock = lambda: time.time() - 400
+    guarded.at.prepare("bookings.3.1", "ledger")
+    ledger.resource._clock = time.time
+    monkeypatch.setenv("TPC_TOKEN", TOKENS["viewer"])
+    deed = ("--at", "ledger", "--abort", "--reason", "not ours", "--yes")
+    code, _, err = guarded.says("resolve", "bookings.3.1", *deed)
+    assert code == 1
+    assert "answered 403: role viewer: this needs the role operator" in err
+    assert "export TPC_TOKEN=$(sed -n 's/^operator //p' tokens)" in err
+    assert ledger.in_doubt() == 1
 
 
 @pytest.mark.parametrize(

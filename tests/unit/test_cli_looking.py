@@ -19,7 +19,7 @@ from tracing_2pc.model import BranchId, InDoubt, Listing, Shown, TransactionId
 from tracing_2pc.operations import said
 from tracing_2pc.operations.listing import list_transactions
 from tracing_2pc.settings import Settings
-from tracing_2pc.states import ParticipantState
+from tracing_2pc.states import ParticipantState, TransactionState
 from tracing_2pc.store.overview import Filters
 
 T = TransactionId("orders", 7, 1)
@@ -298,18 +298,38 @@ def test_explain_says_what_a_forced_way_costs(operator: Operator) -> None:
     assert operator.says("ls")[0] == 1
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["aborted", "gone"])
 def test_explain_calls_nothing_safe_that_a_participant_has_lost(
-    operator: Operator,
+    operator: Operator, told: bool
 ) -> None:
     """Before anybody was told: the log is still committing, and the rows are gone."""
     at = operator.at
     at.committing()
-    at.worlds["ledger"].resolve(str(T), "abort")
+    if told:
+        at.worlds["ledger"].resolve(str(T), "abort")
+        wrong = "diverged: it is decided commit, and ledger has aborted it."
+    else:
+        tables = ("branch", "transaction")
+        at.write("ledger", *(f"DELETE FROM orders_tpc_{name}" for name in tables))
+        wrong = "lost: it is decided commit, and what was prepared is not there"
     at.time.time = time.time()
-    _, out, _ = operator.says("explain", str(T))
-    assert "The decision is durable." in out.replace("\n", " ")
-    assert "nothing is lost" not in out.replace("\n", " ")
-    assert "diverged: it is decided commit, and ledger has aborted it." in out
+    said = " ".join(operator.says("explain", str(T))[1].split())
+    assert "The decision is durable." in said
+    assert "nothing is lost" not in said
+    assert wrong in said
+    assert "ledger will contradict that, and it is quarantined." in said
+    operator.says("recover")
+    record = at.log.read(T)
+    assert record is not None
+    assert record.state is TransactionState.QUARANTINED
+
+
+def test_explain_names_a_clock_that_was_set_back(operator: Operator) -> None:
+    """Else it would say that the last step was just now, for hours."""
+    operator.at.time.time = time.time() + 7260
+    operator.at.committing()
+    said = operator.says("explain", str(T))[1].replace("\n", " ")
+    assert "Nothing yet: its last step is on record as 2 h ahead of this" in said
 
 
 def test_explain_of_what_is_right(operator: Operator) -> None:

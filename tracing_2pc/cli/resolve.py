@@ -9,8 +9,9 @@ from typing import Any
 from tracing_2pc.cli.arguments import DONE, LEFT
 from tracing_2pc.cli.explain import described, summary
 from tracing_2pc.cli.terminal import check_on_terminal, confirmed, prose, tell
-from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.model import TransactionId, TransactionRecord
+from tracing_2pc.operations.check import cure_of_token
 from tracing_2pc.operations.observation import reachable
 from tracing_2pc.operations.orphans import check_orphan
 from tracing_2pc.operations.recover import (
@@ -93,15 +94,22 @@ def _at_a_participant(
     check_orphan(log, participant, transaction, outcome, orphan_after)
     if not _agreed(options, log, settings, transaction):
         return LEFT
-    resolve_orphan(
-        log,
-        participant,
-        transaction,
-        outcome=outcome,
-        reason=options.reason,
-        who=signature(),
-        orphan_after=orphan_after,
-    )
+    try:
+        resolve_orphan(
+            log,
+            participant,
+            transaction,
+            outcome=outcome,
+            reason=options.reason,
+            who=signature(),
+            orphan_after=orphan_after,
+        )
+    except ParticipantUnavailableError as error:
+        if error.status not in (401, 403):
+            raise
+        raise ParticipantUnavailableError(
+            f"{error}; {cure_of_token(settings)}"
+        ) from None
     state = "committed" if outcome is Decision.COMMIT else "aborted"
     item: dict[str, Any] = {
         "transaction_id": str(transaction),

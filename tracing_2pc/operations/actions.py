@@ -165,23 +165,24 @@ def _active(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
 
 def _decided(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
     whom = " and ".join(record.pending) or "nobody"
+    against = " and ".join(name for name in record.pending if name in _grave(seen))
+    then = f"; {against} will contradict that, and it is quarantined" if against else ""
     yield Action(
         f"tracing-2pc recover --application {record.id.application}",
         safe=True,
-        effect=f"tells {whom} to {record.decision} again",
+        effect=f"tells {whom} to {record.decision} again{then}",
         wanted=str(record.decision),
     )
 
 
 def _quarantined(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
-    grave = [one for one in seen.diagnoses if one.diagnosis in GRAVE]
     yield Action(
         f"tracing-2pc resolve {record.id} --{record.decision} --reason …",
         safe=True,
         effect="delivers what was decided again; "
         + (
             "it is quarantined again until the participants agree"
-            if grave
+            if _grave(seen)
             else "right where what contradicted it is mended"
         ),
         wanted=str(record.decision),
@@ -193,6 +194,12 @@ def _quarantined(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
         cost=tuple(_cost_of_closing(seen, record)),
         wanted="conclude",
     )
+
+
+def _grave(seen: Seen) -> set[str]:
+    """Return at whom something is that no waiting mends."""
+    grave = [one for one in seen.diagnoses if one.diagnosis in GRAVE]
+    return {name for one in grave for name in one.participants}
 
 
 def _cost_of_closing(seen: Seen, record: TransactionRecord) -> Iterator[str]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tracing_2pc.errors import ConfigurationError, TwoPhaseError
-from tracing_2pc.operations.observation import ADDRESS, awaited, without_address
+from tracing_2pc.operations.observation import (
+    ADDRESS,
+    NTP,
+    awaited,
+    set_back,
+    without_address,
+)
 from tracing_2pc.operations.recover import configured_log, services_of
 from tracing_2pc.protocol.diagnosis import lasting
 from tracing_2pc.protocol.fan_out import ask_at_once
@@ -145,8 +151,9 @@ def _read_log(
     except TwoPhaseError as error:
         return None, {}, [Problem("log", str(error), _cure_of_log(error))]
     states = Counter(str(one.state) for one in open_)
-    nowhere = _without_address(open_, settings)
-    return condition, states, [*_of_condition(condition), *_of_states(states), *nowhere]
+    problems = [*_of_condition(condition), *_of_states(states)]
+    problems += _of_unfinished(open_, settings)
+    return condition, states, problems
 
 
 def _cure_of_log(error: TwoPhaseError) -> str:
@@ -174,11 +181,11 @@ def _of_states(states: Mapping[str, int]) -> Iterator[Problem]:
         )
 
 
-def _without_address(
-    waiting: Iterable[Summary], settings: Settings
-) -> Iterator[Problem]:
-    before = time.time() - settings.safety_interval
-    found = without_address(waiting, settings.participants, before)
+def _of_unfinished(waiting: Sequence[Summary], settings: Settings) -> Iterator[Problem]:
+    now, safety = time.time(), settings.safety_interval
+    if wrong := set_back(waiting, now, safety):
+        yield Problem("log", wrong, NTP)
+    found = without_address(waiting, settings.participants, now - safety)
     for name, ids in found.items():
         yield Problem(name, f"{awaited(ids)}, and it has no address here", ADDRESS)
 
@@ -204,7 +211,7 @@ def _of_participant(found: Probed, settings: Settings) -> Iterator[Problem]:
     if found.unready is not None:
         yield Problem(name, found.unready, "start its database; see its own log")
     if found.refused is not None:
-        yield Problem(name, found.refused, _token(settings))
+        yield Problem(name, found.refused, cure_of_token(settings))
     if found.skew is not None and abs(found.skew) > SKEW:
         ahead = "ahead of" if found.skew > 0 else "behind"
         yield Problem(
@@ -212,7 +219,7 @@ def _of_participant(found: Probed, settings: Settings) -> Iterator[Problem]:
             f"its clock is {lasting(abs(found.skew))} {ahead} this machine's: ages of "
             "what is in doubt are by its clock, ages on record by the log's, and "
             "diagnoses compare them",
-            "synchronise the clocks (NTP)",
+            NTP,
         )
     if found.missing is not None:
         yield Problem(
@@ -228,7 +235,8 @@ def _of_participant(found: Probed, settings: Settings) -> Iterator[Problem]:
     yield from _of_slots(found)
 
 
-def _token(settings: Settings) -> str:
+def cure_of_token(settings: Settings) -> str:
+    """Say how a participant comes to know who asks it from here."""
     cure = "set `token` (TPC_TOKEN) to the operator's word in its tokens file"
     if settings.origin("token") != "default":
         return cure

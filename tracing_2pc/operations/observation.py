@@ -40,6 +40,9 @@ ADDRESS: Final = (
 )
 """What mends that a participant has no address here."""
 
+NTP: Final = "Synchronise the clocks (NTP)"
+"""What mends a clock."""
+
 SHOWN: Final = 100
 """Transactions that participants are asked about in one round, the oldest first."""
 
@@ -221,11 +224,14 @@ def without_address(
     found: dict[str, list[TransactionId]] = {}
     for one in waiting:
         if known and one.decided is not None and one.decided <= before:
-            id_ = one.id if isinstance(one, TransactionRecord) else one.transaction
             for name in one.pending:
                 if name not in known:
-                    found.setdefault(name, []).append(id_)
+                    found.setdefault(name, []).append(_id_of(one))
     return found
+
+
+def _id_of(one: TransactionRecord | Summary) -> TransactionId:
+    return one.id if isinstance(one, TransactionRecord) else one.transaction
 
 
 def awaited(by: list[TransactionId]) -> str:
@@ -246,20 +252,23 @@ def _doubts(
     safety = settings.safety_interval
     found = without_address(logged.records.values(), known, now - safety)
     nobody = {name: nowhere(waiting) for name, waiting in found.items()}
-    return nobody | _set_back(logged, now, safety)
+    wrong = set_back(logged.records.values(), now, safety)
+    return nobody if wrong is None else nobody | {CLOCK: f"{wrong}. {NTP}"}
 
 
-def _set_back(logged: Logged, now: float, tolerance: float) -> dict[str, str]:
+def set_back(
+    waiting: Iterable[TransactionRecord | Summary], now: float, tolerance: float
+) -> str | None:
     """Say that the log is ahead of our clock: what it tells looks too young."""
-    steps = {r.id: max(r.started, r.decided or 0.0) for r in logged.records.values()}
+    steps = {_id_of(one): max(one.started, one.decided or 0.0) for one in waiting}
     last = max(steps, key=lambda id_: steps[id_], default=None)
     if last is None or steps[last] <= now + tolerance:
-        return {}
-    return {
-        CLOCK: f"the last step of {last} is {lasting(steps[last] - now)} ahead of this "
+        return None
+    return (
+        f"the last step of {last} is {lasting(steps[last] - now)} ahead of this "
         "machine's clock: it was set back, or a driver's is wrong; until it has caught "
-        "up, what is younger than that is not spoken of. Synchronise the clocks (NTP)"
-    }
+        "up, what is younger than that is not spoken of"
+    )
 
 
 def worth_asking(logged: Logged, before: float, now: float) -> list[TransactionRecord]:

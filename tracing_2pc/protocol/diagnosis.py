@@ -308,7 +308,7 @@ def _stuck(look: Look) -> Claim | None:
 def _decided_just_now(look: Look) -> str | None:
     """By the log's times."""
     if look.case.record is not None and look.waits < look.limits.safety_interval:
-        return f"its last step was {lasting(look.waits)} ago: it may be under way"
+        return f"{_last_step(look)}: it may be under way"
     return None
 
 
@@ -340,7 +340,18 @@ def _in_time(look: Look) -> str | None:
     limit = look.limits.undecided if active else look.limits.stuck_after
     if look.waits >= limit:
         return None
-    return f"its last step was {lasting(look.waits)} ago, and it has {lasting(limit)}"
+    return f"{_last_step(look)}, and it has {lasting(limit)}"
+
+
+def _last_step(look: Look) -> str:
+    """Say when it last got on; where the log is ahead of our clock, that it is."""
+    ahead = look.case.moved - look.now
+    if ahead < 1.0:
+        return f"its last step was {lasting(look.waits)} ago"
+    return (
+        f"its last step is on record as {lasting(ahead)} ahead of this machine's "
+        "clock, which was set back, or a driver's is wrong"
+    )
 
 
 def _attempt_is_live(look: Look) -> str | None:

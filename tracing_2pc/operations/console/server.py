@@ -30,6 +30,8 @@ THREADS: Final = 8
 PATIENCE: Final = 5.0
 """Seconds that a client has for its request, from its first byte to its last."""
 
+_BY_HTTPS: Final = "; from other machines by https, through a proxy (forms need it)"
+
 
 def gate_of(listen: str, tokens_file: str | None) -> tuple[Gate, str]:
     """Return who knows the tokens, and a line that says how to log in.
@@ -41,12 +43,13 @@ def gate_of(listen: str, tokens_file: str | None) -> tuple[Gate, str]:
             that cannot be read.
     """
     host, _ = address(listen)
+    near = ipaddress.ip_address(host).is_loopback
     where = f"console at http://{listen}/"
     if tokens_file:
         gate = TokenGate.read(Path(tokens_file))
         known = f"a viewer's or operator's token of {tokens_file}"
-        return gate, f"{where}: log in with {known}"
-    if not ipaddress.ip_address(host).is_loopback:
+        return gate, f"{where}: log in with {known}{'' if near else _BY_HTTPS}"
+    if not near:
         raise ConfigurationError(
             f"--listen {listen}: others can reach it; give --tokens-file, or listen on "
             "127.0.0.1"
