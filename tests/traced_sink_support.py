@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import cloudpickle
+import pytest
 
 from tracing_2pc.model import BranchContext, BranchId, TransactionId
 
@@ -42,3 +43,20 @@ class Plain:
 
     def abort(self, handle):
         pass
+
+
+class Refusing(Plain):
+    """It takes no bad record, and says whose it was."""
+
+    def invoke(self, handle, record):
+        if record == "bad":
+            raise ValueError("a customer's name")
+
+
+def one_good_one_bad(sink: Any) -> None:
+    """Write two records; the second one fails, and the batch is aborted."""
+    handle = sink.begin()
+    sink.invoke(handle, "good")
+    with pytest.raises(ValueError, match="customer"):
+        sink.invoke(handle, "bad")
+    sink.abort(handle)

@@ -153,6 +153,16 @@ class Point:
     says: str
 
 
+LATE = [
+    Point(
+        "driver.before_decide:2",
+        *(ACTIVE, (2, 2), ABORTED),
+        *("AbortedError", "before its votes were in: a newer run took over"),
+    ),
+    Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, "", ""),
+    Point("delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""),
+]
+
 POINTS = [
     Point(
         "driver.before_begin:2",
@@ -169,13 +179,7 @@ POINTS = [
         *(ACTIVE, (1, 1), ABORTED),
         *("AbortedError", "somebody else while its tasks ran: a newer run took over"),
     ),
-    Point(
-        "driver.before_decide:2",
-        *(ACTIVE, (2, 2), ABORTED),
-        *("AbortedError", "before its votes were in: a newer run took over"),
-    ),
-    Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, "", ""),
-    Point("delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""),
+    *LATE,
 ]
 
 
@@ -219,13 +223,7 @@ FORGOTTEN = [
         *(ACTIVE, (1, 1), ABORTED),
         *("ParticipantRefusedError", "at or below the watermark 1"),
     ),
-    Point(
-        "driver.before_decide:2",
-        *(ACTIVE, (2, 2), ABORTED),
-        *("AbortedError", "before its votes were in: a newer run took over"),
-    ),
-    Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, "", ""),
-    Point("delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""),
+    *LATE,
 ]
 
 

@@ -15,7 +15,14 @@ import pytest
 import requests
 from opentelemetry.trace import StatusCode
 from served import served
-from traced_sink_support import Plain, branch_of, shipped, through_the_log
+from traced_sink_support import (
+    Plain,
+    Refusing,
+    branch_of,
+    one_good_one_bad,
+    shipped,
+    through_the_log,
+)
 from tracing_support import exported, read_trace_file, span_tree  # noqa: F401
 
 from tracing_2pc import names
@@ -172,17 +179,10 @@ def test_errors_pass_unchanged_and_show_their_class_only(exported, partner):  # 
 
 def test_a_record_that_fails_shows_in_the_one_invoke_span(exported):  # noqa: F811
     @traced_sink
-    class Picky(Plain):
-        def invoke(self, handle, record):
-            if record == "bad":
-                raise ValueError("a customer's name")
+    class Picky(Refusing):
+        pass
 
-    sink = shipped(Picky())
-    handle = sink.begin()
-    sink.invoke(handle, "good")
-    with pytest.raises(ValueError, match="customer"):
-        sink.invoke(handle, "bad")
-    sink.abort(handle)
+    one_good_one_bad(shipped(Picky()))
     assert span_tree(exported()) == [
         "Picky.begin",
         "  Picky.invoke",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.trace import StatusCode
-from traced_sink_support import Plain, branch_of, shipped
+from traced_sink_support import Plain, Refusing, branch_of, one_good_one_bad, shipped
 from tracing_support import exported, span_tree  # noqa: F401
 
 from tracing_2pc.errors import ContractError
@@ -172,17 +172,10 @@ def test_our_own_names_come_first(exported):  # noqa: F811
 
 def test_per_record_is_a_span_for_each(exported):  # noqa: F811
     @traced_sink(per_record=True)
-    class Each(Plain):
-        def invoke(self, handle, record):
-            if record == "bad":
-                raise ValueError("a customer's name")
+    class Each(Refusing):
+        pass
 
-    sink = shipped(Each())
-    handle = sink.begin()
-    sink.invoke(handle, "good")
-    with pytest.raises(ValueError, match="customer"):
-        sink.invoke(handle, "bad")
-    sink.abort(handle)
+    one_good_one_bad(shipped(Each()))
     assert span_tree(exported()) == [
         "Each.begin",
         "  Each.invoke",
