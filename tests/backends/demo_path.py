@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from telemetry_support import PATH
 
 from backends.job import AWAITED
 from participants.processes import (
@@ -19,8 +20,6 @@ from participants.processes import (
 from tracing_2pc.operations.setup import init
 from tracing_2pc.settings import Settings
 
-HERE = Path(__file__).parent
-PATH = os.pathsep.join([str(HERE.parent), str(HERE.parents[1])])
 PATIENCE = 120.0
 
 

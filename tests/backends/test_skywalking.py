@@ -18,6 +18,7 @@ from sysconfig import get_path
 import pytest
 from opentelemetry import trace
 from skywalking_support import World
+from telemetry_support import PATH
 from waiting import until
 
 from backends.backend import Loopback
@@ -32,7 +33,7 @@ from tracing_2pc.testing import Collector, FaultProxy
 JARS, AGENT = "TPC_OAP", "TPC_STOCK_AGENT"
 HERE = Path(__file__).parent
 README = (HERE.parents[1] / "README.md").read_text()
-PYTHON = {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parents[1])])}
+PYTHON = {"PYTHONPATH": PATH}
 pytestmark = [
     pytest.mark.skywalking,
     pytest.mark.skipif(
@@ -174,9 +175,7 @@ def test_a_transaction_is_one_trace_in_both(
         ("notifier", "tpc.prepare"): 2,
         ("notifier", "tpc.commit"): 1,
     }
-    until(
-        lambda: {("both", "ledger"), ("both", "notifier")} <= collector.edges(),
-    )
+    until(lambda: {("both", "ledger"), ("both", "notifier")} <= collector.edges())
     (ours,) = collector.traces_of(tpc_transaction_id="both.1.1")
     spans = otlp_trace_of(path.loopback, "both.1.1")  # type: ignore[attr-defined]
     assert {span["trace_id"] for span in spans} == {ours}

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from backends.demo_path import PATH, DemoPath
+from backends.demo_path import DemoPath
 from backends.jaeger import Jaeger
 from served import served
+from telemetry_support import PATH
 
 from bundled.files import ALARMS, ALERTMANAGER, TOKEN, copied, program, replace
 from participants.processes import Process, free_ports, stopping

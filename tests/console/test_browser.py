@@ -93,8 +93,8 @@ def sees(page: Any, text: str) -> None:
     page.get_by_text(text).first.wait_for(timeout=20_000)
 
 
-def there(found: Any, times: int = 1) -> None:
-    """It is there so many times: perhaps not yet, while a page still comes in."""
+def assert_there(found: Any, times: int = 1) -> None:
+    """It is there so many times, perhaps a little later: pages still come in."""
     until(found.count, lambda count: count == times)
 
 
@@ -108,9 +108,9 @@ def test_a_stuck_transaction_is_found_understood_and_resolved(
     page.get_by_role("link", name=STUCK).click()
     sees(page, "It is safe to deliver the decision again.")
     drawing = page.locator("svg.waterfall")
-    there(drawing.locator("rect.seg.waiting"))
-    there(drawing.locator("rect.seg.still"), 2)
-    there(drawing.locator(".mark.now"))
+    assert_there(drawing.locator("rect.seg.waiting"))
+    assert_there(drawing.locator("rect.seg.still"), 2)
+    assert_there(drawing.locator(".mark.now"))
     at.up("notifier")
     page.get_by_label("Reason").fill("the notifier is back")
     page.get_by_role("button", name="Deliver commit again").click()
@@ -168,10 +168,10 @@ def test_what_persons_type_is_text(opened: Open, at: Site) -> None:
     sees(page, EVIL)
     page.get_by_label("Reason").fill(EVIL)
     page.get_by_role("button", name="Deliver commit again").click()
-    there(page.locator("dd", has_text=EVIL), 2)
+    assert_there(page.locator("dd", has_text=EVIL), 2)
     page.get_by_role("button", name="Deliver commit again").click()
     page.locator("#audit").wait_for()
-    there(page.locator("#audit td", has_text=EVIL))
+    assert_there(page.locator("#audit td", has_text=EVIL))
     assert page.title().startswith(STUCK)
 
 
@@ -187,7 +187,7 @@ def test_the_keyboard_is_enough(opened: Open, at: Site) -> None:
     keys.press("Tab")
     assert page.locator(".skip:focus").bounding_box()["y"] >= 0
     keys.press("Enter")
-    there(page.locator("#content:focus"))
+    assert_there(page.locator("#content:focus"))
     seen = tab_to(page, f'a[href="/transactions/{STUCK}"]')
     assert all(outline != "none" for outline in seen)
     keys.press("Enter")
@@ -288,8 +288,8 @@ def test_a_refresh_leaves_alone_what_is_typed_and_where_one_is(
     page.clock.fast_forward(6_000)
     page.locator("#participants", has_text="prepared").wait_for()
     assert reason.input_value() == "half a reas"
-    there(page.locator('input[name="reason"]:focus'))
-    there(page.locator("#order-of[open]"))
+    assert_there(page.locator('input[name="reason"]:focus'))
+    assert_there(page.locator("#order-of[open]"))
     assert page.evaluate("scrollY") == place
 
 
@@ -304,7 +304,7 @@ def test_a_refresh_keeps_the_focus_of_a_link(opened: Open, at: Site) -> None:
     at.begin(9)
     page.clock.fast_forward(6_000)
     page.get_by_role("link", name="orders.9.1").wait_for()
-    there(page.locator(f'a[href="/transactions/{DONE}"]:focus'))
+    assert_there(page.locator(f'a[href="/transactions/{DONE}"]:focus'))
 
 
 def test_nobody_is_asked_while_nobody_looks(opened: Open) -> None:
@@ -343,7 +343,7 @@ def test_a_page_that_is_not_refreshed_says_why_where_it_is_seen(
     log.with_suffix(".away").rename(log)
     page.clock.fast_forward(6_000)
     sees(page, "Refreshed every 5 s while you look.")
-    there(page.locator("#fresh.old"), 0)
+    assert_there(page.locator("#fresh.old"), 0)
 
 
 def test_an_end_of_the_session_is_seen(opened: Open, url: str) -> None:

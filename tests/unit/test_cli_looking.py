@@ -313,11 +313,11 @@ def test_explain_calls_nothing_safe_that_a_participant_has_lost(
         at.write("ledger", *(f"DELETE FROM orders_tpc_{name}" for name in tables))
         wrong = "lost: it is decided commit, and what was prepared is not there"
     at.time.time = time.time()
-    said = " ".join(operator.says("explain", str(T))[1].split())
-    assert "The decision is durable." in said
-    assert "nothing is lost" not in said
-    assert wrong in said
-    assert "ledger will contradict that, and it is quarantined." in said
+    text = " ".join(operator.says("explain", str(T))[1].split())
+    assert "The decision is durable." in text
+    assert "nothing is lost" not in text
+    assert wrong in text
+    assert "ledger will contradict that, and it is quarantined." in text
     operator.says("recover")
     record = at.log.read(T)
     assert record is not None
@@ -328,8 +328,8 @@ def test_explain_names_a_clock_that_was_set_back(operator: Operator) -> None:
     """Else it would say that the last step was just now, for hours."""
     operator.at.time.time = time.time() + 7260
     operator.at.committing()
-    said = operator.says("explain", str(T))[1].replace("\n", " ")
-    assert "Nothing yet: its last step is on record as 2 h ahead of this" in said
+    text = operator.says("explain", str(T))[1].replace("\n", " ")
+    assert "Nothing yet: its last step is on record as 2 h ahead of this" in text
 
 
 def test_explain_of_what_is_right(operator: Operator) -> None:
@@ -407,15 +407,19 @@ def test_hostile_text_is_harmless(operator: Operator, command: list[str]) -> Non
     assert found[0]["reason"] == HOSTILE, "programs get it as it is"
 
 
-def test_many_branches_are_bounded(operator: Operator) -> None:
-    """Twenty are printed, the rest is counted."""
+def shown_with(operator: Operator, branches: int) -> str:
+    """Return what `show` prints of a transaction with so many at the ledger."""
     at = operator.at
     at.begin()
-    for n in range(30):
+    for n in range(branches):
         at.worlds["ledger"].prepare(str(T), fresh(n + 1, f"{n}.1"))
     at.time.time = time.time()
-    _, out, _ = operator.says("show", str(T))
-    assert "… 10 more; --json shows more" in out
+    return operator.says("show", str(T))[1]
+
+
+def test_many_branches_are_bounded(operator: Operator) -> None:
+    """Twenty are printed, the rest is counted."""
+    assert "… 10 more; --json shows more" in shown_with(operator, branches=30)
 
 
 def test_the_timeline_counts_all_branches(
@@ -423,13 +427,8 @@ def test_the_timeline_counts_all_branches(
 ) -> None:
     """Those too that are not printed: fewer rows than decided would be a loss."""
     monkeypatch.setattr(said, "SHOWN", 2)
-    at = operator.at
-    at.begin()
-    for n in range(5):
-        at.worlds["ledger"].prepare(str(T), fresh(n + 1, f"{n}.1"))
-    at.time.time = time.time()
-    _, out, _ = operator.says("show", str(T))
-    assert "ledger  prepared 5 branches, 15 rows" in out
+    shown = shown_with(operator, branches=5)
+    assert "ledger  prepared 5 branches, 15 rows" in shown
 
 
 def test_colours_are_for_terminals(operator: Operator) -> None:

@@ -26,6 +26,7 @@ from tracing_2pc.operations.view import brief, look
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import UNFINISHED, Decision
 from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.transports.wire import NOT_ADMITTED
 
 
 def run(options: argparse.Namespace) -> int:
@@ -105,7 +106,7 @@ def _at_a_participant(
             orphan_after=orphan_after,
         )
     except ParticipantUnavailableError as error:
-        if error.status not in (401, 403):
+        if error.status not in NOT_ADMITTED:
             raise
         raise ParticipantUnavailableError(
             f"{error}; {cure_of_token(settings)}"

@@ -165,7 +165,8 @@ def _active(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
 
 def _decided(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
     whom = " and ".join(record.pending) or "nobody"
-    against = " and ".join(name for name in record.pending if name in _grave(seen))
+    grave = _grave(seen)
+    against = " and ".join(name for name in record.pending if name in grave)
     then = f"; {against} will contradict that, and it is quarantined" if against else ""
     yield Action(
         f"tracing-2pc recover --application {record.id.application}",

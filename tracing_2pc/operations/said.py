@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tracing_2pc.errors import TwoPhaseError
@@ -52,7 +52,7 @@ class Said:
     def all_branches(self) -> tuple[HeldBranch, ...]:
         """Those too that `branches` leaves out; their times are corrected."""
         found = () if self.shown is None else self.shown.branches
-        return tuple(_corrected(branch, self.skew or 0.0) for branch in found)
+        return _corrected(found, self.skew)
 
     @property
     def held(self) -> Held | None:
@@ -108,7 +108,7 @@ def said(name: str, shown: Shown, read_at: float) -> Said:
     return Said(
         name,
         shown.state,
-        tuple(_corrected(branch, skew or 0.0) for branch in shown.branches[:SHOWN]),
+        _corrected(shown.branches[:SHOWN], skew),
         len(shown.branches),
         sum(branch.rows for branch in kept),
         shown.resolved_by_hand,
@@ -129,12 +129,17 @@ def _oldest(shown: Shown, read_at: float) -> float | None:
     return max(0.0, now - min(since)) if since else None
 
 
-def _corrected(branch: HeldBranch, skew: float) -> HeldBranch:
+def _corrected(
+    branches: Iterable[HeldBranch], skew: float | None
+) -> tuple[HeldBranch, ...]:
     def ours(theirs: float | None) -> float | None:
-        return None if theirs is None else theirs - skew
+        return None if theirs is None else theirs - (skew or 0.0)
 
-    return dataclasses.replace(
-        branch,
-        prepared_at=ours(branch.prepared_at),
-        sealed_at=ours(branch.sealed_at),
+    return tuple(
+        dataclasses.replace(
+            branch,
+            prepared_at=ours(branch.prepared_at),
+            sealed_at=ours(branch.sealed_at),
+        )
+        for branch in branches
     )

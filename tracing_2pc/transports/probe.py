@@ -73,7 +73,7 @@ def probe(participant: HttpParticipant) -> Probed:
     except ConfigurationError as error:
         return dataclasses.replace(found, refused=str(error), sent=False)
     except ParticipantUnavailableError as error:
-        if error.status in (401, 403):
+        if error.status in wire.NOT_ADMITTED:
             return dataclasses.replace(found, refused=str(error))
         return dataclasses.replace(found, unready=unready or str(error))
     except (urllib3.exceptions.HTTPError, OSError) as error:

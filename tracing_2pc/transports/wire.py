@@ -41,7 +41,8 @@ ASK_AGAIN: Final = frozenset({423, 425, 503})
 DEFINITE: Final = frozenset({404, 409, 410})
 """Statuses that are an answer about the transaction, if the body says so too."""
 
-_NOT_ADMITTED: Final = frozenset({401, 403})
+NOT_ADMITTED: Final = frozenset({401, 403})
+"""Statuses that are about who asks, and say nothing of a transaction."""
 
 _DIGEST: Final = re.compile(r"sha-256=:([A-Za-z0-9+/]{43}=):")
 
@@ -93,7 +94,7 @@ def read_answer(
     item = read_object(content_type, body)
     detail = _reason(item)
     state = _word((item or {}).get("state"))
-    if status in _NOT_ADMITTED:  # before the id is read
+    if status in NOT_ADMITTED:  # before the id is read
         raise ParticipantUnavailableError(
             f"participant {participant!r} answered {status}: {detail}",
             status=status,
