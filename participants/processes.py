@@ -120,7 +120,7 @@ class Process:
             time.sleep(0.1)
         raise RuntimeError(f"{self.name} did not start:\n{self.tail()}")
 
-    def stop(self, timeout: float = 10.0) -> int | None:
+    def stop(self, timeout: float = 30.0) -> int | None:
         """Ask it to end, and after `timeout` make it. None: it did not run."""
         if not self.alive():
             return None
@@ -135,7 +135,7 @@ class Process:
         """Kill its whole group at once, as a power cut would."""
         if self.alive():
             os.killpg(self.pid, signal.SIGKILL)
-            self.wait(10)
+            self.wait(60)
 
     def tail(self) -> str:
         """Return the end of its log."""
@@ -157,7 +157,7 @@ class Service(Process):
         """Start it and wait until it is ready.
 
         Raises:
-            RuntimeError: it ended, or was not ready in 30 s; with the end of its log.
+            RuntimeError: it ended, or was not ready in two minutes; with the end of its log.
         """
         super().start(**environment)
         self.ready()
@@ -169,7 +169,7 @@ class Service(Process):
     def ready(self) -> None:
         """Wait until it is ready, or raise as `start` does."""
         try:
-            self.until_answers(f"{self.url}/health/ready", 30)
+            self.until_answers(f"{self.url}/health/ready", 120)
         except RuntimeError:
             self.kill()
             raise

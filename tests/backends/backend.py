@@ -73,7 +73,7 @@ def wait_for(
     backend: Backend,
     transaction: str,
     predicate: Callable[[Trace], object],
-    seconds: float = 30.0,
+    seconds: float = 120.0,
 ) -> Trace:
     """Return a transaction's spans as soon as the predicate is true of them."""
 

@@ -82,7 +82,7 @@ def jaeger(binary: Path, folder: Path, skywalking: str = "") -> Iterator[Jaeger]
     )
     with stopping(process):
         process.start()
-        process.until_answers(f"http://127.0.0.1:{health}/status", 30)
+        process.until_answers(f"http://127.0.0.1:{health}/status", 120)
         yield Jaeger(otlp, query, metrics)
 
 

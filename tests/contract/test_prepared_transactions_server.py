@@ -43,7 +43,7 @@ class Server:
         self._configuration.write_text(self._settled + "".join(lines))
         self._server.start()
         url = named(self._server.get_uri(), "postgres")
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while True:  # it replays its log first
             try:
                 psycopg.connect(url).close()
@@ -61,7 +61,7 @@ class Server:
             with contextlib.suppress(psutil.NoSuchProcess):  # it went with the first
                 process.kill()
         for process in processes:
-            process.wait(20)
+            process.wait(120)
 
     def delete(self) -> None:
         self.kill()
@@ -83,7 +83,7 @@ def restarted(server: Server, **settings: Any) -> str:
 
 def until_answered(ask: Any) -> Any:
     """Ask again while the server is away, as a client does."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while (answer := ask()).status_code == 503 and time.monotonic() < end:
         time.sleep(0.1)
     return answer

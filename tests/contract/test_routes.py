@@ -331,20 +331,20 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
             stderr=log,
         )
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while b"200 OK" not in _ask(port, b"GET /health/live HTTP/1.0\r\n\r\n"):
             assert time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.1)
         yield port
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
 
 
 def _ask(port: int, text: bytes) -> bytes:
     """Send everything, then read everything; nothing if nobody listens."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(text)
             answer = b""
             while piece := connection.recv(65536):

@@ -557,7 +557,7 @@ class ParticipantMachine(RuleBasedStateMachine):
             self._old.pop().resource.close()
 
     def _until_death_is_known(self) -> None:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 120
         while any(state == "writing" for _, _, state in self._listed()):
             assert time.monotonic() < until, "a dead writer is taken for a living one"
 

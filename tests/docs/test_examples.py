@@ -53,14 +53,14 @@ def partner(collector: Collector, tmp_path: Path) -> Iterator[str]:
             stderr=output,
         )
         try:
-            until = time.monotonic() + 30
+            until = time.monotonic() + 120
             while not answers(f"{url}/orders"):
                 assert time.monotonic() < until, (tmp_path / "output").read_text()
                 time.sleep(0.1)
             yield url
         finally:
             service.kill()
-            service.wait(10)
+            service.wait(60)
 
 
 def traces(spans: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

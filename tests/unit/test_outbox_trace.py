@@ -26,7 +26,7 @@ url, partner = sys.argv[1:]
 outbox = Outbox(url, partner=partner, clock=lambda: time.time() + 600)
 outbox.open()
 outbox.start()
-until = time.monotonic() + 30
+until = time.monotonic() + 120
 while outbox.gauges()["tpc_outbox_backlog"] and time.monotonic() < until:
     time.sleep(0.05)
 outbox.close()

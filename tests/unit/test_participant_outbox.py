@@ -74,7 +74,7 @@ def backlog(resource: Outbox) -> float:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < until, "it did not happen"
         time.sleep(0.02)

@@ -203,13 +203,13 @@ def test_a_watch_serves_what_it_sees_until_it_is_stopped(
             target=lambda: watch(log, settings, how, told.append, stop)
         )
         thread.start()
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while len(told) < 3 and time.monotonic() < until:
             time.sleep(0.02)
         found = samples(get(port, "/metrics").data.decode())
         ready = get(port, "/health/ready").status
         stop.set()
-        thread.join(30)
+        thread.join(120)
     assert not thread.is_alive()
     assert ready == 200
     orphaned = 'tpc_diagnoses{diagnosis="orphaned",participant="ledger"}'
@@ -235,11 +235,11 @@ def test_a_signal_ends_a_watch(at: World, asked: list[str], tmp_path: Path) -> N
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while "/transactions" not in asked and time.monotonic() < until:
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGTERM)
-        output, _ = process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "orphaned bookings.3.1" in output
 
@@ -251,14 +251,14 @@ stop = threading.Event()
 with _signals(stop):
     with stop._cond:  # as in the midst of a wait
         os.kill(os.getpid(), signal.SIGTERM)
-    print(stop.wait(10))
+    print(stop.wait(60))
 """
 
 
 def test_a_signal_in_the_midst_of_a_wait_ends_it() -> None:
     """Wherever the main thread is; it once hung there for ever."""
     command = [sys.executable, "-c", WAITING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
@@ -269,7 +269,7 @@ def test_who_drips_a_request_to_it_is_let_go(monkeypatch: pytest.MonkeyPatch) ->
         stranger = socket.create_connection(("127.0.0.1", port))
         stranger.settimeout(0.1)
         stranger.sendall(b"GET /metrics HTTP/1.0\r\n")
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         with contextlib.closing(stranger), contextlib.suppress(ConnectionError):
             while time.monotonic() < until:
                 with contextlib.suppress(TimeoutError):
