@@ -157,7 +157,7 @@ class Service(Process):
         """Start it and wait until it is ready.
 
         Raises:
-            RuntimeError: it ended, or was not ready in two minutes; with the end of its log.
+            RuntimeError: it ended, or was not ready in 120 s; with the end of its log.
         """
         super().start(**environment)
         self.ready()
