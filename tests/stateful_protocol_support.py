@@ -471,8 +471,13 @@ class Channel:
             said.status,
             wire.JSON if said.status == 200 else wire.PROBLEM,
             json.dumps({**body, "detail": said.detail}).encode(),
-            transaction_id=str(message.transaction),
-            participant=self.name,
+            request=wire.Request(
+                self.name,
+                "http://there",
+                None,
+                f"POST /{message.asks}",
+                str(message.transaction),
+            ),
             states=frozenset({state}),
         )
 

@@ -1110,8 +1110,8 @@ MUTANTS: Final = (
         (
             edit(
                 "transports/wire.py",
-                'if item is None or item.get("transaction_id") != transaction_id:',
-                "if item is None:",
+                'item is None or item.get("transaction_id") != request.transaction_id:',
+                "item is None:",
             ),
         ),
     ),

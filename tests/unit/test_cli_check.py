@@ -178,7 +178,8 @@ def test_a_viewer_who_resolves_is_told_whose_token_it_takes(
     deed = ("--at", "ledger", "--abort", "--reason", "not ours", "--yes")
     code, _, err = guarded.says("resolve", "bookings.3.1", *deed)
     assert code == 1
-    assert "answered 403: role viewer: this needs the role operator" in err
+    assert "answered 403 to POST /resolve of bookings.3.1 at http://127.0.0.1:" in err
+    assert "(role viewer: this needs the role operator)" in err
     assert "export TPC_TOKEN=$(sed -n 's/^operator //p' tokens)" in err
     assert ledger.in_doubt() == 1
 
@@ -186,8 +187,11 @@ def test_a_viewer_who_resolves_is_told_whose_token_it_takes(
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        ("a-token-that-is-not-known", "answered 401: this token is not known here"),
-        (TOKENS["executor"], "answered 403: role executor"),
+        (
+            "a-token-that-is-not-known",
+            "answered 401 to GET /transactions at {}: this token is not known here",
+        ),
+        (TOKENS["executor"], "answered 403 to GET /transactions at {}: role executor"),
         ("", "the variable TPC_TOKEN is empty"),
     ],
 )
@@ -197,7 +201,8 @@ def test_a_token_that_is_not_taken(
     """The cure says whose token to use."""
     monkeypatch.setenv("TPC_TOKEN", token)
     found = problems(guarded)
-    assert why in found[0]
+    url = checked(guarded)[1]["participants"][0]["url"]
+    assert why.format(url) in found[0]
     assert found[0].startswith("ledger: ")
     cure = checked(guarded)[1]["problems"][0]["cure"]
     assert cure.endswith("export TPC_TOKEN=$(sed -n 's/^operator //p' tokens)")

@@ -218,9 +218,92 @@ def test_who_hangs_up_at_once_is_not_called_slow(
     server.says = [NOT_ANSWERS["hung up"]]
     with pytest.raises(ParticipantUnavailableError) as caught:
         participant.commit(record())
-    ended = "the connection ended without a whole answer to POST /commit: it may or may"
-    assert ended in str(caught.value)
+    ended = "the connection ended without a whole answer to POST /commit of orders.3.1"
+    assert f"{ended} at {participant.url}: it may or may" in str(caught.value)
     assert "within" not in str(caught.value)
+
+
+ELSEWHERE = raw("404 Not Found", b"<h1>nothing here</h1>", "text/html")
+UNKNOWN_TOKEN = raw("401 Unauthorized", b'{"detail": "this token is not known here"}')
+MEND_ADDRESS = "start participant 'p' there, or mend its address in `participants`"
+MEND_TOKEN = "set MY_TOKEN to a token of its tokens file"
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "cure"),
+    [
+        (ELSEWHERE, "answered 404 to POST /prepare", MEND_ADDRESS),
+        (UNKNOWN_TOKEN, "answered 401 to POST /prepare", MEND_TOKEN),
+    ],
+    ids=["wrong port", "wrong token"],
+)
+def test_who_was_not_asked_has_not_voted(
+    wire: tuple[Wire, HttpParticipant],
+    monkeypatch: pytest.MonkeyPatch,
+    said: bytes,
+    what: str,
+    cure: str,
+) -> None:
+    """One line: what came, for which transaction, from which address, what to do."""
+    monkeypatch.setenv("MY_TOKEN", "a-token-of-a-job")
+    server, open_one = wire
+    participant = dataclasses.replace(open_one, token="env:MY_TOKEN")
+    server.says = [said]
+    with pytest.raises(ParticipantRefusedError) as caught:
+        prepare(participant)
+    text = str(caught.value)
+    assert "votes abort" not in text
+    assert f"{what} of orders.3.1 at {participant.url}" in text
+    assert "nobody voted" in text
+    assert text.endswith(cure)
+
+
+@pytest.mark.parametrize(
+    ("said", "cure"), [(ELSEWHERE, MEND_ADDRESS), (UNKNOWN_TOKEN, MEND_TOKEN)]
+)
+def test_an_answer_to_a_commit_that_is_none_names_its_address_and_the_cure(
+    wire: tuple[Wire, HttpParticipant],
+    monkeypatch: pytest.MonkeyPatch,
+    said: bytes,
+    cure: str,
+) -> None:
+    """The same words are in the log's record while the commit is repeated."""
+    monkeypatch.setenv("MY_TOKEN", "a-token-of-a-job")
+    server, open_one = wire
+    participant = dataclasses.replace(open_one, token="env:MY_TOKEN")
+    server.says = [said]
+    with pytest.raises(ParticipantUnavailableError) as caught:
+        participant.commit(record())
+    text = str(caught.value)
+    assert f"to POST /commit of orders.3.1 at {participant.url}" in text
+    assert text.endswith(cure)
+
+
+def test_a_vote_to_abort_is_still_called_one(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """A participant that names the transaction, or says so, has voted."""
+    server, participant = wire
+    server.says = [
+        answer("409 Conflict", detail="no room"),
+        raw("413 Too Large", b'{"vote": "abort", "detail": "no room"}'),
+    ]
+    for _ in range(2):
+        with pytest.raises(ParticipantRefusedError, match="no room") as caught:
+            prepare(participant)
+        assert "votes abort" in str(caught.value)
+        assert f"orders.3.1 at {participant.url}" in str(caught.value)
+
+
+def test_a_port_where_nothing_listens_is_named_with_the_cure() -> None:
+    """A request that was not sent changes nothing, and says so."""
+    participant = HttpParticipant("p", "http://127.0.0.1:9", None, 0.5)
+    with pytest.raises(ParticipantUnavailableError) as caught:
+        prepare(participant)
+    assert str(caught.value) == (
+        "participant 'p': nothing listens at http://127.0.0.1:9, so POST /prepare of "
+        f"orders.3.1 was not sent: {MEND_ADDRESS}"
+    )
 
 
 @pytest.mark.parametrize("status", ["400", "401", "403", "404", "409", "413", "415"])

@@ -11,7 +11,7 @@ from tracing_2pc.cli.explain import described, summary
 from tracing_2pc.cli.terminal import check_on_terminal, confirmed, prose, tell
 from tracing_2pc.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.model import TransactionId, TransactionRecord
-from tracing_2pc.operations.check import cure_of_token
+from tracing_2pc.operations.check import export_of_token
 from tracing_2pc.operations.observation import reachable
 from tracing_2pc.operations.orphans import check_orphan
 from tracing_2pc.operations.recover import (
@@ -109,7 +109,7 @@ def _at_a_participant(
         if error.status not in NOT_ADMITTED:
             raise
         raise ParticipantUnavailableError(
-            f"{error}; {cure_of_token(settings)}"
+            f"{error}{export_of_token(settings)}"
         ) from None
     state = "committed" if outcome is Decision.COMMIT else "aborted"
     item: dict[str, Any] = {

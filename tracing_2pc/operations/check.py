@@ -238,10 +238,15 @@ def _of_participant(found: Probed, settings: Settings) -> Iterator[Problem]:
 def cure_of_token(settings: Settings) -> str:
     """Say how a participant comes to know who asks it from here."""
     cure = "set `token` (TPC_TOKEN) to the operator's word in its tokens file"
+    return f"{cure}{export_of_token(settings)}"
+
+
+def export_of_token(settings: Settings) -> str:
+    """Return a colon and the command that sets it; empty where it is set elsewhere."""
     if settings.origin("token") != "default":
-        return cure
+        return ""
     file = settings.tokens_file or "tokens"
-    return f"{cure}: export TPC_TOKEN=$(sed -n 's/^operator //p' {file})"
+    return f": export TPC_TOKEN=$(sed -n 's/^operator //p' {file})"
 
 
 def _of_slots(found: Probed) -> Iterator[Problem]:

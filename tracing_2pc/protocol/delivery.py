@@ -267,7 +267,7 @@ class Delivery:
                 return None
         else:
             logger.info("not acknowledged: transaction=%s: %s", record.id, answer)
-        reason = str(answer)[:200]
+        reason = str(answer)[:300]
         self._log.postpone(record.id, name, reason, due)
         return reason
 

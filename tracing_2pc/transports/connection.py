@@ -112,17 +112,21 @@ def ask(
     return Answer(response.status, kind, bytes(content))
 
 
-def why_silent(error: Exception, url: str, asked: str, timeout: float) -> str:
-    """Say why there was no answer to a method and route."""
+def why_silent(error: Exception, request: wire.Request, timeout: float) -> str:
+    """Say why there was no answer to a request."""
+    changing = request.route.startswith("POST")
     if isinstance(error, urllib3.exceptions.NewConnectionError):
-        return f"nothing listens at {url}"
-    unknown = ": it may or may not have happened" if asked[0] == "P" else ""
+        nobody = f"nothing listens at {request.url}"
+        if not changing:
+            return nobody
+        asked = str(request).removesuffix(f" at {request.url}")
+        return f"{nobody}, so {asked} was not sent: {request.cure_of_address}"
+    unknown = ": it may or may not have happened" if changing else ""
     if isinstance(error, urllib3.exceptions.ProtocolError):
         # Said at once, by somebody who was killed, too: no time has run out.
-        return f"the connection ended without a whole answer to {asked}{unknown}"
-    return (
-        f"no answer to {asked} within {timeout:.3g} s ({type(error).__name__}){unknown}"
-    )
+        return f"the connection ended without a whole answer to {request}{unknown}"
+    why = type(error).__name__
+    return f"no answer to {request} within {timeout:.3g} s ({why}){unknown}"
 
 
 @functools.cache

@@ -92,28 +92,28 @@ class HttpParticipant:
         }
         with contextlib.closing(body()) as stream:
             answer = self._post("/prepare", stream, headers, transaction)
-        refused = self._no_vote(answer, transaction, rows, digest)
+        request = self._request("POST /prepare", transaction)
+        refused = self._no_vote(answer, request, rows, digest)
         if refused is not None:
-            raise ParticipantRefusedError(
-                f"participant {self.name!r} {refused}",
-                status=answer.status,
-                transaction_id=str(transaction),
-                participant=self.name,
-            )
+            raise request.error(ParticipantRefusedError, refused, answer.status)
         return Vote.COMMIT
 
+    @staticmethod
     def _no_vote(
-        self, answer: Answer, transaction: TransactionId, rows: int, digest: str
+        answer: Answer, request: wire.Request, rows: int, digest: str
     ) -> str | None:
         """Say why an answer is no vote for what was sent; None if it is one."""
-        why = wire.refusal_of_prepare(answer.status, answer.content_type, answer.body)
+        why = wire.refusal_of_prepare(
+            answer.status, answer.content_type, answer.body, request
+        )
         if why is not None:
-            return f"votes abort ({answer.status}): {why}"
-        item = self._read(answer, transaction, _PREPARED)
+            return why
+        item = _read(answer, request, _PREPARED)
         if (item.get("rows"), item.get("digest")) != (rows, digest):
-            return f"counted other rows than the {rows} sent, or another digest"
+            other = f"other rows than the {rows} sent, or another digest"
+            return f" counted {other}, in its answer to {request}"
         if item.get("vote") != Vote.COMMIT:
-            return f"prepared {rows} rows and does not vote commit"
+            return f" prepared {rows} rows and does not vote commit: {request}"
         return None
 
     def commit(self, record: TransactionRecord) -> None:
@@ -152,7 +152,7 @@ class HttpParticipant:
         body, headers = json.dumps(order).encode(), {"Content-Type": wire.JSON}
         states = _COMMITTED if outcome is Decision.COMMIT else _ABORTED
         answer = self._post("/resolve", body, headers, transaction)
-        self._read(answer, transaction, states)
+        _read(answer, self._request("POST /resolve", transaction), states)
 
     def prepared(self, application: str | None = None) -> Listing:
         """List what is in doubt there, oldest first; changes nothing.
@@ -195,13 +195,16 @@ class HttpParticipant:
 
     def _page(self, query: Mapping[str, str], timeout: float) -> reading.Page:
         answer = self._get(f"/transactions?{urlencode(query)}", timeout)
+        request = self._request("GET /transactions")
         if answer.status != 200:
             why = wire.reason_of(answer.content_type, answer.body)
-            raise self._unreadable(f"answered {answer.status}: {why}", answer.status)
+            why = f" answered {answer.status} to {request}: {why}"
+            raise request.error(ParticipantUnavailableError, why, answer.status)
         try:
             return reading.read_page(answer.content_type, answer.body)
         except ValueError:
-            raise self._unreadable("answered 200 without a list", 200) from None
+            why = f" answered 200 without a list to {request}"
+            raise request.error(ParticipantUnavailableError, why, 200) from None
 
     def show(self, transaction: TransactionId) -> Shown:
         """Return what it says of one transaction; changes nothing.
@@ -214,26 +217,23 @@ class HttpParticipant:
         """
         route, most = f"/transactions/{transaction}", wire.MAX_SHOWN_BYTES
         answer = self._get(route, self.timeout, transaction, most)
+        request = self._request(f"GET {route}", transaction)
         try:
-            return reading.read_shown(self._read(answer, transaction, _KNOWN))
+            return reading.read_shown(_read(answer, request, _KNOWN))
         except ParticipantRefusedError as error:
             found = _NOT_KNOWN.get(answer.status)
             if found is None or error.state != found:
                 raise
             return Shown(found)
         except ValueError:
-            what = f"answered 200 and does not say what it holds of {transaction}"
-            raise self._unreadable(what, 200, transaction) from None
+            why = f" answered 200 to {request} and does not say what it holds"
+            raise request.error(ParticipantUnavailableError, why, 200) from None
 
-    def _unreadable(
-        self, what: str, status: int, transaction: TransactionId | None = None
-    ) -> ParticipantUnavailableError:
-        return ParticipantUnavailableError(
-            f"participant {self.name!r} {what}",
-            status=status,
-            transaction_id=str(transaction) if transaction else None,
-            participant=self.name,
-        )
+    def _request(
+        self, route: str, transaction: TransactionId | None = None
+    ) -> wire.Request:
+        about = None if transaction is None else str(transaction)
+        return wire.Request(self.name, self.url, self.token, route, about)
 
     def authorization(self) -> dict[str, str]:
         """Return the header that admits us; the token is read anew each time.
@@ -258,19 +258,8 @@ class HttpParticipant:
         order["watermark"] = record.watermark if record else None
         body = json.dumps(order).encode()
         headers = {"Content-Type": wire.JSON}
-        self._read(self._post(route, body, headers, transaction), transaction, states)
-
-    def _read(
-        self, answer: Answer, transaction: TransactionId, states: frozenset[str]
-    ) -> Mapping[str, Any]:
-        return wire.read_answer(
-            answer.status,
-            answer.content_type,
-            answer.body,
-            transaction_id=str(transaction),
-            participant=self.name,
-            states=states,
-        )
+        answer = self._post(route, body, headers, transaction)
+        _read(answer, self._request(f"POST {route}", transaction), states)
 
     def _post(
         self,
@@ -324,10 +313,18 @@ class HttpParticipant:
             path = path_of(self.url) + route
             return ask(pool, method, path, body, headers, timeout, most)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            asked = f"{method} {route.partition('?')[0]}"
-            why = why_silent(error, self.url, asked, timeout)
-            raise ParticipantUnavailableError(
-                f"participant {self.name!r}: {why}",
-                transaction_id=str(transaction) if transaction else None,
-                participant=self.name,
-            ) from error
+            request = self._request(f"{method} {route.partition('?')[0]}", transaction)
+            why = f": {why_silent(error, request, timeout)}"
+            raise request.error(ParticipantUnavailableError, why) from error
+
+
+def _read(
+    answer: Answer, request: wire.Request, states: frozenset[str]
+) -> Mapping[str, Any]:
+    return wire.read_answer(
+        answer.status,
+        answer.content_type,
+        answer.body,
+        request=request,
+        states=states,
+    )

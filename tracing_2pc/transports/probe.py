@@ -64,8 +64,9 @@ def probe(participant: HttpParticipant) -> Probed:
     try:
         unready = _unready(_send(participant, "GET", "/health/ready", {}))
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        asked, timeout = "GET /health/ready", participant.timeout
-        why = why_silent(error, participant.url, asked, timeout)
+        name, url, token = participant.name, participant.url, participant.token
+        request = wire.Request(name, url, token, "GET /health/ready")
+        why = why_silent(error, request, participant.timeout)
         return dataclasses.replace(found, unreachable=why)
     found = dataclasses.replace(found, unready=unready)
     try:

@@ -10,9 +10,15 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypeVar
 
-from tracing_2pc.errors import ParticipantRefusedError, ParticipantUnavailableError
+from tracing_2pc.errors import (
+    ParticipantError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+
+ErrorT = TypeVar("ErrorT", bound=ParticipantError)
 
 VERSION: Final = "1"
 VERSION_HEADER: Final = "Tpc-Version"
@@ -66,9 +72,61 @@ def check_digest(text: str) -> str:
     return text
 
 
-class _About(TypedDict):
-    transaction_id: str
+class Request(NamedTuple):
+    """What was asked of whom, as an error tells it.
+
+    Args:
+        participant: its configured name.
+        url: its configured address.
+        token: the reference to our token, None where none is sent.
+        route: method and path.
+        transaction_id: what it is about; None for a list.
+    """
+
     participant: str
+    url: str
+    token: str | None
+    route: str
+    transaction_id: str | None = None
+
+    def __str__(self) -> str:
+        about = self.transaction_id or ""
+        of = "" if about in self.route else f" of {about}"
+        return f"{self.route}{of} at {self.url}"
+
+    @property
+    def cure_of_address(self) -> str:
+        """What mends that something else, or nothing, answers there."""
+        return (
+            f"start participant {self.participant!r} there, or mend its address in "
+            "`participants`"
+        )
+
+    @property
+    def cure_of_token(self) -> str:
+        """What mends that the participant does not take our token."""
+        kind, _, place = (self.token or "").partition(":")
+        if kind == "env":
+            return f"set {place} to a token of its tokens file"
+        if kind == "file":
+            return f"write a token of its tokens file into {place}"
+        return "it wants a token, and none is configured: set `token`"
+
+    def error(
+        self,
+        kind: type[ErrorT],
+        message: str,
+        status: int | None = None,
+        state: str | None = None,
+    ) -> ErrorT:
+        """Return an error about this participant and transaction."""
+        return kind(
+            f"participant {self.participant!r}{message}",
+            status=status,
+            state=state,
+            transaction_id=self.transaction_id,
+            participant=self.participant,
+        )
 
 
 def read_answer(
@@ -76,8 +134,7 @@ def read_answer(
     content_type: str,
     body: bytes,
     *,
-    transaction_id: str,
-    participant: str,
+    request: Request,
     states: frozenset[str],
 ) -> Mapping[str, Any]:
     """Return the acknowledgement, or say what is known.
@@ -90,48 +147,52 @@ def read_answer(
         ParticipantRefusedError: a definite no.
         ParticipantUnavailableError: not an answer; ask again, guess nothing.
     """
-    about: _About = {"transaction_id": transaction_id, "participant": participant}
     item = read_object(content_type, body)
     detail = _reason(item)
     state = _word((item or {}).get("state"))
+    answered = f" answered {status} to {request} ({detail})"
     if status in NOT_ADMITTED:  # before the id is read
-        raise ParticipantUnavailableError(
-            f"participant {participant!r} answered {status}: {detail}",
-            status=status,
-            **about,
-        )
-    if item is None or item.get("transaction_id") != transaction_id:
-        raise ParticipantUnavailableError(
-            f"participant {participant!r} answered {status} without naming "
-            f"{transaction_id}, which is no acknowledgement: {detail}",
-            status=status,
-            **about,
-        )
+        why = f"{answered}, which is no acknowledgement: {request.cure_of_token}"
+        raise request.error(ParticipantUnavailableError, why, status)
+    if item is None or item.get("transaction_id") != request.transaction_id:
+        why = f"{answered} without naming {request.transaction_id}, which is no "
+        why += f"acknowledgement: {_cure(status, request)}"
+        raise request.error(ParticipantUnavailableError, why, status)
     if status == 200 and state in states:
         return item
     if status in DEFINITE or status == 400:
-        raise ParticipantRefusedError(
-            f"participant {participant!r} refused ({status}): {detail}",
-            status=status,
-            state=state,
-            **about,
-        )
-    raise ParticipantUnavailableError(
-        f"participant {participant!r} answered {status}: {detail}",
-        status=status,
-        **about,
-    )
+        why = f" refused ({status}) {request}: {detail}"
+        raise request.error(ParticipantRefusedError, why, status, state)
+    raise request.error(ParticipantUnavailableError, answered, status)
 
 
-def refusal_of_prepare(status: int, content_type: str, body: bytes) -> str | None:
-    """Say why a prepare was refused for good; None if it may be sent again.
+def _cure(status: int, request: Request) -> str:
+    """Say what to do about an answer that names no transaction."""
+    if status >= 500 or status in ASK_AGAIN:
+        return "it is asked again; see its own log"
+    return request.cure_of_address
+
+
+def refusal_of_prepare(
+    status: int, content_type: str, body: bytes, request: Request
+) -> str | None:
+    """Say what was refused for good, and what mends it; None if it may be sent again.
 
     Before the decision every 4xx but "ask again" is a no, with an id in it or not:
-    a wrong token or address will not mend itself within the task.
+    a wrong token or address will not mend itself within the task. Only what names the
+    transaction, or its vote, is called a vote.
     """
-    if 400 <= status < 500 and status not in ASK_AGAIN | {408, 429}:
-        return reason_of(content_type, body)
-    return None
+    if not 400 <= status < 500 or status in ASK_AGAIN | {408, 429}:
+        return None
+    item = read_object(content_type, body) or {}
+    detail = _reason(item)
+    if status in NOT_ADMITTED:
+        cure = request.cure_of_token
+    elif item.get("transaction_id") == request.transaction_id or "vote" in item:
+        return f" votes abort ({status}) on {request}: {detail}"
+    else:
+        cure = request.cure_of_address
+    return f" answered {status} to {request} ({detail}): nobody voted; {cure}"
 
 
 def reason_of(content_type: str, body: bytes) -> str:
