@@ -38,11 +38,11 @@ from bench import pair
 from bench.deco import in_force
 from tracing_2pc import names
 from tracing_2pc.model import TransactionId, TransactionRecord
+from tracing_2pc.skywalking import active
+from tracing_2pc.skywalking.processor import SkyWalkingProcessor
+from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
+from tracing_2pc.skywalking.sender import Collector
 from tracing_2pc.states import Decision, TransactionState
-from tracing_2pc.telemetry.skywalking import active
-from tracing_2pc.telemetry.skywalking.processor import SkyWalkingProcessor
-from tracing_2pc.telemetry.skywalking.propagator import SkyWalkingPropagator
-from tracing_2pc.telemetry.skywalking.sender import Collector
 from tracing_2pc.telemetry.spans import client_span, current_carrier, span
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 

@@ -21,8 +21,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
 from served import served
 
-from tracing_2pc.telemetry.skywalking import active
-from tracing_2pc.telemetry.skywalking.start import start
+from tracing_2pc.skywalking import active
+from tracing_2pc.skywalking.start import start
 
 
 class _Tls(ssl.SSLSocket):

@@ -26,8 +26,8 @@ from backends.backend import trace_of as otlp_trace_of
 from backends.demo_path import DemoPath, demo_path, run
 from backends.oap import Oap, oap, ready, tree
 from participants.processes import Process, free_ports, stopping
-from tracing_2pc.telemetry.skywalking import active, parse_sw8
-from tracing_2pc.telemetry.skywalking import segments as skywalking_segments
+from tracing_2pc.skywalking import active, parse_sw8
+from tracing_2pc.skywalking import segments as skywalking_segments
 from tracing_2pc.testing import Collector, FaultProxy
 
 JARS, AGENT = "TPC_OAP", "TPC_STOCK_AGENT"

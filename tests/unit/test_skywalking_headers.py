@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracing_2pc.telemetry.skywalking import Sw8, parse_correlation, parse_sw8
-from tracing_2pc.telemetry.skywalking.headers import format_correlation, format_sw8
+from tracing_2pc.skywalking import Sw8, parse_correlation, parse_sw8
+from tracing_2pc.skywalking.headers import format_correlation, format_sw8
 
 GIVEN = Sw8(
     sampled=True,

@@ -15,10 +15,10 @@ from opentelemetry.trace import SpanKind
 from skywalking_support import Oap, World, oap, world  # noqa: F401
 from waiting import until
 
-from tracing_2pc.telemetry.skywalking import active, segments, sender
-from tracing_2pc.telemetry.skywalking.headers import Sw8, format_sw8
-from tracing_2pc.telemetry.skywalking.propagator import SkyWalkingPropagator
-from tracing_2pc.telemetry.skywalking.start import start
+from tracing_2pc.skywalking import active, segments, sender
+from tracing_2pc.skywalking.headers import Sw8, format_sw8
+from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
+from tracing_2pc.skywalking.start import start
 
 
 def test_spans_of_a_process_are_one_segment(world: World) -> None:

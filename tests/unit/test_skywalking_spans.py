@@ -30,10 +30,10 @@ from tracing_2pc import ParticipantSink, names
 from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.sinks import write_branch
+from tracing_2pc.skywalking import active
+from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.store import open_log
 from tracing_2pc.telemetry import propagation, requests_calls, spans
-from tracing_2pc.telemetry.skywalking import active
-from tracing_2pc.telemetry.skywalking.propagator import SkyWalkingPropagator
 
 Tags = dict[str, str]
 
@@ -294,7 +294,7 @@ def test_the_environment_alone_turns_it_on(oap: Oap, tmp_path: Path, how: str) -
 def test_importing_the_package_imports_no_sdk() -> None:
     """Who only parses headers needs none."""
     code = (
-        "import sys; from tracing_2pc.telemetry.skywalking import parse_sw8; "
+        "import sys; from tracing_2pc.skywalking import parse_sw8; "
         "assert parse_sw8('') is None; "
         "sys.exit(any(m.startswith('opentelemetry.sdk') for m in sys.modules))"
     )

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from opentelemetry import trace
 
 from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.skywalking import active
 from tracing_2pc.telemetry import providers
 from tracing_2pc.telemetry.log_records import mark_log_records
-from tracing_2pc.telemetry.skywalking import active
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -249,9 +249,12 @@ def _tried(
 
 
 def _to_skywalking(provider: TracerProvider) -> object:
-    from tracing_2pc.telemetry.skywalking.start import start
+    from tracing_2pc.skywalking.start import start
 
-    return start(provider=provider)
+    try:
+        return start(provider=provider)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def _warn(what: str, error: Exception) -> None:

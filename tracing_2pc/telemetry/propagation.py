@@ -18,6 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from tracing_2pc import names
 from tracing_2pc.model import Carrier
+from tracing_2pc.skywalking import active as skywalking
 from tracing_2pc.telemetry import baggage_header, trace_context
 
 _log: Final = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ def receive(headers: Mapping[str, str]) -> Context:
     """Read the trace context of a request, and count what of it is malformed."""
     context, malformed = _read(headers, Context())
     if malformed is not None:
-        reject(malformed)
+        _reject(malformed)
     return context
 
 
@@ -85,7 +86,7 @@ def receive_ids(headers: Mapping[str, str]) -> SpanContext:
     """
     parent, malformed = trace_context.read(_split(headers)[0])
     if malformed is not None:
-        reject(malformed)
+        _reject(malformed)
     return trace.INVALID_SPAN_CONTEXT if parent is None else parent
 
 
@@ -94,19 +95,14 @@ def ids_at_rest(carrier: Carrier) -> SpanContext:
     return trace_context.read(_split(carrier)[0])[0] or trace.INVALID_SPAN_CONTEXT
 
 
-def reject(header: str) -> None:
-    """Count a header that cannot be read. For propagators of ours, too.
-
-    Args:
-        header: one of `names.LABELS["header"]`.
-    """
+def _reject(header: str) -> None:
     with _counting:
         _rejected[header] += 1
 
 
 def rejected() -> dict[str, int]:
     """Return how often each header could not be read, since this process began."""
-    return dict(_rejected)
+    return {**_rejected, "sw8": skywalking.malformed()}
 
 
 def _read(headers: Mapping[str, str], onto: Context) -> tuple[Context, str | None]:

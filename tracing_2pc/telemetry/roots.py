@@ -15,9 +15,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from tracing_2pc.model import Carrier
+from tracing_2pc.skywalking import active as skywalking
 from tracing_2pc.telemetry import spans
 from tracing_2pc.telemetry.propagation import at_rest, ids_at_rest
-from tracing_2pc.telemetry.skywalking import active as skywalking
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer

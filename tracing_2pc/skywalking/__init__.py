@@ -8,9 +8,12 @@ Turned on by the environment, the usual way::
 
 or in a program that sets up OpenTelemetry itself, by `start(...)`. Nothing of
 SkyWalking's own agent is needed; participants that run it join the same trace.
+
+What belongs here knows OpenTelemetry and SkyWalking, and nothing of two-phase commit:
+no module here imports anything of this package from outside of this folder.
 """
 
-from tracing_2pc.telemetry.skywalking.headers import (
+from tracing_2pc.skywalking.headers import (
     Sw8,
     parse_correlation,
     parse_sw8,

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, SpanKind
 
-from tracing_2pc.telemetry.skywalking.headers import Sw8
+from tracing_2pc.skywalking.headers import Sw8
 
 SPLIT: Final = 5.0
 """Seconds after which a segment takes no more spans: phases of what takes long are

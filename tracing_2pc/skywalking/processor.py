@@ -14,10 +14,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from tracing_2pc.telemetry.skywalking import active, conversion
-from tracing_2pc.telemetry.skywalking.headers import Sw8
-from tracing_2pc.telemetry.skywalking.segments import Piece, Segments, context_of
-from tracing_2pc.telemetry.skywalking.sender import Collector, Sender
+from tracing_2pc.skywalking import active, conversion
+from tracing_2pc.skywalking.headers import Sw8
+from tracing_2pc.skywalking.segments import Piece, Segments, context_of
+from tracing_2pc.skywalking.sender import Collector, Sender
 
 EXIT_SECONDS: Final = 1.0
 _SHARDS: Final = 16

@@ -19,11 +19,9 @@ from opentelemetry.sdk.resources import (
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.settings import check_url, reveal
-from tracing_2pc.telemetry.skywalking import active
-from tracing_2pc.telemetry.skywalking.processor import SkyWalkingProcessor
-from tracing_2pc.telemetry.skywalking.sender import Collector
+from tracing_2pc.skywalking import active
+from tracing_2pc.skywalking.processor import SkyWalkingProcessor
+from tracing_2pc.skywalking.sender import Collector
 
 ENDPOINT: Final = "TPC_SKYWALKING_ENDPOINT"
 TOKEN: Final = "TPC_SKYWALKING_TOKEN"  # noqa: S105 - the name of a variable
@@ -47,23 +45,22 @@ def start(
     Args:
         endpoint: base URL of the collector's HTTP port; by default the variable
             `TPC_SKYWALKING_ENDPOINT`, or `http://127.0.0.1:12800`.
-        token: reference to what the collector wants as authentication, `env:NAME` or
-            `file:PATH`, never the token itself; by default the variable
-            `TPC_SKYWALKING_TOKEN`, which is the token itself. One that leaves this
-            machine without https is sent, and warned of.
+        token: what the collector wants as authentication; by default what the variable
+            `TPC_SKYWALKING_TOKEN` holds. One that leaves this machine without https is
+            sent, and warned of. No object shows it.
         certificates: file of those to trust, for https; by default the one that
             `TPC_SKYWALKING_CERTIFICATE` names, or the system's.
         provider: by default the process's own.
 
     Raises:
-        ConfigurationError: there is no provider of the OpenTelemetry SDK; or endpoint,
+        ValueError: there is no provider of the OpenTelemetry SDK; or endpoint,
             token or certificates cannot be used, which is found without connecting.
     """
     found = provider or trace.get_tracer_provider()
     if not isinstance(found, TracerProvider):
-        raise ConfigurationError(
+        raise ValueError(
             "SkyWalking needs a tracer provider of the OpenTelemetry SDK: set one, or "
-            "set OTEL_TRACES_EXPORTER=skywalking and let tracing_2pc make it"
+            "set OTEL_TRACES_EXPORTER=skywalking and let that which sets it up make one"
         )
     # Of the environment only: what the SDK makes up is the same after a fork.
     named = OTELResourceDetector().detect().attributes.get(SERVICE_INSTANCE_ID)
@@ -83,19 +80,20 @@ def start(
 
 
 def _checked(endpoint: str) -> str:
-    try:
-        return check_url(endpoint)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"endpoint of SkyWalking ({ENDPOINT}): {error}"
-        ) from None
+    parts = urlsplit(endpoint)
+    what = f"endpoint of SkyWalking ({ENDPOINT})"
+    if parts.username or parts.password:
+        raise ValueError(f"{what}: a URL must not hold a password")
+    plain = not (parts.query or parts.fragment)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
+        raise ValueError(f"{what}: expected http://host:port or https://host:port")
+    return endpoint.rstrip("/")
 
 
-def _secret(reference: str | None, url: str) -> str | None:
-    what = f"token of SkyWalking ({TOKEN})"
-    token = reveal(reference, what) if reference else os.environ.get(TOKEN, "").strip()
+def _secret(given: str | None, url: str) -> str | None:
+    token = (given or os.environ.get(TOKEN, "")).strip()
     if not token.isascii() or not token.isprintable():
-        raise ConfigurationError(f"{what}: it must be one line of ASCII")
+        raise ValueError(f"token of SkyWalking ({TOKEN}): it must be one line of ASCII")
     if token and not _is_https(url) and not _is_near(urlsplit(url).hostname or ""):
         _log.warning("the token of SkyWalking can be read on its way: use https")
     return token or None
@@ -106,11 +104,11 @@ def _trusted(certificates: str | None, url: str) -> str | None:
         return None
     what = f"certificates for SkyWalking ({CERTIFICATES}): {certificates}"
     if not _is_https(url):
-        raise ConfigurationError(f"{what}: {url} does not use any; make it https")
+        raise ValueError(f"{what}: {url} does not use any; make it https")
     try:
         ssl.create_default_context(cafile=certificates)
     except OSError as error:
-        raise ConfigurationError(f"{what}: {error.strerror}") from None
+        raise ValueError(f"{what}: {error.strerror}") from None
     return certificates
 
 

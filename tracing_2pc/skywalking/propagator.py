@@ -20,9 +20,8 @@ from opentelemetry.propagators.textmap import (
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from tracing_2pc.telemetry import propagation
-from tracing_2pc.telemetry.skywalking import active
-from tracing_2pc.telemetry.skywalking.headers import (
+from tracing_2pc.skywalking import active
+from tracing_2pc.skywalking.headers import (
     Sw8,
     format_correlation,
     format_sw8,
@@ -96,7 +95,7 @@ def _read(values: list[str] | None) -> Sw8 | None:
         return None
     caller = parse_sw8(values[0]) if len(values) == 1 else None
     if caller is None:
-        propagation.reject(SW8)
+        active.count_malformed()
     return caller
 
 

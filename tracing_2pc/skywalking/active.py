@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import threading
+from typing import Final, Protocol
 
 from opentelemetry import context as contexts
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext
 
-from tracing_2pc.telemetry.skywalking.headers import Sw8
-
-if TYPE_CHECKING:
-    from tracing_2pc.telemetry.skywalking.processor import SkyWalkingProcessor
+from tracing_2pc.skywalking.headers import Sw8
 
 CALLER: Final = contexts.create_key("tpc-sw8")
 """Key in a context: the `Sw8` that it was read from, or None."""
 
-_processors: Final[list[SkyWalkingProcessor]] = []
+
+class Processor(Protocol):
+    """What others ask of a `SkyWalkingProcessor`."""
+
+    @property
+    def dropped(self) -> int:
+        """Segments that found no room, or that the collector refused."""
+
+    def header(self, context: SpanContext) -> Sw8 | None:
+        """Return what a request says that this span makes; None if it is not ours."""
+
+    def reserve(self, root: SpanContext, name: str, *, shared: bool) -> None:
+        """Fix the place of a root that is exported later, by its ids."""
 
 
-def use(processor: SkyWalkingProcessor) -> None:
+_processors: Final[list[Processor]] = []
+_counting: Final = threading.Lock()
+_malformed = 0
+
+
+def use(processor: Processor) -> None:
     """Let headers speak of this processor's segments from now on."""
     _processors[:] = [processor]
 
@@ -29,7 +44,7 @@ def stop() -> None:
     _processors.clear()
 
 
-def processor() -> SkyWalkingProcessor | None:
+def processor() -> Processor | None:
     """Return the processor in use, if there is one."""
     return _processors[0] if _processors else None
 
@@ -55,3 +70,15 @@ def reserve(root: SpanContext, name: str, *, shared: bool) -> None:
     """
     if _processors:
         _processors[0].reserve(root, name, shared=shared)
+
+
+def count_malformed() -> None:
+    """Count an `sw8` header that could not be read."""
+    global _malformed
+    with _counting:
+        _malformed += 1
+
+
+def malformed() -> int:
+    """Return how many `sw8` headers could not be read since this process began."""
+    return _malformed

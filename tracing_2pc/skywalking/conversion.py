@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from tracing_2pc.telemetry.skywalking.segments import (
+from tracing_2pc.skywalking.segments import (
     ENTRIES,
     Piece,
     Placed,

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import urllib3
 
-from tracing_2pc.telemetry.skywalking import conversion
-from tracing_2pc.telemetry.skywalking.segments import Piece
+from tracing_2pc.skywalking import conversion
+from tracing_2pc.skywalking.segments import Piece
 
 QUEUE: Final = 10_000
 """Segments that wait to be sent; beyond that the oldest are dropped, and counted."""
