@@ -77,6 +77,12 @@ REQUESTS: dict[str, Callable[[World], Any]] = {
     "commit empty": lambda world: world.commit(T),
     "abort": lambda world: world.abort(T),
     "abort branch": lambda world: world.abort(T, branch=ONE.branch),
+    "abort branch by digest": lambda world: world.abort(
+        T, branch=ONE.branch, digest=ONE.digest
+    ),
+    "abort branch of other": lambda world: world.abort(
+        T, branch=ONE.branch, digest=OTHER.digest
+    ),
     "look up": lambda world: world.show(T),
 }
 
@@ -87,6 +93,8 @@ CELLS: dict[Callable[[World], None], dict[str, tuple[int, str]]] = {
         "commit empty": (200, "committed"),
         "abort": (200, "aborted"),
         "abort branch": (200, "aborted"),
+        "abort branch by digest": (200, "aborted"),
+        "abort branch of other": (200, "aborted"),
         "look up": (404, "unknown"),
     },
     prepared: {
@@ -96,6 +104,8 @@ CELLS: dict[Callable[[World], None], dict[str, tuple[int, str]]] = {
         "commit empty": (200, "committed"),
         "abort": (200, "aborted"),
         "abort branch": (200, "aborted"),
+        "abort branch by digest": (200, "aborted"),
+        "abort branch of other": (409, "prepared"),
         "look up": (200, "prepared"),
     },
     committed: {
@@ -105,6 +115,8 @@ CELLS: dict[Callable[[World], None], dict[str, tuple[int, str]]] = {
         "commit empty": (200, "committed"),
         "abort": (409, "committed"),
         "abort branch": (409, "committed"),
+        "abort branch by digest": (409, "committed"),
+        "abort branch of other": (409, "committed"),
         "look up": (200, "committed"),
     },
     aborted: {
@@ -114,6 +126,8 @@ CELLS: dict[Callable[[World], None], dict[str, tuple[int, str]]] = {
         "commit empty": (409, "aborted"),
         "abort": (200, "aborted"),
         "abort branch": (200, "aborted"),
+        "abort branch by digest": (200, "aborted"),
+        "abort branch of other": (200, "aborted"),
         "look up": (200, "aborted"),
     },
     resolved_commit: {
@@ -123,6 +137,8 @@ CELLS: dict[Callable[[World], None], dict[str, tuple[int, str]]] = {
         "commit empty": (200, "committed"),
         "abort": (409, "committed"),
         "abort branch": (409, "committed"),
+        "abort branch by digest": (409, "committed"),
+        "abort branch of other": (409, "committed"),
         "look up": (200, "committed"),
     },
     resolved_abort: {
@@ -132,6 +148,8 @@ CELLS: dict[Callable[[World], None], dict[str, tuple[int, str]]] = {
         "commit empty": (409, "aborted"),
         "abort": (200, "aborted"),
         "abort branch": (200, "aborted"),
+        "abort branch by digest": (200, "aborted"),
+        "abort branch of other": (200, "aborted"),
         "look up": (200, "aborted"),
     },
     another_committed: {
@@ -141,6 +159,8 @@ CELLS: dict[Callable[[World], None], dict[str, tuple[int, str]]] = {
         "commit empty": (404, "unknown"),
         "abort": (200, "aborted"),
         "abort branch": (200, "aborted"),
+        "abort branch by digest": (200, "aborted"),
+        "abort branch of other": (200, "aborted"),
         "look up": (404, "unknown"),
     },
     forgotten: dict.fromkeys(REQUESTS, (410, "forgotten")),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from participant_support import ONE, World, sqlite_url
+from participant_support import ONE, OTHER, World, sqlite_url
 from tracing_support import exported  # noqa: F401 - a fixture
 from werkzeug.test import TestResponse
 
@@ -70,8 +70,8 @@ ROUTES: dict[str, tuple[Callable[[World], TestResponse], set[str]]] = {
     "prepare": (lambda world: world.prepare(T), {"job", "executor"}),
     "commit": (lambda world: world.commit("orders.8.1"), {"job", "operator"}),
     "abort": (lambda world: world.abort("orders.9.1"), {"job", "operator"}),
-    "abort branch": (
-        lambda world: world.abort("orders.9.1", branch="0.1"),
+    "abort branch by digest": (
+        lambda world: world.abort("orders.9.1", branch="0.1", digest=ONE.digest),
         {"job", "operator", "executor"},
     ),
     "resolve": (lambda world: world.resolve(T, "commit"), {"operator"}),
@@ -106,6 +106,82 @@ def test_every_route_for_every_role(world: World, route: str, role: str) -> None
     assert "state" not in body
     assert body.get("vote") == ("abort" if route == "prepare" else None)
     assert As(world, TOKENS["job"]).show(T).get_json()["state"] == "prepared"
+
+
+DECIDES = {"job", "operator"}
+WRITES = {"job", "executor"}
+ASKS = DECIDES | WRITES
+FIELDS: dict[str, tuple[Callable[[World], TestResponse], set[str], int]] = {
+    "commit, naming": (lambda world: world.commit(T, ONE), DECIDES, 200),
+    "commit, naming nothing": (lambda world: world.commit(T), DECIDES, 200),
+    "commit, watermark": (
+        lambda world: world.commit("orders.9.1", watermark=8),
+        DECIDES,
+        200,
+    ),
+    "abort": (lambda world: world.abort(T), DECIDES, 200),
+    "abort, watermark": (
+        lambda world: world.abort("orders.9.1", watermark=8),
+        DECIDES,
+        200,
+    ),
+    "abort, branch": (lambda world: world.abort(T, branch="0.1"), DECIDES, 200),
+    "abort, branch and digest": (
+        lambda world: world.abort(T, branch="0.1", digest=ONE.digest),
+        ASKS,
+        200,
+    ),
+    "abort, branch and another digest": (
+        lambda world: world.abort(T, branch="0.1", digest=OTHER.digest),
+        ASKS,
+        409,
+    ),
+    "abort, branch and watermark": (
+        lambda world: world.abort(
+            "orders.9.1", branch="0.1", digest=ONE.digest, watermark=8
+        ),
+        ASKS,
+        400,
+    ),
+    "abort, digest without branch": (
+        lambda world: world.abort(T, digest=ONE.digest),
+        ASKS,
+        400,
+    ),
+    "abort, branch null": (lambda world: world.abort(T, branch=None), ASKS, 400),
+    "resolve, commit": (lambda world: world.resolve(T, "commit"), {"operator"}, 200),
+    "resolve, abort": (lambda world: world.resolve(T, "abort"), {"operator"}, 200),
+}
+
+
+@pytest.mark.parametrize("role", TOKENS)
+@pytest.mark.parametrize("fields", FIELDS)
+def test_every_field_for_every_role(world: World, fields: str, role: str) -> None:
+    """A role may send the fields that are its own; what is refused changes nothing.
+
+    No token that must not commit decides: it raises no watermark, and aborts no
+    prepared branch whose content it does not know.
+    """
+    job = As(world, TOKENS["job"])
+    assert job.prepare(T).status_code == 200
+    ask, may, status = FIELDS[fields]
+    answer = ask(As(world, TOKENS[role]))
+    assert answer.status_code == (status if role in may else 403)
+    if answer.status_code != 200:
+        assert job.show(T).get_json()["state"] == "prepared"
+        assert job.show(T).get_json()["branches"][0]["state"] == "prepared"
+        assert job.show("orders.9.1").status_code == 404
+        assert job.prepare("orders.8.1").status_code == 200
+
+
+def test_an_executor_aborts_what_its_task_is_still_writing(world: World) -> None:
+    """By its digest, like what is prepared; the upload then votes abort."""
+    executor = As(world, TOKENS["executor"])
+    with executor.writing(T) as upload:
+        answer = executor.abort(T, branch="0.1", digest=OTHER.digest)
+        assert (answer.status_code, answer.get_json()["state"]) == (409, "writing")
+        assert executor.abort(T, branch="0.1", digest=ONE.digest).status_code == 200
+        assert upload.finish().get_json()["vote"] == "abort"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tracing_2pc import ParticipantSink
 from tracing_2pc.errors import (
     ConfigurationError,
     ContractError,
+    ParticipantRefusedError,
     ParticipantUnavailableError,
 )
 from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionId
@@ -67,7 +68,9 @@ class Prepared:
         monkeypatch.setattr(
             HttpParticipant,
             "abort_branch",
-            lambda me, transaction, branch: self.aborted.append(f"{me.name} {branch}"),
+            lambda me, transaction, branch, digest: self.aborted.append(
+                f"{me.name} {branch} {digest}"
+            ),
         )
 
 
@@ -150,8 +153,10 @@ def test_a_pre_commit_that_returns_something_else_is_named() -> None:
     assert own.told == [("abort", {"rows": 1})]
 
 
-def test_a_task_that_fails_aborts_its_own_branch(prepared: Prepared) -> None:
-    """And the error goes on: raising is the vote."""
+def test_a_task_that_fails_tells_nobody_of_what_it_never_sent(
+    prepared: Prepared,
+) -> None:
+    """The error goes on: raising is the vote."""
 
     def poison() -> Iterator[pa.RecordBatch]:
         yield from batches(3)
@@ -159,7 +164,26 @@ def test_a_task_that_fails_aborts_its_own_branch(prepared: Prepared) -> None:
 
     with pytest.raises(ZeroDivisionError):
         write_branch(sink(), CONTEXT, poison())
-    assert sorted(prepared.aborted) == ["a 2.5", "b 2.5"]
+    assert prepared.aborted == []
+
+
+def test_a_task_that_one_refuses_aborts_its_own_branch_everywhere(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the digest of what it sent, which an executor may do without a job's token."""
+    sent = HttpParticipant.prepare
+
+    def refuse(me: HttpParticipant, *args: Any, **kwargs: Any) -> Vote:
+        sent(me, *args, **kwargs)
+        if me.name == "b":
+            raise ParticipantRefusedError("votes abort")
+        return Vote.COMMIT
+
+    monkeypatch.setattr(HttpParticipant, "prepare", refuse)
+    with pytest.raises(ParticipantRefusedError):
+        write_branch(sink(), CONTEXT, batches(3))
+    digest = digest_of(prepared.sent["a"][0])
+    assert sorted(prepared.aborted) == [f"a 2.5 {digest}", f"b 2.5 {digest}"]
 
 
 def test_records_one_by_one(prepared: Prepared) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tracing_2pc.model import BranchId, Carrier, TransactionId
 from tracing_2pc.states import BranchState, Decision
 
 WRITING, PREPARED = BranchState.WRITING, BranchState.PREPARED
 COMMITTED, ABORTED = BranchState.COMMITTED, BranchState.ABORTED
+
+_OTHER_CONTENT: Final = "this branch has other content: the digests differ"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,9 +119,7 @@ def prepare(seen: Seen, wanted: Named) -> Answer | None:
     if held.state in (ABORTED, COMMITTED):
         return _no(seen, 409, held.state, f"this branch is {held.state}")
     if held.named.digest != wanted.digest:
-        return _no(
-            seen, 409, held.state, "this branch has other content: the digests differ"
-        )
+        return _no(seen, 409, held.state, _OTHER_CONTENT)
     if held.state is WRITING:
         return _no(seen, 425, WRITING, "a prepare of it is under way: ask again")
     if held.named != wanted:
@@ -192,8 +192,14 @@ def _uncommittable(seen: Seen, wanted: Named) -> Answer | None:
     return None
 
 
-def abort(seen: Seen, branch: BranchId | None = None) -> Answer:
-    """Answer an abort of the whole transaction, or of one branch."""
+def abort(
+    seen: Seen, branch: BranchId | None = None, digest: str | None = None
+) -> Answer:
+    """Answer an abort of the whole transaction, or of one branch.
+
+    A branch that is there aborts by its own digest only, where one is given: who must
+    not decide knows no other's.
+    """
     if seen.forgotten:
         return _forgotten(seen)
     if branch is None:
@@ -205,7 +211,13 @@ def abort(seen: Seen, branch: BranchId | None = None) -> Answer:
     held = seen.branches.get(branch)
     if held is not None and held.state is COMMITTED:
         return _no(seen, 409, COMMITTED, f"branch {branch} is committed here")
+    if held is not None and _is_of_other_content(held, digest):
+        return _no(seen, 409, held.state, _OTHER_CONTENT)
     return Answer(200, ABORTED, fields={"branch": str(branch), **_flag(seen)})
+
+
+def _is_of_other_content(held: Held, digest: str | None) -> bool:
+    return held.state is not ABORTED and digest not in (None, held.named.digest)
 
 
 def resolve(seen: Seen, outcome: Decision) -> Answer:

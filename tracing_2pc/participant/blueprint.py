@@ -182,12 +182,14 @@ class _Routes:
     def abort(self) -> Response:
         """Abort a transaction and seal it, or abort one branch."""
         with self._serving(names.ABORT) as step:
-            caller = self._admit("abort branch")
+            caller = self._admit("abort branch by digest")
             order = forms.read_abort(request)
             action = "abort" if order.branch is None else "abort branch"
+            if order.digest is not None:
+                action = "abort branch by digest"
             self._check(caller, action, order, step)
             answer = self._resource.abort(
-                order.transaction, order.branch, order.watermark
+                order.transaction, order.branch, order.digest, order.watermark
             )
             return _answer(step, order.transaction, answer)
 

@@ -41,6 +41,7 @@ class Order:
     watermark: int | None = None
     named: tuple[Named, ...] = ()
     branch: BranchId | None = None
+    digest: str | None = None
     outcome: Decision | None = None
     reason: str = ""
 
@@ -119,12 +120,23 @@ def read_commit(request: Request) -> Order:
 
 
 def read_abort(request: Request) -> Order:
-    """Read the body of an abort."""
-    item, transaction = _control(request, {"branch", "watermark"})
+    """Read the body of an abort: of a transaction, or of one branch by its task.
+
+    Who may abort one branch may not decide: only a whole one carries a watermark.
+    """
+    item, transaction = _control(request, {"branch", "digest", "watermark"})
     with about(transaction):
-        branch = item.get("branch")
-        parsed = None if branch is None else _field("branch", branch, BranchId.parse)
-        return Order(transaction, _watermark(item, transaction), branch=parsed)
+        if "branch" not in item:
+            if "digest" in item:
+                raise Problem(400, "digest: give it with the branch that it is of")
+            return Order(transaction, _watermark(item, transaction))
+        if "watermark" in item:
+            raise Problem(400, "watermark: only with the abort of a whole transaction")
+        branch = _field("branch", item["branch"], BranchId.parse)
+        if "digest" not in item:
+            return Order(transaction, branch=branch)
+        digest = _field("digest", item["digest"], wire.check_digest)
+        return Order(transaction, branch=branch, digest=digest)
 
 
 def read_resolve(request: Request) -> Order:

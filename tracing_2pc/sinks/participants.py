@@ -48,6 +48,8 @@ class _Handle:
     schema: pa.Schema | None = None
     writer: pa.ipc.RecordBatchStreamWriter | None = None
     rows: int = 0
+    digest: str | None = None
+    """Of what was sent; None while nothing was."""
 
 
 @traced_sink
@@ -163,6 +165,7 @@ class ParticipantSink:
             votes = dict.fromkeys(self._participants, Vote.READ_ONLY)
             return Receipt(context.branch, 0, "", votes)
         digest, rows, spool = handle.spool.digest, handle.rows, handle.spool
+        handle.digest = digest
 
         def prepare(participant: HttpParticipant) -> Vote:
             return participant.prepare(
@@ -186,10 +189,14 @@ class ParticipantSink:
         names the branches that count.
         """
         handle.spool.close()
-        context = handle.context
+        context, digest = handle.context, handle.digest
+        if digest is None:
+            return  # nobody has heard of it
         with contextlib.suppress(ParticipantError):
             ask_at_once(
-                lambda p: p.abort_branch(context.transaction_id, context.branch),
+                lambda p: p.abort_branch(
+                    context.transaction_id, context.branch, digest
+                ),
                 self._participants,
             )
 

@@ -122,15 +122,25 @@ class HttpParticipant:
             {"branch": str(r.branch), "rows": r.rows, "digest": r.digest}
             for r in record.chosen(self.name)
         ]
-        self._control("/commit", record.id, _COMMITTED, record, branches=branches)
+        self._control(
+            "/commit",
+            record.id,
+            _COMMITTED,
+            branches=branches,
+            watermark=record.watermark,
+        )
 
     def abort(self, record: TransactionRecord) -> None:
         """Abort the whole transaction there, and seal."""
-        self._control("/abort", record.id, _ABORTED, record)
+        self._control("/abort", record.id, _ABORTED, watermark=record.watermark)
 
-    def abort_branch(self, transaction: TransactionId, branch: BranchId) -> None:
+    def abort_branch(
+        self, transaction: TransactionId, branch: BranchId, digest: str
+    ) -> None:
         """Abort one branch, by the task that wrote it, before its receipt is out."""
-        self._control("/abort", transaction, _ABORTED, None, branch=str(branch))
+        self._control(
+            "/abort", transaction, _ABORTED, branch=str(branch), digest=digest
+        )
 
     def resolve(
         self, transaction: TransactionId, outcome: Decision, reason: str
@@ -251,12 +261,9 @@ class HttpParticipant:
         route: str,
         transaction: TransactionId,
         states: frozenset[str],
-        record: TransactionRecord | None,
         **fields: Any,
     ) -> None:
-        order = {"transaction_id": str(transaction), **fields}
-        order["watermark"] = record.watermark if record else None
-        body = json.dumps(order).encode()
+        body = json.dumps({"transaction_id": str(transaction), **fields}).encode()
         headers = {"Content-Type": wire.JSON}
         answer = self._post(route, body, headers, transaction)
         _read(answer, self._request(f"POST {route}", transaction), states)

@@ -49,9 +49,16 @@ class Resource(Protocol):
         """Make the named branches visible, abort the others, seal."""
 
     def abort(
-        self, transaction: TransactionId, branch: BranchId | None, watermark: int | None
+        self,
+        transaction: TransactionId,
+        branch: BranchId | None,
+        digest: str | None,
+        watermark: int | None,
     ) -> Answer:
-        """Abort a branch, or the whole transaction, which seals it."""
+        """Abort a branch, or the whole transaction, which seals it.
+
+        With a digest: no branch of another content.
+        """
 
     def resolve(
         self, transaction: TransactionId, outcome: Decision, reason: str

@@ -239,12 +239,16 @@ class JournalledResource(abc.ABC):
         return answer
 
     def abort(
-        self, transaction: TransactionId, branch: BranchId | None, watermark: int | None
+        self,
+        transaction: TransactionId,
+        branch: BranchId | None,
+        digest: str | None,
+        watermark: int | None,
     ) -> Answer:
         """Abort in one local transaction, never waiting for an upload."""
         failpoint("participant.before_abort")
         with self.deciding(transaction) as (connection, seen):
-            answer = answers.abort(seen, branch)
+            answer = answers.abort(seen, branch, digest)
             if branch is not None and answer.status == 200:
                 self._journal.abort_branch(connection, seen, branch, self._clock())
             losers = seen.holding(BranchState.WRITING)
