@@ -325,9 +325,8 @@ class World:
         """Start one sweep."""
 
         def sweep(actor: Actor) -> None:
-            log, clock = _ActorsLog(actor, self), _ActorsClock(actor, self.clock)
-            delivery, tracing = self._delivery(actor), OpenTelemetryTracing()
-            recovery = Recovery(log, delivery, tracing, clock, TIMEOUT)  # type: ignore[arg-type]
+            log, delivery = _ActorsLog(actor, self), self._delivery(actor)
+            recovery = Recovery(log, delivery, OpenTelemetryTracing())  # type: ignore[arg-type]
             for _ in recovery.sweep(self.application):
                 pass
 
@@ -356,6 +355,8 @@ class World:
     def tell_log(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the log for an actor."""
         self._records = None
+        if method == "begin":  # the job's own timer would go by the machine's clock
+            kwargs["timeout"] = TIMEOUT
         result = getattr(self.log, method)(*args, **kwargs)
         if method == "begin":
             self._begun.add(result.record.id)

@@ -77,6 +77,7 @@ class Site:
             query=None,
             participants=NAMES,
             carrier={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"},
+            timeout=SETTINGS.transaction_timeout,
         ).record
 
     def prepare(self, id_: TransactionId | str, *names: str) -> None:

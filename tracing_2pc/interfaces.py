@@ -62,6 +62,7 @@ class DecisionLog(Protocol):
         query: str | None,
         participants: Sequence[str],
         carrier: Carrier,
+        timeout: float = 0.0,
     ) -> Begun:
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
@@ -77,6 +78,8 @@ class DecisionLog(Protocol):
             query: Spark's query id, kept in the checkpoint; None where unknown.
             participants: their names.
             carrier: trace context of the transaction's root.
+            timeout: seconds until the attempt may be aborted by anybody (`expire`), by
+                the log's clock; 0 means never.
 
         Raises:
             ConfigurationError: this checkpoint and this log do not belong together,
@@ -106,6 +109,14 @@ class DecisionLog(Protocol):
             ContractError: commit without every vote, with more than `MAX_BRANCHES`
                 branches for one participant, or with a handle above 64 KiB.
             DecisionUnknownError: no answer; ask again, never take it for a no.
+        """
+
+    def expire(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Decide abort if its deadline has passed, and return the record as it stands.
+
+        The log judges, by its own clock, what was put on record at begin: a caller's
+        clock and settings don't count (rule 8). In time, or without a deadline, it
+        stays active. Returns and raises as `decide` does.
         """
 
     def read(self, transaction: TransactionId) -> TransactionRecord | None:

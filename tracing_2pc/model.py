@@ -149,7 +149,9 @@ class Receipt:
 class TransactionRecord:
     """What the decision log holds of one transaction.
 
-    Times are Unix seconds by the clock of whoever wrote them. `watermark` is the
+    Times are Unix seconds by the clock of whoever wrote them, but for `deadline`: that
+    is by the log's clock, and only the log says whether it has passed. `timeout` is
+    what the job set, in seconds; 0, and no deadline, means none. `watermark` is the
     application's, as durable in the log when this record was read: participants
     may be told it. `made_here` is no part of what the log holds: the call that returned
     this record is the one that made the decision, so that each is counted once.
@@ -167,6 +169,8 @@ class TransactionRecord:
     finished: float | None = None
     receipts: tuple[Receipt, ...] = ()
     watermark: int | None = None
+    timeout: float = 0.0
+    deadline: float | None = None
     made_here: bool = dataclasses.field(default=False, compare=False)
 
     @property

@@ -106,8 +106,9 @@ class Settings:
         token: reference to the job's token: `env:NAME` or `file:PATH`.
         tokens_file: the tokens that a participant accepts.
         on_pending: `wait` for missing acknowledgements, or `fail` after the tries.
-        transaction_timeout: from begin to decision; warns at 0.8. 0 means none: then no
-            sweep aborts it, only the next start of its query, or a person.
+        transaction_timeout: from begin to decision; warns at 0.8. The job's goes on
+            record at begin; that of who watches or recovers does not count. 0 means
+            none: then no sweep aborts it, only the next start of its query or a person.
         request_timeout: to connect, and for each read.
         inline_tries: how often a commit is sent before it is reported.
         backoff_base: mean wait before the second try is half of it; it doubles.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from tracing_2pc.errors import (
     AbortedError,
@@ -38,16 +39,32 @@ NOW = 1_700_000_000.0
 LATER = NOW + 1
 
 
+class Clock:
+    """Time that only a test moves; PostgreSQL goes by its own."""
+
+    time = NOW
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DecisionLog]:
+def log(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
+) -> Iterator[DecisionLog]:
     """An empty log whose clock stands still."""
     if request.param == "memory":
-        yield InMemoryDecisionLog(now=lambda: NOW)
+        yield InMemoryDecisionLog(now=clock)
         return
     url = f"sqlite:///{tmp_path}/log/decisions.db"
     if request.param == "postgresql":
         url = request.getfixturevalue("postgres_database")
-    opened = open_log(url, now=lambda: NOW)
+    opened = open_log(url, now=clock)
     yield opened
     opened.close()
 
@@ -307,6 +324,32 @@ def test_an_attempt_is_never_numbered_twice(log: DecisionLog) -> None:
         log.decide(record.id, ABORT)
         finish(log, record)
     assert ids == ["orders.0.1", "orders.0.2", "orders.0.3"]
+
+
+# --- expire --------------------------------------------------------------------------
+
+
+def test_only_what_is_overdue_expires(log: DecisionLog, clock: Clock) -> None:
+    """Abort by the timeout that its begin was given, and never before it has passed."""
+    slow = begin(log, application="slow", timeout=900.0).record
+    quick = begin(log, application="quick", timeout=0.01).record
+    never = begin(log, application="never").record
+    assert (slow.timeout, slow.deadline is None, never.deadline) == (900.0, False, None)
+    clock.time += 0.02
+    decided = until(lambda: log.expire(quick.id), lambda found: found.decision)
+    assert (decided.decision, decided.made_here) == (ABORT, True)
+    assert log.expire(quick.id) == log.read(quick.id) == decided
+    assert [log.expire(r.id) for r in (slow, never)] == [slow, never]
+    clock.time += 10.0**9
+    assert log.expire(never.id) == never
+
+
+def test_what_is_decided_or_unknown_does_not_expire(log: DecisionLog) -> None:
+    """A commit stands, however late it is; None where there is no record."""
+    record = begin(log, timeout=1e-9).record
+    decided = log.decide(record.id, COMMIT, [receipt()])
+    assert log.expire(record.id) == decided
+    assert log.expire(TransactionId("orders", 0, 2)) is None
 
 
 # --- decide --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -331,9 +332,8 @@ def sneak_in(
 ) -> TransactionRecord:
     """Open an attempt as a begin would that had not looked at the others."""
     identity = TransactionId(record.id.application, record.id.batch, attempt)
-    sneaked = rules.opened(
-        identity, "x", ("ledger",), {}, previous={}, now=NOW, watermark=None
-    )
+    at = {"now": NOW, "watermark": None, "timeout": 0.0, "clock": NOW}
+    sneaked = rules.opened(identity, "x", ("ledger",), {}, previous={}, **at)
     with base.durable() as connection:
         records.add(connection, sneaked)
     return sneaked
@@ -555,6 +555,24 @@ def test_a_server_whose_machine_is_gone_is_not_waited_for(
         wanted = {"keepalives_idle": "10", "keepalives_interval": "5"}
         wanted |= {"keepalives_count": count, "tcp_user_timeout": "30000"}
         assert {name: told.get(name) for name in wanted} == wanted
+
+
+def test_a_clock_ahead_of_postgresql_expires_nothing(postgres_database: str) -> None:
+    """The database's clock judges: no machine's own, neither that of who began."""
+    for ahead in (-(10.0**6), 10.0**6):
+        opened = open_log(postgres_database, now=lambda by=ahead: time.time() + by)
+        with contextlib.closing(opened) as log:
+            about = {"run": "r", "query": None, "participants": ["a"], "carrier": {}}
+            name = "behind" if ahead < 0 else "ahead"
+            record = log.begin(name, 0, **about, timeout=3600.0).record  # type: ignore[arg-type]
+    with contextlib.closing(
+        open_log(postgres_database, now=lambda: time.time() + 10**6)
+    ) as watcher:
+        assert [watcher.expire(one.id) for one in watcher.unfinished()] == (
+            watcher.unfinished()
+        )
+        assert watcher.overview.clock() == pytest.approx(time.time(), abs=600)
+    assert record.deadline == pytest.approx(time.time() + 3600, abs=600)
 
 
 def test_every_change_locks_its_application_first(postgres_database: str) -> None:

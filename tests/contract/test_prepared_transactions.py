@@ -268,8 +268,7 @@ def test_a_prepared_row_that_is_removed_is_never_finished(
         contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log,
     ):
         participants = ParticipantSink({"ledger": url}, token=None).participants
-        tracing, clock = OpenTelemetryTracing(), SystemClock()
-        patience = Patience(clock)
+        tracing, patience = OpenTelemetryTracing(), Patience(SystemClock())
         delivery = Delivery(log, participants, tracing=tracing, patience=patience)
         about = {"run": "r", "query": "q", "participants": ("ledger",), "carrier": {}}
         id_ = log.begin("orders", 0, **about).record.id
@@ -284,7 +283,7 @@ def test_a_prepared_row_that_is_removed_is_never_finished(
         record = log.read(id_)
         assert record is not None
         assert record.state is TransactionState.QUARANTINED
-        sweep = Recovery(log, delivery, tracing, clock, 1.0).sweep()
+        sweep = Recovery(log, delivery, tracing).sweep()
         assert [found.remark for found in sweep] == ["quarantined: resolve it"]
         assert log.read(id_) == record
 

@@ -63,7 +63,7 @@ def watching(
         told = {n: PhasedParticipant(p) for n, p in at.observed.items()}  # type: ignore[arg-type]
         tracing = OpenTelemetryTracing()
         delivery = Delivery(at.log, told, tracing=tracing, patience=Patience(at.time))
-        recovery = Recovery(at.log, delivery, tracing, at.time, 900.0)
+        recovery = Recovery(at.log, delivery, tracing)
     return Watcher(
         at.log, at.observed, SETTINGS, clock=at.time, pause=at.time.pause,
         recovery=recovery, holder=holder, steady=steady,
@@ -534,9 +534,7 @@ def test_recover_finishes_what_is_decided_and_aborts_what_ran_out_of_time(
 ) -> None:
     """Through the log, as `tracing-2pc recover` does; a young attempt is left alone."""
     at.committing()
-    old = at.log.begin(
-        "bookings", 0, run="r", query=None, participants=NAMES, carrier={}
-    ).record.id
+    old = at.begin(0, application="bookings").id
     at.prepare(old)
     at.time.sleep(1000)
     young = at.begin(8, run="next").id

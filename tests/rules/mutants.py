@@ -386,8 +386,20 @@ MUTANTS: Final = (
         (
             edit(
                 RECOVERY,
-                "if not 0 < self.transaction_timeout < age:",
-                "if not 0 < self.transaction_timeout:",
+                "self.log.expire(record.id)",
+                "self.log.decide(record.id, Decision.ABORT)",
+            ),
+        ),
+    ),
+    Mutant(
+        8,
+        "the log takes an attempt that is in time for overdue",
+        LOG_TEST + "test_only_what_is_overdue_expires[sqlite]",
+        (
+            edit(
+                RECORD_RULES,
+                "record.deadline is not None and clock >= record.deadline",
+                "record.deadline is not None",
             ),
         ),
     ),
@@ -400,7 +412,7 @@ MUTANTS: Final = (
         (
             edit(
                 RECOVERY,
-                "decided = self.log.decide(record.id, Decision.ABORT)",
+                "decided = self.log.expire(record.id)",
                 "decided = dataclasses.replace(record, decision=Decision.ABORT)",
             ),
         ),
@@ -467,7 +479,7 @@ MUTANTS: Final = (
         9,
         "a log that cannot be read looks empty to the watcher",
         WATCHER_TEST + "test_without_the_log_nothing_is_said",
-        (edit(OBSERVATION, "logged = None", "logged = Logged({}, {}, {}, {})"),),
+        (edit(OBSERVATION, "logged = None", "logged = Logged({}, {}, {}, {}, 0)"),),
     ),
     Mutant(
         9,

@@ -50,6 +50,7 @@ def record(state: S, decided: float | None = None, **changes: Any) -> Transactio
             T, "run", state, decision, NAMES, frozenset(), {}, NOW - started,
             decided=None if decided is None else NOW - decided,
             receipts=(receipt,) if decision is D.COMMIT else (),
+            timeout=900.0, deadline=NOW - started + 900.0,
         ),
         **changes,
     )  # fmt: skip
@@ -58,7 +59,8 @@ def record(state: S, decided: float | None = None, **changes: Any) -> Transactio
 def logged(*records: TransactionRecord, **changes: Any) -> Logged:
     known = {one.id: one for one in records}
     told = {id_: {n: DeliveryRecord(n) for n in NAMES} for id_ in known}
-    return dataclasses.replace(Logged(known, told, {}, {"orders": None}), **changes)
+    found = Logged(known, told, {}, {"orders": None}, NOW)
+    return dataclasses.replace(found, **changes)
 
 
 def listing(age: float, missing: str | None = None) -> Listing:
@@ -103,12 +105,24 @@ def test_a_living_drivers_attempt_is_left_alone_up_to_its_timeout() -> None:
 
 def test_without_a_timeout_an_attempt_is_stuck_when_it_is_critical() -> None:
     """A driver may be at it for ever; a person should look all the same."""
-    limits = Thresholds.of(Settings(transaction_timeout=0))
-    assert limits.undecided == 900
-    known = logged(record(S.ACTIVE, started=901))
-    found = one(diagnose(Evidence(NOW, 20, {}, known, {}, {}), limits))
+    never = {"timeout": 0.0, "deadline": None}
+    assert said(logged(record(S.ACTIVE, started=899, **never))) == []
+    found = one(said(logged(record(S.ACTIVE, started=901, **never))))
     assert found.why.endswith("transaction_timeout is 0, so its driver may be at it")
-    assert Thresholds.of(Settings(transaction_timeout=100)).undecided == 300
+
+
+def test_a_short_timeout_is_not_said_to_be_stuck_before_others_would_be() -> None:
+    """Its driver, or who recovers, ends it; a person need not look at once."""
+    short = {"timeout": 100.0, "deadline": NOW - 100}
+    assert said(logged(record(S.ACTIVE, started=299, **short))) == []
+    assert one(said(logged(record(S.ACTIVE, started=301, **short))))
+
+
+def test_whether_its_time_is_over_is_a_matter_of_the_logs_clock() -> None:
+    """A watcher whose clock is ahead does not call a living driver's attempt stuck."""
+    ahead = record(S.ACTIVE, started=5000, deadline=NOW + 500)
+    assert said(logged(ahead)) == []
+    assert one(said(logged(ahead, clock=NOW + 501))).diagnosis is K.STUCK
 
 
 @pytest.mark.parametrize("state", [S.COMMITTING, S.ABORTING])

@@ -105,9 +105,7 @@ except CommitPendingError:
 world.b = Participant("b")
 world.b.prepared = {"orders.0.1": {"0.10", "1.11"}}
 log.info("between")
-recovery = Recovery(
-    world.log, world.delivery(), OpenTelemetryTracing(), clock, 900.0
-)
+recovery = Recovery(world.log, world.delivery(), OpenTelemetryTracing())
 assert [item.remark for item in recovery.sweep()] == ["committed"]
 outside = [one for one in seen if one[0] in ("outside", "between")]
 assert [one[1:] for one in outside] == [["", "", ""]] * 2, outside

@@ -53,9 +53,8 @@ def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]
         yield World(log, clock)
 
 
-def recover(world: World, timeout: float = 900.0) -> None:
-    tracing = OpenTelemetryTracing()
-    list(Recovery(world.log, world.delivery(), tracing, world.clock, timeout).sweep())
+def recover(world: World) -> None:
+    list(Recovery(world.log, world.delivery(), OpenTelemetryTracing()).sweep())
 
 
 def decisions(found: dict[str, float]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,18 @@ from tracing_2pc.errors import (
     TwoPhaseError,
 )
 from tracing_2pc.model import Receipt, TransactionId, TransactionRecord
+from tracing_2pc.operations.recover import recover
+from tracing_2pc.operations.view import look
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.protocol.recovery import Recovery
+from tracing_2pc.settings import Settings
 from tracing_2pc.states import Decision, TransactionState
 from tracing_2pc.store import open_log
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 from tracing_2pc.testing import InMemoryDecisionLog
+
+T = TransactionId("orders", 0, 1)
 
 
 @pytest.fixture
@@ -35,10 +41,20 @@ def world() -> World:
     return World(InMemoryDecisionLog(now=clock.now), clock)
 
 
-def recovery(world: World, *names: str, timeout: float = 900.0) -> Recovery:
-    tracing = OpenTelemetryTracing()
-    delivery = world.delivery(*names)
-    return Recovery(world.log, delivery, tracing, world.clock, timeout)
+def recovery(world: World, *names: str) -> Recovery:
+    return Recovery(world.log, world.delivery(*names), OpenTelemetryTracing())
+
+
+def begin_other(world: World) -> None:
+    world.log.begin(
+        "other",
+        0,
+        run="r",
+        query=None,
+        participants=["a"],
+        carrier={},
+        timeout=900.0,
+    )
 
 
 def leave_committing(world: World, batch: int = 0) -> None:
@@ -92,10 +108,28 @@ def test_an_attempt_out_of_time_is_aborted_through_the_log(world: World) -> None
 
 def test_without_a_timeout_nothing_is_aborted(world: World) -> None:
     """A timeout of 0 means none: an active attempt waits for its driver for ever."""
+    world.settings = dataclasses.replace(world.settings, transaction_timeout=0)
     leave_active(world)
     world.clock.time += 10**9
-    assert [i.done for i in recovery(world, timeout=0).sweep()] == [False]
+    assert [i.done for i in recovery(world).sweep()] == [False]
     assert world.in_doubt() == 4
+
+
+def test_the_timeout_on_record_counts_and_not_the_readers(tmp_path: Path) -> None:
+    """Who recovers with a shorter timeout aborts no attempt of a job with a longer one.
+
+    What the job was given goes on record when it begins.
+    """
+    clock = FakeClock()
+    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
+        world = World(log, clock, transaction_timeout=10**9)
+        leave_active(world)
+        own = Settings(request_timeout=0.05, transaction_timeout=0.06)
+        time.sleep(0.1)
+        assert [item.done for item in recover(log, own, None)] == [False]
+        assert log.unfinished()[0].state is TransactionState.ACTIVE
+        left = [step.at for step in look(log, {}, T, own).next if step.at is not None]
+        assert left == [pytest.approx(time.time() + 10**9, abs=600)]
 
 
 def test_who_does_not_answer_is_named_and_asked_the_next_time(world: World) -> None:
@@ -109,7 +143,7 @@ def test_who_does_not_answer_is_named_and_asked_the_next_time(world: World) -> N
 def test_one_that_cannot_be_finished_does_not_stop_the_others(world: World) -> None:
     """A participant without an address: said, and the sweep goes on."""
     leave_committing(world)
-    world.log.begin("other", 0, run="r", query=None, participants=["a"], carrier={})
+    begin_other(world)
     world.clock.time += 901
     swept = {i.record.id.application: i for i in recovery(world, "a").sweep()}
     assert "has no address here" in swept["orders"].remark
@@ -173,16 +207,16 @@ def test_an_abort_that_the_log_did_not_take_is_left_for_the_next_sweep(
 ) -> None:
     """Nothing is sent without the decision, and the others are not held up."""
     leave_active(world)
-    world.log.begin("other", 0, run="r", query=None, participants=["a"], carrier={})
+    begin_other(world)
     world.clock.time += 901
-    heard, real = list(world.a.heard), world.log.decide
+    heard, real = list(world.a.heard), world.log.expire
 
-    def refuse(transaction: TransactionId, wanted: Decision) -> Any:
+    def refuse(transaction: TransactionId) -> Any:
         if transaction.application == "orders":
             raise error("no answer of the log")
-        return real(transaction, wanted)
+        return real(transaction)
 
-    world.log.decide = refuse  # type: ignore[assignment,method-assign]
+    world.log.expire = refuse  # type: ignore[method-assign]
     swept = {i.record.id.application: i for i in recovery(world).sweep()}
     assert (swept["orders"].done, swept["other"].done) == (False, True)
     assert swept["orders"].remark == "no answer of the log"

@@ -44,7 +44,7 @@ def test_a_log_that_fails_half_way_means_leave_alone(world: World) -> None:
 
     world.log.unfinished = fails  # type: ignore[assignment,method-assign]
     tracing = OpenTelemetryTracing()
-    recovery = Recovery(world.log, world.delivery(), tracing, world.clock, 900.0)
+    recovery = Recovery(world.log, world.delivery(), tracing)
     with pytest.raises(DecisionLogError, match="down"):
         list(recovery.sweep())
     assert world.a.heard == []

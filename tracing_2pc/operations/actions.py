@@ -99,7 +99,7 @@ def next_steps(seen: Seen) -> tuple[Next, ...]:
     if record is None:
         return (Next("nothing: no record of this log can finish it"),)
     if record.state is TransactionState.ACTIVE:
-        return tuple(_undecided(record, seen.settings))
+        return tuple(_undecided(record))
     if record.state is TransactionState.QUARANTINED:
         what = "nothing: automatic work has stopped, and its application cannot begin"
         return (Next(what),)
@@ -116,11 +116,11 @@ def _begun_later(transaction: TransactionId) -> Next:
     )
 
 
-def _undecided(record: TransactionRecord, settings: Settings) -> Iterator[Next]:
+def _undecided(record: TransactionRecord) -> Iterator[Next]:
     yield Next("its driver decides when all votes are in")
-    if limit := settings.transaction_timeout:
+    if record.deadline is not None:
         what = "out of time: its driver, or `tracing-2pc recover`, decides abort"
-        yield Next(what, record.started + limit)
+        yield Next(what, record.deadline)
     yield Next("the next start of the query decides abort, and writes it again")
 
 

@@ -201,6 +201,7 @@ def read_log(log: SqlDecisionLog, lists: Lists, unreadable: dict[str, str]) -> L
         {record: _of(deliveries, record) for record in records},
         {t: state for t, state in standing.items() if state in FINAL},
         overview.watermarks(),
+        overview.clock(),
         frozenset(refused),
     )
 

@@ -62,10 +62,9 @@ def deliver(
 def recovery_of(log: SqlDecisionLog, settings: Settings) -> Recovery:
     """Return what recovers by these settings, from the system's clock."""
     participants = participants_of(settings)
-    clock, tracing = SystemClock(), OpenTelemetryTracing()
-    delivery = Delivery(log, participants, tracing=tracing, patience=Patience(clock))
-    timeout = settings.transaction_timeout
-    return Recovery(log, delivery, tracing, clock, timeout)
+    patience, tracing = Patience(SystemClock()), OpenTelemetryTracing()
+    delivery = Delivery(log, participants, tracing=tracing, patience=patience)
+    return Recovery(log, delivery, tracing)
 
 
 def participants_of(settings: Settings) -> Mapping[str, PhasedParticipant]:

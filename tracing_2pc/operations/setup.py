@@ -32,7 +32,7 @@ tokens_file = "{tokens}"
 # The token that `tracing-2pc recover` sends: env:NAME or file:PATH.
 # token = "env:TPC_TOKEN"
 
-# transaction_timeout = "15m"   # from begin to decision; 0 = none
+# transaction_timeout = "15m"   # of a job: from begin to decision; 0 = none
 # request_timeout = "5s"        # to connect to a participant, and for each read
 # on_pending = "wait"           # or "fail": raise after inline_tries
 # inline_tries = 10

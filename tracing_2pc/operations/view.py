@@ -133,6 +133,7 @@ def look(
     deliveries = overview.deliveries(transaction)
     taking_part = _taking_part(record, said)
     case = _case(transaction, record, deliveries, watermarks, taking_part)
+    case = dataclasses.replace(case, clock=overview.clock())
     now, limits = clock.now(), Thresholds.of(settings)
     diagnoses = tuple(judge(case, now, limits))
     seen = Seen(

@@ -99,6 +99,7 @@ class Coordinator:
             query=query,
             participants=self.participants,
             carrier=self.tracing.reserve(),
+            timeout=self.settings.transaction_timeout,
         )
         record = begun.record
         with self.tracing.step(names.BEGIN, record.carrier, record, started) as step:

@@ -34,7 +34,6 @@ class Thresholds:
     stuck_critical: float
     orphan_after: float
     safety_interval: float
-    transaction_timeout: float
     inline_tries: int
 
     @classmethod
@@ -42,16 +41,6 @@ class Thresholds:
         """Take those of the settings."""
         names = (field.name for field in dataclasses.fields(cls))
         return cls(**{name: getattr(settings, name) for name in names})
-
-    @property
-    def undecided(self) -> float:
-        """How long an attempt may be active: until then a driver may well be at it.
-
-        Without a transaction timeout it may be at it for ever; then it is said when it
-        would be critical.
-        """
-        limit = self.transaction_timeout or self.stuck_critical
-        return max(self.stuck_after, limit)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +79,29 @@ class Look(NamedTuple):
     def waits(self) -> float:
         """Seconds since the record last got on."""
         return max(0.0, self.now - self.case.moved, self.case.stood)
+
+    @property
+    def allowed(self) -> float:
+        """How long it may stand still; an active attempt as long as its job has set.
+
+        Without a timeout a driver may be at it for ever; then it is said when it would
+        be critical.
+        """
+        record = self.case.record
+        if record is None or record.state is not TransactionState.ACTIVE:
+            return self.limits.stuck_after
+        return max(
+            self.limits.stuck_after, record.timeout or self.limits.stuck_critical
+        )
+
+    @property
+    def in_time(self) -> bool:
+        """Whether it may still stand still; a deadline is judged by the log's clock."""
+        record = self.case.record
+        if record is None or record.deadline is None or record.decision is not None:
+            return self.waits < self.allowed
+        young = self.waits < self.limits.stuck_after
+        return young or not (self.case.overdue or self.case.stood >= self.allowed)
 
     @property
     def oldest(self) -> float:
@@ -286,10 +298,10 @@ def _stuck(look: Look) -> Claim | None:
         return None
     if record.state is TransactionState.ACTIVE:
         why = f"it was begun {lasting(look.waits)} ago and is not decided: "
-        if look.limits.transaction_timeout:
+        if record.deadline is not None:
             why += "by now no driver can be at it"
         else:
-            why += "transaction_timeout is 0, so its driver may be at it"
+            why += "its transaction_timeout is 0, so its driver may be at it"
         holding = tuple(n for n in record.participants if n in look.case.held)
         whom = holding or record.participants
         return Claim(whom, look.waits, Verdict.ABORT, why)
@@ -335,12 +347,9 @@ def _younger_than_an_orphan(look: Look) -> str | None:
 
 def _in_time(look: Look) -> str | None:
     """By the log's times: a living driver has its own timeout, and a commit retries."""
-    record = look.case.record
-    active = record is not None and record.state is TransactionState.ACTIVE
-    limit = look.limits.undecided if active else look.limits.stuck_after
-    if look.waits >= limit:
+    if not look.in_time:
         return None
-    return f"{_last_step(look)}, and it has {lasting(limit)}"
+    return f"{_last_step(look)}, and it has {lasting(look.allowed)}"
 
 
 def _last_step(look: Look) -> str:
@@ -359,7 +368,7 @@ def _attempt_is_live(look: Look) -> str | None:
     record = look.case.record
     if record is None or record.state is not TransactionState.ACTIVE:
         return None
-    if look.waits >= look.limits.undecided:
+    if not look.in_time:
         return None
     return "its attempt is active: its driver decides"
 

@@ -34,6 +34,7 @@ class Logged:
         deliveries: of those, by participant.
         closed: the state of what is finished and was in a list.
         watermarks: of every application that the log knows.
+        clock: the log's, by which deadlines are judged.
         refused: applications with a record that cannot be trusted: nothing is said
             of them.
     """
@@ -42,6 +43,7 @@ class Logged:
     deliveries: Mapping[TransactionId, Mapping[str, DeliveryRecord]]
     closed: Mapping[TransactionId, TransactionState]
     watermarks: Mapping[str, int | None]
+    clock: float
     refused: frozenset[str] = frozenset()
 
 
@@ -74,6 +76,7 @@ class Case:
         held: by participant, only from lists that were whole, twice.
         shown: what participants that were asked say of it.
         stood: seconds for which it has been seen like this, whatever the clocks say.
+        clock: the log's, by which deadlines are judged.
     """
 
     transaction: TransactionId
@@ -85,6 +88,13 @@ class Case:
     held: Mapping[str, Held] = dataclasses.field(default_factory=dict)
     shown: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
     stood: float = 0.0
+    clock: float = 0.0
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its deadline has passed, by the log's clock."""
+        deadline = self.record.deadline if self.record else None
+        return deadline is not None and self.clock >= deadline
 
     @property
     def forgotten(self) -> bool:
@@ -146,6 +156,7 @@ class Evidence:
             held=held,
             shown=self.shown.get(transaction, {}),
             stood=self.stood.get(transaction, 0.0),
+            clock=logged.clock,
         )
 
     def _held(self) -> dict[TransactionId, dict[str, Held]]:

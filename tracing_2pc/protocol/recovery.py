@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from tracing_2pc.errors import DecisionLogError, TwoPhaseError
 from tracing_2pc.failpoints import failpoint
-from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
+from tracing_2pc.interfaces import DecisionLog, Tracing
 from tracing_2pc.model import TransactionRecord
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.states import Decision, TransactionState
@@ -27,22 +27,18 @@ class Recovery:
     """Finishes what the log has decided and aborts what ran out of time.
 
     Safe beside a living driver: what is decided may be delivered by anybody, and an
-    active attempt is only asked to abort, through the log, when it is older than the
-    transaction timeout (rule 8). Quarantined transactions are left to a person.
+    active attempt is aborted only by the log, when the log finds that the deadline that
+    its job set has passed (rule 8). Quarantined transactions are left to a person.
 
     Args:
         log: the decision log; if it cannot be read nothing is touched.
         delivery: sends decisions.
         tracing: where the sweep is shown.
-        clock: for the age of an active attempt.
-        transaction_timeout: seconds; 0 leaves every active attempt alone.
     """
 
     log: DecisionLog
     delivery: Delivery
     tracing: Tracing
-    clock: Clock
-    transaction_timeout: float
 
     def sweep(self, application: str | None = None) -> Iterator[Recovered]:
         """Yield one item per unfinished transaction, oldest first, as it is handled.
@@ -86,17 +82,16 @@ class Recovery:
         if record.state is TransactionState.QUARANTINED:
             return Recovered(record, done=False, remark="quarantined: resolve it")
         if record.state is TransactionState.ACTIVE:
-            age = self.clock.now() - record.started
-            if not 0 < self.transaction_timeout < age:
-                return Recovered(
-                    record, done=False, remark="active: left to its driver"
-                )
             try:
-                decided = self.log.decide(record.id, Decision.ABORT)
+                decided = self.log.expire(record.id)
             except TwoPhaseError as error:
                 return Recovered(record, done=False, remark=str(error))
             if decided is None:
                 return Recovered(record, done=True, remark="forgotten meanwhile")
+            if decided.state is TransactionState.ACTIVE:
+                return Recovered(
+                    decided, done=False, remark="active: left to its driver"
+                )
             if decided.made_here:
                 self.tracing.counted(decided, "recovery")
             failpoint("recovery.after_expire")

@@ -88,6 +88,15 @@ class Database:
         with self.translated(), self.reading_engine.connect() as connection:
             yield connection
 
+    def clock(self, connection: sa.Connection) -> float | None:
+        """Return the time that all who use this log share, in Unix seconds.
+
+        None for SQLite: it has no clock but that of the machine that holds its file.
+        """
+        if self.url.get_backend_name() == "sqlite":
+            return None
+        return float(connection.scalar(sql.CLOCK) or 0.0)
+
     def durability(self) -> dict[str, str]:
         """Say how this database flushes what is durable, in its own words."""
         statements = sql.DURABILITY[self.url.get_backend_name()]

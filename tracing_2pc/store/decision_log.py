@@ -101,6 +101,7 @@ class SqlDecisionLog:
         query: str | None,
         participants: Sequence[str],
         carrier: Carrier,
+        timeout: float = 0.0,
     ) -> Begun:
         """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         names = rules.check_participants(participants)
@@ -126,6 +127,8 @@ class SqlDecisionLog:
                 previous=rows.carrier_of(newest.carrier if newest else "{}"),
                 now=self._now(),
                 watermark=standing.watermark,
+                timeout=timeout,
+                clock=self._clock(connection),
             )
             records.add(connection, opened)
             return Begun(opened, replay=False, superseded=superseded)
@@ -193,6 +196,21 @@ class SqlDecisionLog:
                 if _has_rival(connection, transaction):
                     wanted = Decision.ABORT
             return self._write_decision(connection, record, wanted, kept)
+
+    def expire(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Decide abort if its deadline has passed. See `DecisionLog.expire`."""
+        with self._database.deciding(transaction) as connection:
+            record = records.locked(connection, transaction)
+            if record is None or rules.forgotten(record):
+                return None
+            if not rules.overdue(record, self._clock(connection)):
+                return record
+            return self._write_decision(connection, record, Decision.ABORT, ())
+
+    def _clock(self, connection: sa.Connection) -> float:
+        """Return the log's time: PostgreSQL's, or that of a SQLite file's machine."""
+        clock = self._database.clock(connection)
+        return self._now() if clock is None else clock
 
     def _write_decision(
         self,

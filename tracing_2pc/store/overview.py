@@ -209,6 +209,12 @@ class Overview:
                     found[TransactionId.parse(id_)] = TransactionState(state)
         return found
 
+    def clock(self) -> float:
+        """Return the time by which the log judges deadlines; Unix seconds."""
+        with self._database.reading() as connection:
+            clock = self._database.clock(connection)
+        return self._now() if clock is None else clock
+
     def watermarks(self) -> dict[str, int | None]:
         """Return the watermark of every application that the log knows."""
         with self._database.reading() as connection:

@@ -33,6 +33,7 @@ def checksum(record: TransactionRecord) -> str:
         "state": str(record.state),
         "decision": record.decision and str(record.decision),
         "participants": record.participants,
+        "deadline": record.deadline,
         "receipts": [
             [
                 str(r.branch),
@@ -76,6 +77,8 @@ def transaction_row(record: TransactionRecord) -> dict[str, Any]:
         "attempt": record.id.attempt,
         "run": record.run,
         "started": record.started,
+        "timeout": record.timeout,
+        "deadline": record.deadline,
         "carrier": canonical(record.carrier),
         **changing(record),
     }
@@ -158,6 +161,8 @@ def _record(
         finished=row["finished"],
         receipts=_receipts(receipts),
         watermark=row["watermark"],
+        timeout=row["timeout"],
+        deadline=row["deadline"],
     )
 
 

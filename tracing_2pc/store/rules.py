@@ -161,8 +161,13 @@ def opened(
     previous: Carrier,
     now: float,
     watermark: int | None,
+    timeout: float,
+    clock: float,
 ) -> TransactionRecord:
-    """Return the record of an attempt that begins, linked to the one before it."""
+    """Return the record of an attempt that begins, linked to the one before it.
+
+    `now` is the writer's time, `clock` the log's, by which the deadline is set.
+    """
     before = previous.get("traceparent")
     return TransactionRecord(
         id=identity,
@@ -174,7 +179,15 @@ def opened(
         carrier={**carrier, PREVIOUS: before} if carrier and before else dict(carrier),
         started=now,
         watermark=watermark,
+        timeout=timeout,
+        deadline=clock + timeout if timeout else None,
     )
+
+
+def overdue(record: TransactionRecord, clock: float) -> bool:
+    """Say whether an active attempt's deadline has passed, by the log's clock."""
+    active = record.state is TransactionState.ACTIVE
+    return active and record.deadline is not None and clock >= record.deadline
 
 
 def forgotten(record: TransactionRecord) -> bool:

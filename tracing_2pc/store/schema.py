@@ -50,6 +50,8 @@ transaction: Final = sa.Table(
     sa.Column("started", sa.Double, nullable=False),
     sa.Column("decided", sa.Double),
     sa.Column("finished", sa.Double),
+    sa.Column("timeout", sa.Double, nullable=False, server_default="0"),
+    sa.Column("deadline", sa.Double),
     sa.Column("carrier", sa.Text, nullable=False),
     sa.Column("rows", sa.BigInteger),
     sa.Column("reason", sa.Text),

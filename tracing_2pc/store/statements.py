@@ -246,6 +246,9 @@ STANDING: Final = sa.select(transaction.c.id, transaction.c.state).where(
 )
 """By the primary key: a few transactions that participants have named."""
 
+CLOCK: Final = sa.select(sa.extract("epoch", sa.func.clock_timestamp()).cast(sa.Double))
+"""PostgreSQL's own time, as Unix seconds."""
+
 WATERMARKS: Final = sa.select(application.c.name, application.c.watermark)
 
 SCHEMA_VERSION: Final = sa.select(sa.func.max(version.c.version))

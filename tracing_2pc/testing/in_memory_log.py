@@ -53,6 +53,7 @@ class InMemoryDecisionLog:
         query: str | None,
         participants: Sequence[str],
         carrier: Carrier,
+        timeout: float = 0.0,
     ) -> Begun:
         """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         names = rules.check_participants(participants)
@@ -79,6 +80,8 @@ class InMemoryDecisionLog:
                 previous=newest.carrier if newest else {},
                 now=self._now(),
                 watermark=None,
+                timeout=timeout,
+                clock=self._now(),
             )
             return Begun(self._keep(opened), replay=False, superseded=superseded)
 
@@ -127,6 +130,16 @@ class InMemoryDecisionLog:
                 if self._has_rival(transaction):
                     wanted = Decision.ABORT
             return self._keep(rules.decided(record, wanted, kept, self._now()))
+
+    def expire(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Decide abort if its deadline has passed. See `DecisionLog.expire`."""
+        with self._lock:
+            record = self.read(transaction)
+            if record is None or rules.forgotten(record):
+                return None
+            if not rules.overdue(record, self._now()):
+                return record
+            return self._keep(rules.decided(record, Decision.ABORT, (), self._now()))
 
     def _has_rival(self, transaction: TransactionId) -> bool:
         return any(
