@@ -213,7 +213,13 @@ METRICS: Final[dict[str, Metric]] = {
         "gauge", "s", (), "age of the oldest of them"
     ),
     "tpc_outbox_quarantined": Metric(
-        "gauge", "{request}", (), "requests that the partner refused: look at them"
+        "gauge", "{request}", (), "requests that were set aside: look at them"
+    ),
+    "tpc_outbox_stopped": Metric(
+        "gauge",
+        "{application}",
+        (),
+        "applications whose requests the partner refused one after the other",
     ),
     "tpc_prepared_slots_used": Metric(
         "gauge", "{transaction}", (), "prepared transactions of the database server"

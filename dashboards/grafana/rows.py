@@ -239,8 +239,8 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "Outbox, and prepared transactions": (
         Panel(
             "Outbox",
-            "Requests that are committed and not confirmed by the partner, and those "
-            "that it refused.",
+            "Requests that are committed and not confirmed by the partner, those that "
+            "were set aside, and applications for which it has stopped.",
             "none",
             (
                 Query(
@@ -249,7 +249,11 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                 ),
                 Query(
                     f"max by (participant) (tpc_outbox_quarantined{HERE})",
-                    "{{participant}} refused",
+                    "{{participant}} set aside",
+                ),
+                Query(
+                    f"max by (participant) (tpc_outbox_stopped{HERE})",
+                    "{{participant}} stopped",
                 ),
             ),
         ),

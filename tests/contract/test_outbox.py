@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -51,7 +52,8 @@ class Partner:
     """A partner that notes what arrives, and does to each request what is planned.
 
     A plan is a status, or `drop` (no answer), `hang` (none until `let_go`), `slow`
-    (200, with a body that never ends).
+    (200, with a body that never ends). What `always` has, by the beginning of a key,
+    counts where nothing is planned.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -60,6 +62,7 @@ class Partner:
         self.bodies: list[Any] = []
         self.times: list[float] = []
         self.plan: list[int | str] = []
+        self.always: dict[str, int] = {}
         self.most = 0
         self.let_go = threading.Event()
         self._under_way = 0
@@ -93,11 +96,13 @@ class Partner:
 
     def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
         body = json.loads(request.rfile.read(int(request.headers["Content-Length"])))
-        planned = self.plan.pop(0) if self.plan else 200
+        key = request.headers["Idempotency-Key"]
+        known = (s for k, s in self.always.items() if (key or "").startswith(k))
+        planned = self.plan.pop(0) if self.plan else next(known, 200)
         self.bodies.append(body)
         self.traces.append(request.headers["traceparent"])
         self.times.append(time.monotonic())
-        self.keys.append(request.headers["Idempotency-Key"])
+        self.keys.append(key)
         if planned == "hang":
             self.let_go.wait(30)
         if planned in {"hang", "drop"}:
@@ -242,7 +247,10 @@ def test_a_commit_by_hand_is_sent_too(make: Make, partner: Partner) -> None:
     [
         ([200, 200, 200], 200, 3),
         ([200, 200, 422], 409, 3),
-        ([200, 403], 409, 2),
+        ([200, 413], 409, 2),
+        ([200, 409], 409, 2),
+        ([200, 403], 503, 2),
+        ([404], 503, 1),
         ([200, 500], 503, 2),
         (["drop"], 503, 1),
         ([429], 503, 1),
@@ -301,7 +309,9 @@ def test_a_value_that_json_cannot_say(
 
 
 def test_a_long_branch_is_sent_in_order(make: Make, partner: Partner) -> None:
-    """Rows keep their order over many slices, each with a key of its own."""
+    """Rows keep their order over many slices, each with a key of its own; and an
+    application that has more to send does not keep another one waiting.
+    """
     world = make(sends=False)
     rows = 2 * 100 + 5
     commit(world, T, ids(*range(rows)))
@@ -310,12 +320,11 @@ def test_a_long_branch_is_sent_in_order(make: Make, partner: Partner) -> None:
     sender_ = make()
     sender_.resource.start()
     eventually(lambda: backlog(world.resource) == 0)
-    assert partner.keys == [
-        "bills.900.1.0.1.0",
-        *keys_of(T, rows),
-        "orders.10.1.0.1.0",
-    ]
-    assert [body["id"] for body in partner.bodies[1:-1]] == list(range(rows))
+    assert "bills.900.1.0.1.0" in partner.keys[:2]
+    partner.keys.remove("bills.900.1.0.1.0")
+    assert partner.keys == [*keys_of(T, rows), "orders.10.1.0.1.0"]
+    sent = [body["id"] for body in partner.bodies if body["id"] != -2]
+    assert sent == [*range(rows), -1]
     assert partner.most == 1
 
 
@@ -374,7 +383,7 @@ def test_a_refusal_does_not_block_the_queue(
     make: Make, partner: Partner, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is kept whole for a person, counted, and reported without its content."""
-    partner.plan = [422, 200, 404, 400]
+    partner.plan = [422, 200, 413, 400]
     world = make()
     commit(world, T, cards(5))
     eventually(lambda: backlog(world.resource) == 0)
@@ -382,13 +391,178 @@ def test_a_refusal_does_not_block_the_queue(
     kept = world.resource.quarantined()
     assert [(k["key"], k["status"], json.loads(k["body"])) for k in kept] == [
         (f"{T}.0.1.0", 422, {"id": "card-0"}),
-        (f"{T}.0.1.2", 404, {"id": "card-2"}),
+        (f"{T}.0.1.2", 413, {"id": "card-2"}),
         (f"{T}.0.1.3", 400, {"id": "card-3"}),
     ]
     assert measured(world)["tpc_outbox_quarantined"] == 3
     assert "quarantined" in caplog.text
     assert "card" not in str([vars(record) for record in caplog.records])
     assert len(make().resource.quarantined()) == 3
+
+
+@any_database
+def test_an_expired_token_loses_nothing(
+    make: Make, partner: Partner, tmp_path: Path
+) -> None:
+    """401 speaks of the sender: all is kept, and sent in order with the new token."""
+    token = tmp_path / "token"
+    token.write_text("an-old-token-of-ours")
+    world = make(token=f"file:{token}")
+    partner.always = {"orders": 401}
+    commit(world, T, cards(30))
+    eventually(lambda: len(partner.keys) > 3)
+    assert measured(world)["tpc_outbox_backlog"] == 30
+    token.write_text("a-new-token-of-ours")
+    partner.always = {}
+    eventually(lambda: backlog(world.resource) == 0)
+    assert list(dict.fromkeys(partner.keys)) == keys_of(T, 30)
+    assert world.resource.quarantined() == []
+
+
+NOT_OF_THE_RECORD = [
+    *(301, 304, 401, 402, 403, 404, 405, 406, 407, 408, 409, 410, 411, 412, 414, 415),
+    *(416, 417, 421, 423, 424, 425, 426, 428, 429, 431, 451, 499, 500, 501, 503, 511),
+]
+
+
+@any_database
+def test_what_does_not_speak_of_the_record_is_no_refusal(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What speaks of the sender, the route or the moment is asked again."""
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+    world = make()
+    partner.plan = [status for one in NOT_OF_THE_RECORD for status in (one, 200)]
+    rows = len(NOT_OF_THE_RECORD)
+    commit(world, T, ids(*range(rows)))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert partner.keys == [key for key in keys_of(T, rows) for _ in range(2)]
+    assert world.resource.quarantined() == []
+
+
+def test_many_refusals_in_a_row_stop_the_sender(
+    make: Make,
+    partner: Partner,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ten are put aside; then it says that it has stopped, and goes on by itself when
+    the partner takes the eleventh. Other applications do not wait.
+    """
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+    world = make()
+    partner.always = {"orders": 422}
+    commit(world, T, cards(15))
+    commit(world, "bills.1.1", ids(1))
+    eventually(lambda: partner.keys.count(f"{T}.0.1.10") > 2)
+    eventually(lambda: "bills.1.1.0.1.0" in partner.keys)
+    assert len(world.resource.quarantined()) == 10
+    assert measured(world)["tpc_outbox_stopped"] == 1
+    assert "stopped" in caplog.text
+    assert "card" not in str([vars(record) for record in caplog.records])
+    partner.always = {}
+    eventually(lambda: backlog(world.resource) == 0)
+    assert len(world.resource.quarantined()) == 10
+    assert measured(world)["tpc_outbox_stopped"] == 0
+    assert [key for key in keys_of(T, 15) if key not in partner.keys] == []
+
+
+def test_a_person_lets_a_stopped_sender_go_on(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped for whoever sends next, too, until `resume`: ten more may go."""
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+    world = make()
+    partner.always = {"orders": 422}
+    commit(world, T, cards(15))
+    eventually(lambda: measured(world)["tpc_outbox_stopped"] == 1)
+    end(world.resource)
+    successor = make()
+    successor.resource.start()
+    asked = partner.keys.count(f"{T}.0.1.10")
+    eventually(lambda: partner.keys.count(f"{T}.0.1.10") > asked + 2)
+    assert len(successor.resource.quarantined()) == 10
+    make(sends=False).resource.resume()
+    eventually(lambda: len(successor.resource.quarantined()) == 15)
+    assert measured(successor)["tpc_outbox_stopped"] == 0
+
+
+def test_refusals_between_others_stop_nobody(make: Make, partner: Partner) -> None:
+    """A request that is taken ends the row."""
+    world = make()
+    partner.plan = [422, 422, 422, 422, 200] * 4
+    commit(world, T, ids(*range(20)))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert partner.keys == keys_of(T, 20)
+    assert len(world.resource.quarantined()) == 16
+    assert measured(world)["tpc_outbox_stopped"] == 0
+
+
+def test_one_application_does_not_hold_up_another(make: Make, partner: Partner) -> None:
+    """Neither a busy one, nor one whose requests the partner does not take."""
+    world = make(sends=False)
+    for batch in range(3):
+        commit(world, f"busy.{batch}.1", ids(*range(150)))
+    commit(world, "ill.1.1", ids(1, 2))
+    commit(world, "well.1.1", ids(1, 2, 3))
+    partner.always = {"ill": 500}
+    make().resource.start()
+    eventually(lambda: "busy.2.1.0.1.149" in partner.keys, 60)
+    well = [place for place, k in enumerate(partner.keys) if k.startswith("well")]
+    assert well[-1] < 10
+    busy = [key for key in partner.keys if key.startswith("busy")]
+    assert busy == [key for b in range(3) for key in keys_of(f"busy.{b}.1", 150)]
+    assert {k for k in partner.keys if k.startswith("ill")} == {"ill.1.1.0.1.0"}
+    partner.always = {}
+    eventually(lambda: backlog(world.resource) == 0)
+    assert world.resource.quarantined() == []
+
+
+@pytest.mark.parametrize("branches", [1, 3], ids=["in a branch", "of three"])
+def test_a_request_that_fails_alone_is_passed_over(
+    make: Make,
+    partner: Partner,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    branches: int,
+) -> None:
+    """What the partner cannot digest is put aside once it has taken the one behind it;
+    the rest is sent in order.
+    """
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+    world = make()
+    rows = 3 // branches
+    ill = "orders.7.1.1.1.0" if branches > 1 else f"{T}.0.1.1"
+    partner.always = {ill: 500}
+    parts = [
+        records(f"{b}.1", id=[f"card-{b}-{r}" for r in range(rows)])
+        for b in range(branches)
+    ]
+    commit(world, T, *parts)
+    eventually(lambda: backlog(world.resource) == 0)
+    in_order = [key for b in range(branches) for key in keys_of(T, rows, f"{b}.1")]
+    taken = [key for key in partner.keys if key != ill]
+    assert taken == [key for key in in_order if key != ill]
+    (kept,) = world.resource.quarantined()
+    assert (kept["key"], kept["status"]) == (ill, 500)
+    assert measured(world)["tpc_outbox_quarantined"] == 1
+    assert "passed over" in caplog.text
+    assert "card" not in str([vars(record) for record in caplog.records])
+
+
+def test_a_partner_that_takes_nothing_gets_all_of_it_later(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long: nothing is put aside while nothing behind it is taken."""
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+    world = make()
+    partner.always = {"orders": 500}
+    commit(world, T, ids(*range(4)))
+    eventually(lambda: len(partner.keys) > 60)
+    assert set(partner.keys) == set(keys_of(T, 2))
+    partner.always = {}
+    eventually(lambda: backlog(world.resource) == 0)
+    assert world.resource.quarantined() == []
 
 
 def test_the_answer_to_a_sender_that_slept_counts_for_nothing(make: Make) -> None:
@@ -399,11 +573,11 @@ def test_the_answer_to_a_sender_that_slept_counts_for_nothing(make: Make) -> Non
     world = make(sends=False)
     commit(world, T, cards(2))
     queue = world.resource._queue
-    confirmed, refused = queue.next()
+    confirmed, refused = queue.next("orders")
     queue.confirmed(confirmed)
-    assert queue.refused(confirmed, 409, 1.0) is False
-    assert queue.refused(refused, 422, 1.0) is True
-    assert queue.refused(refused, 409, 2.0) is False
+    assert queue.set_aside(confirmed, 422, 1.0) is False
+    assert queue.set_aside(refused, 422, 1.0) is True
+    assert queue.set_aside(refused, 400, 2.0) is False
     kept = world.resource.quarantined()
     assert [(k["key"], k["status"]) for k in kept] == [(refused.key, 422)]
 
@@ -428,7 +602,7 @@ def test_what_is_measured(make: Make, partner: Partner) -> None:
     assert world.commit("orders.8.1", ids(3, 4, 5)).status_code == 200
     now[0] = 1130.0
     queue = world.resource._queue
-    for request in queue.next():
+    for request in queue.next("orders"):
         queue.confirmed(request)
     assert measured(world)["tpc_outbox_backlog"] == 3
     assert measured(world)["tpc_outbox_oldest_age_seconds"] == 30
@@ -552,16 +726,16 @@ def test_a_database_that_does_not_answer(
     """The sender outlives it, says so without a record's content, and goes on."""
     world = make(**SHORT)
     queue = world.resource._queue
-    refused = queue.refused
+    set_aside = queue.set_aside
     failures = iter(range(2))
 
     def fail(request: Any, *rest: Any) -> None:
         if next(failures, None) is not None:
             about = {"body": request.body}
             raise sa.exc.OperationalError("INSERT", about, Exception("disk full"))
-        refused(request, *rest)
+        set_aside(request, *rest)
 
-    monkeypatch.setattr(queue, "refused", fail)
+    monkeypatch.setattr(queue, "set_aside", fail)
     caplog.set_level(logging.DEBUG, "tracing_2pc")
     partner.plan = [422] * 3
     commit(world, T, cards(1))

@@ -17,6 +17,7 @@ GAUGES: Final = (
     "tpc_outbox_backlog",
     "tpc_outbox_oldest_age_seconds",
     "tpc_outbox_quarantined",
+    "tpc_outbox_stopped",
     "tpc_prepared_slots_used",
     "tpc_prepared_slots_max",
     "tpc_in_doubt_branches",

@@ -32,13 +32,21 @@ _CHUNK: Final = 1_000
 class Outbox(JournalledResource):
     """Sends each committed record to a partner's HTTP API, as one JSON POST.
 
-    *Committed* means durably accepted for sending. Requests leave in order of
-    application, batch, branch and row, one at a time, by one sender for all processes
-    that share the database. Each carries an `Idempotency-Key`, the same however often
-    it is sent, and the trace context of its transaction. It is sent until the partner
-    answers 2xx, with growing pauses; until then nothing behind it is sent. A refusal
-    (4xx but 408, 425 and 429) is set aside for a person to look at, in
-    `<name>_tpc_quarantine`, and the next one is sent.
+    *Committed* means durably accepted for sending. Requests leave one at a time, by one
+    sender for all processes that share the database: applications take turns, and an
+    application's leave in order of batch, branch and row. Each carries an
+    `Idempotency-Key`, the same however often it is sent, and the trace context of its
+    transaction. It is sent until the partner answers 2xx, with growing pauses; until
+    then nothing of its application behind it is sent. Nothing is dropped, but two kinds
+    are set aside for a person to look at, in `<name>_tpc_quarantine`, and the next one
+    is sent:
+
+    - a refusal: 400, 413 or 422, which speak of the record. All else is "not now": an
+      expired token or a wrong address cost time, and no request. After ten refusals
+      in a row an application's sender stops, says so, and tries the same request again
+      until it is taken, or `resume` is called.
+    - a request that fails alone: ten times in vain, then the one behind it was taken,
+      and this one not once more. Only that one overtakes it.
 
     A partner that does not know idempotency keys may see a request twice after a
     crash, after a pause longer than the lease, or while the database cannot be
@@ -49,7 +57,8 @@ class Outbox(JournalledResource):
         url: database URL, as for `TaggedRows`.
         partner: URL that each record is posted to.
         check: URL that is asked at prepare, with `{"records": [...]}` of up to 1000
-            records a time. 4xx is a vote to abort; nothing may happen there yet.
+            records a time. 400, 409, 413 and 422 are a vote to abort; nothing may
+            happen there yet.
         headers: sent with each request; no secrets.
         token: reference to a bearer token for the partner, `env:NAME` or `file:PATH`.
         name: prefix of the tables; one per partner in a database.
@@ -147,10 +156,18 @@ class Outbox(JournalledResource):
         return super().measured(connection) | queue
 
     def quarantined(self) -> list[dict[str, Any]]:
-        """Return the requests that the partner refused, oldest first."""
+        """Return the requests that were set aside, oldest first."""
         self.open()
         with self._database.read() as connection:
             return self._queue.quarantined(connection)
+
+    def resume(self) -> None:
+        """Let refusals be set aside again, where ten in a row have stopped the sender.
+
+        From any process; the sender goes on within a minute.
+        """
+        self.open()
+        self._queue.resume()
 
     def close(self) -> None:
         """Stop sending after the request under way, and give the lease back."""

@@ -20,7 +20,18 @@ from tracing_2pc.settings import check_url, reveal
 from tracing_2pc.telemetry.propagation import at_rest
 from tracing_2pc.telemetry.spans import client_span, span
 
-_NOT_NOW: Final = frozenset({408, 425, 429})
+_REFUSALS: Final = frozenset({400, 413, 422})
+"""What speaks of the record that was sent: malformed, too large, not acceptable.
+
+Every other status speaks of something else (RFC 9110, section 15.5), and the same
+record may be taken later: of the sender (401, 402, 403, 407), of the route, which all
+records share (404, 405, 406, 410, 414, 415, 421), of headers (411, 412, 417, 428, 431),
+of the moment (408, 409, 423, 425, 429). A repeated request gets 409, too, while the
+partner is still at work on the first one with its Idempotency-Key.
+"""
+
+_CHECK_REFUSALS: Final = _REFUSALS | {409}
+"""A check is asked once and carries no key: a conflict is about the records."""
 _ENOUGH: Final = 1 << 16
 
 
@@ -65,14 +76,15 @@ class Partner:
         """
         assert self._check is not None  # noqa: S101 - callers look at `checks`
         status = self._post(self._check, f'{{"records": [{", ".join(records)}]}}', {})
-        if is_refusal(status):
+        if status in _CHECK_REFUSALS:
             raise Problem(
                 409,
                 f"the partner refuses these records ({status})",
                 fields={"state": "unknown"},
             )
         if status // 100 != 2:
-            raise unavailable("the partner's check did not answer")
+            answer = f"answered {status}" if status else "did not answer"
+            raise unavailable(f"the partner's check {answer}: neither yes nor no")
 
     def send(self, request: Request) -> int:
         """Send a request once; returns the HTTP status, 0 for no answer."""
@@ -127,8 +139,8 @@ def _finish(response: urllib3.BaseHTTPResponse, until: float) -> None:
 
 
 def is_refusal(status: int) -> bool:
-    """Say whether a status is a definite no: 4xx, but not "not now"."""
-    return 400 <= status < 500 and status not in _NOT_NOW
+    """Say whether a status is a definite no to this record."""
+    return status in _REFUSALS
 
 
 def _checked(url: str) -> str:

@@ -1,7 +1,7 @@
 """What an outbox has to send: its tables, and all of their SQL.
 
-A committed branch stands in the queue by its tag; its requests lie where prepare
-wrote them and go one by one, as the partner confirms them.
+A committed branch stands in its application's queue by its tag; its requests lie where
+prepare wrote them and go one by one, as the partner confirms them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from tracing_2pc.participant.schema import TAG
 _LOCK: Final = "/sender"
 """No application has such a name, so senders wait for nobody."""
 
-_SLICE: Final = 100
+MOST_REFUSALS: Final = 10
+"""Requests of an application that are set aside in a row: more are no accident."""
+
+_SLICE: Final = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,6 +82,12 @@ class Queue:
             sa.Column("status", sa.Integer, nullable=False),
             sa.Column("since", sa.Float(53), nullable=False),
         )
+        self.refusals = sa.Table(
+            f"{name}_tpc_refusals",
+            metadata,
+            sa.Column("application", sa.String(40), primary_key=True),
+            sa.Column("in_a_row", sa.Integer, nullable=False),
+        )
         self.sender = sa.Table(
             f"{name}_tpc_sender",
             metadata,
@@ -124,24 +133,47 @@ class Queue:
         with self._database.note(_LOCK) as connection:
             connection.execute(mine.values(until=0.0))
 
-    def next(self) -> list[Request]:
-        """Return the first requests in order; none when all are sent."""
+    def applications(self) -> list[str]:
+        """Return who has something to send; costs a look at an index for each."""
+        name, names = self.queue.c.application, [""]
+        with self._database.read() as connection:
+            while True:
+                following = sa.select(sa.func.min(name)).where(name > names[-1])
+                if (last := connection.execute(following).scalar()) is None:
+                    return names[1:]
+                names.append(last)
+
+    def next(self, application: str, behind: Request | None = None) -> list[Request]:
+        """Return its first requests in order; none when all are sent.
+
+        Args:
+            application: whose.
+            behind: only those that come after this one.
+        """
         q = self.queue.c
-        order = (q.application, q.batch, q.partition, q.task_attempt)
+        order = (q.batch, q.partition, q.task_attempt)
+        place = _place(behind)
         while True:
+            of = (q.application == application, sa.tuple_(*order) >= place)
+            first = sa.select(self.queue).where(*of).order_by(*order).limit(1)
             with self._database.read() as connection:
-                first = sa.select(self.queue).order_by(*order).limit(1)
                 if (branch := connection.execute(first).one_or_none()) is None:
                     return []
-                if found := self._requests(connection, branch):
-                    return found
-            with self._database.note(_LOCK) as connection:
-                sent = self.queue.delete().where(q.tag == branch.tag)
-                connection.execute(sent)
+                if requests := self._requests(connection, branch, behind):
+                    return requests
+            if behind is None or branch.tag != behind.tag:
+                with self._database.note(_LOCK) as connection:
+                    sent = self.queue.delete().where(q.tag == branch.tag)
+                    connection.execute(sent)
+            place = (branch.batch, branch.partition, branch.task_attempt + 1)
 
-    def _requests(self, connection: Connection, branch: Any) -> list[Request]:
+    def _requests(
+        self, connection: Connection, branch: Any, behind: Request | None
+    ) -> list[Request]:
         r = self.request.c
         statement = sa.select(r.tpc_row, r.body).where(r.tpc_tag == branch.tag)
+        if behind is not None and behind.tag == branch.tag:
+            statement = statement.where(r.tpc_row > behind.row)
         rows = connection.execute(statement.order_by(r.tpc_row).limit(_SLICE))
         transaction = TransactionId(branch.application, branch.batch, branch.attempt)
         task = BranchId(branch.partition, branch.task_attempt)
@@ -151,12 +183,44 @@ class Queue:
             for row, body in rows
         ]
 
-    def confirmed(self, request: Request) -> None:
-        """Drop a request; lost in a crash, it is sent again with the same key."""
+    def confirmed(self, request: Request, *, after_refusals: bool = True) -> None:
+        """Drop a request; lost in a crash, it is sent again with the same key.
+
+        Args:
+            request: which the partner has taken.
+            after_refusals: some may have been counted since the last one was taken.
+        """
         with self._database.note(_LOCK) as connection:
             self._drop(connection, request)
+            if after_refusals:
+                self._forget_refusals(connection, request.transaction.application)
 
-    def refused(self, request: Request, status: int, now: float) -> bool:
+    def count_refusal(self, application: str) -> int:
+        """Count one more refusal; returns how many there were in a row."""
+        c = self.refusals.c
+        more = self.refusals.update().where(c.application == application)
+        first = {"application": application, "in_a_row": 1}
+        count = sa.select(c.in_a_row).where(c.application == application)
+        with self._database.note(_LOCK) as connection:
+            if not connection.execute(more.values(in_a_row=c.in_a_row + 1)).rowcount:
+                connection.execute(self.refusals.insert().values(first))
+            return int(connection.execute(count).scalar_one())
+
+    def resume(self) -> None:
+        """Count the refusals of every application from 0 again."""
+        with self._database.decide(_LOCK) as connection:
+            self._forget_refusals(connection)
+
+    def _forget_refusals(
+        self, connection: Connection, application: str | None = None
+    ) -> None:
+        statement = self.refusals.delete()
+        if application is not None:
+            of = self.refusals.c.application == application
+            statement = statement.where(of)
+        connection.execute(statement)
+
+    def set_aside(self, request: Request, status: int, now: float) -> bool:
         """Set a request aside, durably, for a person to look at.
 
         False: a sender that took over has had its answer, and that one stands.
@@ -178,20 +242,31 @@ class Queue:
         return connection.execute(self.request.delete().where(*this)).rowcount == 1
 
     def gauges(self, connection: Connection, now: float) -> dict[str, float]:
-        """Measure what waits, and what was refused."""
+        """Measure what waits, what was set aside, and where sending has stopped."""
         q, r = self.queue.c, self.request.c
         waiting = sa.select(sa.func.count(), sa.func.min(q.committed)).join_from(
             self.queue, self.request, q.tag == r.tpc_tag
         )
-        refused = sa.select(sa.func.count()).select_from(self.quarantine)
+        aside = sa.select(sa.func.count()).select_from(self.quarantine)
+        many = self.refusals.c.in_a_row > MOST_REFUSALS
+        stopped = sa.select(sa.func.count()).select_from(self.refusals).where(many)
         backlog, oldest = connection.execute(waiting).one()
         return {
             "tpc_outbox_backlog": backlog,
             "tpc_outbox_oldest_age_seconds": max(0.0, now - oldest) if backlog else 0.0,
-            "tpc_outbox_quarantined": connection.execute(refused).scalar_one(),
+            "tpc_outbox_quarantined": connection.execute(aside).scalar_one(),
+            "tpc_outbox_stopped": connection.execute(stopped).scalar_one(),
         }
 
     def quarantined(self, connection: Connection) -> list[dict[str, Any]]:
-        """Return what the partner refused, oldest first."""
+        """Return what was set aside, oldest first."""
         statement = sa.select(self.quarantine).order_by(self.quarantine.c.since)
         return [dict(row._mapping) for row in connection.execute(statement)]
+
+
+def _place(request: Request | None) -> tuple[int, int, int]:
+    """Return its branch's place in the queue of its application."""
+    if request is None:
+        return (0, 0, 0)
+    branch = request.branch
+    return (request.transaction.batch, branch.partition, branch.task_attempt)

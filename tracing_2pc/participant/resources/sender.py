@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
+import itertools
 import logging
 import os
 import random
@@ -16,7 +18,7 @@ import sqlalchemy as sa
 
 from tracing_2pc.failpoints import failpoint
 from tracing_2pc.participant.resources.partner import Partner, is_refusal
-from tracing_2pc.participant.resources.queue import Queue, Request
+from tracing_2pc.participant.resources.queue import MOST_REFUSALS, Queue, Request
 
 _POLL: Final = 0.5
 """Seconds between two looks: another process may have committed."""
@@ -24,11 +26,27 @@ _POLL: Final = 0.5
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 
+_TRIES: Final = 10
+"""After so many in vain, the partner is asked to take the request behind."""
+
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(slots=True)
+class _Waiting:
+    """An application whose first request was not taken."""
+
+    failures: int = 0
+    resume: float = -float("inf")
+    alone: bool = False
+    """The request behind it was taken, so this one is to be taken now or set aside."""
+
+
 class Sender:
-    """Sends what is queued, in order, one at a time, while it holds the lease.
+    """Sends what is queued, one at a time, while it holds the lease.
+
+    Applications take turns, a request each. One whose request is not taken waits, with
+    growing pauses, and the others go on.
 
     Args:
         queue: what is to be sent.
@@ -51,8 +69,8 @@ class Sender:
         self._thread: threading.Thread | None = None
         self._holder = ""
         self._held = -float("inf")
-        self._failures = 0
-        self._resume = -float("inf")
+        self._waiting: dict[str, _Waiting] = {}
+        self._taken: set[str] = set()  # whose last request was, as far as we know
 
     def start(self) -> None:
         """Start the thread of this process, once."""
@@ -108,15 +126,24 @@ class Sender:
         """Send what can be sent; returns seconds until the next look."""
         if not self._hold():
             return self._lease / 3
-        if (left := self._resume - time.monotonic()) > 0:
-            return min(left, self._lease / 3)
-        requests = self._queue.next()
-        for request in requests:
+        now = time.monotonic()
+        ready = [
+            self._queue.next(application)
+            for application in self._queue.applications()
+            if self._about(application).resume <= now
+        ]
+        waits = set()
+        for request in itertools.chain.from_iterable(itertools.zip_longest(*ready)):
+            if request is None or (name := request.transaction.application) in waits:
+                continue
             if self._stopping.is_set() or not self._hold():
                 return 0.0
             if not self._send(request):
-                return 0.0
-        return 0.0 if requests else _POLL
+                waits.add(name)
+        return 0.0 if any(ready) else _POLL
+
+    def _about(self, application: str) -> _Waiting:
+        return self._waiting.get(application) or _Waiting()
 
     def _hold(self) -> bool:
         """Hold the lease for at least two thirds of it from now."""
@@ -126,28 +153,70 @@ class Sender:
         if self._queue.hold(self._holder, self._lease):
             self._held = now
             return True
+        self._waiting.clear()  # who holds it now goes on from its own answers
+        self._taken.clear()
         return False
 
     def _send(self, request: Request) -> bool:
         """Send one request; False means it has to be sent again, after a pause."""
+        application = request.transaction.application
         failpoint("outbox.before_call")
         status = self._partner.send(request)
         failpoint("outbox.after_call")
         if 200 <= status < 300:
-            self._queue.confirmed(request)
-        elif is_refusal(status):
-            if self._queue.refused(request, status, self._clock()):
-                about = {"request": request.key, "status": status}
-                _log.error("outbox: refused by the partner, quarantined", extra=about)
+            self._confirm(request)
+        elif self._about(application).alone:
+            self._set_aside(
+                request, status, "outbox: fails alone, passed over, quarantined"
+            )
+        elif is_refusal(status) and self._count_refusal(application):
+            self._set_aside(
+                request, status, "outbox: refused by the partner, quarantined"
+            )
         else:
             self._back_off(request, status)
             return False
-        self._failures = 0
+        self._waiting.pop(application, None)
         return True
 
+    def _confirm(self, request: Request) -> None:
+        application = request.transaction.application
+        unknown = application not in self._taken
+        self._queue.confirmed(request, after_refusals=unknown)
+        self._taken.add(application)
+
+    def _count_refusal(self, application: str) -> bool:
+        """Say whether there were few enough in a row to set this one aside."""
+        self._taken.discard(application)
+        if self._queue.count_refusal(application) <= MOST_REFUSALS:
+            return True
+        about = {"application": application, "refusals": MOST_REFUSALS}
+        _log.error("outbox: stopped, the partner refuses all in a row", extra=about)
+        return False
+
+    def _set_aside(self, request: Request, status: int, why: str) -> None:
+        if self._queue.set_aside(request, status, self._clock()):
+            about = {"request": request.key, "status": status}
+            _log.error(why, extra=about)
+
     def _back_off(self, request: Request, status: int) -> None:
-        most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)
-        self._failures = min(self._failures + 1, 16)
-        self._resume = time.monotonic() + random.uniform(0, most)  # noqa: S311 - jitter
+        application = request.transaction.application
+        waiting = self._waiting.setdefault(application, _Waiting())
+        most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(waiting.failures, 16))
+        waiting.failures += 1
+        if waiting.failures >= _TRIES:
+            waiting.alone = self._takes_the_next(request)
+        pause = random.uniform(0, most)  # noqa: S311 - jitter
+        waiting.resume = time.monotonic() + pause
         about = {"request": request.key, "status": status}
         _log.warning("outbox: not confirmed, will be sent again", extra=about)
+
+    def _takes_the_next(self, request: Request) -> bool:
+        """Send the request behind one that is not taken: is it that one's fault?"""
+        behind = self._queue.next(request.transaction.application, request)
+        if not behind or self._stopping.is_set() or not self._hold():
+            return False
+        taken = 200 <= self._partner.send(behind[0]) < 300
+        if taken:
+            self._confirm(behind[0])
+        return taken
