@@ -312,7 +312,7 @@ class World:
                 coordinator.apply(
                     batch,
                     run=run,
-                    query="query",
+                    query=f"query of {self.application}",
                     write=lambda record: self._write(actor, record, twins=twins),
                     cancel=lambda record: None,
                 )

@@ -82,8 +82,9 @@ class DecisionLog(Protocol):
                 the log's clock; 0 means never.
 
         Raises:
-            ConfigurationError: this checkpoint and this log do not belong together,
-                or the batch lies below what is decided or forgotten.
+            ConfigurationError: this checkpoint and this log do not belong together, the
+                query is known by another application's name, or the batch lies below
+                what is decided or forgotten.
             HeuristicError: a transaction of this application is quarantined.
             AbortedError: another run has superseded this one.
         """

@@ -70,14 +70,15 @@ def log(
 
 
 def begin(log: DecisionLog, batch: int = 0, **other: Any) -> Begun:
+    application = other.pop("application", "orders")
     arguments = {
         "run": "run-1",
-        "query": "query-1",
+        "query": "query-1" if application == "orders" else None,
         "participants": PARTICIPANTS,
         "carrier": {"traceparent": "00-aa-bb-01"},
         **other,
     }
-    return log.begin(arguments.pop("application", "orders"), batch, **arguments)
+    return log.begin(application, batch, **arguments)
 
 
 def receipt(partition: int = 0, task: int = 7, **other: Any) -> Receipt:
@@ -198,6 +199,31 @@ def test_another_query_is_another_checkpoint(log: DecisionLog) -> None:
     with pytest.raises(ConfigurationError, match=r"query query-2.*new application"):
         begin(log, 1, run="run-2", query="query-2")
     assert begin(log, 1).record.id.batch == 1
+
+
+def test_an_application_is_not_renamed(log: DecisionLog) -> None:
+    """The checkpoint would go on under another name, and write its batch twice.
+
+    Whatever its batch is, and also after `init`: refused with the name that it has.
+    """
+    commit(log, 0)
+    begin(log, 1)
+    log.initialise("started", 1)
+    begin(log, 1, application="started")
+    for name, batch in (("new", 0), ("new", 1), ("started", 1)):
+        with pytest.raises(ConfigurationError) as refused:
+            begin(log, batch, application=name, query="query-1")
+        text = str(refused.value)
+        assert f"application {name!r}" in text
+        assert "query query-1" in text
+        assert "application='orders'" in text
+        assert "init" not in text
+    assert states(log) == {
+        "orders.0.1": "committing",
+        "orders.1.1": "active",
+        "started.1.1": "active",
+    }
+    begin(log, 2)
 
 
 def test_a_query_is_bound_when_it_is_first_told(log: DecisionLog) -> None:

@@ -144,9 +144,13 @@ class SqlDecisionLog:
         """Refuse the batch, or register its run and query."""
         of = {"of": application}
         known = connection.execute(sql.LOCK_APPLICATION, of).first()
+        if query and (known is None or known.query is None):
+            asked = {**of, "asked": query}
+            owner = connection.scalar(sql.QUERY_OWNER, asked)
+            rules.check_query(application, query, owner)
         if known is None:
             rules.check_known(application, batch)
-            new = {"name": application, "query": query, "watermark": None}
+            new = {"name": application, "query": None, "watermark": None}
             connection.execute(sql.ADD_APPLICATION, new)
             known = connection.execute(sql.LOCK_APPLICATION, of).one()
         runs = connection.execute(sql.RUNS, {**of, "asking": run}).all()

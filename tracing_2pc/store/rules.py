@@ -73,7 +73,22 @@ def check_known(application: str, batch: int) -> None:
             f"{batch}. If the log is the wrong one, point `log` at the right one. If "
             "the query already ran without tracing_2pc: `tracing-2pc init "
             f"--application {application} --from-batch {batch}`. To reprocess on "
-            "purpose, choose a new application name."
+            "purpose, choose a new application name and a new checkpoint."
+        )
+
+
+def check_query(application: str, query: str, owner: str | None) -> None:
+    """Refuse a query, that is a checkpoint, that has begun under another name here.
+
+    The batch in flight may be committed under that name: no replay would be noticed.
+    """
+    if owner is not None:
+        raise ConfigurationError(
+            f"application {application!r} is query {query}, and this log knows that "
+            f"query, from this checkpoint, as application {owner!r}: an application "
+            "is not renamed, its batch in flight could be written twice. Go on with "
+            f"application={owner!r}. To reprocess on purpose, start {application!r} "
+            "with a new checkpoint."
         )
 
 
@@ -89,7 +104,8 @@ def refuse_known(application: str) -> NoReturn:
     """Refuse to start an application that the log knows."""
     raise ConfigurationError(
         f"this log knows application {application!r} already: where it goes on is in "
-        "the log. To reprocess on purpose, choose a new application name."
+        "the log. To reprocess on purpose, choose a new application name and a new "
+        "checkpoint."
     )
 
 

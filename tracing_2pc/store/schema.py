@@ -21,7 +21,7 @@ application: Final = sa.Table(
     "tpc_application",
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("query", sa.Text),
+    sa.Column("query", sa.Text, unique=True),
     sa.Column("watermark", sa.BigInteger),
     sa.Column("lease_holder", sa.Text),
     sa.Column("lease_until", sa.Double),

@@ -40,6 +40,11 @@ ADD_APPLICATION: Final = sa.text(
 )
 """Two first drivers at once: one of them inserts, the other waits and does nothing."""
 
+QUERY_OWNER: Final = sa.select(application.c.name).where(
+    application.c.query == sa.bindparam("asked"),
+    application.c.name != sa.bindparam("of"),
+)
+
 BIND_QUERY: Final = (
     application.update()
     .where(application.c.name == sa.bindparam("of"), application.c.query.is_(None))

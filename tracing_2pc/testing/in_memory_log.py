@@ -86,6 +86,9 @@ class InMemoryDecisionLog:
             return Begun(self._keep(opened), replay=False, superseded=superseded)
 
     def _admit(self, application: str, batch: int, run: str, query: str | None) -> None:
+        for name, other in self._applications.items():
+            if query and name != application and other.query == query:
+                rules.check_query(application, query, name)
         if (known := self._applications.get(application)) is None:
             rules.check_known(application, batch)
             known = _Application(query, None)
