@@ -375,10 +375,19 @@ class TwoPhaseCommitSink(Protocol):
 
     A handle is plain JSON (a mapping, or a frozen dataclass of plain fields), is all
     that recovery gets, and is small after `pre_commit`. `begin()` without context is
-    accepted. `commit_transaction(transaction_id, handles)` and
-    `abort_transaction(transaction_id)` are optional: one call for the whole
-    transaction. A sink that can leave something behind when a task dies must have
-    `abort_transaction`, because a branch that never reported is known to nobody.
+    accepted.
+
+    `abort_transaction(transaction_id, keep)` drops all that the transaction prepared
+    but for the handles in `keep`: none when it is aborted, the committed ones after a
+    commit. A sink that can leave something behind when a task dies, or has a twin,
+    must have it, because a branch that never reported is known to nobody. It cannot
+    stop a task that prepares later still: the other side must refuse that.
+    `commit_transaction(transaction_id, handles)` is `commit` and that in one call:
+    it commits these handles, and drops the rest.
+
+    What `commit`, `abort` or these two raise means "not now": all are called again.
+    `errors.ParticipantRefusedError` means that it will never be done: the transaction
+    is quarantined, for a person.
     """
 
     def begin(self, context: BranchContext) -> Any:
@@ -391,7 +400,7 @@ class TwoPhaseCommitSink(Protocol):
         """Make the branch durable, on an executor. Raising is a vote to abort."""
 
     def commit(self, handle: Any) -> None:
-        """Make it visible. Driver or recovery; once per chosen branch; idempotent."""
+        """Make it visible. On the driver; for each chosen branch; idempotent."""
 
     def abort(self, handle: Any) -> None:
         """Drop it. Executor on its own failure, driver for branches it knows."""

@@ -329,8 +329,8 @@ def test_one_call_for_the_whole_transaction() -> None:
         def commit_transaction(self, transaction_id: str, handles: list[Any]) -> None:
             self.told.append((transaction_id, handles))
 
-        def abort_transaction(self, transaction_id: str) -> None:
-            self.told.append(transaction_id)
+        def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
+            self.told.append((transaction_id, keep))
 
     whole = Whole()
     receipts = tuple(
@@ -339,7 +339,7 @@ def test_one_call_for_the_whole_transaction() -> None:
     participant = participants_of(whole)["Whole"]
     participant.commit(_record(receipts))
     participant.abort(_record(receipts))
-    assert whole.told == [("orders.0.1", [{"n": 1}, {"n": 2}]), "orders.0.1"]
+    assert whole.told == [("orders.0.1", [{"n": 1}, {"n": 2}]), ("orders.0.1", [])]
 
 
 def _record(receipts: tuple[Receipt, ...]) -> Any:

@@ -340,7 +340,7 @@ def test_batches_and_whole_transactions(exported):  # noqa: F811
             for handle in handles:
                 self.commit(handle)
 
-        def abort_transaction(self, transaction_id):
+        def abort_transaction(self, transaction_id, keep):
             pass
 
     sink = shipped(Bulk())
@@ -352,7 +352,7 @@ def test_batches_and_whole_transactions(exported):  # noqa: F811
         sink.pre_commit(handle)
     transaction = TransactionId("orders", 7, 1)
     sink.commit_transaction(transaction, [through_the_log(handle)])
-    sink.abort_transaction(transaction)
+    sink.abort_transaction(transaction, [])
     assert span_tree(exported()) == [
         "tpc.branch",
         "  Bulk.begin",

@@ -281,6 +281,8 @@ class Delivery:
         if answer.status == 410 and self._is_closed(record):
             return  # somebody else delivered it, and it was forgotten since
         reason = f"{name} answered {answer.status} {answer.state}"
+        if answer.status is None:  # a sink of the job's own
+            reason = str(answer)
         self._log.quarantine(record.id, reason)
         raise _quarantined(record, str(answer)) from answer
 

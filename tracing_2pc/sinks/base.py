@@ -6,12 +6,13 @@ import dataclasses
 import inspect
 import json
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from tracing_2pc.errors import (
     ContractError,
     ParticipantError,
+    ParticipantRefusedError,
     ParticipantUnavailableError,
 )
 from tracing_2pc.failpoints import failpoint
@@ -27,6 +28,9 @@ from tracing_2pc.telemetry import handles
 logger = logging.getLogger("tracing_2pc.sink")
 
 Sink = TwoPhaseCommitSink | DistributedSink
+
+_TEXT: Final = 500
+"""Characters of what a sink raised that its answer repeats; the log has all of it."""
 
 
 def participants_of(sink: Sink) -> Mapping[str, Participant]:
@@ -54,37 +58,110 @@ def participants_of(sink: Sink) -> Mapping[str, Participant]:
     return {name: SinkParticipant(name, sink)}
 
 
+def check_leftovers(sink: Sink) -> None:
+    """Warn, by name, of a sink that cannot find what a killed task left prepared.
+
+    Raises:
+        ContractError: its `abort_transaction` does not take the handles to keep.
+    """
+    if isinstance(sink, DistributedSink):
+        return
+    name = type(sink).__name__
+    if not _has(sink, "abort_transaction"):
+        logger.warning(
+            "%s has no abort_transaction(transaction_id, keep): what a task prepares "
+            "that is killed, or is retried, stays prepared for ever, whatever is "
+            "decided",
+            name,
+        )
+        return
+    try:
+        inspect.signature(sink.abort_transaction).bind("", [])  # type: ignore[attr-defined]
+    except TypeError:
+        raise ContractError(
+            f"{name}.abort_transaction must take (transaction_id, keep): it is called "
+            "after a commit, too, with the handles that were committed"
+        ) from None
+
+
 @dataclasses.dataclass(frozen=True)
 class SinkParticipant:
-    """A hand-written sink as one participant. Whatever it raises means: not yet."""
+    """A hand-written sink as one participant.
+
+    Whatever it raises means "not yet", but for `ParticipantRefusedError`.
+    """
 
     name: str
     sink: TwoPhaseCommitSink
 
     def commit(self, record: TransactionRecord) -> None:
-        """Call `commit_transaction`, or `commit` for each chosen branch."""
-        handles = [_handle(self.sink, r.handle) for r in record.chosen(self.name)]
-        with _Answer(self.name, record):
-            if _has(self.sink, "commit_transaction"):
-                self.sink.commit_transaction(str(record.id), handles)  # type: ignore[attr-defined]
-                return
-            for handle in handles:
-                self.sink.commit(handle)
+        """Commit the chosen branches, then drop what else the transaction prepared.
+
+        That is `commit_transaction`, where it is there; else `commit` for each of
+        them, and `abort_transaction`, if it is there, once all have returned.
+        """
+        chosen = record.chosen(self.name)
+        handles = [_handle(self.sink, r.handle) for r in chosen]
+        if _has(self.sink, "commit_transaction"):
+            self._tell_all(record, "commit_transaction", handles)
+            return
+        self._tell_each(record, "commit", chosen)
+        if _has(self.sink, "abort_transaction"):
+            self._tell_all(record, "abort_transaction", handles)
 
     def abort(self, record: TransactionRecord) -> None:
         """Call `abort_transaction`, or `abort` for each branch that is known."""
-        with _Answer(self.name, record):
-            if _has(self.sink, "abort_transaction"):
-                self.sink.abort_transaction(str(record.id))  # type: ignore[attr-defined]
-                return
-            for receipt in record.receipts:
-                self.sink.abort(_handle(self.sink, receipt.handle))
-            logger.warning(
-                "may have left prepared branches behind: transaction=%s sink=%s; give "
-                "it abort_transaction(transaction_id) to find them",
-                record.id,
-                self.name,
+        if _has(self.sink, "abort_transaction"):
+            self._tell_all(record, "abort_transaction", [])
+            return
+        self._tell_each(record, "abort", record.receipts)
+        logger.warning(
+            "may have left prepared branches behind: transaction=%s sink=%s; give "
+            "it abort_transaction(transaction_id, keep) to find them",
+            record.id,
+            self.name,
+        )
+
+    def _tell_all(
+        self, record: TransactionRecord, method: str, handles: list[Any]
+    ) -> None:
+        try:
+            getattr(self.sink, method)(str(record.id), handles)
+        except Exception as error:
+            logger.exception(
+                "%s.%s raised: transaction=%s", self.name, method, record.id
             )
+            raise self._answer(record, error) from error
+
+    def _tell_each(
+        self, record: TransactionRecord, method: str, receipts: Sequence[Receipt]
+    ) -> None:
+        """Tell every branch, whatever another one raises; a refusal goes before all."""
+        errors: dict[str, Exception] = {}
+        for receipt in receipts:
+            try:
+                getattr(self.sink, method)(_handle(self.sink, receipt.handle))
+            except Exception as error:
+                if repr(error) not in errors:
+                    logger.exception(
+                        "%s.%s raised: transaction=%s branch=%s",
+                        *(self.name, method, record.id, receipt.branch),
+                    )
+                errors.setdefault(repr(error), error)
+        if errors:
+            worst = min(errors.values(), key=_is_not_now)
+            raise self._answer(record, worst) from worst
+
+    def _answer(self, record: TransactionRecord, error: Exception) -> ParticipantError:
+        text = " ".join(str(error).split())[:_TEXT]
+        kind: type[ParticipantError] = ParticipantRefusedError
+        if _is_not_now(error):
+            kind, text = ParticipantUnavailableError, f"{type(error).__name__}: {text}"
+        return kind(
+            f"{self.name}: {text}",
+            transaction_id=str(record.id),
+            participant=self.name,
+        )
 
 
 def write_branch(sink: Sink, context: BranchContext, batches: Iterable[Any]) -> Receipt:
@@ -186,20 +263,5 @@ def _has(sink: Any, method: str) -> bool:
     return callable(getattr(sink, method, None))
 
 
-class _Answer:
-    """Turns what a hand-written sink raises into "no answer yet"."""
-
-    def __init__(self, name: str, record: TransactionRecord) -> None:
-        self._name = name
-        self._id = str(record.id)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, ParticipantError):
-            raise ParticipantUnavailableError(
-                f"{self._name} raised {type(error).__name__}: it may have happened",
-                transaction_id=self._id,
-                participant=self._name,
-            ) from error
+def _is_not_now(error: Exception) -> bool:
+    return not isinstance(error, ParticipantRefusedError)

@@ -14,7 +14,7 @@ from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.settings import Settings
-from tracing_2pc.sinks.base import Sink, participants_of
+from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
 from tracing_2pc.sinks.participants import ParticipantSink
 from tracing_2pc.spark.context import StreamContext
 from tracing_2pc.spark.tasks import write_partitions
@@ -68,6 +68,7 @@ def two_phase_commit(
         ConfigurationError: says what to change.
     """
     try:
+        ContractError: what is wrong with a sink of your own.
         check_application(application)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
@@ -85,6 +86,7 @@ def two_phase_commit(
         sink.check()
     return ForeachBatch(sink, application, chosen, dict(routes or {}))
 
+    check_leftovers(sink)
 
 class ForeachBatch:
     """The callback. Picklable: what is open stays in its process."""
