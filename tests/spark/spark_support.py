@@ -18,14 +18,14 @@ ROWS = 10
 """Rows in a batch: batch n holds n * 10 to n * 10 + 9."""
 
 
-def new_session(name: str) -> Any:
+def new_session(name: str, master: str = "local[2,2]") -> Any:
     from pyspark.sql import SparkSession
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own
         return (
             SparkSession.builder.appName(name)
-            .master("local[2,2]")
+            .master(master)
             .config("spark.sql.shuffle.partitions", 2)
             .config("spark.ui.enabled", "false")
             .config("spark.driver.bindAddress", "127.0.0.1")

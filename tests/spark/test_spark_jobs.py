@@ -11,5 +11,5 @@ from bench_support import assert_counts_hold
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_spark_jobs_of_a_batch(tmp_path: Path) -> None:
-    """One without routes, one a route with them, whatever the batch holds."""
+    """One without routes; with them one for the batch, one a route."""
     assert_counts_hold("spark-jobs", tmp_path)

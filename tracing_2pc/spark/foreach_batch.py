@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from tracing_2pc.settings import Settings
 from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
 from tracing_2pc.sinks.participants import ParticipantSink
 from tracing_2pc.spark.context import StreamContext
-from tracing_2pc.spark.tasks import write_partitions
+from tracing_2pc.spark.tasks import computed_once, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.telemetry import lifecycle, metrics
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
@@ -44,7 +45,7 @@ def two_phase_commit(
     Through a crash of anything, each batch lands exactly once at every participant:
     a batch whose commit was decided is delivered again at the next start and not
     written again; one that was not decided is aborted and written anew. One Spark job
-    per batch; with routes one per route.
+    per batch; with several routes one more than routes.
 
     A replayed batch that is skipped leaves the participants with its first content. If
     the source or a function is not deterministic, Spark's own state may hold another.
@@ -57,8 +58,9 @@ def two_phase_commit(
             `postgresql://host/database`, or `env:NAME`. Keep it as long as the
             checkpoint. Default: the setting `log`.
         routes: participant to a function that makes its DataFrame from the batch. The
-            batch is persisted, and written in one job per route, in one transaction.
-            Every participant needs a route.
+            batch is computed once, and written in one job per route, in one
+            transaction. An executor that is lost meanwhile takes its part of the batch
+            along: the attempt is aborted. Every participant needs a route.
         on_pending: what to do when a participant has not acknowledged a commit: `wait`
             (the default) holds the batch back and tries on; `fail` raises
             `CommitPendingError` after some tries, and the next start goes on.
@@ -66,9 +68,9 @@ def two_phase_commit(
 
     Raises:
         ConfigurationError: says what to change.
+        ContractError: what is wrong with a sink of your own.
     """
     try:
-        ContractError: what is wrong with a sink of your own.
         check_application(application)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
@@ -84,9 +86,9 @@ def two_phase_commit(
         _check_routes(sink, routes)
     if isinstance(sink, ParticipantSink):
         sink.check()
+    check_leftovers(sink)
     return ForeachBatch(sink, application, chosen, dict(routes or {}))
 
-    check_leftovers(sink)
 
 class ForeachBatch:
     """The callback. Picklable: what is open stays in its process."""
@@ -193,8 +195,8 @@ class _Attempt:
 
     def _routed(self, record: TransactionRecord) -> list[Receipt]:
         assert isinstance(self.sink, ParticipantSink)  # noqa: S101 - for the type checker
-        batch = self.df.persist() if len(self.routes) > 1 else self.df
-        try:
+        once = computed_once if len(self.routes) > 1 else contextlib.nullcontext
+        with once(self.df) as batch:
             return [
                 receipt
                 for name, route in self.routes.items()
@@ -202,9 +204,6 @@ class _Attempt:
                     route(batch), self.sink.route(name), record
                 )
             ]
-        finally:
-            if len(self.routes) > 1:
-                batch.unpersist()
 
 
 def _check_routes(sink: Sink, routes: Mapping[str, Route]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,23 @@ if TYPE_CHECKING:
 
 RECEIPT_SCHEMA: Final = "receipt string"
 FLUSH_SECONDS: Final = 0.5
+
+
+@contextlib.contextmanager
+def computed_once(df: DataFrame) -> Iterator[DataFrame]:
+    """Compute a batch in a Spark job of its own; every reader sees that result.
+
+    Not `persist`: of a persisted batch Spark computes again what an executor takes
+    along, and a plan that is not deterministic gives other rows then. Here a reader
+    of a lost part raises.
+    """
+    batch = df.localCheckpoint(eager=True)
+    try:
+        yield batch
+    finally:
+        # A private API, and the JVM may be gone; else Spark drops it some time later.
+        with contextlib.suppress(Exception):
+            batch._jdf.queryExecution().logical().rdd().unpersist(False)  # noqa: FBT003
 
 
 def write_partitions(

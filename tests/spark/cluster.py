@@ -1,0 +1,99 @@
+"""Spark's own cluster on this machine: a master, and two workers on two addresses.
+
+Spark keeps apart what is on one host; 127.0.0.2 and 127.0.0.3 are two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyspark
+from waiting import until
+
+from participants.processes import Process, free_ports, stopping
+
+_EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
+_HOME: Final = Path(pyspark.__file__).parent
+_HOSTS: Final = ("127.0.0.2", "127.0.0.3")
+
+
+class Cluster:
+    """A master and its workers, each a process in a session of its own.
+
+    Args:
+        folder: for logs, and what the workers keep.
+        python: folders in which executors find modules: they have the environment of
+            their worker, not that of the driver.
+    """
+
+    def __init__(self, folder: Path, *python: Path) -> None:
+        (port,) = free_ports(1)
+        self.url = f"spark://127.0.0.1:{port}"
+        self._folder = folder
+        self._path = os.pathsep.join(map(str, python))
+        self.master = self._process("127.0.0.1", "master.Master", "--port", str(port))
+        self.workers = [
+            self._process(
+                host, "worker.Worker", "--cores", "1", "--memory", "1g",
+                *("--work-dir", str(folder / host), self.url),
+            )
+            for host in _HOSTS
+        ]  # fmt: skip
+
+    def _process(self, host: str, kind: str, *arguments: str) -> Process:
+        environment = {
+            "SPARK_HOME": str(_HOME),
+            "SPARK_SCALA_VERSION": "2.13",
+            "SPARK_LOCAL_IP": host,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": self._path,
+        }
+        program = [
+            str(_HOME / "bin" / "spark-class"),
+            f"org.apache.spark.deploy.{kind}",
+        ]
+        command = [*program, "--host", host, "--webui-port", "0", *arguments]
+        return Process(kind, command, self._folder / f"{kind}-{host}.log", environment)
+
+    def kill_executor(self, worker: Process) -> None:
+        """Kill a worker's executor, and return when it is gone."""
+        (executor,) = _executors(worker)
+        os.kill(executor, signal.SIGKILL)
+        until(lambda: executor not in _executors(worker))
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, *python: Path) -> Iterator[Cluster]:
+    """Run a cluster as long as the block."""
+    made = Cluster(folder, *python)
+    with stopping(made.master, *made.workers):
+        made.master.start()
+        _until_logged(made.master, "New state: ALIVE")
+        for worker in made.workers:
+            worker.start()
+        for worker in made.workers:
+            _until_logged(worker, "Successfully registered with master")
+        yield made
+
+
+def _until_logged(process: Process, text: str) -> None:
+    until(
+        lambda: text in process.log.read_text() or not process.alive(),
+        tell=lambda _: process.tail(),
+    )
+    assert process.alive(), process.tail()
+
+
+def _executors(worker: Process) -> list[int]:
+    """Return the executors that a worker has started; a dead one has no command."""
+    threads = Path(f"/proc/{worker.pid}/task").iterdir()
+    pids = [pid for t in threads for pid in (t / "children").read_text().split()]
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
+    return [int(pid) for pid, command in commands.items() if _EXECUTOR in command]
