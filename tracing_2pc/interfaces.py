@@ -67,7 +67,8 @@ class DecisionLog(Protocol):
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
         Every earlier undecided attempt of the application is decided abort in the
-        same transaction. An undecided attempt of the same run is joined. A batch
+        same transaction. An undecided attempt of the same run is joined, so that a
+        begin without an answer may be asked again. A batch
         that is decided commit, with no later one, is a replay: its record is
         returned and nothing is opened.
 

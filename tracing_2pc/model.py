@@ -218,7 +218,8 @@ class Begun:
     Args:
         record: the attempt to write, or, in a replay, the one already decided.
         replay: the batch is decided commit: deliver again, write nothing.
-        superseded: undecided attempts that this begin decided abort.
+        superseded: undecided attempts that this begin decided abort; where an attempt
+            is joined, those that still have to be told so.
     """
 
     record: TransactionRecord

@@ -752,8 +752,9 @@ MUTANTS: Final = (
         (
             edit(
                 ASKING,
-                "patience.tries(), patience.inline_tries)",
-                "patience.tries(), 1)",
+                "for tries in itertools.islice(patience.tries(), "
+                "patience.inline_tries)",
+                "for tries in itertools.islice(patience.tries(), 1)",
             ),
         ),
     ),

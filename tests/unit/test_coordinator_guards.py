@@ -56,6 +56,81 @@ def test_an_abort_that_the_log_did_not_take_is_not_sent(
     assert (world.in_doubt(), world.visible()) == (0, 4)
 
 
+class Away:
+    """A log that is away for some calls; or takes them, and its answer is lost."""
+
+    def __init__(self, world: World, method: str, calls: int) -> None:
+        self.calls = calls
+        real = getattr(world.log, method)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            taken = self.calls <= 1 and real(*args, **kwargs)
+            if self.calls > 0:
+                self.calls -= 1
+                raise DecisionLogError("server closed the connection unexpectedly")
+            return taken
+
+        setattr(world.log, method, call)
+
+
+@pytest.mark.parametrize("method", ["begin", "unfinished"])
+def test_a_log_that_is_away_between_two_batches_ends_no_query(
+    world: World, method: str
+) -> None:
+    """Asked again, with growing waits; a begin that was written is not doubled."""
+    assert world.run_batch(0) is True
+    away = Away(world, method, calls=2)
+    assert world.run_batch(1) is True
+    assert (away.calls, sum(world.clock.slept)) == (0, pytest.approx(3.0))
+    assert world.wrote == ["orders.0.1", "orders.1.1"]
+    assert (world.in_doubt(), world.visible()) == (0, 8)
+
+
+def test_what_a_begin_without_an_answer_superseded_is_told_so(world: World) -> None:
+    """The attempt before it holds rows and locks: it is not left to the batch after."""
+    world.log.begin(
+        "orders", 0, run="before", query="query", participants=("a", "b"), carrier={}
+    )
+    Away(world, "begin", calls=1)
+    assert world.run_batch(0) is True
+    assert world.a.heard == ["abort orders.0.1", "commit orders.0.2"]
+
+
+@pytest.mark.parametrize("method", ["begin", "unfinished"])
+def test_a_log_that_stays_away_is_named_and_the_query_ends(
+    world: World, method: str
+) -> None:
+    """After the inline tries, with what the database said; and nothing was written."""
+    Away(world, method, calls=100)
+    with pytest.raises(DecisionLogError, match="server closed the connection"):
+        world.run_batch(0)
+    assert sum(world.clock.slept) == pytest.approx(3.0)
+    assert world.wrote == []
+
+
+def test_stop_ends_the_wait_for_the_log(world: World) -> None:
+    """Whoever stops the query does not wait for its log."""
+    Away(world, "begin", calls=100)
+    world.stopped = True
+    with pytest.raises(DecisionLogError):
+        world.run_batch(0)
+    assert world.clock.slept == []
+
+
+def test_a_record_that_cannot_be_trusted_is_not_asked_again(world: World) -> None:
+    """Waiting mends no torn record: the query ends at once, and names it."""
+    asked = []
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        asked.append(1)
+        raise DecisionLogError("does not match", transaction_id="orders.0.1")
+
+    world.log.begin = refuse  # type: ignore[method-assign]
+    with pytest.raises(DecisionLogError, match="does not match"):
+        world.run_batch(0)
+    assert asked == [1]
+
+
 def test_who_waits_for_an_acknowledgement_looks_into_the_log(world: World) -> None:
     """A person has stopped the work on it: what the driver remembers is not sent."""
     world.b.silent = 1

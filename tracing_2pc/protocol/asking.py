@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from tracing_2pc.errors import (
     AbortedError,
@@ -21,7 +22,28 @@ from tracing_2pc.states import Decision
 
 logger = logging.getLogger("tracing_2pc.coordinator")
 
+T = TypeVar("T")
+
 _REFUSED = f"{ParticipantRefusedError.__module__}.{ParticipantRefusedError.__name__}: "
+
+
+def until_answered(ask: Callable[[], T], patience: Patience) -> T:
+    """Ask the log, and again while it cannot be reached; for what may be asked twice.
+
+    Raises:
+        DecisionLogError: still no answer after the inline tries, or the query is being
+            stopped; or, at once, a record that cannot be trusted.
+    """
+    silence: DecisionLogError | None = None
+    for count in itertools.islice(patience.tries(), patience.inline_tries):
+        try:
+            return ask()
+        except DecisionLogError as error:
+            if error.transaction_id is not None:
+                raise
+            logger.warning("decision log unreachable: tries=%d: %s", count, error)
+            silence = error
+    raise silence or DecisionLogError("the decision log was not asked")
 
 
 def ask_commit(

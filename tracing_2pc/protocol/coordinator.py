@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tracing_2pc import names
 from tracing_2pc.errors import AbortedError, CommitPendingError, InDoubtError
 from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
 from tracing_2pc.model import Begun, Receipt, TransactionRecord
-from tracing_2pc.protocol.asking import ask_abort, ask_commit, expiry, say_if_replaced
+from tracing_2pc.protocol.asking import (
+    ask_abort,
+    ask_commit,
+    expiry,
+    say_if_replaced,
+    until_answered,
+)
 from tracing_2pc.protocol.deadline import Deadline
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.patience import Patience
@@ -83,16 +90,21 @@ class Coordinator:
 
         Commits are waited for, so that they reach a participant in batch order.
         """
-        for record in self.log.unfinished(self.application):
+        unfinished = partial(self.log.unfinished, self.application)
+        for record in until_answered(unfinished, self.patience):
             if record.state is TransactionState.COMMITTING:
                 self.deliver(record)
             elif record.state is TransactionState.ABORTING:
                 self.delivery.abort(record)
 
     def begin(self, batch: int, run: str, query: str | None) -> Begun:
-        """Put the attempt on record before anybody is asked anything."""
+        """Put the attempt on record before anybody is asked anything.
+
+        Asked again without an answer, the log returns the attempt that it has opened.
+        """
         started = self.clock.now()
-        begun = self.log.begin(
+        ask = partial(
+            self.log.begin,
             self.application,
             batch,
             run=run,
@@ -101,11 +113,13 @@ class Coordinator:
             carrier=self.tracing.reserve(),
             timeout=self.settings.transaction_timeout,
         )
+        begun = until_answered(ask, self.patience)
         record = begun.record
         with self.tracing.step(names.BEGIN, record.carrier, record, started) as step:
             step.set("tpc.replay", begun.replay)
             for old in begun.superseded:
-                self.tracing.counted(old, "superseded")
+                if old.made_here:
+                    self.tracing.counted(old, "superseded")
                 self.delivery.abort(old)
         return begun
 

@@ -113,7 +113,8 @@ class SqlDecisionLog:
             active = records.load(connection, sql.ACTIVE_OF, of)
             for record in active:
                 if (record.id.batch, record.run) == (batch, run):
-                    return Begun(record, replay=False)
+                    aborting = records.load(connection, sql.ABORTING_OF, of)
+                    return Begun(record, replay=False, superseded=tuple(aborting))
             superseded = tuple(
                 self._write_decision(connection, record, Decision.ABORT, ())
                 for record in active

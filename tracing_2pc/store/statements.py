@@ -109,6 +109,9 @@ UNFINISHED_OF: Final = sa.and_(_OPEN, _OF)
 ACTIVE_OF: Final = sa.and_(
     _OPEN, _OF, transaction.c.state == str(TransactionState.ACTIVE)
 )
+ABORTING_OF: Final = sa.and_(
+    _OPEN, _OF, transaction.c.state == str(TransactionState.ABORTING)
+)
 
 
 UNFINISHED_APPLICATIONS: Final = (

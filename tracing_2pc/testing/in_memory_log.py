@@ -64,7 +64,12 @@ class InMemoryDecisionLog:
                 if record.decision is Decision.COMMIT:
                     return Begun(record, replay=True)
                 if record.state is TransactionState.ACTIVE and record.run == run:
-                    return Begun(record, replay=False)
+                    aborting = tuple(
+                        r
+                        for r in self._of(application)
+                        if r.state is TransactionState.ABORTING
+                    )
+                    return Begun(record, replay=False, superseded=aborting)
             superseded = tuple(
                 self._keep(rules.decided(record, Decision.ABORT, (), self._now()))
                 for record in self._of(application)
