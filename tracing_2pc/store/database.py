@@ -21,7 +21,7 @@ from tracing_2pc.errors import (
 from tracing_2pc.model import TransactionId
 from tracing_2pc.settings import reveal
 from tracing_2pc.store import statements as sql
-from tracing_2pc.store.file import follow
+from tracing_2pc.store.file import check_disk, follow
 
 _PATIENCE: Final = 30  # seconds to wait for a lock that another driver holds
 _BEGIN: Final = "tpc_begin"
@@ -206,6 +206,7 @@ def _sqlite(url: sa.URL) -> Database:
             "log: a decision log must outlive its driver: give a file, as in "
             "sqlite:///state/decisions.db (in tests: tracing_2pc.testing)"
         )
+    check_disk(Path(path))
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
