@@ -81,10 +81,17 @@ def named(url: str, database: str) -> str:
 
 
 def flushes(url: str) -> int:
-    """Count what sessions have flushed, once those of this database have ended.
+    """Count what sessions have flushed, once those of this database have ended."""
+    return _reported(url, _FLUSHES)
 
-    A session reports when it leaves, which is after its client has closed it.
-    """
+
+def rows_read(url: str) -> int:
+    """Count what was read of this database's tables, once its sessions have ended."""
+    return _reported(url, _ROWS_READ)
+
+
+def _reported(url: str, statement: str) -> int:
+    """Ask when a session has left: it reports then, after its client has closed it."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
@@ -94,7 +101,7 @@ def flushes(url: str) -> int:
             return int(found)
 
         until(lambda: ask(_OTHERS) == 0)
-        return ask(_FLUSHES)
+        return ask(statement)
 
 
 _OTHERS = """
@@ -104,4 +111,8 @@ AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 _FLUSHES = """
 SELECT sum(fsyncs) FROM pg_stat_io
 WHERE object = 'wal' AND backend_type = 'client backend'
+"""
+_ROWS_READ = """
+SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)
+FROM pg_stat_user_tables
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.counts import (
+    branches,
     connections,
     coordinator_flushes,
     participant_flushes,
@@ -23,6 +24,7 @@ Family = Callable[[Path], Iterator[Count]]
 FAMILIES: Final[Mapping[str, Family]] = {
     "requests": requests.counts,
     "per-record": per_record.counts,
+    "branches": branches.counts,
     "coordinator-flushes": coordinator_flushes.counts,
     "participant-flushes": participant_flushes.counts,
     "connections": connections.counts,

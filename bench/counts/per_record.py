@@ -108,18 +108,41 @@ def cost_of(work: Callable[[], object]) -> Cost:
     Raises:
         RuntimeError: none was seen, so that nothing can be said.
     """
-    executed, alive = itertools.count(), [0]
+    alive = [0]
 
-    def watch(frame: FrameType, event: str, _: Any) -> Any:
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            next(executed)
-            alive[0] = max(alive[0], sys.getallocatedblocks())
-        return watch
+    def look() -> None:
+        alive[0] = max(alive[0], sys.getallocatedblocks())
 
     gc.collect()
-    gc.disable()  # it would run more often where more is allocated
     before = sys.getallocatedblocks()
+    return Cost(instructions_of(work, look), alive[0] - before)
+
+
+def instructions_of(
+    work: Callable[[], object], at_each: Callable[[], object] | None = None
+) -> int:
+    """Run it; count the instructions of this thread and of those it starts.
+
+    Args:
+        work: what is run.
+        at_each: called after each of them.
+
+    Raises:
+        RuntimeError: none was seen, so that nothing can be said.
+    """
+    executed = itertools.count()
+    count = executed.__next__
+
+    def watch(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "opcode":
+            count()
+            if at_each is not None:
+                at_each()
+        else:
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return watch
+
+    gc.disable()  # it would run more often where more is allocated
     threading.settrace(watch)
     sys.settrace(watch)
     try:
@@ -130,4 +153,4 @@ def cost_of(work: Callable[[], object]) -> Cost:
         gc.enable()
     if not (instructions := next(executed)):
         raise RuntimeError("this Python shows no instructions to a trace function")
-    return Cost(instructions, alive[0] - before)
+    return instructions

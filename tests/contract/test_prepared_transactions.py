@@ -33,7 +33,7 @@ from participant_support import (
     sqlite_url,
     tagged_rows,
 )
-from postgres_support import flushes
+from postgres_support import flushes, rows_read
 from spark_support import serving
 from tracing_support import exported, span_tree  # noqa: F401
 
@@ -475,6 +475,33 @@ def test_the_watermark_drops_outcomes_and_what_never_happened(
     assert count(resource, "orders_tpc_branch") == 1
     assert count(resource, "orders_tpc_outcome") == 0
     assert world.listed() == [(T, ONE.branch, "prepared")]
+
+
+def test_a_commit_reads_only_what_is_held_prepared(
+    world: World, postgres_database: str
+) -> None:
+    """However many transactions are sealed here, the next is decided as fast."""
+    many = 5_000
+    sql(
+        postgres_database,
+        "INSERT INTO orders_tpc_transaction "
+        "SELECT 'orders', n, 1, 'committed', NULL, '{}' "
+        f"FROM generate_series(100, {many + 99}) n; "
+        "INSERT INTO orders_tpc_branch "
+        "SELECT n, 'orders', n, 1, 0, 1, 'committed', 1, 'digest', NULL, 0, 0 "
+        f"FROM generate_series(100, {many + 99}) n; "
+        "INSERT INTO orders_tpc_outcome SELECT tag FROM orders_tpc_branch; "
+        "ANALYZE",
+    )
+    for batch in (1, 2):
+        assert world.prepare(f"orders.{batch}.1").status_code == 200
+    world.resource.close()
+    before = rows_read(postgres_database)
+    assert world.commit("orders.1.1", ONE).status_code == 200
+    assert world.commit("orders.1.1", ONE).status_code == 200
+    assert world.abort("orders.2.1").status_code == 200
+    world.resource.close()
+    assert rows_read(postgres_database) - before < many / 10
 
 
 def test_no_slot_left_is_not_a_vote(

@@ -1051,8 +1051,7 @@ MUTANTS: Final = (
         (
             edit(
                 JOURNAL,
-                "        for tag in losers:\n"
-                "            self._abort(connection, tag, now)\n"
+                "        self._abort(connection, losers, now)\n"
                 "        of = (*rows_of(b, seen.transaction), b.c.sealed.is_(None))\n",
                 "        left = b.c.tag.not_in(list(losers))\n"
                 "        of = (*rows_of(b, seen.transaction), b.c.sealed.is_(None), "

@@ -7,9 +7,10 @@ the end of a prepare, which may share it with other prepares.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -19,6 +20,8 @@ from tracing_2pc.model import BranchId, Carrier, TransactionId
 from tracing_2pc.participant.answers import Held, Named, Seen
 from tracing_2pc.participant.schema import VERSION, Tables
 from tracing_2pc.states import BranchState
+
+_SLICE: Final = 500
 
 Alive = Callable[[Connection, set[int]], set[int]]
 """Which of these writers still live."""
@@ -66,7 +69,11 @@ class Journal:
         rows = connection.execute(self._select(transaction, branch)).all()
         known = [r for r in rows if r.attempt == transaction.attempt]
         own = known[0] if known else None
-        others = [r.attempt for r in rows if r.seal == "committed" and r not in known]
+        others = [
+            r.attempt
+            for r in rows
+            if r.seal == "committed" and r.attempt != transaction.attempt
+        ]
         return Seen(
             transaction,
             watermark=rows[0].watermark,
@@ -238,8 +245,7 @@ class Journal:
         connection.execute(
             t.update().where(*rows_of(t, seen.transaction)).values(values)
         )
-        for tag in losers:
-            self._abort(connection, tag, now)
+        self._abort(connection, losers, now)
         of = (*rows_of(b, seen.transaction), b.c.sealed.is_(None))
         writing = b.c.state == str(BranchState.WRITING)
         connection.execute(b.delete().where(*of, writing))  # whose writers are dead
@@ -254,7 +260,7 @@ class Journal:
         """Abort one branch; an unknown one leaves a tombstone."""
         held = seen.branches.get(branch)
         if held is not None and held.state is not BranchState.ABORTED:
-            self._abort(connection, held.tag, now)
+            self._abort(connection, [held.tag], now)
         elif held is None and seen.seal is None:
             self._record(connection, seen, {})
             b = self.t.branch
@@ -266,15 +272,16 @@ class Journal:
                 connection, seen.transaction, tombstone, aborted, since=now, sealed=now
             )
 
-    def _abort(self, connection: Connection, tag: int, now: float) -> None:
+    def _abort(self, connection: Connection, tags: Iterable[int], now: float) -> None:
         b = self.t.branch
-        self.unhide(connection, sa.select(sa.literal(tag)), BranchState.ABORTED)
         values = {"state": "aborted", "sealed": now, "writer": None}
         never_prepared = b.c.state == str(BranchState.WRITING)
         since = sa.case((never_prepared, now), else_=b.c.since)
-        connection.execute(
-            b.update().where(b.c.tag == tag).values(**values, since=since)
-        )
+        for some in in_slices(tags):
+            aborted = b.c.tag.in_(some)
+            which = sa.select(b.c.tag).where(aborted)
+            self.unhide(connection, which, BranchState.ABORTED)
+            connection.execute(b.update().where(aborted).values(**values, since=since))
 
     def unhide(
         self, connection: Connection, tags: sa.Select[Any], outcome: BranchState
@@ -392,6 +399,13 @@ class Journal:
             connection.execute(h.delete().where(h.c.tag == tag))
             return
         connection.execute(h.update().where(h.c.tag == tag).values(doomed=left))
+
+
+def in_slices(tags: Iterable[int]) -> Iterator[list[int]]:
+    """Return a few tags at a time: a statement takes only so many parameters."""
+    left = iter(tags)
+    while some := list(itertools.islice(left, _SLICE)):
+        yield some
 
 
 def rows_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -178,7 +178,7 @@ class PreparedJournal(Journal):
             b.delete().where(
                 *rows_of(b, seen.transaction),
                 b.c.sealed.is_(None),
-                b.c.tag != sa.all_(_array(known)),
+                b.c.tag.not_in(_unnested(known)),
             )
         )
         super().seal(connection, seen, outcome, losers=losers, now=now, because=because)
@@ -199,7 +199,7 @@ class PreparedJournal(Journal):
         }
         if not held:
             return []
-        b, t = self.t.branch, self.t.transaction
+        b = self.t.branch
         rows = {
             r.tag: r
             for r in connection.execute(
@@ -208,12 +208,8 @@ class PreparedJournal(Journal):
                 )
             )
         }
-        seals = connection.execute(
-            sa.select(t.c.batch, t.c.attempt).where(
-                t.c.application == application, t.c.seal.is_not(None)
-            )
-        )
-        whole = {TransactionId(application, *row) for row in seals}
+        unnamed = {whose for tag, (_, whose) in held.items() if tag not in rows}
+        whole = self._sealed_among(connection, application, unnamed)
         found = []
         for tag, (gid, whose) in sorted(held.items()):
             row = rows.get(tag)
@@ -223,6 +219,23 @@ class PreparedJournal(Journal):
                 found.append(Sealed(gid, outcome, whose == transaction))
         aborted = BranchState.ABORTED
         return sorted(found, key=lambda one: (not one.asked, one.outcome is aborted))
+
+    def _sealed_among(
+        self, connection: Connection, application: str, some: Collection[TransactionId]
+    ) -> set[TransactionId]:
+        """Return which of these are sealed; nothing else of the journal is read."""
+        if not some:
+            return set()
+        t = self.t.transaction
+        keys = [(one.batch, one.attempt) for one in some]
+        seals = connection.execute(
+            sa.select(t.c.batch, t.c.attempt).where(
+                t.c.application == application,
+                sa.tuple_(t.c.batch, t.c.attempt).in_(keys),
+                t.c.seal.is_not(None),
+            )
+        )
+        return {TransactionId(application, *row) for row in seals}
 
     def contradicted(
         self, connection: Connection, transaction: TransactionId
@@ -260,7 +273,7 @@ class PreparedJournal(Journal):
             return
         b, o = self.t.branch, self._outcome
         below = (b.c.application == seen.transaction.application, b.c.batch <= to)
-        gone = sa.select(b.c.tag).where(*below, b.c.tag != sa.all_(_array(held)))
+        gone = sa.select(b.c.tag).where(*below, b.c.tag.not_in(_unnested(held)))
         connection.execute(o.delete().where(o.c.tag.in_(gone)))
         connection.execute(b.delete().where(b.c.tag.in_(gone)))
         super().raise_watermark(connection, seen, to)
@@ -295,3 +308,8 @@ class PreparedJournal(Journal):
 
 def _array(tags: Iterable[int]) -> sa.BindParameter[list[int]]:
     return sa.literal(list(tags), sa.ARRAY(sa.BigInteger))
+
+
+def _unnested(tags: Iterable[int]) -> sa.Select[tuple[int]]:
+    """Return tags as rows, which are hashed once; an array may be searched."""
+    return sa.select(sa.func.unnest(_array(tags)))
