@@ -192,6 +192,31 @@ def test_wrong_tokens_slow_down_and_a_right_one_is_not_looked_at(app: Flask) -> 
     assert elsewhere.log_in(OPERATOR).status_code == 303
 
 
+def test_wrong_tokens_slow_down_their_sender_and_not_all_behind_a_proxy(
+    app: Flask,
+) -> None:
+    """By the address that a proxy of this machine wrote last, not by the proxy's own,
+    nor by what its client pretends; a peer elsewhere is no proxy of ours.
+    """
+
+    def behind(address: str, proxy: str = "127.0.0.1") -> Visitor:
+        visitor = Visitor(app.test_client())
+        visitor.client.environ_base["REMOTE_ADDR"] = proxy
+        visitor.client.environ_base["HTTP_X_FORWARDED_FOR"] = address
+        return visitor
+
+    for number in range(3):
+        stranger = behind(f"198.51.100.{number}, 203.0.113.7")
+        assert stranger.log_in("wrong-token-0123456789").status_code == 403
+    assert behind("203.0.113.7").log_in(OPERATOR).status_code == 429
+    assert behind("203.0.113.8").log_in(OPERATOR).status_code == 303
+    assert Visitor(app.test_client()).log_in(OPERATOR).status_code == 303
+    for number in range(3):
+        stranger = behind(f"203.0.113.{number}", proxy="192.0.2.1")
+        assert stranger.log_in("wrong-token-0123456789").status_code == 403
+    assert behind("203.0.113.9", "192.0.2.1").log_in(OPERATOR).status_code == 429
+
+
 def test_waits_double_up_to_a_minute_and_are_forgotten() -> None:
     """After the third try; a right one ends them."""
     time, waits = [0.0], []

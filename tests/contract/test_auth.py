@@ -276,6 +276,34 @@ def test_two_tokens_live_at_once(world: World) -> None:
     assert As(world, SUCCESSOR).commit(T, ONE).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Forwarded-For": "203.0.113.7"},
+        {"X-Forwarded-Host": "orders.example"},
+        {"X-Forwarded-Proto": "https"},
+        {"X-Real-IP": "203.0.113.7"},
+        {"Forwarded": "for=203.0.113.7"},
+        {"Via": "1.1 proxy"},
+    ],
+    ids=lambda headers: next(iter(headers)),
+)
+def test_insecure_answers_nobody_through_a_proxy(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    """A proxy on this machine is no reason to answer the world behind it."""
+    world = World(resource(tmp_path), lambda: 0, insecure=True)
+    for answer in (
+        world.client.get("/transactions", headers=headers),
+        world.prepare(T, headers=headers),
+        world.client.get("/metrics", headers=headers),
+    ):
+        assert answer.status_code == 403
+        assert "proxy" in answer.get_json()["detail"]
+    assert world.client.get("/health/live", headers=headers).status_code == 200
+    assert world.prepare(T).status_code == 200
+
+
 def test_insecure_answers_this_machine_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -297,7 +325,9 @@ def test_insecure_answers_this_machine_only(
         (None, 403),
     ):
         environ = {"REMOTE_ADDR": peer}
-        forged = {"X-Forwarded-For": "127.0.0.1", "Host": "localhost"}
+        forged = {"Host": "localhost"}
+        if status == 403:
+            forged["X-Forwarded-For"] = "127.0.0.1"
         answer = world.prepare(T, headers=forged, environ_overrides=environ)
         assert (peer, answer.status_code) == (peer, status)
         for route in ("/transactions", f"/transactions/{T}", "/metrics"):

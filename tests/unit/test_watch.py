@@ -155,8 +155,16 @@ def test_strangers_are_not_answered_without_tokens(tmp_path: Path) -> None:
         assert isinstance(gate_for(host, str(tokens)), TokenGate)
 
 
-def get(port: int, path: str, token: str | None = None) -> Any:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+def test_strangers_behind_a_proxy_are_not_answered_without_tokens() -> None:
+    """What a proxy of this machine passes on does not come from this machine."""
+    with serving_metrics("127.0.0.1", 0, LoopbackGate(), lambda: True) as port:
+        for name in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
+            assert get(port, "/metrics", **{name: "x"}).status == 403
+        assert get(port, "/metrics").status == 200
+
+
+def get(port: int, path: str, token: str | None = None, **headers: str) -> Any:
+    headers |= {"Authorization": f"Bearer {token}"} if token else {}
     url = f"http://127.0.0.1:{port}{path}"
     with urllib3.PoolManager() as pool:
         return pool.request("GET", url, headers=headers, retries=False)

@@ -17,7 +17,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.participant.auth import Gate, LoopbackGate, TokenGate
+from tracing_2pc.participant.auth import (
+    Gate,
+    LoopbackGate,
+    TokenGate,
+    forwarded,
+)
 from tracing_2pc.participant.problems import Problem
 from tracing_2pc.telemetry import metrics, prometheus
 from tracing_2pc.transports import wire
@@ -150,8 +155,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _metrics(self) -> None:
         try:
+            near = not forwarded(self.headers.keys())
             caller = self.admits.admit(
-                self.headers.get("Authorization"), self.client_address[0]
+                self.headers.get("Authorization"),
+                self.client_address[0] if near else None,
             )
             caller.check("metrics")
         except Problem as problem:

@@ -78,8 +78,24 @@ class Gate(Protocol):
         """Return the caller, or raise `Problem` 401 or 403."""
 
 
+def forwarded(headers: Iterable[str]) -> bool:
+    """Say, by the names of its headers, whether a proxy has passed a request on.
+
+    Its peer is the proxy then, and nobody knows where it comes from. A proxy that adds
+    no header cannot be seen.
+    """
+    lower = {name.lower() for name in headers}
+    known = {"forwarded", "via", "x-real-ip"}
+    return not known.isdisjoint(lower) or any(
+        name.startswith("x-forwarded-") for name in lower
+    )
+
+
 class LoopbackGate:
-    """Lets every process of this machine do everything, and nobody else."""
+    """Lets every process of this machine do everything, and nobody else.
+
+    A request that a proxy has passed on has no peer.
+    """
 
     def admit(self, authorization: str | None, peer: str | None) -> Caller:
         """Return anybody, if the peer's address is a loopback one."""
@@ -88,7 +104,10 @@ class LoopbackGate:
         except ValueError:
             near = False
         if not near:
-            raise Problem(403, "insecure: only loopback peers are answered; use tokens")
+            raise Problem(
+                403,
+                "insecure: only loopback peers are answered, and no proxy; use tokens",
+            )
         return Caller(None)
 
 

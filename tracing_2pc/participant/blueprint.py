@@ -19,7 +19,13 @@ from tracing_2pc.interfaces import Step
 from tracing_2pc.model import Carrier, TransactionId
 from tracing_2pc.participant import forms
 from tracing_2pc.participant.answers import Answer
-from tracing_2pc.participant.auth import Caller, Gate, LoopbackGate, TokenGate
+from tracing_2pc.participant.auth import (
+    Caller,
+    Gate,
+    LoopbackGate,
+    TokenGate,
+    forwarded,
+)
 from tracing_2pc.participant.body import CHUNK
 from tracing_2pc.participant.measured import Measured, record_request
 from tracing_2pc.participant.problems import Problem, unavailable
@@ -59,7 +65,7 @@ def participant_blueprint(
         tokens: path of the tokens file (see `auth`); by default the setting
             `tokens_file`, which `TPC_TOKENS_FILE` sets.
         insecure: answer every process of this machine, and nobody else, without
-            tokens: for a first try.
+            tokens: for a first try. What a proxy has passed on is refused.
         max_prepare_bytes: larger bodies of a prepare are refused before they are read.
         trust_inbound: go on with the trace that a request brings. False where
             strangers can ask: a request then begins a trace of its own, linked to
@@ -256,7 +262,7 @@ class _Routes:
     def ready(self) -> Response:
         """Say whether the database answers."""
         try:
-            self._resource.gauges()
+            self._resource.ready()
         except (sa.exc.SQLAlchemyError, ConfigurationError):
             raise unavailable("the participant's database is not ready") from None
         return jsonify(status="ready")
@@ -295,7 +301,8 @@ class _Routes:
 
     def _admit(self, action: str) -> Caller:
         authorization = request.headers.get("Authorization")
-        caller = self._gate.admit(authorization, request.remote_addr)
+        near = not forwarded(request.headers.keys())
+        caller = self._gate.admit(authorization, request.remote_addr if near else None)
         caller.check(action)
         g.tpc_admitted = True
         remember_context()

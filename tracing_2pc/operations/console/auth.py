@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
+import ipaddress
 import secrets
 import threading
 from collections import OrderedDict
@@ -157,6 +158,19 @@ class Throttle:
         """Forget what this address tried."""
         with self._lock:
             self._tries.pop(peer, None)
+
+
+def address_of(peer: str, forwarded_for: str | None) -> str:
+    """Return who asks: what a proxy of this machine says of it, else its peer.
+
+    The last address is the proxy's own word; those before it are its client's.
+    """
+    last = (forwarded_for or "").rpartition(",")[2].strip()
+    try:
+        near = ipaddress.ip_address(peer).is_loopback
+        return str(ipaddress.ip_address(last)) if near and last else peer
+    except ValueError:
+        return peer
 
 
 def from_here(headers: Mapping[str, str], host: str) -> bool:

@@ -23,6 +23,7 @@ from tracing_2pc.model import TransactionId
 from tracing_2pc.operations.console.auth import (
     Logins,
     Throttle,
+    address_of,
     admit,
     from_here,
     same,
@@ -86,7 +87,8 @@ class Entry:
 
     def log_in(self) -> ResponseReturnValue:
         """Take a token for a session; a wrong one is said, and slows down."""
-        peer = request.remote_addr or ""
+        forwarded_for = request.headers.get("X-Forwarded-For")
+        peer = address_of(request.remote_addr or "", forwarded_for)
         name, token = request.form.get("name", ""), request.form.get("token", "")
         try:
             self._throttle.check(peer)

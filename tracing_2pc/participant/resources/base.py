@@ -73,6 +73,9 @@ class Resource(Protocol):
     ) -> Page:
         """List what is not sealed."""
 
+    def ready(self) -> None:
+        """Raise unless the database answers. Strangers ask: count nothing."""
+
     def gauges(self) -> dict[str, float]:
         """Measure, by the names of the registry."""
 

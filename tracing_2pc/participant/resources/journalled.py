@@ -296,6 +296,12 @@ class JournalledResource(abc.ABC):
             )
         return Page(branches, next_, self._clock())
 
+    def ready(self) -> None:
+        """Read one row, whatever there is."""
+        self.open()
+        with self._database.read() as connection:
+            connection.execute(sa.select(self._tables.schema.c.version))
+
     def gauges(self) -> dict[str, float]:
         """Measure; nothing from `close` on, until it is used again."""
         if self._closed:
