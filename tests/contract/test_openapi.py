@@ -106,7 +106,8 @@ def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         seen |= other_seen
     for method in ("prepare", "commit", "abort", "resolve", "show", "in_doubt"):
         monkeypatch.setattr(TaggedRows, method, fault)
-    monkeypatch.setattr(TaggedRows, "gauges", fault)
+    for name in ("gauges", "ready"):
+        monkeypatch.setattr(TaggedRows, name, fault)
     each_route(world)
     assert WRONG == []
     assert seen - DOCUMENTED == set(), "given and not documented"

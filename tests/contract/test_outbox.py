@@ -609,7 +609,7 @@ def test_what_is_measured(make: Make, partner: Partner) -> None:
 
 
 def test_readiness_counts_nothing(make: Make) -> None:
-    """A stranger's look at `/health/ready` costs the same with millions in the queue."""
+    """A look at `/health/ready`, which is open to all, does not depend on the queue."""
     world = make(sends=False)
     commit(world, T, ids(1, 2, 3))
     asked: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ from spark_support import serving
 from tracing_2pc.errors import ParticipantUnavailableError
 from tracing_2pc.model import BranchId, Holds, Shown, TransactionId
 from tracing_2pc.states import BranchState, ParticipantState
-from tracing_2pc.transports import reading
+from tracing_2pc.transports import reading, wire
 from tracing_2pc.transports.http import HttpParticipant
 
 T = TransactionId("orders", 7, 1)
@@ -231,11 +232,6 @@ NO_LISTS = {
     "an age before its time": {"transactions": [GOOD | {"age": -1}], "next": None},
     "an endless age": {"transactions": [GOOD | {"age": float("inf")}], "next": None},
     "half a row": {"transactions": [GOOD | {"rows": 1.5}], "next": None},
-    "a carrier of numbers": {
-        "transactions": [GOOD | {"carrier": {"a": 1}}],
-        "next": None,
-    },
-    "a line break": {"transactions": [GOOD | {"carrier": {"a": "\n"}}], "next": None},
     "too many": {"transactions": [GOOD] * 501, "next": None},
 }
 
@@ -252,6 +248,103 @@ def test_what_is_not_exactly_a_list_is_no_answer(tmp_path: Path, said: object) -
     unavailable = pytest.raises(ParticipantUnavailableError, match="without a list")
     with reachable(world) as participant, unavailable:
         participant.prepared()
+
+
+@pytest.mark.parametrize(
+    "carrier",
+    [
+        {"a": 1},
+        {"a": "\n"},
+        {"a": "x" * 3000},
+        {str(n): "" for n in range(99)},
+        [],
+        None,
+    ],
+    ids=["numbers", "a line break", "too long", "too many", "a list", "none"],
+)
+def test_a_carrier_that_cannot_be_read_is_an_empty_one(
+    tmp_path: Path, carrier: object
+) -> None:
+    """A trace context is no evidence: without it the list says all that counts."""
+    world = tagged_rows(sqlite_url(tmp_path))
+    listed = {"transactions": [GOOD, GOOD | {"carrier": carrier}], "next": None}
+
+    @world.app.after_request
+    def spoil(_: Response) -> Response:
+        return Response(json.dumps(listed), 200, mimetype="application/json")
+
+    with reachable(world) as participant:
+        listing = participant.prepared()
+    assert listing.complete
+    assert [branch.carrier for branch in listing.branches] == [{}, {}]
+
+
+def test_a_carrier_that_was_spoilt_at_rest_is_an_empty_one(world: World) -> None:
+    """What is stored and cannot be read keeps nobody from listing or committing."""
+    with reachable(world) as participant:
+        world.prepare(str(T), ONE)
+        journal = world.resource._tables.transaction
+        with world.resource._database.engine.begin() as connection:
+            connection.execute(journal.update().values(carrier='["nothing'))
+        (branch,) = participant.prepared().branches
+        assert branch.carrier == {}
+        assert participant.show(T).state is ParticipantState.PREPARED
+        assert world.commit(str(T), ONE).status_code == 200
+
+
+LONG_STATE = ",".join(f"vendor{n}={'x' * 100}" for n in range(28))
+"""3,000 characters, which are allowed."""
+
+
+def test_a_long_trace_context_makes_no_list_unreadable(world: World) -> None:
+    """Of `tracestate` 512 characters of whole members are kept."""
+    assert len(LONG_STATE) > 3000
+    with reachable(world) as participant:
+        world.prepare(str(T), ONE, headers={"tracestate": LONG_STATE})
+        world.prepare("other.1.1", OTHER)
+        listing = participant.prepared()
+    assert listing.complete
+    long, short = [branch.carrier for branch in listing.branches]
+    assert long["traceparent"].split("-")[1] == TRACE["traceparent"].split("-")[1]
+    assert len(long["tracestate"]) <= 512
+    assert LONG_STATE.startswith(long["tracestate"] + ",")
+    assert short == TRACE
+
+
+def in_doubt(world: World, branches: int, carrier: dict[str, str]) -> None:
+    """Put a transaction with so many prepared branches into the journal."""
+    tables, resource = world.resource._tables, world.resource
+    id_ = {"application": "orders", "batch": 7, "attempt": 1}
+    branch = {**id_, "task_attempt": 1, "state": "prepared", "rows": 1}
+    branch |= {"digest": ONE.digest, "since": 1.0}
+    with resource._database.engine.begin() as connection:
+        text = json.dumps(carrier)
+        connection.execute(tables.transaction.insert().values(**id_, carrier=text))
+        rows = [{**branch, "partition": number} for number in range(branches)]
+        connection.execute(tables.branch.insert(), rows)
+
+
+@pytest.mark.parametrize("value", ["x" * 2000, "\u00e4" * 2000], ids=["ASCII", "other"])
+def test_a_page_is_bounded_in_bytes(tmp_path: Path, value: str) -> None:
+    """However long the carriers are that are stored: every page can be read."""
+    world = tagged_rows(sqlite_url(tmp_path))
+    in_doubt(world, 700, {"traceparent": TRACE["traceparent"], "other": value})
+    page = world.client.get("/transactions?limit=700")
+    assert len(page.data) < wire.MAX_ANSWER_BYTES
+    with reachable(world) as participant:
+        listing = dataclasses.replace(participant, timeout=60.0).prepared()
+    assert listing.complete
+    assert [b.branch.partition for b in listing.branches] == list(range(700))
+
+
+def test_a_list_of_more_than_a_commit_can_name(tmp_path: Path) -> None:
+    """Twenty thousand branches are read whole, and more."""
+    world = tagged_rows(sqlite_url(tmp_path))
+    in_doubt(world, 20_500, TRACE)
+    with reachable(world) as participant:
+        listing = dataclasses.replace(participant, timeout=60.0).prepared()
+    assert listing.complete
+    assert [b.branch.partition for b in listing.branches] == list(range(20_500))
 
 
 @pytest.mark.parametrize(

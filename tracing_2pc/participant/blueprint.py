@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import time
@@ -18,7 +19,7 @@ from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.interfaces import Step
 from tracing_2pc.model import Carrier, TransactionId
 from tracing_2pc.participant import forms
-from tracing_2pc.participant.answers import Answer
+from tracing_2pc.participant.answers import Answer, Held
 from tracing_2pc.participant.auth import (
     Caller,
     Gate,
@@ -30,7 +31,7 @@ from tracing_2pc.participant.body import CHUNK
 from tracing_2pc.participant.measured import Measured, record_request
 from tracing_2pc.participant.problems import Problem, unavailable
 from tracing_2pc.participant.refusals import refuse, remember_context, votes_abort
-from tracing_2pc.participant.resources.base import Resource
+from tracing_2pc.participant.resources.base import Page, Resource
 from tracing_2pc.settings import Settings, check_name
 from tracing_2pc.telemetry import lifecycle, metrics, prometheus
 from tracing_2pc.telemetry.propagation import at_rest, extract
@@ -231,17 +232,8 @@ class _Routes:
                 after=query.after,
                 limit=query.limit,
             )
-            items = [
-                {
-                    "transaction_id": str(transaction),
-                    "branch": str(held.named.branch),
-                    "state": str(held.state),
-                    "age": max(0.0, page.now - held.since),
-                    "rows": held.named.rows,
-                    "carrier": carrier,
-                }
-                for transaction, held, carrier in page.branches
-            ]
+            page = _bounded(page)
+            items = [_item(page, branch) for branch in page.branches]
             following = forms.write_cursor(page.next)
             return jsonify(
                 transactions=items, next=following, now=page.now, application=only
@@ -315,6 +307,31 @@ class _Routes:
         with forms.about(order.transaction):
             caller.check(action, order.transaction.application)
         _about(step, order.transaction)
+
+
+def _item(
+    page: Page, branch: tuple[TransactionId, Held, Carrier]
+) -> dict[str, str | int | float | Carrier]:
+    transaction, held, carrier = branch
+    return {
+        "transaction_id": str(transaction),
+        "branch": str(held.named.branch),
+        "state": str(held.state),
+        "age": max(0.0, page.now - held.since),
+        "rows": held.named.rows,
+        "carrier": carrier,
+    }
+
+
+def _bounded(page: Page) -> Page:
+    """Cut a page that would be too long to be read, whatever its carriers hold."""
+    left = wire.MAX_ANSWER_BYTES // 2
+    for number, branch in enumerate(page.branches):
+        left -= len(json.dumps(_item(page, branch)))
+        if left < 0 and number:
+            last = page.branches[number - 1][1].tag
+            return Page(page.branches[:number], last, page.now)
+    return page
 
 
 def _about(step: Step, transaction: TransactionId) -> None:

@@ -20,6 +20,7 @@ from tracing_2pc.model import BranchId, Carrier, TransactionId
 from tracing_2pc.participant.answers import Held, Named, Seen
 from tracing_2pc.participant.schema import VERSION, Tables
 from tracing_2pc.states import BranchState
+from tracing_2pc.store.rows import carrier_of
 
 _SLICE: Final = 500
 
@@ -80,7 +81,7 @@ class Journal:
             recorded=own is not None,
             seal=BranchState(own.seal) if own and own.seal else None,
             by_hand=own is not None and own.resolved_because is not None,
-            carrier=json.loads(own.carrier) if own else {},
+            carrier=carrier_of(own.carrier) if own else {},
             branches={h.named.branch: h for h in self._held(connection, known)},
             committed=TransactionId(
                 transaction.application, transaction.batch, others[0]
@@ -350,7 +351,7 @@ class Journal:
             (
                 TransactionId(r.application, r.batch, r.attempt),
                 held,
-                json.loads(r.carrier),
+                carrier_of(r.carrier),
             )
             for held in self._held(connection, rows)
             if (r := about[held.tag]) and state in (None, held.state)

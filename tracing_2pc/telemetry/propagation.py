@@ -24,6 +24,9 @@ from tracing_2pc.telemetry import baggage_header, trace_context
 _log: Final = logging.getLogger(__name__)
 _W3C: Final = TraceContextTextMapPropagator()
 _BAGGAGE: Final = "baggage"
+_MOST_AT_REST: Final = 2048
+"""Characters of names and values of a carrier that is kept."""
+
 _OURS: Final = frozenset({trace_context.TRACEPARENT, trace_context.TRACESTATE})
 
 _rejected: Final = dict.fromkeys(names.LABELS["header"], 0)
@@ -54,11 +57,25 @@ def at_rest(context: Context | None = None) -> Carrier:
     """Return a trace context to keep, or to show outsiders: without the user's baggage.
 
     Baggage is a user's own text, often about persons. It goes with requests among
-    the job and its participants, and stays nowhere.
+    the job and its participants, and stays nowhere. What is kept is bounded: of
+    `tracestate` whole members, of the rest what is short and can be printed.
     """
     carrier: Carrier = {}
     inject(carrier, baggage.clear(context))
-    return carrier
+    return _bounded(carrier)
+
+
+def _bounded(carrier: Carrier) -> Carrier:
+    """Keep ours first; a header that is too long is as if absent."""
+    if trace_context.TRACESTATE in carrier:
+        state = trace_context.shortened(carrier[trace_context.TRACESTATE])
+        carrier[trace_context.TRACESTATE] = state
+    left, kept = _MOST_AT_REST, {}
+    for name, value in sorted(carrier.items(), key=lambda item: item[0] not in _OURS):
+        if value and f"{name}{value}".isprintable() and len(name + value) <= left:
+            kept[name] = value
+            left -= len(name + value)
+    return kept
 
 
 def extract(headers: Mapping[str, str], onto: Context | None = None) -> Context:

@@ -27,6 +27,8 @@ _BLANKS: Final = " \t"
 _MEMBERS: Final = 32
 _LONGEST_PARENT: Final = 512
 _LONGEST_STATE: Final = 8192
+_KEPT_STATE: Final = 512
+_LONG_MEMBER: Final = 128
 _KNOWN_FLAGS: Final = 0x03
 """Sampled and random. A flag that we don't know is not sent on."""
 
@@ -69,6 +71,20 @@ def read(headers: Mapping[str, object]) -> Found:
         trace, span, is_remote=True, trace_flags=flags, trace_state=state
     )
     return Found(parent, TRACESTATE if state is None else None)
+
+
+def shortened(state: str) -> str:
+    """Return whole members of a list, as many as is well to keep.
+
+    First those of more than 128 characters go, then those at the end, as W3C says;
+    at least 512 characters are to be kept, and no more are.
+    """
+    members = state.split(",")
+    if len(state) > _KEPT_STATE:
+        members = [member for member in members if len(member) <= _LONG_MEMBER]
+    while len(",".join(members)) > _KEPT_STATE:
+        members.pop()
+    return ",".join(members)
 
 
 def _parts(sent: object) -> tuple[int, int, TraceFlags] | None:

@@ -1,6 +1,7 @@
 """From a participant's answers to values: a list in doubt, one transaction.
 
-Nothing is trusted: what is not exactly in its form is no answer.
+Nothing is trusted: what is not exactly in its form is no answer. A carrier is no part
+of the answer: one that cannot be read is an empty one.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from tracing_2pc.states import BranchState, ParticipantState
 from tracing_2pc.transports import wire
 
 PAGE: Final = 500
-"""Branches on a page: with their carriers well below `wire.MAX_ANSWER_BYTES`."""
+"""Branches on a page, at most: a participant bounds it in bytes, too."""
 
-PAGES: Final = 40
-"""Pages that are read of one list."""
+PAGES: Final = 400
+"""Pages that are read of one list: several transactions of the most branches."""
 
 _MOST: Final = 1 << 62
 _LONGEST: Final = 2048
@@ -75,10 +76,14 @@ def _in_doubt(found: object) -> InDoubt:
 
 
 def _carrier(found: object) -> dict[str, str]:
-    item = _object(found)
-    if len(item) > 20:
-        raise ValueError("carrier")
-    return {_text(name): _text(value) for name, value in item.items()}
+    """Read a trace context, which is no evidence: one that cannot be read is empty."""
+    try:
+        item = _object(found)
+        if len(item) > 20:
+            return {}
+        return {_text(name): _text(value) for name, value in item.items()}
+    except ValueError:
+        return {}
 
 
 def read_shown(item: Mapping[str, Any]) -> Shown:

@@ -17,6 +17,7 @@ from tracing_2pc.model import BranchId, Carrier, TransactionId
 from tracing_2pc.participant.answers import Held, Seen
 from tracing_2pc.participant.database import Database
 from tracing_2pc.participant.schema import TAG
+from tracing_2pc.store.rows import carrier_of
 
 _LOCK: Final = "/sender"
 """No application has such a name, so senders wait for nobody."""
@@ -177,7 +178,7 @@ class Queue:
         rows = connection.execute(statement.order_by(r.tpc_row).limit(_SLICE))
         transaction = TransactionId(branch.application, branch.batch, branch.attempt)
         task = BranchId(branch.partition, branch.task_attempt)
-        carrier = json.loads(branch.carrier)
+        carrier = carrier_of(branch.carrier)
         return [
             Request(branch.tag, row, body, transaction, task, carrier)
             for row, body in rows
