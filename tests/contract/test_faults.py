@@ -192,7 +192,7 @@ class Job:
         return self._coordinator().apply(
             batch,
             run=f"run-{next(self.runs)}",
-            query="query",
+            query=f"query of {self.application}",
             write=write,
             cancel=lambda _: None,
         )

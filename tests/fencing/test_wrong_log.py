@@ -358,6 +358,24 @@ def test_the_log_of_a_copy_that_is_ahead(world: World) -> None:
     world.assert_holds(BATCHES + 1)
 
 
+def test_the_log_of_a_copy_whose_newest_batch_is_ours(world: World) -> None:
+    """It says that our next batch is finished; our participants know nothing of it.
+
+    Refused, and not skipped. Way out: point `log` at the right one; nothing has changed
+    in the copy.
+    """
+    copied(world)
+    staging(world, batches=BATCHES + 1)
+    with pytest.raises(
+        ConfigurationError, match=r"fence\.3\.1 is finished in this log, but . answered"
+    ):
+        world.query(log="staging").start(BATCHES + 1)
+    world.assert_holds(BATCHES)
+    world.query().start(BATCHES + 1)
+    world.assert_holds(BATCHES + 1)
+    staging(world, batches=BATCHES + 2)
+
+
 def test_the_log_of_a_copy_with_a_commit_under_way(world: World) -> None:
     """Its commit is delivered to the wrong participants: these know nothing of it.
 

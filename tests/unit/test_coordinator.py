@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -128,16 +128,82 @@ def test_a_crash_between_two_commits_is_finished(world: World) -> None:
     world.b.silent = 0
     world.run_batch(0, run="run-2")
     assert (world.in_doubt(), world.visible()) == (0, 4)
-    assert world.a.heard == ["commit orders.0.1"]
+    assert world.a.heard == ["commit orders.0.1"] * 2, "once by the replay's question"
 
 
 def test_a_crash_before_sparks_own_commit_is_a_replay(world: World) -> None:
-    """All acknowledged, and Spark replays it: recognised, and nothing moves."""
+    """All acknowledged, and Spark replays it: recognised, and nothing moves.
+
+    Before it is skipped, all that hold something of it are asked whether they have it.
+    """
     world.run_batch(0)
+    world.b.silent = 1
     assert world.run_batch(0, run="run-2") is False
     assert world.wrote == ["orders.0.1"]
     assert world.visible() == 4
-    assert world.a.heard == ["commit orders.0.1"]
+    assert world.a.heard == ["commit orders.0.1"] * 2
+    assert world.b.heard == ["commit orders.0.1"] * 3
+
+
+@pytest.mark.parametrize("answer", [(404, "unknown"), (409, "aborted")])
+def test_a_replay_that_a_participant_knows_nothing_of_is_not_skipped(
+    world: World, answer: tuple[int, str]
+) -> None:
+    """Another log, or another service: refused; the record stays as it is."""
+    world.run_batch(0)
+    world.b.refusal = answer
+    with pytest.raises(ConfigurationError) as refused:
+        world.run_batch(0, run="run-2")
+    assert f"but b answered {answer[0]} {answer[1]}" in str(refused.value)
+    assert (refused.value.transaction_id, refused.value.participant) == (
+        "orders.0.1",
+        "b",
+    )
+    assert state(world, "orders.0.1") is TransactionState.COMMITTED
+
+
+def test_a_replay_that_a_participant_has_forgotten_is_done(world: World) -> None:
+    """It forgets only what was finished."""
+    world.run_batch(0)
+    world.b.refusal = (410, "forgotten")
+    assert world.run_batch(0, run="run-2") is False
+
+
+def test_a_replay_asks_only_who_has_something_of_it(world: World) -> None:
+    """To commit nothing would be news to a service that is not the right one."""
+
+    def write(record: TransactionRecord) -> Sequence[Receipt]:
+        branch = BranchId(0, 1)
+        world.a.prepare(record, branch)
+        votes = {"a": Vote.COMMIT, "b": Vote.READ_ONLY}
+        return [Receipt(branch, 5, "sha-256=:x:", votes)]
+
+    world.run_batch(0, write=write)
+    assert world.run_batch(0, run="run-2") is False
+    assert world.a.heard == ["commit orders.0.1"] * 2
+    assert world.b.heard == ["commit orders.0.1"]
+
+
+def test_a_replay_that_nobody_answers_for_is_not_skipped(world: World) -> None:
+    """It is waited for as a commit is; the error names who did not answer."""
+    world.run_batch(0)
+    world.settings = _with(world, on_pending="fail")
+    world.b.silent = 100
+    with pytest.raises(CommitPendingError, match=r"b \(lost\)"):
+        world.run_batch(0, run="run-2")
+    world.b.silent = 0
+    assert world.run_batch(0, run="run-3") is False
+
+
+def test_what_a_person_has_concluded_is_not_asked_about_again(world: World) -> None:
+    """That a participant contradicts it is why it was: the replay is skipped."""
+    world.b.refusal = (409, "aborted")
+    with pytest.raises(HeuristicError):
+        world.run_batch(0)
+    first = TransactionId("orders", 0, 1)
+    world.log.conclude(first, "mixed", who="ada", why="looked")
+    assert world.run_batch(0, run="run-2") is False
+    assert world.b.heard == ["commit orders.0.1"]
 
 
 def test_waiting_is_the_default_and_backs_off(world: World) -> None:

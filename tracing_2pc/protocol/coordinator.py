@@ -142,8 +142,13 @@ class Coordinator:
         return decided
 
     def deliver(self, record: TransactionRecord) -> None:
-        """Send the commit until all have acknowledged; then forget what is old."""
-        self.delivery.commit(record, give_up=self.settings.on_pending == "fail")
+        """Send the commit until all have acknowledged; then forget what is old.
+
+        Of a replay that the log calls finished the participants are asked, too.
+        """
+        finished = record.finished is not None
+        deliver = self.delivery.confirm if finished else self.delivery.commit
+        deliver(record, give_up=self.settings.on_pending == "fail")
         keep_from = self.clock.now() - self.settings.keep_finished
         self.delivery.forget(self.application, keep_from)
 

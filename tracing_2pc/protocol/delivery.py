@@ -166,6 +166,49 @@ class Delivery:
             participant=next(iter(silent), None),
         )
 
+    def confirm(self, record: TransactionRecord, *, give_up: bool) -> None:
+        """Ask whether a commit that the log calls finished is there; before a replay.
+
+        The log of a copied checkpoint fits the query and not the participants. Asked is
+        who has branches of it, by the commit again: to be told an empty one could be
+        news. Who has forgotten it had it. What a person has concluded is not asked for.
+
+        Args:
+            record: a transaction decided commit, and finished.
+            give_up: raise after the inline tries instead of waiting on.
+
+        Raises:
+            ConfigurationError: somebody does not know it: nothing was changed.
+            CommitPendingError: stopped, or out of tries, and somebody was silent.
+        """
+        self._tracing.decided(record, reconstructed=True)
+        if record.state is not TransactionState.COMMITTED:
+            return
+        asked = [n for n in self._participants if record.chosen(n)]
+        answers: Mapping[str, Answer] = {}
+        for tries in self._patience.tries():
+            waiting = {n: self._participants[n] for n in asked}
+            with self._tracing.step(names.DELIVER, record.carrier, record) as step:
+                step.set("tpc.pending", len(asked))
+                step.end()
+                answers = ask_at_once(lambda one: self._ask(one, record), waiting)
+            asked = [n for n in asked if not _has_it(record, n, answers[n])]
+            if not asked:
+                return
+            logger.warning(
+                "replay not confirmed: transaction=%s: %s", record.id, answers[asked[0]]
+            )
+            if give_up and tries >= self._patience.inline_tries:
+                break
+        silent = "; ".join(f"{name} ({answers[name]})" for name in asked)
+        raise CommitPendingError(
+            f"{record.id} is finished, and its replay is skipped once all that have "
+            f"something of it confirm that; without an answer: {silent}. The next "
+            "start of the query asks again",
+            transaction_id=str(record.id),
+            participant=asked[0],
+        )
+
     def forget(self, application: str, before: float) -> None:
         """Forget a slice of what finished before; if it fails, it can wait."""
         try:
@@ -293,6 +336,28 @@ class Delivery:
 
 def _is_refusal(answer: Answer) -> bool:
     return isinstance(answer, ParticipantRefusedError)
+
+
+def _has_it(record: TransactionRecord, name: str, answer: Answer) -> bool:
+    """Say whether a participant has a finished commit, or had it; False is silence.
+
+    Raises:
+        ConfigurationError: it has not.
+    """
+    if not isinstance(answer, ParticipantRefusedError) or answer.status == 400:
+        return answer is None
+    if answer.status == 410:
+        return True
+    raise ConfigurationError(
+        f"{record.id} is finished in this log, but {name} answered {answer.status} "
+        f"{answer.state}: either this is not the log of this checkpoint (a copy's has "
+        f"the same names), or not the {name} that had committed it, or it lost its "
+        "data. Nothing was written and nothing skipped. Point `log` and the address of "
+        f"{name} at the right ones, or restore {name}; `tracing-2pc explain "
+        f"{record.id}` asks all",
+        transaction_id=str(record.id),
+        participant=name,
+    ) from answer
 
 
 def _quarantined(record: TransactionRecord, why: str) -> HeuristicError:
