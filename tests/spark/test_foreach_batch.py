@@ -17,7 +17,7 @@ from spark_support import ROWS, held, numbers_of, serving, write_numbers
 
 from participants.processes import free_ports
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.errors import ConfigurationError, DecisionLogError
 from tracing_2pc.model import TransactionId
 from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.states import TransactionState
@@ -238,6 +238,103 @@ def test_a_stateful_query_survives_a_skipped_replay(world: World) -> None:
     assert world.state("test.1.2") is None
 
 
+def test_what_ends_a_query_is_one_line(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason and the cure, in one line of the log, and short in the exception.
+
+    Spark repeats what a callback raises, with all that was its cause.
+    """
+    write_numbers(world.folder, range(1))
+
+    def poison(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            raise ValueError(f"{batch.num_rows} poisoned rows")
+
+    broken = world.source().mapInArrow(poison, "value long")
+    query = world.start(world.callback(), broken)
+    _until(lambda: not query.isActive)
+    said = str(query.exception())
+    assert len(said.splitlines()) < 40, said
+    cure = "10 poisoned rows. Nothing was committed; start the query again"
+    assert f"tracing_2pc.errors.AbortedError: ValueError: {cure}" in said
+    ours = [r for r in caplog.records if r.name.startswith("tracing_2pc")]
+    assert ours[-1].levelname == "ERROR"
+    assert cure in ours[-1].getMessage()
+    assert ours[-1].exc_info is None
+
+
+def test_a_job_that_works_says_so(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At INFO: a line when it is set up, and one a batch."""
+    write_numbers(world.folder, range(2))
+    with caplog.at_level("INFO", "tracing_2pc.spark"):
+        world.run(world.callback())
+    lines = [r.getMessage() for r in caplog.records if r.name == "tracing_2pc.spark"]
+    assert lines[0].startswith("two-phase commit: application=test participants=a,b")
+    assert [line.partition(" seconds=")[0] for line in lines[1:]] == [
+        f"committed: application=test batch={n} rows={ROWS}" for n in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("where", ["nowhere", "below a root"])
+def test_a_query_without_a_checkpoint_is_refused(world: World, where: str) -> None:
+    """No next start would find its batch: refused at the first, nothing is written."""
+    write_numbers(world.folder, range(1))
+    writer = world.source().writeStream.trigger(availableNow=True)
+    root = "spark.sql.streaming.checkpointLocation"
+    if where == "below a root":
+        world.spark.conf.set(root, str(world.folder / "root"))
+    try:
+        with failing_query('.option\\("checkpointLocation"'):
+            writer.foreachBatch(world.callback()).start().awaitTermination()
+    finally:
+        world.spark.conf.unset(root)
+    assert world.state("test.0.1") is None
+    assert [h.total() for h in world.held()] == [0, 0]
+
+
+def test_a_named_query_below_a_root_has_a_checkpoint(world: World) -> None:
+    """Its next start finds the folder of that name."""
+    write_numbers(world.folder, range(1))
+    root = "spark.sql.streaming.checkpointLocation"
+    world.spark.conf.set(root, str(world.folder / "root"))
+    try:
+        writer = world.source().writeStream.trigger(availableNow=True)
+        query = writer.queryName("orders").foreachBatch(world.callback()).start()
+        query.awaitTermination()
+    finally:
+        world.spark.conf.unset(root)
+    assert world.state("test.0.1") is TransactionState.COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("log", "error", "says"),
+    [
+        ("decisions.db", ConfigurationError, "expected sqlite:///folder"),
+        ("mysql://host/log", ConfigurationError, "expected sqlite:///folder"),
+        ("env:NO_SUCH_VARIABLE", ConfigurationError, "NO_SUCH_VARIABLE is empty"),
+        ("postgresql://127.0.0.1:1/log", DecisionLogError, "127.0.0.1"),
+    ],
+)
+def test_a_wrong_log_is_refused_at_the_call(
+    world: World, log: str, error: type[Exception], says: str
+) -> None:
+    """Where the job is written, not at its first batch."""
+    with pytest.raises(error, match=says):
+        world.callback(log=log)
+
+
+def test_spark_connect_is_refused_at_the_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the first batch, in another process."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    with pytest.raises(ConfigurationError, match="Spark Connect is not supported"):
+        world.callback()
+
+
 def test_another_checkpoint_is_refused(world: World) -> None:
     """A lost checkpoint would begin at batch 0 again: refused, nothing is written."""
     write_numbers(world.folder, range(2))
@@ -276,8 +373,13 @@ def test_an_empty_log_cannot_write_a_batch_twice(world: World) -> None:
     assert record.state is TransactionState.QUARANTINED
 
 
-def test_stop_returns_while_a_participant_is_down(world: World) -> None:
-    """Decided, not acknowledged, and stopped: the next start finishes it."""
+def test_stop_returns_while_a_participant_is_down(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Decided, not acknowledged, and stopped: the next start finishes it.
+
+    That is no failure of the query; the log says what is left to do.
+    """
     write_numbers(world.folder, range(1))
     with _b_down_at_commit(world) as gone:
         query = world.start(world.callback())
@@ -286,6 +388,9 @@ def test_stop_returns_while_a_participant_is_down(world: World) -> None:
         started = time.monotonic()
         query.stop()
         assert time.monotonic() - started < 30
+    assert query.exception() is None
+    (warning,) = (m for m in caplog.messages if m.startswith("stopped in batch 0"))
+    assert "test.0.1 is decided commit and not acknowledged by b yet" in warning
     assert world.state("test.0.1") is TransactionState.COMMITTING
     assert [h.total() for h in world.held()] == [ROWS, 0]
     world.run(world.callback())
@@ -376,6 +481,7 @@ def test_stop_in_the_middle_of_the_tasks_aborts(world: World) -> None:
     query = world.start(world.callback(sink=sink))
     _until(Path(flag).exists)
     query.stop()
+    assert query.exception() is None
     assert world.state("test.0.1") is TransactionState.ABORTED
     time.sleep(4)  # the task outlives stop(), and prepares now
     assert [h.total() for h in world.held()] == [0, 0]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import re
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.errors import ConfigurationError, ContractError
 from tracing_2pc.model import TransactionRecord
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 logger = logging.getLogger("tracing_2pc.spark")
+
+_CONNECT: Final = (
+    "foreachBatch under Spark Connect is not supported yet: start the query from a "
+    "classic session"
+)
+_DRAWN: Final = re.compile(r"/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_TEMPORARY: Final = re.compile(r"/temporary-[0-9a-f-]{36}$")
+"""Where Spark keeps the checkpoint of a query that was given none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +48,11 @@ class StreamContext:
 
         Raises:
             ContractError: this is not a micro-batch.
-            ConfigurationError: Spark Connect, or asynchronous progress tracking.
+            ConfigurationError: Spark Connect, asynchronous progress tracking, or a
+                checkpoint that no next start would have.
         """
         if type(df).__module__.startswith("pyspark.sql.connect"):
-            raise ConfigurationError(
-                "foreachBatch under Spark Connect is not supported yet: start the "
-                "query from a classic session"
-            )
+            raise ConfigurationError(_CONNECT)
         if df.isStreaming:
             raise ContractError(
                 "two_phase_commit(...) takes a micro-batch: pass it to "
@@ -56,6 +63,7 @@ class StreamContext:
         query = spark.getLocalProperty("sql.streaming.queryId")
         context = cls(spark, run if query and run else uuid.uuid4().hex, query)
         context._refuse_async_progress()
+        context._refuse_checkpoint_of_one_run()
         if (found := context._query()) is not None:
             # Not the job group, where it can be had: a callback may have set its own.
             context = dataclasses.replace(context, run=str(found.runId))
@@ -94,28 +102,64 @@ class StreamContext:
             logger.exception("could not cancel the jobs: transaction=%s", record.id)
 
     def _query(self) -> Any:
-        from pyspark.sql import SparkSession
-
         if self.query is None:
             return None
         try:
-            # Not the DataFrame's session: that is a clone which knows no query.
-            session = SparkSession.getActiveSession()
+            session = self._session()
             return session and session.streams.get(self.query)
         except Exception:  # noqa: BLE001 - the JVM may be gone, Py4J has many errors
             return None
 
+    @staticmethod
+    def _session() -> Any:
+        from pyspark.sql import SparkSession
+
+        # Not the DataFrame's session: that is a clone which knows no query.
+        return SparkSession.getActiveSession()
+
+    def _execution(self) -> Any:
+        return self._query()._jsq.streamingQuery()
+
+    def _refuse_checkpoint_of_one_run(self) -> None:
+        place, name = "", None
+        with contextlib.suppress(Exception):  # a private API: absent is no answer
+            place = str(self._execution().resolvedCheckpointRoot())
+            name = self._query().name
+        if _TEMPORARY.search(place) or (name is None and self._is_drawn(place)):
+            raise ConfigurationError(
+                "the query has no checkpoint that a next start would find: after a "
+                "crash its batch could never be replayed. Give it one with "
+                '.option("checkpointLocation", "state/checkpoint")'
+            )
+
+    def _is_drawn(self, place: str) -> bool:
+        """Whether Spark drew the last folder's name, below one from the settings."""
+        setting = "spark.sql.streaming.checkpointLocation"
+        root = self._query() and self._session().conf.get(setting, None)
+        return bool(root) and _DRAWN.search(place) is not None
+
     def _refuse_async_progress(self) -> None:
         kind = ""
         with contextlib.suppress(Exception):  # a private API: absent is no answer
-            execution = self._query()._jsq.streamingQuery()
-            kind = str(execution.getClass().getSimpleName())
+            kind = str(self._execution().getClass().getSimpleName())
         if "AsyncProgress" in kind:
             raise ConfigurationError(
                 "asynchronous progress tracking is refused: a batch must not begin "
                 "before Spark has committed the one before it. Remove the option "
                 "asyncProgressTrackingEnabled"
             )
+
+
+def refuse_connect() -> None:
+    """Raise if this program talks to Spark by Connect.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        raise ConfigurationError(_CONNECT)
 
 
 def tag_of(record: TransactionRecord) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from tracing_2pc.errors import AbortedError, ConfigurationError
+from tracing_2pc.errors import AbortedError, ConfigurationError, TwoPhaseError
 from tracing_2pc.interfaces import DecisionLog, SystemClock
 from tracing_2pc.model import Receipt, TransactionRecord, check_application
 from tracing_2pc.protocol.coordinator import Coordinator
@@ -17,7 +18,8 @@ from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.settings import Settings
 from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
 from tracing_2pc.sinks.participants import ParticipantSink
-from tracing_2pc.spark.context import StreamContext
+from tracing_2pc.spark.context import StreamContext, refuse_connect
+from tracing_2pc.spark.ending import ended, reason_of
 from tracing_2pc.spark.tasks import computed_once, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.telemetry import lifecycle, metrics
@@ -47,6 +49,9 @@ def two_phase_commit(
     written again; one that was not decided is aborted and written anew. One Spark job
     per batch; with several routes one more than routes.
 
+    The query needs a `checkpointLocation`. Its batches are told in the log: one line
+    each at INFO, and one at ERROR for the batch that ends the query.
+
     A replayed batch that is skipped leaves the participants with its first content. If
     the source or a function is not deterministic, Spark's own state may hold another.
 
@@ -69,11 +74,13 @@ def two_phase_commit(
     Raises:
         ConfigurationError: says what to change.
         ContractError: what is wrong with a sink of your own.
+        DecisionLogError: the log cannot be reached.
     """
     try:
         check_application(application)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
+    refuse_connect()
     chosen = settings or Settings.load()
     chosen = dataclasses.replace(
         chosen, log=log or chosen.log, on_pending=on_pending or chosen.on_pending
@@ -87,7 +94,14 @@ def two_phase_commit(
     if isinstance(sink, ParticipantSink):
         sink.check()
     check_leftovers(sink)
-    return ForeachBatch(sink, application, chosen, dict(routes or {}))
+    callback = ForeachBatch(
+        sink, application, chosen, dict(routes or {}), open_log(chosen.log)
+    )
+    logger.info(
+        "two-phase commit: application=%s participants=%s log=%s",
+        *(application, ",".join(participants_of(sink)), chosen.log),
+    )
+    return callback
 
 
 class ForeachBatch:
@@ -99,13 +113,14 @@ class ForeachBatch:
         application: str,
         settings: Settings,
         routes: Mapping[str, Route],
+        log: DecisionLog,
     ) -> None:
         self._sink = sink
         self._application = application
         self._settings = settings
         self._routes = routes
         self._participants = participants_of(sink)
-        self._log: DecisionLog | None = None
+        self._log: DecisionLog | None = log
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_log": None}
@@ -117,20 +132,49 @@ class ForeachBatch:
             AbortedError: nothing was committed.
             CommitPendingError: decided, and not acknowledged by everybody yet.
             HeuristicError: a participant went against the decision.
-            ConfigurationError: checkpoint, log and application don't belong together.
+            ConfigurationError: checkpoint, log and application don't belong together;
+                or there is no checkpoint that a next start would find.
+            StoppedError: `stop()` came first. It does not become `query.exception()`.
         """
         lifecycle.start(self._application)
         metrics.start(self._application)
-        stream = StreamContext.of(df)
+        stream = None
+        try:
+            stream = StreamContext.of(df)
+            self._apply(df, batch, stream)
+        except Exception as error:  # noqa: BLE001 - raised again, or what it stands for
+            stopping = stream is not None and stream.stopping()
+            which = f"batch {batch} of {self._application}"
+            short = ended(error, which, stopping=stopping).with_traceback(None)
+        else:
+            return
+        # Py4J hands the whole traceback on as text, with causes and contexts.
+        raise short from None
+
+    def _apply(self, df: DataFrame, batch: int, stream: StreamContext) -> None:
         attempt = _Attempt(df, stream, self._sink, self._routes)
-        wrote = self._coordinator(stream).apply(
-            batch,
-            run=stream.run,
-            query=stream.query,
-            write=attempt.write,
-            cancel=attempt.cancel,
-        )
-        if not wrote:
+        started = time.monotonic()
+        try:
+            wrote = self._coordinator(stream).apply(
+                batch,
+                run=stream.run,
+                query=stream.query,
+                write=attempt.write,
+                cancel=attempt.cancel,
+            )
+        except Exception as error:
+            if error is attempt.error and not isinstance(error, TwoPhaseError):
+                raise AbortedError(
+                    f"{reason_of(error)}. Nothing was committed; start the query "
+                    "again, it writes the batch anew"
+                ) from error
+            raise
+        if wrote:
+            logger.info(
+                "committed: application=%s batch=%d rows=%d seconds=%.1f",
+                *(self._application, batch, attempt.rows, time.monotonic() - started),
+            )
+        else:
             logger.info(
                 "replay of a decided batch: application=%s batch=%d",
                 self._application,
@@ -171,12 +215,16 @@ class _Attempt:
     sink: Sink
     routes: Mapping[str, Route]
     cancelled: bool = False
+    rows: int = 0
+    error: Exception | None = None
 
     def write(self, record: TransactionRecord) -> list[Receipt]:
         with self.stream.jobs_of(record):
             try:
-                return self._routed(record) if self.routes else self._plain(record)
+                write = self._routed if self.routes else self._plain
+                receipts = write(record)
             except Exception as error:
+                self.error = error
                 if self.cancelled:
                     raise AbortedError(
                         f"{record.id} had no decision within transaction_timeout; "
@@ -185,6 +233,8 @@ class _Attempt:
                         transaction_id=str(record.id),
                     ) from error
                 raise
+        self.rows = sum(receipt.rows for receipt in receipts)
+        return receipts
 
     def cancel(self, record: TransactionRecord) -> None:
         self.cancelled = True

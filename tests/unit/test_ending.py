@@ -1,0 +1,31 @@
+"""What is said of an error that ends a query."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracing_2pc.spark.ending import reason_of
+
+JAVA = "\n\tat org.apache.spark.Task.run(Task.scala:1)\n\tat java.lang.Thread.run\n"
+TASK = 'Traceback (most recent call last):\n  File "job.py", line 3, in f\n    g()\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("one line", "one line"),
+        ("", "RuntimeError"),
+        (f"Job aborted: Lost task\n{TASK}ValueError: no\n{JAVA}", "ValueError: no"),
+        (
+            f"{TASK}KeyError: 1\n\nThe above exception was the direct cause of the "
+            f"following exception:\n\n{TASK}ValueError: two\nlines\n\n{JAVA}",
+            "ValueError: two lines",
+        ),
+        (f"{TASK}tracing_2pc.errors.AbortedError: late\n", "late"),
+        (f"[USER_RAISED] poison\n\nJVM stacktrace:\nx{JAVA}", "[USER_RAISED] poison"),
+        (f"o1.\n: java.lang.Error: x{JAVA}more", "o1. : java.lang.Error: x"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_one_line(text: str, reason: str) -> None:
+    """The last error of the task's Python, or Spark's own first words: no stack."""
+    assert reason_of(RuntimeError(text)) == reason

@@ -1,0 +1,66 @@
+"""How a callback ends when it raises: one line in the log, and a short exception.
+
+Spark prints what a callback raises three times, with the Python traceback as text, its
+own stack, and all that was the cause: what matters would be one line of hundreds.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Final
+
+from tracing_2pc.errors import AbortedError, InDoubtError, TwoPhaseError
+
+logger = logging.getLogger("tracing_2pc.spark")
+
+_LONGEST: Final = 500
+_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
+_OURS: Final = re.compile(r"^tracing_2pc\.errors\.\w+: ")
+
+
+class StoppedError(Exception):
+    """The query was stopped. Spark knows by these words that it was no failure."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling the batch: "
+            "java.lang.InterruptedException: the query was stopped"
+        )
+
+
+def reason_of(error: BaseException) -> str:
+    """Say in one line what an error is about.
+
+    Of a Spark job that is the last error of the Python in its task, else Spark's own
+    first line; the stacks of Java are left out.
+    """
+    text = str(error).partition("\nJVM stacktrace")[0]
+    *_, last = _TRACEBACK.split(text)
+    text = last.partition("\n\tat ")[0].strip().partition("\n\n")[0]
+    return _OURS.sub("", " ".join(text.split()))[:_LONGEST] or type(error).__name__
+
+
+def ended(error: Exception, batch: str, *, stopping: bool) -> Exception:
+    """Log why a batch has ended; return what to raise instead, without its cause.
+
+    Args:
+        error: what was raised.
+        batch: which batch that was, in words.
+        stopping: somebody has stopped the query.
+    """
+    reason = str(error) if isinstance(error, TwoPhaseError) else reason_of(error)
+    logger.debug("%s ended: in full", batch, exc_info=error)
+    if stopping and not _is_news(error):
+        level = logging.WARNING if isinstance(error, InDoubtError) else logging.INFO
+        logger.log(level, "stopped in %s: %s", batch, reason)
+        return StoppedError()
+    logger.error("%s ended the query: %s", batch, reason)
+    return error
+
+
+def _is_news(error: Exception) -> bool:
+    """Whether it would have been raised without `stop()`, too."""
+    return isinstance(error, TwoPhaseError) and not isinstance(
+        error, AbortedError | InDoubtError
+    )
