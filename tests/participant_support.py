@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import http.server
 import io
@@ -98,6 +99,7 @@ class World:
     ) -> None:
         self.resource = resource
         self.visible = visible
+        self.name: str | None = "participant"
         app = Flask("participant")
         options = options or {"insecure": True}
         app.register_blueprint(participant_blueprint(resource, **options))
@@ -105,7 +107,16 @@ class World:
 
     @property
     def client(self) -> FlaskClient:
-        return self.app.test_client()
+        client = self.app.test_client()
+        if self.name is not None:
+            client.environ_base["HTTP_TPC_PARTICIPANT"] = self.name
+        return client
+
+    def called(self, name: str | None) -> World:
+        """Return it as somebody asks it who calls it so; None says no name."""
+        other = copy.copy(self)
+        other.name = name
+        return other
 
     def prepare(
         self, transaction: str, branch: Branch = ONE, **changes: Any

@@ -135,6 +135,7 @@ def site(
             (folder / name).mkdir(parents=True, exist_ok=True)
             url = urls(name) if urls else sqlite_url(folder / name)
             world = make(url, clock=time)
+            world.name = name
             stack.callback(world.resource.close)
             made.worlds[name] = world
             made.up(name)

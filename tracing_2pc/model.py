@@ -268,6 +268,19 @@ class Listing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Identity:
+    """Which participant it is.
+
+    Args:
+        journal: an id of its own, made with its journal.
+        participants: name by which each application calls it, as far as we may see.
+    """
+
+    journal: str
+    participants: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class HeldBranch:
     """A branch as a participant shows it; times by the participant's clock."""
 

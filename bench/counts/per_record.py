@@ -97,7 +97,8 @@ def _receive(resource: TaggedRows, rows: int, batch: int) -> None:
         writer.write_batch(records)
     named = Named(BranchId(0, 0), rows, spool.digest)
     body = Body(spool.open(), spool.length, wire.ARROW, spool.digest)
-    answer = resource.prepare(TransactionId(APPLICATION, batch, 1), named, body, {})
+    transaction = TransactionId(APPLICATION, batch, 1)
+    answer = resource.prepare(transaction, "counted", named, body, {})
     if answer.status != 200:
         raise RuntimeError(f"the participant votes abort: {answer}")
 

@@ -44,11 +44,12 @@ class As(World):
 
     def __init__(self, world: World, token: str | None) -> None:
         self.resource, self.visible, self.app = world.resource, world.visible, world.app
+        self.name = world.name
         self._header = None if token is None else f"Bearer {token}"
 
     @property
     def client(self) -> Any:
-        client = self.app.test_client()
+        client = super().client
         if self._header is not None:
             client.environ_base["HTTP_AUTHORIZATION"] = self._header
         return client
@@ -80,6 +81,10 @@ ROUTES: dict[str, tuple[Callable[[World], TestResponse], set[str]]] = {
         {"job", "operator", "viewer"},
     ),
     "show": (lambda world: world.show(T), {"job", "operator", "viewer"}),
+    "whoami": (
+        lambda world: world.client.get("/whoami"),
+        {"job", "operator", "viewer"},
+    ),
     "metrics": (lambda world: world.client.get("/metrics"), {"operator", "viewer"}),
     "live": (lambda world: world.client.get("/health/live"), {*TOKENS, "none"}),
     "ready": (lambda world: world.client.get("/health/ready"), {*TOKENS, "none"}),
@@ -257,6 +262,15 @@ def test_a_token_bound_to_an_application(world: World) -> None:
     assert len(job.listed()) == 2
     assert bound.commit(T, ONE).status_code == 200
     assert job.show("other.7.1").get_json()["state"] == "prepared"
+
+
+def test_who_it_is_for_a_bound_token(world: World) -> None:
+    """It learns by which name its own application calls the service, and no other."""
+    As(world, TOKENS["job"]).prepare("other.7.1")
+    assert As(world, BOUND).prepare(T).status_code == 200
+    for token, known in ((BOUND, {"orders"}), (TOKENS["job"], {"orders", "other"})):
+        answer = As(world, token).client.get("/whoami").get_json()
+        assert set(answer["participants"]) == known
 
 
 def test_pages_of_a_bound_token_stay_within_its_application(world: World) -> None:

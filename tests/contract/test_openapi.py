@@ -104,7 +104,15 @@ def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         other_seen = seen if other is world else watch(other)
         each_route(other, **options)
         seen |= other_seen
-    for method in ("prepare", "commit", "abort", "resolve", "show", "in_doubt"):
+    for method in (
+        "prepare",
+        "commit",
+        "abort",
+        "resolve",
+        "show",
+        "in_doubt",
+        "identity",
+    ):
         monkeypatch.setattr(TaggedRows, method, fault)
     for name in ("gauges", "ready"):
         monkeypatch.setattr(TaggedRows, name, fault)
@@ -149,6 +157,7 @@ def answered(world: World) -> None:
         ask(T)
     world.resolve(T, "abort")
     each_route(world)
+    each_route(world.called("another"))
 
 
 def malformed(world: World) -> None:
@@ -178,7 +187,8 @@ def each_route(world: World, **options: Any) -> None:
     world.client.post("/abort", json=about, **options)
     why = {"outcome": "abort", "reason": "no log knows it"}
     world.client.post("/resolve", json={**about, **why}, **options)
-    for route in ("/transactions", "/transactions/orders.30.1", "/metrics", *STATELESS):
+    one = "/transactions/orders.30.1"
+    for route in ("/transactions", one, "/whoami", "/metrics", *STATELESS):
         world.client.get(route, **options)
 
 

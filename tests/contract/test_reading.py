@@ -48,6 +48,7 @@ class Clock:
 @contextlib.contextmanager
 def reachable(world: World) -> Iterator[HttpParticipant]:
     """Serve a participant, and yield what reads it."""
+    world.name = "ledger"
     with contextlib.closing(world.resource), serving(world.app) as url:
         yield HttpParticipant("ledger", url, None, 5.0)
 

@@ -363,6 +363,7 @@ def _request(route: str, *lines: str, body: bytes = b"") -> bytes:
 def _prepare(*lines: str, body: bytes = ONE.body) -> bytes:
     common = (
         "Tpc-Version: 1",
+        "Tpc-Participant: ledger",
         f"Tpc-Transaction-Id: {T}",
         "Tpc-Rows: 3",
         f"Content-Digest: {ONE.digest}",

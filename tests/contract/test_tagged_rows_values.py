@@ -203,7 +203,8 @@ with open(file, "rb") as stream:
     body = Body(stream, pathlib.Path(file).stat().st_size, wire.ARROW, digest)
     named = Named(BranchId(0, 1), 3, digest)
     resource = TaggedRows(url, "orders", key="id")
-    answer = resource.prepare(TransactionId("orders", 0, 1), named, body, {})
+    transaction = TransactionId("orders", 0, 1)
+    answer = resource.prepare(transaction, "ledger", named, body, {})
 assert answer.status == 200, answer
 resource.close()
 print("pandas" in sys.modules)

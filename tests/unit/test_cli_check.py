@@ -70,6 +70,30 @@ def test_a_participant_that_is_down(now: Operator) -> None:
     assert "mend its address (http://127.0.0.1:9)" in now.says("check")[1]
 
 
+def test_two_addresses_of_one_service(now: Operator) -> None:
+    """A second name for it is told, before its first batch as well as after it."""
+    url = now.at.observed["ledger"].url
+    now.reach(ledger=url, notifier=url.replace("127.0.0.1", "localhost"))
+    assert problems(now) == [
+        "notifier: the addresses of 'ledger' and 'notifier' lead to one service"
+    ]
+    assert "mend the addresses in `participants`" in now.says("check")[1]
+
+
+def test_an_address_of_another_participant(now: Operator) -> None:
+    """What it is called by an application of this log is compared, and no other's."""
+    ledger = now.at.worlds["ledger"].called("ledger")
+    ledger.commit("orders.0.1")
+    ledger.called("booking").commit("foreign.0.1")
+    now.at.begin()
+    assert problems(now) == []
+    ledger_url, notifier_url = (one.url for one in now.at.observed.values())
+    now.reach(ledger=notifier_url, notifier=ledger_url)
+    assert problems(now) == [
+        "notifier: the address of 'notifier' leads to 'ledger' of application orders"
+    ]
+
+
 def test_a_shifted_clock(now: Operator) -> None:
     """Which way, by how much, and why it matters."""
     now.at.worlds["ledger"].resource._clock = lambda: time.time() - 90

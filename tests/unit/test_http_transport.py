@@ -102,6 +102,7 @@ def test_a_commit_names_its_branches_and_the_watermark(
     line, headers, body = server.heard[0]
     assert line == "POST /commit HTTP/1.1"
     assert headers["tpc-version"] == "1"
+    assert headers["tpc-participant"] == "p"
     assert json.loads(body) == {
         "transaction_id": "orders.3.1",
         "branches": [{"branch": "0.7", "rows": 2, "digest": "sha-256=:x:"}],
@@ -129,6 +130,7 @@ NOT_ANSWERS = {
     "a server's error": raw("500 Internal Server Error", b"oops", "text/plain"),
     "a proxy's 404": raw("404 Not Found", b"nothing here", "text/html"),
     "a 409 about nothing": raw("409 Conflict", b"{}", "application/problem+json"),
+    "another participant": answer("421 Misdirected Request", detail="not 'p'"),
     "hung up": b"",
     "cut": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
     b'Content-Length: 999\r\n\r\n{"transaction_id": "orders.3.1", "state"',

@@ -47,7 +47,8 @@ class World:
         parts = urlsplit(self.services[name].url)
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
         named = {key.replace("_", "-"): value for key, value in headers.items()}
-        named |= {wire.VERSION_HEADER: wire.VERSION, "Content-Type": wire.JSON} | named
+        common = {wire.VERSION_HEADER: wire.VERSION, wire.PARTICIPANT_HEADER: name}
+        named |= common | {"Content-Type": wire.JSON} | named
         if token:
             named["Authorization"] = f"Bearer {token}"
         try:

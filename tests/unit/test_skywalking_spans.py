@@ -196,7 +196,7 @@ def test_hostile_headers_change_no_answer(
 ) -> None:
     """Whatever a client sends as `sw8`, the participant answers as without it."""
     order = {"transaction_id": "orders.7.1", "branches": [], "watermark": None}
-    headers = {"Tpc-Version": "1"}
+    headers = {"Tpc-Version": "1", "Tpc-Participant": "ledger"}
     plain = participant.post("/commit", json=order, headers=headers)
     with_them = participant.post(
         "/commit",

@@ -23,7 +23,7 @@ from tracing_2pc.settings import Settings
 from tracing_2pc.states import TransactionState
 from tracing_2pc.store.database import shown
 from tracing_2pc.store.overview import MOST, Condition, Filters, Summary
-from tracing_2pc.transports.probe import Probed, probe
+from tracing_2pc.transports.probe import Probed, misdirected, probe
 
 SKEW: Final = 1.0
 """Seconds by which two clocks may differ: ages of branches are by the participant's."""
@@ -83,11 +83,12 @@ def check(settings: Settings) -> Checked:
     timeouts at most, beside what the log's database takes to connect.
     """
     problems = [*_of_settings(settings)]
-    condition, unfinished, of_log = _read_log(settings)
+    condition, unfinished, applications, of_log = _read_log(settings)
     problems += of_log
     probed = _probe(settings, problems)
     for one in probed:
         problems += _of_participant(one, settings)
+    problems += _of_addresses(probed, applications)
     return Checked(
         tuple(_shown(settings)), condition, unfinished, tuple(probed), tuple(problems)
     )
@@ -142,18 +143,18 @@ def _of_settings(settings: Settings) -> Iterator[Problem]:
 
 def _read_log(
     settings: Settings,
-) -> tuple[Condition | None, Mapping[str, int], list[Problem]]:
+) -> tuple[Condition | None, Mapping[str, int], list[str], list[Problem]]:
     try:
         with configured_log(settings) as log:
-            overview = log.overview
+            overview, applications = log.overview, log.applications()
             condition = overview.condition()
             open_ = overview.transactions(Filters(unfinished=True, limit=MOST))
     except TwoPhaseError as error:
-        return None, {}, [Problem("log", str(error), _cure_of_log(error))]
+        return None, {}, [], [Problem("log", str(error), _cure_of_log(error))]
     states = Counter(str(one.state) for one in open_)
     problems = [*_of_condition(condition), *_of_states(states)]
     problems += _of_unfinished(open_, settings)
-    return condition, states, problems
+    return condition, states, applications, problems
 
 
 def _cure_of_log(error: TwoPhaseError) -> str:
@@ -233,6 +234,15 @@ def _of_participant(found: Probed, settings: Settings) -> Iterator[Problem]:
             "a token without an application in its tokens file, if it is to be seen",
         )
     yield from _of_slots(found)
+
+
+def _of_addresses(
+    probed: Sequence[Probed], applications: Sequence[str]
+) -> Iterator[Problem]:
+    identities = {one.participant: one.identity for one in probed if one.identity}
+    cure = "mend the addresses in `participants`: here, and where the job names them"
+    for name, why in misdirected(identities, applications):
+        yield Problem(name, why, cure)
 
 
 def cure_of_token(settings: Settings) -> str:

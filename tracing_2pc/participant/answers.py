@@ -63,6 +63,7 @@ class Seen:
     Args:
         transaction: which one.
         watermark: of its application here; None for none yet.
+        participant: name by which its application calls us; None for none yet.
         recorded: it has a row in the journal.
         seal: the outcome it was sealed with, if it was.
         by_hand: a person decided it.
@@ -73,6 +74,7 @@ class Seen:
 
     transaction: TransactionId
     watermark: int | None = None
+    participant: str | None = None
     recorded: bool = False
     seal: BranchState | None = None
     by_hand: bool = False

@@ -46,6 +46,7 @@ MAY: Final[dict[str, frozenset[Role]]] = {
     "resolve": frozenset({Role.OPERATOR}),
     "list": frozenset({Role.JOB, Role.OPERATOR, Role.VIEWER}),
     "show": frozenset({Role.JOB, Role.OPERATOR, Role.VIEWER}),
+    "whoami": frozenset({Role.JOB, Role.OPERATOR, Role.VIEWER}),
     "metrics": frozenset({Role.OPERATOR, Role.VIEWER}),
 }
 """Which roles may do what; health checks need none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -139,6 +140,7 @@ class _Routes:
             ("POST", "/resolve", self.resolve),
             ("GET", "/transactions", self.list_open),
             ("GET", "/transactions/<transaction_id>", self.show),
+            ("GET", "/whoami", self.whoami),
             ("GET", "/health/live", self.live),
             ("GET", "/health/ready", self.ready),
             ("GET", "/metrics", self.metrics),
@@ -162,7 +164,8 @@ class _Routes:
         """Make a branch durable, and vote."""
         with self._serving(names.PREPARE) as step:
             caller = self._admit("prepare")
-            transaction, named, body = forms.read_prepare(request, self._limit)
+            read = forms.read_prepare(request, self._limit)
+            transaction, participant, named, body = read
             with forms.about(transaction):
                 caller.check("prepare", transaction.application)
                 _about(step, transaction)
@@ -170,7 +173,9 @@ class _Routes:
                 step.set("tpc.rows", named.rows)
                 step.set("tpc.bytes", body.length)
                 carrier = self._carrier()
-                answer = self._resource.prepare(transaction, named, body, carrier)
+                answer = self._resource.prepare(
+                    transaction, participant, named, body, carrier
+                )
             if vote := _vote(answer):
                 step.set("tpc.vote", vote)
             return _answer(step, transaction, answer)
@@ -180,9 +185,9 @@ class _Routes:
         with self._serving(names.COMMIT) as step:
             caller = self._admit("commit")
             order = forms.read_commit(request)
-            self._check(caller, "commit", order, step)
+            self._check(caller, "commit", order.transaction, step)
             answer = self._resource.commit(
-                order.transaction, order.named, order.watermark
+                order.transaction, order.participant, order.named, order.watermark
             )
             return _answer(step, order.transaction, answer)
 
@@ -194,9 +199,13 @@ class _Routes:
             action = "abort" if order.branch is None else "abort branch"
             if order.digest is not None:
                 action = "abort branch by digest"
-            self._check(caller, action, order, step)
+            self._check(caller, action, order.transaction, step)
             answer = self._resource.abort(
-                order.transaction, order.branch, order.digest, order.watermark
+                order.transaction,
+                order.participant,
+                order.branch,
+                order.digest,
+                order.watermark,
             )
             return _answer(step, order.transaction, answer)
 
@@ -205,10 +214,10 @@ class _Routes:
         with self._serving(names.RESOLVE) as step:
             caller = self._admit("resolve")
             order = forms.read_resolve(request)
-            self._check(caller, "resolve", order, step)
+            self._check(caller, "resolve", order.transaction, step)
             assert order.outcome is not None  # noqa: S101 - read_resolve sets it
             answer = self._resource.resolve(
-                order.transaction, order.outcome, order.reason
+                order.transaction, order.participant, order.outcome, order.reason
             )
             if answer.status == 200:
                 about = {
@@ -244,8 +253,16 @@ class _Routes:
         with self._serving(names.SHOW) as step:
             caller = self._admit("show")
             transaction = forms.read_id(transaction_id)
-            self._check(caller, "show", forms.Order(transaction), step)
-            return _answer(step, transaction, self._resource.show(transaction))
+            self._check(caller, "show", transaction, step)
+            participant = forms.read_participant_if_given(request)
+            answer = self._resource.show(transaction, participant)
+            return _answer(step, transaction, answer)
+
+    def whoami(self) -> Response:
+        """Say which journal this is, and by which names it is called."""
+        caller = self._admit("whoami")
+        identity = self._resource.identity(caller.application)
+        return jsonify(dataclasses.asdict(identity))
 
     def live(self) -> Response:
         """Say that this process answers."""
@@ -302,11 +319,11 @@ class _Routes:
         return caller
 
     def _check(
-        self, caller: Caller, action: str, order: forms.Order, step: Step
+        self, caller: Caller, action: str, transaction: TransactionId, step: Step
     ) -> None:
-        with forms.about(order.transaction):
-            caller.check(action, order.transaction.application)
-        _about(step, order.transaction)
+        with forms.about(transaction):
+            caller.check(action, transaction.application)
+        _about(step, transaction)
 
 
 def _item(

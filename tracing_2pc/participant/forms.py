@@ -14,6 +14,7 @@ from tracing_2pc.model import BranchId, TransactionId, check_application
 from tracing_2pc.participant.answers import Named
 from tracing_2pc.participant.body import Body, strict_json
 from tracing_2pc.participant.problems import Problem
+from tracing_2pc.settings import check_name
 from tracing_2pc.states import BranchState, Decision
 from tracing_2pc.transports import wire
 
@@ -38,6 +39,7 @@ class Order:
     """A commit, an abort or a resolution, as it was asked for."""
 
     transaction: TransactionId
+    participant: str
     watermark: int | None = None
     named: tuple[Named, ...] = ()
     branch: BranchId | None = None
@@ -90,18 +92,32 @@ def check_body(request: Request, types: Iterable[str], limit: int, hint: str) ->
     return int(text)
 
 
-def read_prepare(request: Request, limit: int) -> tuple[TransactionId, Named, Body]:
-    """Read the headers of a prepare."""
+def read_participant(request: Request) -> str:
+    """Read whom a request is meant for."""
+    return _header(request, wire.PARTICIPANT_HEADER, check_name)
+
+
+def read_participant_if_given(request: Request) -> str | None:
+    """Read whom a look-up is meant for; None if it does not say."""
+    given = wire.PARTICIPANT_HEADER in request.headers
+    return read_participant(request) if given else None
+
+
+def read_prepare(
+    request: Request, limit: int
+) -> tuple[TransactionId, str, Named, Body]:
+    """Read the headers of a prepare: the transaction, whom it is meant for, what."""
     length = check_body(request, (wire.ARROW, wire.NDJSON), limit, _SMALLER_BATCH)
     transaction = _header(request, wire.TRANSACTION_HEADER, TransactionId.parse)
     with about(transaction):
+        participant = read_participant(request)
         named = Named(
             _header(request, wire.BRANCH_HEADER, BranchId.parse),
             _header(request, wire.ROWS_HEADER, _count),
             _header(request, wire.DIGEST_HEADER, wire.check_digest),
         )
     body = Body(request.stream, length, request.mimetype, named.digest)
-    return transaction, named, body
+    return transaction, participant, named, body
 
 
 def read_commit(request: Request) -> Order:
@@ -116,7 +132,8 @@ def read_commit(request: Request) -> Order:
         named = tuple(_named(branch) for branch in branches)
         if len({n.branch for n in named}) != len(named):
             raise Problem(400, "branches: a branch is named twice")
-        return Order(transaction, _watermark(item, transaction), named)
+        watermark = _watermark(item, transaction)
+        return Order(transaction, read_participant(request), watermark, named)
 
 
 def read_abort(request: Request) -> Order:
@@ -126,17 +143,18 @@ def read_abort(request: Request) -> Order:
     """
     item, transaction = _control(request, {"branch", "digest", "watermark"})
     with about(transaction):
+        participant = read_participant(request)
         if "branch" not in item:
             if "digest" in item:
                 raise Problem(400, "digest: give it with the branch that it is of")
-            return Order(transaction, _watermark(item, transaction))
+            return Order(transaction, participant, _watermark(item, transaction))
         if "watermark" in item:
             raise Problem(400, "watermark: only with the abort of a whole transaction")
         branch = _field("branch", item["branch"], BranchId.parse)
         if "digest" not in item:
-            return Order(transaction, branch=branch)
+            return Order(transaction, participant, branch=branch)
         digest = _field("digest", item["digest"], wire.check_digest)
-        return Order(transaction, branch=branch, digest=digest)
+        return Order(transaction, participant, branch=branch, digest=digest)
 
 
 def read_resolve(request: Request) -> Order:
@@ -152,7 +170,8 @@ def read_resolve(request: Request) -> Order:
             detail = f"reason: say why, in one line of up to {MAX_REASON} characters"
             raise Problem(400, detail)
         outcome = _field("outcome", item.get("outcome"), Decision)
-        return Order(transaction, outcome=outcome, reason=reason.strip())
+        participant, because = read_participant(request), reason.strip()
+        return Order(transaction, participant, outcome=outcome, reason=because)
 
 
 def read_query(request: Request) -> Query:

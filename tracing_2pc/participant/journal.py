@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.model import BranchId, Carrier, TransactionId
+from tracing_2pc.model import BranchId, Carrier, Identity, TransactionId
 from tracing_2pc.participant.answers import Held, Named, Seen
 from tracing_2pc.participant.schema import VERSION, Tables
 from tracing_2pc.states import BranchState
@@ -53,7 +54,8 @@ class Journal:
         self.t.metadata.create_all(connection)
         version = connection.execute(sa.select(self.t.schema.c.version)).scalar()
         if version is None:
-            connection.execute(self.t.schema.insert().values(version=VERSION))
+            row = {"version": VERSION, "journal": uuid.uuid4().hex}
+            connection.execute(self.t.schema.insert().values(row))
         elif version > VERSION:
             raise ConfigurationError(
                 f"{self.t.schema.name} has version {version}, this tracing_2pc knows "
@@ -78,6 +80,7 @@ class Journal:
         return Seen(
             transaction,
             watermark=rows[0].watermark,
+            participant=rows[0].participant,
             recorded=own is not None,
             seal=BranchState(own.seal) if own and own.seal else None,
             by_hand=own is not None and own.resolved_because is not None,
@@ -103,7 +106,7 @@ class Journal:
         if branch is not None:
             own = sa.and_(own, *_is(b, branch))
         return sa.select(
-            a.c.watermark,
+            *(a.c.watermark, a.c.participant),
             *(t.c.attempt, t.c.seal, t.c.resolved_because, t.c.carrier),
             *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),
             *(b.c.rows.label("row_count"), b.c.digest, b.c.writer),
@@ -207,6 +210,50 @@ class Journal:
         connection.execute(b.update().where(b.c.tag == tag).values(values))
         connection.execute(self.t.hidden.insert().values(tag=tag))
 
+    def is_in_use(self, connection: Connection, seen: Seen) -> bool:
+        """Whether an application has anything here that is not aborted."""
+        name = self.t.application.c.application
+        statement = sa.select(name).where(
+            name == seen.transaction.application, self._in_use()
+        )
+        return connection.execute(statement).first() is not None
+
+    def _in_use(self) -> sa.ColumnElement[bool]:
+        a, b, t = self.t.application, self.t.branch, self.t.transaction
+        name = a.c.application
+        return sa.or_(
+            a.c.watermark.is_not(None),
+            sa.exists().where(b.c.application == name, b.c.sealed.is_(None)),
+            sa.exists().where(t.c.application == name, t.c.seal == "committed"),
+        )
+
+    def call(self, connection: Connection, seen: Seen, participant: str) -> None:
+        """Note by which name an application calls us."""
+        if seen.participant == participant:
+            return
+        a, name = self.t.application, seen.transaction.application
+        statement = (
+            a.insert().values(application=name, participant=participant)
+            if seen.participant is None
+            else a.update()
+            .where(a.c.application == name)
+            .values(participant=participant)
+        )
+        connection.execute(statement)
+
+    def identity(self, connection: Connection, application: str | None) -> Identity:
+        """Say which journal this is, and how applications, or one of them, call us.
+
+        Only those that are in use: another name would be refused.
+        """
+        a = self.t.application
+        names = sa.select(a.c.application, a.c.participant).where(self._in_use())
+        if application is not None:
+            names = names.where(a.c.application == application)
+        journal = connection.execute(sa.select(self.t.schema.c.journal)).scalar()
+        rows = connection.execute(names.order_by(a.c.application)).all()
+        return Identity(str(journal), {r.application: r.participant for r in rows})
+
     def release(
         self, connection: Connection, transaction: TransactionId, tag: int
     ) -> None:
@@ -298,17 +345,14 @@ class Journal:
     def raise_watermark(self, connection: Connection, seen: Seen, to: int) -> None:
         """Raise an application's watermark and drop what lies below (rule 19).
 
-        It never falls. A branch that is prepared is kept and listed (rule 12).
+        It never falls. A branch that is prepared is kept and listed (rule 12). The
+        application has a name for us, or gets it in the same local transaction.
         """
         if seen.watermark is not None and to <= seen.watermark:
             return
         a, b, t = self.t.application, self.t.branch, self.t.transaction
         name = seen.transaction.application
-        statement = (
-            a.insert().values(application=name, watermark=to)
-            if seen.watermark is None
-            else a.update().where(a.c.application == name).values(watermark=to)
-        )
+        statement = a.update().where(a.c.application == name).values(watermark=to)
         connection.execute(statement)
         below = (b.c.application == name, b.c.batch <= to)
         connection.execute(b.delete().where(*below, b.c.state != "prepared"))

@@ -18,13 +18,18 @@ class Tables:
         self.name = name
         self.metadata = m = sa.MetaData()
         self.schema = sa.Table(
-            f"{name}_tpc_schema", m, sa.Column("version", sa.Integer, nullable=False)
+            f"{name}_tpc_schema",
+            m,
+            sa.Column("version", sa.Integer, nullable=False),
+            sa.Column("journal", sa.String(32), nullable=False),
         )
         self.application = sa.Table(
             f"{name}_tpc_application",
             m,
             sa.Column("application", sa.String(40), primary_key=True),
-            sa.Column("watermark", sa.BigInteger, nullable=False),
+            sa.Column("watermark", sa.BigInteger),
+            # The name by which it calls us: of its own configuration.
+            sa.Column("participant", sa.String(40), nullable=False),
         )
         self.transaction = sa.Table(
             f"{name}_tpc_transaction",

@@ -18,6 +18,7 @@ from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import Step, SystemClock
 from tracing_2pc.model import (
     BranchContext,
+    Identity,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -30,6 +31,7 @@ from tracing_2pc.states import Vote
 from tracing_2pc.telemetry.spans import span
 from tracing_2pc.telemetry.traced_sink import traced_sink
 from tracing_2pc.transports.http import HttpParticipant
+from tracing_2pc.transports.probe import misdirected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,14 +101,25 @@ class ParticipantSink:
         urls = {n: p.url for n, p in self._participants.items()}
         return f"ParticipantSink({urls})"
 
-    def check(self) -> None:
-        """Read the token where the job is started, so that a mistake is found there.
+    def check(self, application: str) -> None:
+        """Look where the job is started, so that a mistake is found there.
+
+        Whoever does not answer yet is not waited for: it refuses what is meant for
+        another as soon as it is asked.
 
         Raises:
-            ConfigurationError: there is none, or it is more than one word.
+            ConfigurationError: there is no token, or it is more than one word; or an
+                address leads to another participant than the one that is meant.
         """
         for participant in self._participants.values():
             participant.authorization()
+        known = ask_at_once(_identity, self._participants)
+        identities = {name: one for name, one in known.items() if one is not None}
+        wrong = [why for _, why in misdirected(identities, {application})]
+        if wrong:
+            raise ConfigurationError(
+                f"{'; '.join(wrong)}: mend the addresses in {self!r}"
+            )
 
     @property
     def participants(self) -> Mapping[str, PhasedParticipant]:
@@ -231,6 +244,13 @@ class PhasedParticipant:
             "tpc.phase": phase,
         }
         return span(f"{ParticipantSink.__name__}.{phase}", attributes=attributes)
+
+
+def _identity(participant: HttpParticipant) -> Identity | None:
+    try:
+        return participant.identity()
+    except ParticipantError:
+        return None
 
 
 def _insist(ask: Callable[[], Vote]) -> Vote:

@@ -92,7 +92,7 @@ def two_phase_commit(
     if routes is not None:
         _check_routes(sink, routes)
     if isinstance(sink, ParticipantSink):
-        sink.check()
+        sink.check(application)
     check_leftovers(sink)
     callback = ForeachBatch(
         sink, application, chosen, dict(routes or {}), open_log(chosen.log)

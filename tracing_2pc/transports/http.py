@@ -19,6 +19,7 @@ from tracing_2pc.errors import (
 )
 from tracing_2pc.model import (
     BranchId,
+    Identity,
     InDoubt,
     Listing,
     Shown,
@@ -239,6 +240,21 @@ class HttpParticipant:
             why = f" answered 200 to {request} and does not say what it holds"
             raise request.error(ParticipantUnavailableError, why, 200) from None
 
+    def identity(self) -> Identity:
+        """Return which journal it has, and how applications call it; changes nothing.
+
+        Raises:
+            ParticipantUnavailableError: no answer that can be trusted.
+        """
+        answer = self._get("/whoami", self.timeout)
+        request = self._request("GET /whoami")
+        if answer.status == 200:
+            with contextlib.suppress(ValueError):
+                return reading.read_identity(answer.content_type, answer.body)
+        why = wire.reason_of(answer.content_type, answer.body)
+        why = f" answered {answer.status} to {request}: {why}"
+        raise request.error(ParticipantUnavailableError, why, answer.status)
+
     def _request(
         self, route: str, transaction: TransactionId | None = None
     ) -> wire.Request:
@@ -302,7 +318,11 @@ class HttpParticipant:
         return self._ask("GET", route, None, headers, timeout, transaction, most)
 
     def _standing_headers(self) -> dict[str, str]:
-        about = {wire.VERSION_HEADER: wire.VERSION, "Accept": wire.JSON}
+        about = {
+            wire.VERSION_HEADER: wire.VERSION,
+            wire.PARTICIPANT_HEADER: self.name,
+            "Accept": wire.JSON,
+        }
         return about | self.authorization()
 
     def _ask(

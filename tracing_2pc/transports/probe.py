@@ -7,12 +7,13 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import urllib3
 
 from tracing_2pc.errors import ConfigurationError, ParticipantUnavailableError
+from tracing_2pc.model import Identity
 from tracing_2pc.transports import wire
 from tracing_2pc.transports.connection import Answer, ask, path_of, pool_of, why_silent
 from tracing_2pc.transports.http import HttpParticipant
@@ -38,6 +39,7 @@ class Probed:
         missing: why there may be more of them.
         only: the one application that our token is bound to; None for all.
         gauges: its metrics without labels; none for a job's token.
+        identity: which participant it is.
     """
 
     participant: str
@@ -52,10 +54,11 @@ class Probed:
     missing: str | None = None
     only: str | None = None
     gauges: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    identity: Identity | None = None
 
 
 def probe(participant: HttpParticipant) -> Probed:
-    """Ask one participant how it is. Never raises; takes five timeouts at most.
+    """Ask one participant how it is. Never raises; takes six timeouts at most.
 
     Its role is found by what is refused: the form of the one request that could change
     something is wrong on purpose, so that it is refused in any case.
@@ -82,6 +85,26 @@ def probe(participant: HttpParticipant) -> Probed:
         return dataclasses.replace(found, unreachable=why)
 
 
+def misdirected(
+    identities: Mapping[str, Identity], applications: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Say which participants' addresses lead to another one, and how that is known.
+
+    Args:
+        identities: who answered at the address of each.
+        applications: those that go by the names that we use.
+    """
+    names: dict[str, str] = {}
+    for name, one in identities.items():
+        other = names.setdefault(one.journal, name)
+        if other != name:
+            yield name, f"the addresses of {other!r} and {name!r} lead to one service"
+        for application, called in one.participants.items():
+            if application in applications and called != name:
+                why = f"the address of {name!r} leads to {called!r} of application "
+                yield name, why + application
+
+
 def _unready(answer: Answer) -> str | None:
     if answer.status == 200:
         return None
@@ -95,6 +118,7 @@ def _admitted(participant: HttpParticipant, found: Probed) -> Probed:
     before = time.time()
     listing = participant.prepared()
     now = (before + time.time()) / 2
+    identity = participant.identity()
     role, gauges = _role(participant, token)
     return dataclasses.replace(
         found,
@@ -104,6 +128,7 @@ def _admitted(participant: HttpParticipant, found: Probed) -> Probed:
         missing=listing.missing,
         only=listing.only,
         gauges=gauges,
+        identity=identity,
     )
 
 

@@ -14,11 +14,13 @@ from tracing_2pc.model import (
     BranchId,
     HeldBranch,
     Holds,
+    Identity,
     InDoubt,
     Shown,
     TransactionId,
     check_application,
 )
+from tracing_2pc.settings import check_name
 from tracing_2pc.states import BranchState, ParticipantState
 from tracing_2pc.transports import wire
 
@@ -60,6 +62,16 @@ def read_page(content_type: str, body: bytes) -> Page:
     if only is not None:
         check_application(_text(only))
     return Page(branches, following, _time(item.get("now")), only)
+
+
+def read_identity(content_type: str, body: bytes) -> Identity:
+    """Read an answer of `GET /whoami`, or raise `ValueError`."""
+    item = _object(wire.read_object(content_type, body))
+    names = _object(item.get("participants"))
+    return Identity(
+        _text(item.get("journal")),
+        {check_application(_text(a)): check_name(_text(n)) for a, n in names.items()},
+    )
 
 
 def _in_doubt(found: object) -> InDoubt:

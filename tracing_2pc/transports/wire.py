@@ -22,6 +22,7 @@ ErrorT = TypeVar("ErrorT", bound=ParticipantError)
 
 VERSION: Final = "1"
 VERSION_HEADER: Final = "Tpc-Version"
+PARTICIPANT_HEADER: Final = "Tpc-Participant"
 TRANSACTION_HEADER: Final = "Tpc-Transaction-Id"
 BRANCH_HEADER: Final = "Tpc-Branch"
 ROWS_HEADER: Final = "Tpc-Rows"
@@ -46,6 +47,9 @@ ASK_AGAIN: Final = frozenset({423, 425, 503})
 
 DEFINITE: Final = frozenset({404, 409, 410})
 """Statuses that are an answer about the transaction, if the body says so too."""
+
+MISDIRECTED: Final = 421
+"""Status that says: you have reached another participant than you mean."""
 
 NOT_ADMITTED: Final = frozenset({401, 403})
 """Statuses that are about who asks, and say nothing of a transaction."""
@@ -188,7 +192,9 @@ def refusal_of_prepare(
     detail = _reason(item)
     if status in NOT_ADMITTED:
         cure = request.cure_of_token
-    elif item.get("transaction_id") == request.transaction_id or "vote" in item:
+    elif status != MISDIRECTED and (
+        item.get("transaction_id") == request.transaction_id or "vote" in item
+    ):
         return f" votes abort ({status}) on {request}: {detail}"
     else:
         cure = request.cure_of_address

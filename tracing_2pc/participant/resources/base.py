@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
-from tracing_2pc.model import BranchId, Carrier, TransactionId
+from tracing_2pc.model import BranchId, Carrier, Identity, TransactionId
 from tracing_2pc.participant.answers import Answer, Held, Named
 from tracing_2pc.participant.body import Body
 from tracing_2pc.states import Decision
@@ -25,7 +25,9 @@ class Resource(Protocol):
     """What can hold a prepared branch. Called from many threads and processes.
 
     A method raises `Problem` for what it refuses without an answer of the protocol's,
-    and the database's own errors for "not now".
+    and the database's own errors for "not now". `participant` is whom the caller means:
+    the first name that an application gives is kept, and what is meant for another is
+    refused with 421 and changes nothing.
     """
 
     def open(self) -> None:
@@ -39,18 +41,28 @@ class Resource(Protocol):
         """Start what runs in the background. Called with every request, after forks."""
 
     def prepare(
-        self, transaction: TransactionId, wanted: Named, body: Body, carrier: Carrier
+        self,
+        transaction: TransactionId,
+        participant: str,
+        wanted: Named,
+        body: Body,
+        carrier: Carrier,
     ) -> Answer:
         """Make a branch durable, invisible, and vote (rule 13)."""
 
     def commit(
-        self, transaction: TransactionId, named: Sequence[Named], watermark: int | None
+        self,
+        transaction: TransactionId,
+        participant: str,
+        named: Sequence[Named],
+        watermark: int | None,
     ) -> Answer:
         """Make the named branches visible, abort the others, seal."""
 
     def abort(
         self,
         transaction: TransactionId,
+        participant: str,
         branch: BranchId | None,
         digest: str | None,
         watermark: int | None,
@@ -61,12 +73,19 @@ class Resource(Protocol):
         """
 
     def resolve(
-        self, transaction: TransactionId, outcome: Decision, reason: str
+        self,
+        transaction: TransactionId,
+        participant: str,
+        outcome: Decision,
+        reason: str,
     ) -> Answer:
         """Do what a person decided, and remember why."""
 
-    def show(self, transaction: TransactionId) -> Answer:
+    def show(self, transaction: TransactionId, participant: str | None) -> Answer:
         """Look a transaction up, with the clock here and what it keeps busy."""
+
+    def identity(self, application: str | None) -> Identity:
+        """Say which journal this is, and how applications, or one of them, call it."""
 
     def in_doubt(
         self, *, application: str | None, state: str | None, after: int, limit: int

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.failpoints import failpoint
-from tracing_2pc.model import BranchId, Carrier, TransactionId
+from tracing_2pc.model import BranchId, Carrier, Identity, TransactionId
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, Held, Named, Seen
 from tracing_2pc.participant.body import Body, Source
@@ -32,6 +32,7 @@ from tracing_2pc.participant.resources.sweeper import Sweeper
 from tracing_2pc.participant.schema import Tables
 from tracing_2pc.states import BranchState, Decision
 from tracing_2pc.telemetry.spans import database_span
+from tracing_2pc.transports import wire
 
 _log: Final = logging.getLogger(__name__)
 
@@ -115,15 +116,22 @@ class JournalledResource(abc.ABC):
             self._opened = True
 
     def prepare(
-        self, transaction: TransactionId, wanted: Named, body: Body, carrier: Carrier
+        self,
+        transaction: TransactionId,
+        participant: str,
+        wanted: Named,
+        body: Body,
+        carrier: Carrier,
     ) -> Answer:
         """Claim the branch, write its rows, look again, make them durable."""
         self.open()
         with self._database.writer() as writer:
             with writer.note(transaction.application) as connection:
                 seen = self._journal.read(connection, transaction, wanted.branch)
+                self._check_name(connection, seen, participant)
                 if (answer := answers.prepare(seen, wanted)) is not None:
                     return answer
+                self._journal.call(connection, seen, participant)
                 tag = self._journal.claim(
                     connection,
                     seen,
@@ -222,17 +230,23 @@ class JournalledResource(abc.ABC):
             self._journal.release(connection, transaction, tag)
 
     def commit(
-        self, transaction: TransactionId, named: Sequence[Named], watermark: int | None
+        self,
+        transaction: TransactionId,
+        participant: str,
+        named: Sequence[Named],
+        watermark: int | None,
     ) -> Answer:
         """Commit all of the named branches or none, in one local transaction."""
         failpoint("participant.before_commit")
-        with self.deciding(transaction) as (connection, seen):
+        with self._addressed(transaction, participant) as (connection, seen):
             answer = answers.commit(seen, named)
             chosen = {n.branch for n in named}
             prepared = seen.holding(BranchState.PREPARED)
             losers = [held for held in prepared if held.named.branch not in chosen]
             losers += seen.holding(BranchState.WRITING)
-            self._obey(connection, seen, answer, losers, watermark=watermark)
+            self._obey(
+                connection, seen, participant, answer, losers, watermark=watermark
+            )
         self._waited(seen, answer)
         if answer.status == 200:
             failpoint("participant.after_commit")
@@ -241,40 +255,54 @@ class JournalledResource(abc.ABC):
     def abort(
         self,
         transaction: TransactionId,
+        participant: str,
         branch: BranchId | None,
         digest: str | None,
         watermark: int | None,
     ) -> Answer:
         """Abort in one local transaction, never waiting for an upload."""
         failpoint("participant.before_abort")
-        with self.deciding(transaction) as (connection, seen):
+        with self._addressed(transaction, participant) as (connection, seen):
             answer = answers.abort(seen, branch, digest)
             if branch is not None and answer.status == 200:
                 self._journal.abort_branch(connection, seen, branch, self._clock())
             losers = seen.holding(BranchState.WRITING)
-            self._obey(connection, seen, answer, losers, watermark=watermark)
+            self._obey(
+                connection, seen, participant, answer, losers, watermark=watermark
+            )
         self._waited(seen, answer)
         if answer.status == 200:
             failpoint("participant.after_abort")
         return answer
 
     def resolve(
-        self, transaction: TransactionId, outcome: Decision, reason: str
+        self,
+        transaction: TransactionId,
+        participant: str,
+        outcome: Decision,
+        reason: str,
     ) -> Answer:
         """Seal an orphan by hand."""
-        with self.deciding(transaction) as (connection, seen):
+        with self._addressed(transaction, participant) as (connection, seen):
             answer = answers.resolve(seen, outcome)
             losers = seen.holding(BranchState.WRITING)
-            self._obey(connection, seen, answer, losers, because=reason)
+            self._obey(connection, seen, participant, answer, losers, because=reason)
         self._waited(seen, answer)
         return answer
 
-    def show(self, transaction: TransactionId) -> Answer:
+    def show(self, transaction: TransactionId, participant: str | None) -> Answer:
         """Read one transaction, and what it keeps busy while it is in doubt."""
         self.open()
         with self._database.read() as connection:
             seen = self._journal.read(connection, transaction)
+            self._check_name(connection, seen, participant)
             return answers.show(seen, self._clock(), self.holds(connection, seen))
+
+    def identity(self, application: str | None) -> Identity:
+        """Read who this is, and how it is called."""
+        self.open()
+        with self._database.read() as connection:
+            return self._journal.identity(connection, application)
 
     def holds(self, connection: Connection, seen: Seen) -> dict[str, int]:
         """Count what a transaction keeps busy here: its rows that are prepared."""
@@ -325,6 +353,34 @@ class JournalledResource(abc.ABC):
         self._database.engine.dispose()
 
     @contextlib.contextmanager
+    def _addressed(
+        self, transaction: TransactionId, participant: str
+    ) -> Iterator[tuple[Connection, Seen]]:
+        """Read under the lock, as `deciding`, if it is us who are meant."""
+        with self.deciding(transaction) as (connection, seen):
+            self._check_name(connection, seen, participant)
+            yield connection, seen
+
+    def _check_name(
+        self, connection: Connection, seen: Seen, participant: str | None
+    ) -> None:
+        """Refuse what is meant for another participant.
+
+        Until an application has prepared or committed something here, it may give us
+        another name.
+        """
+        names = {None, seen.participant}
+        if participant in names or seen.participant is None:
+            return
+        if self._journal.is_in_use(connection, seen):
+            raise Problem(
+                wire.MISDIRECTED,
+                f"this is participant {seen.participant!r} of application "
+                f"{seen.transaction.application}, not {participant!r}: mend its "
+                "address in `participants`",
+            )
+
+    @contextlib.contextmanager
     def deciding(self, transaction: TransactionId) -> Iterator[tuple[Connection, Seen]]:
         """Read under the lock; what is written till the end is one durable step."""
         self.open()
@@ -336,6 +392,7 @@ class JournalledResource(abc.ABC):
         self,
         connection: Connection,
         seen: Seen,
+        participant: str,
         answer: Answer,
         losers: Sequence[Held],
         *,
@@ -345,6 +402,7 @@ class JournalledResource(abc.ABC):
         """Make true what the answer says; nothing changes unless it is 200."""
         if answer.status != 200:
             return
+        self._journal.call(connection, seen, participant)
         if answer.seal is not None:
             lost = {held.tag for held in losers}
             self._journal.seal(

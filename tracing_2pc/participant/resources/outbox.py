@@ -143,10 +143,14 @@ class Outbox(JournalledResource):
             self._queue.add(connection, seen, held, self._clock())
 
     def commit(
-        self, transaction: TransactionId, named: Sequence[Named], watermark: int | None
+        self,
+        transaction: TransactionId,
+        participant: str,
+        named: Sequence[Named],
+        watermark: int | None,
     ) -> Answer:
         """Commit, and wake this process's sender."""
-        answer = super().commit(transaction, named, watermark)
+        answer = super().commit(transaction, participant, named, watermark)
         self._sender.wake()
         return answer
 

@@ -1,0 +1,220 @@
+"""A request says which participant it is meant for, and reaches no other."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from participant_support import (
+    KINDS,
+    KINDS_AND_DATABASES,
+    ONE,
+    World,
+    sqlite_url,
+    tagged_rows,
+)
+from spark_support import serving
+
+from tracing_2pc import ParticipantSink
+from tracing_2pc.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.model import BranchId, TransactionId, TransactionRecord
+from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.transports.http import HttpParticipant
+from tracing_2pc.transports.wire import digest_of
+
+T = "orders.7.1"
+
+
+@pytest.fixture(params=KINDS_AND_DATABASES)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    kind, database = request.param
+    if database == "postgresql":
+        url = request.getfixturevalue("postgres_database")
+    else:
+        url = sqlite_url(tmp_path)
+    made = KINDS[kind](url)
+    yield made
+    made.resource.close()
+
+
+REQUESTS: dict[str, Callable[[World], Any]] = {
+    "prepare": lambda world: world.prepare(T, ONE),
+    "prepare later": lambda world: world.prepare("orders.8.1", ONE),
+    "commit": lambda world: world.commit(T, ONE),
+    "commit empty": lambda world: world.commit(T),
+    "commit later": lambda world: world.commit("orders.8.1", watermark=7),
+    "abort": lambda world: world.abort(T),
+    "abort branch": lambda world: world.abort(T, branch=ONE.branch),
+    "abort later": lambda world: world.abort("orders.8.1", watermark=7),
+    "resolve": lambda world: world.resolve(T, "abort"),
+    "look up": lambda world: world.show(T),
+}
+
+
+@pytest.mark.parametrize("asked", REQUESTS)
+def test_a_request_for_another_participant_is_refused(world: World, asked: str) -> None:
+    """An address that leads to the wrong service changes nothing there.
+
+    It is 421, which is no answer of the transaction's: a decision is sent again, until
+    the address is mended.
+    """
+    assert world.prepare(T).status_code == 200
+    answer = REQUESTS[asked](world.called("ledger"))
+    body = answer.get_json()
+    assert answer.status_code == 421
+    assert body["transaction_id"] in {T, "orders.8.1"}
+    assert "state" not in body
+    assert "this is participant 'participant' of application orders" in body["detail"]
+    assert "'ledger'" in body["detail"]
+    assert world.listed() == [(T, "0.1", "prepared")]
+    assert world.show("orders.8.1").status_code == 404
+    assert world.commit(T, ONE).status_code == 200
+    assert world.visible() == 3
+    assert REQUESTS[asked](world.called("ledger")).status_code == 421
+    assert world.show(T).get_json()["state"] == "committed"
+
+
+def test_each_application_has_its_own_names(world: World) -> None:
+    """A service that several applications share is called by each as it likes."""
+    assert world.prepare(T).status_code == 200
+    other = world.called("ledger")
+    assert other.prepare("sales.7.1").status_code == 200
+    assert other.commit("sales.7.1", ONE).status_code == 200
+    assert other.commit(T, ONE).status_code == 421
+    assert world.commit(T, ONE).status_code == 200
+
+
+def test_two_names_for_one_service_never_commit(world: World) -> None:
+    """`localhost` and `127.0.0.1`: the second one votes abort in the first batch."""
+    first, second = world.called("ledger"), world.called("notifier")
+    assert first.prepare("orders.0.1").status_code == 200
+    assert second.prepare("orders.0.1").status_code == 421
+    assert second.abort("orders.0.1").status_code == 421
+    assert first.abort("orders.0.1").status_code == 200
+
+
+def test_an_application_that_holds_nothing_may_be_named_anew(world: World) -> None:
+    """Addresses that were swapped in the first try are mended in the second."""
+    first, second = world.called("ledger"), world.called("notifier")
+    assert first.prepare("orders.0.1").status_code == 200
+    assert first.abort("orders.0.1").status_code == 200
+    assert second.prepare("orders.0.2").status_code == 200
+    assert first.prepare("orders.0.2").status_code == 421
+    assert second.commit("orders.0.2", ONE).status_code == 200
+    assert first.commit("orders.1.1").status_code == 421
+    assert second.commit("orders.1.1", watermark=0).status_code == 200
+    assert first.abort("orders.2.1").status_code == 421
+
+
+def test_the_name_outlives_what_is_forgotten(world: World) -> None:
+    """Below the watermark nothing is kept but who it was."""
+    assert world.commit("orders.0.1").status_code == 200
+    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert world.called("ledger").commit("orders.10.1").status_code == 421
+
+
+@pytest.mark.parametrize("name", [None, "", "a b", "1st", "x" * 41, "a,b"])
+def test_a_request_without_a_name_is_malformed(world: World, name: str | None) -> None:
+    """It could be meant for anybody."""
+    nobody = world.called(name)
+    answers = (nobody.prepare(T), nobody.commit(T), nobody.abort(T))
+    for answer in (*answers, nobody.resolve(T, "abort")):
+        assert answer.status_code == 400
+        assert "Tpc-Participant" in answer.get_json()["detail"]
+    assert world.listed() == []
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Two services, by the name that application orders has for each."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for name in ("ledger", "notifier"):
+            (tmp_path / name).mkdir()
+            made = tagged_rows(sqlite_url(tmp_path / name))
+            stack.callback(made.resource.close)
+            assert made.called(name).commit("orders.0.1").status_code == 200
+            found[name] = stack.enter_context(serving(made.app))
+        yield found
+
+
+def test_a_job_is_told_at_its_start(urls: dict[str, str]) -> None:
+    """Before its first batch, if an address leads to another participant."""
+    right, swapped = dict(urls), dict(zip(urls, reversed(urls.values()), strict=True))
+    alias = urls["ledger"].replace("127.0.0.1", "localhost")
+    ParticipantSink(right, token=None).check("orders")
+    ParticipantSink(swapped, token=None).check("sales")
+    with pytest.raises(ConfigurationError) as raised:
+        ParticipantSink(swapped, token=None).check("orders")
+    assert "the address of 'ledger' leads to 'notifier' of application" in str(raised)
+    with pytest.raises(ConfigurationError, match="lead to one service"):
+        ParticipantSink({"a": urls["ledger"], "b": alias}, token=None).check("sales")
+
+
+def test_a_job_starts_while_a_service_is_down(urls: dict[str, str]) -> None:
+    """Who does not answer yet is not waited for."""
+    down = {"ledger": urls["ledger"], "notifier": "http://127.0.0.1:9"}
+    ParticipantSink(down, token=None).check("orders")
+
+
+def test_a_decision_for_another_participant_is_kept(urls: dict[str, str]) -> None:
+    """Neither obeyed nor contradicted: it is sent again when the address is mended."""
+    swapped = HttpParticipant("ledger", urls["notifier"], None, 5.0)
+    decided = TransactionRecord(
+        TransactionId("orders", 0, 1),
+        "run",
+        TransactionState.COMMITTING,
+        Decision.COMMIT,
+        ("ledger",),
+        frozenset(),
+        {},
+        0.0,
+    )
+    with pytest.raises(ParticipantUnavailableError, match="mend its address") as raised:
+        swapped.commit(decided)
+    assert raised.value.status == 421
+    with pytest.raises(ParticipantUnavailableError, match="not 'ledger'"):
+        swapped.show(decided.id)
+    digest = digest_of(ONE.body)
+    with pytest.raises(ParticipantRefusedError, match="nobody voted"):
+        swapped.prepare(
+            TransactionId("orders", 1, 1),
+            BranchId(0, 1),
+            lambda: io.BytesIO(ONE.body),
+            rows=3,
+            length=len(ONE.body),
+            digest=digest,
+        )
+    HttpParticipant("ledger", urls["ledger"], None, 5.0).commit(decided)
+
+
+def test_who_it_is(world: World) -> None:
+    """`GET /whoami` tells two services apart, and how each application calls them."""
+    before = world.client.get("/whoami").get_json()
+    assert before["participants"] == {}
+    assert world.prepare(T).status_code == 200
+    assert world.called("ledger").prepare("sales.7.1").status_code == 200
+    after = world.client.get("/whoami").get_json()
+    assert after["journal"] == before["journal"]
+    assert len(after["journal"]) == 32
+    assert after["participants"] == {"orders": "participant", "sales": "ledger"}
+
+
+def test_another_journal_is_another(tmp_path: Path) -> None:
+    """Two resources in one database are two participants."""
+    from tracing_2pc.participant import TaggedRows
+
+    names = set()
+    for table in ("orders", "sales"):
+        made = World(TaggedRows(sqlite_url(tmp_path), table), lambda: 0)
+        names.add(made.client.get("/whoami").get_json()["journal"])
+        made.resource.close()
+    assert len(names) == 2
