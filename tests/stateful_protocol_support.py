@@ -542,6 +542,7 @@ def ask_one_after_another(
     ask: Callable[[Asked], Said],
     participants: Mapping[str, Asked],
     *,
+    each: Callable[[str, Said], object],
     one_by_one: bool = False,
 ) -> dict[str, Said]:
     """Stand in for `ask_at_once`: one thread has the floor.
@@ -549,4 +550,7 @@ def ask_one_after_another(
     No history is lost by it: participants know nothing of each other, and a message
     that was given up can arrive at any time.
     """
-    return {name: ask(participant) for name, participant in participants.items()}
+    answers = {name: ask(participant) for name, participant in participants.items()}
+    for name, answer in answers.items():
+        each(name, answer)
+    return answers

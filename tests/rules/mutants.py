@@ -353,6 +353,12 @@ MUTANTS: Final = (
                 "        if answer is None:\n",
                 '        if answer is None or getattr(answer, "status", 0) == 404:\n',
             ),
+            edit(
+                DELIVERY,
+                "        if (answer := answers[name]) is None:\n",
+                "        answer = answers[name]\n"
+                '        if answer is None or getattr(answer, "status", 0) == 404:\n',
+            ),
         ),
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -310,6 +311,46 @@ def test_lost_or_contradicted_is_quarantined(
     assert world.visible() == 2  # what the other has committed is on record
     with pytest.raises(HeuristicError):
         world.run_batch(0, run="run-2")
+
+
+@pytest.mark.parametrize("refusal", [None, (409, "aborted")])
+def test_an_acknowledgement_is_on_record_before_the_others_have_answered(
+    world: World, refusal: tuple[int, str] | None
+) -> None:
+    """A participant that is well is never shown with another one's delay."""
+    real = world.b.commit
+    before: list[frozenset[str]] = []
+
+    def wait_for_a(record: TransactionRecord) -> None:
+        def acknowledged() -> frozenset[str]:
+            current = world.log.read(record.id)
+            return current.acknowledged if current else frozenset()
+
+        with contextlib.suppress(TimeoutError):
+            until(acknowledged, seconds=30)
+        before.append(acknowledged())
+        world.b.refusal = refusal
+        real(record)
+
+    world.b.commit = wait_for_a  # type: ignore[method-assign]
+    with pytest.raises(HeuristicError) if refusal else contextlib.nullcontext():
+        world.run_batch(0)
+    assert before == [frozenset({"a"})]
+
+
+def test_what_was_acknowledged_is_on_record_although_a_token_is_missing(
+    world: World,
+) -> None:
+    """A mistake of ours at one participant takes nothing from the others."""
+
+    def no_token(record: TransactionRecord) -> None:
+        raise ConfigurationError("no token")
+
+    world.a.commit = no_token  # type: ignore[method-assign]
+    with pytest.raises(ConfigurationError, match="no token"):
+        world.run_batch(0)
+    record = world.log.unfinished("orders")[0]
+    assert record.pending == ("a",)
 
 
 def test_an_abort_that_meets_a_commit_is_quarantined_at_once(world: World) -> None:

@@ -88,6 +88,7 @@ class Delivery:
             step.end()
             answers = self._ask_all(record)
             # Refusals last: they may end this, and what the others said is noted then.
+            # Who acknowledged is noted already: nobody waits for the slowest.
             order = sorted(record.pending, key=lambda n: _is_refusal(answers.get(n)))
             due = self._patience.due_after(tries) if tries else None
             noted = {n: self._note(record, n, answers, due) for n in order}
@@ -257,6 +258,7 @@ class Delivery:
         return ask_at_once(
             lambda name: self._ask_measured(name, record),
             known,
+            each=lambda name, answer: self._note_if_heard(record, name, answer),
             one_by_one=any(map(failpoints.is_armed, _ONE_BY_ONE)),
         )
 
@@ -290,6 +292,12 @@ class Delivery:
             return ParticipantUnavailableError(f"{type(error).__name__} on our side")
         return None
 
+    def _note_if_heard(
+        self, record: TransactionRecord, name: str, answer: Answer
+    ) -> None:
+        if answer is None:
+            self._log.acknowledge(record.id, name)
+
     def _note(
         self,
         record: TransactionRecord,
@@ -297,12 +305,10 @@ class Delivery:
         answers: Mapping[str, Answer],
         due: float | None,
     ) -> str | None:
-        """Write down one answer; return why there was none to be trusted."""
+        """Write down what is no acknowledgement; return why there was none."""
         if name not in answers:
             return "no address"
-        answer = answers[name]
-        if answer is None:
-            self._log.acknowledge(record.id, name)
+        if (answer := answers[name]) is None:
             return None
         if isinstance(answer, ParticipantRefusedError):
             self._refused(record, name, answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
 Asked = TypeVar("Asked")
@@ -15,12 +15,20 @@ def ask_at_once(
     ask: Callable[[Asked], Said],
     participants: Mapping[str, Asked],
     *,
+    each: Callable[[str, Said], object] | None = None,
     one_by_one: bool = False,
 ) -> dict[str, Said]:
     """Call `ask` for each of them, in a thread each; return what they said, by name.
 
     The caller's context goes along: their requests are children of its span. All are
     asked, whatever one of them raises; the first error, in their order, then goes on.
+
+    Args:
+        ask: is given a participant.
+        participants: by name.
+        each: is given a name and an answer as soon as that has come, in the caller's
+            thread; what it raises goes on when all have been asked.
+        one_by_one: ask the next one when the one before has answered.
     """
     if not participants:
         return {}
@@ -29,4 +37,9 @@ def ask_at_once(
             name: threads.submit(contextvars.copy_context().run, ask, participant)
             for name, participant in participants.items()
         }
-    return {name: said.result() for name, said in asked.items()}
+        if each is not None:
+            names = {answer: name for name, answer in asked.items()}
+            for answer in as_completed(names):
+                if answer.exception() is None:
+                    each(names[answer], answer.result())
+    return {name: answer.result() for name, answer in asked.items()}
