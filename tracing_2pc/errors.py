@@ -108,5 +108,12 @@ class ParticipantRefusedError(ParticipantError):
     """A definite no, in the participant's own words."""
 
 
+class ParticipantNotToldError(ParticipantError):
+    """The decision reached as much of it as can be told, and nothing can tell the rest.
+
+    It is not asked again: repeating would change nothing. A person must look there.
+    """
+
+
 class DecisionLogError(TwoPhaseError):
     """The log was unreachable; nothing was decided."""

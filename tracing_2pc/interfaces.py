@@ -6,7 +6,7 @@ Each method says when it is called, what it may rely on, and what raising means.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -63,6 +63,7 @@ class DecisionLog(Protocol):
         participants: Sequence[str],
         carrier: Carrier,
         timeout: float = 0.0,
+        own_sinks: Collection[str] = (),
     ) -> Begun:
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
@@ -81,6 +82,7 @@ class DecisionLog(Protocol):
             carrier: trace context of the transaction's root.
             timeout: seconds until the attempt may be aborted by anybody (`expire`), by
                 the log's clock; 0 means never.
+            own_sinks: those participants that only the job itself can reach.
 
         Raises:
             ConfigurationError: this checkpoint and this log do not belong together, the
@@ -140,8 +142,13 @@ class DecisionLog(Protocol):
         No record is looked into: one that is refused does not hide the others.
         """
 
-    def acknowledge(self, transaction: TransactionId, participant: str) -> None:
-        """Record that a participant has obeyed the decision. Idempotent."""
+    def acknowledge(
+        self, transaction: TransactionId, participant: str, untold: str | None = None
+    ) -> None:
+        """Record that a participant has obeyed the decision. Idempotent.
+
+        `untold` says why part of it was not told and never will be.
+        """
 
     def postpone(
         self,
@@ -283,6 +290,7 @@ class Participant(Protocol):
         Idempotent; called until it returns.
 
         Raises:
+            ParticipantNotToldError: a part of it cannot be told; it is not asked again.
             ParticipantUnavailableError: no trusted answer, so it may have committed.
             ParticipantRefusedError: a definite no, with the state it is in there.
         """

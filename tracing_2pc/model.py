@@ -153,8 +153,10 @@ class TransactionRecord:
     is by the log's clock, and only the log says whether it has passed. `timeout` is
     what the job set, in seconds; 0, and no deadline, means none. `watermark` is the
     application's, as durable in the log when this record was read: participants
-    may be told it. `made_here` is no part of what the log holds: the call that returned
-    this record is the one that made the decision, so that each is counted once.
+    may be told it. `own_sinks` are the participants that are sinks of the job's own: no
+    other process can reach them. `made_here` is no part of what the log holds: the
+    call that returned this record is the one that made the decision, so that each is
+    counted once.
     """
 
     id: TransactionId
@@ -171,6 +173,7 @@ class TransactionRecord:
     watermark: int | None = None
     timeout: float = 0.0
     deadline: float | None = None
+    own_sinks: frozenset[str] = frozenset()
     made_here: bool = dataclasses.field(default=False, compare=False)
 
     @property
@@ -201,7 +204,9 @@ class DeliveryRecord:
         retries: tries that failed.
         retry_at: when the next one is due, at the latest; None where nobody who tried
             will try again by himself.
-        error: what came instead of an acknowledgement, in short.
+        error: what came last instead of an acknowledgement, in short.
+        own_sink: it is a sink of the job's own, which no other process can reach.
+        untold: why it counts as acknowledged although part of it was not told.
     """
 
     participant: str
@@ -209,6 +214,8 @@ class DeliveryRecord:
     retries: int = 0
     retry_at: float | None = None
     error: str | None = None
+    own_sink: bool = False
+    untold: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

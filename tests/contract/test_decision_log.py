@@ -523,6 +523,25 @@ def test_finished_only_after_every_acknowledgement(
     assert (finish(log, record).state, log.unfinished()) == (last, [])
 
 
+def test_sinks_of_the_jobs_own_are_on_record(log: DecisionLog) -> None:
+    """From begin on, whatever becomes of it: nobody else can reach them."""
+    begun = log.begin(
+        "orders",
+        0,
+        run="run-1",
+        query="q",
+        participants=["ledger", "Archive"],
+        carrier={},
+        own_sinks=["Archive"],
+    ).record
+    log.decide(begun.id, ABORT)
+    log.acknowledge(begun.id, "Archive", "it cannot find its branches")
+    current = log.read(begun.id)
+    assert current is not None
+    assert (begun.own_sinks, current.own_sinks) == ({"Archive"}, {"Archive"})
+    assert current.pending == ("ledger",)
+
+
 def test_acknowledge_and_finish_may_be_repeated(log: DecisionLog) -> None:
     """A repeat changes nothing, not even the times; so does one for the forgotten."""
     done = finish(log, commit(log, 0))

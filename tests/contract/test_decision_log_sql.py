@@ -649,7 +649,7 @@ def test_a_commit_stores_its_rows(log: SqlDecisionLog, base: Database) -> None:
 def test_a_postponed_delivery_says_when_and_why(
     log: SqlDecisionLog, base: Database
 ) -> None:
-    """Until it is acknowledged: then neither, and a late failure changes nothing."""
+    """When it is acknowledged nothing is due; what came last stays, for who looks."""
     record = commit(log)
     show = (
         "SELECT acknowledged, retries, retry_at, error FROM tpc_delivery"
@@ -660,7 +660,7 @@ def test_a_postponed_delivery_says_when_and_why(
     assert ask(base, show) == [(None, 2, NOW + 9, "refused")]
     log.acknowledge(record.id, "ledger")
     log.postpone(record.id, "ledger", "late", NOW + 99)
-    assert ask(base, show) == [(NOW, 2, None, None)]
+    assert ask(base, show) == [(NOW, 2, None, "refused")]
 
 
 def test_what_a_person_did_is_audited(log: SqlDecisionLog, base: Database) -> None:

@@ -355,9 +355,9 @@ MUTANTS: Final = (
             ),
             edit(
                 DELIVERY,
-                "        if (answer := answers[name]) is None:\n",
-                "        answer = answers[name]\n"
-                '        if answer is None or getattr(answer, "status", 0) == 404:\n',
+                "        if answer is None or isinstance(",
+                '        if getattr(answer, "status", 0) == 404 or answer is None '
+                "or isinstance(",
             ),
         ),
     ),

@@ -73,6 +73,9 @@ def summary(view: View) -> str:
         )
     if view.state is TransactionState.CONCLUDED:
         return f"{id_} was decided {view.decision}, and closed by a person as it was."
+    if view.finished is not None and view.untold:
+        names = " and ".join(one.participant for one in view.untold)
+        return f"{id_} is {view.state}, and {names} was not told all of it."
     if view.finished is not None:
         return f"{id_} is {view.state}: every participant has acknowledged."
     broken = {one.diagnosis for one in view.diagnoses} & GRAVE
@@ -110,7 +113,10 @@ def _wrong(view: View) -> Iterator[str]:
         critical = one.severity is Severity.CRITICAL
         for line in prose(f"{one.diagnosis}: {one.why}.", "  "):
             yield paint(line, "red" if critical else "yellow")
-    if view.diagnoses or nobody_knows(view):
+    for told in view.untold:
+        for line in prose(f"not told: {told.untold}.", "  "):
+            yield paint(line, "yellow")
+    if view.diagnoses or view.untold or nobody_knows(view):
         return
     if view.state is None and not _held(view):
         yield "  Nothing, as far as anybody could be asked."
@@ -137,6 +143,8 @@ def _heard(told: DeliveryRecord | None, now: float) -> str:
     """Say what the log has of one participant; what it answered stands elsewhere."""
     if told is None:
         return ""
+    if told.untold is not None:
+        return "; it was not told all of it"
     if told.acknowledged is not None:
         return f"; it acknowledged {lasting(now - told.acknowledged)} ago"
     tried = f" {count(told.retries, 'time', 'times')}" if told.retries else " yet"
@@ -160,6 +168,8 @@ def _log(view: View) -> str:
 
 
 def _words(one: Said) -> str:
+    if one.own_sink:
+        return "a sink of the job's own, which only the job can ask"
     if one.state is None:
         return f"cannot be read: {by(one.participant, one.error)}"
     hand = ", resolved there by hand" if one.resolved_by_hand else ""

@@ -28,7 +28,8 @@ def code_of(view: View) -> int:
         return USAGE
     quarantined = view.state is TransactionState.QUARANTINED
     unread = any(one.error for one in view.participants)
-    return LEFT if quarantined or view.diagnoses or unread else DONE
+    left = quarantined or view.diagnoses or unread or view.untold
+    return LEFT if left else DONE
 
 
 def nobody_knows(view: View) -> bool:

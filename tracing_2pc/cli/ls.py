@@ -65,7 +65,9 @@ def lines(found: Listed, limit: int) -> Iterator[str]:
     """Return the table, who could not be read, and a line of counts."""
     coloured = [(_row(one, found), _colour(one)) for one in found.unfinished]
     coloured += [(_orphan_row(one), _colour_of_orphan(one)) for one in found.orphans]
-    coloured += [(_row(one, found), None) for one in found.finished]
+    coloured += [
+        (_row(one, found), "yellow" if one.untold else None) for one in found.finished
+    ]
     shown = coloured[:limit]
     if shown:
         rows = table([_HEAD, *(row for row, _ in shown)])
@@ -110,7 +112,13 @@ def _waiting_for(one: Summary) -> str:
 def _remark(one: Summary, found: Listed) -> str:
     if one.reason and one.finished is None:
         return one.reason
-    told = found.deliveries.get(str(one.transaction), {}).values()
+    if one.untold:
+        return f"not told all of it: {', '.join(one.untold)}"
+    told = [
+        d
+        for d in found.deliveries.get(str(one.transaction), {}).values()
+        if d.acknowledged is None
+    ]
     tried = [f"{d.participant}: {by(d.participant, d.error)}" for d in told if d.error]
     return "; ".join(tried) or one.reason or ""
 

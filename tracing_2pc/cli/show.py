@@ -91,7 +91,7 @@ def _participants(view: View) -> Iterator[str]:
             (
                 one.participant,
                 heard(told.get(one.participant), view.at),
-                str(one.state or "cannot be read"),
+                "the job's own" if one.own_sink else str(one.state or "cannot be read"),
                 str(one.rows) if one.state else "",
                 "" if one.skew is None else f"{one.skew:+.1f} s",
                 "" if one.oldest is None else lasting(one.oldest),
@@ -107,6 +107,8 @@ def heard(told: DeliveryRecord | None, now: float) -> str:
     """Say how far the decision has got with one participant, as the log has it."""
     if told is None:
         return "not on record"
+    if told.untold is not None:
+        return f"not told: {safe(told.untold)}"
     if told.acknowledged is not None:
         return f"acknowledged {lasting(now - told.acknowledged)} ago"
     if told.retries:

@@ -129,10 +129,12 @@ def _deliveries(
 ) -> Iterator[Next]:
     for name in record.pending:
         told = deliveries.get(name)
-        what = (
-            f"{name} is told to {record.decision} again: by its driver while that "
-            "lives, by the next start, or by `tracing-2pc recover`"
-        )
+        whom = "by its driver while that lives, by the next start, or by `tracing-2pc "
+        whom += "recover`"
+        if name in record.own_sinks:
+            whom = "by its driver while that lives, or by the next start of the job: "
+            whom += "nobody else can tell a sink of its own"
+        what = f"{name} is told to {record.decision} again: {whom}"
         yield Next(what, told.retry_at if told else None)
 
 
@@ -143,7 +145,7 @@ def actions_for(seen: Seen) -> tuple[Action, ...]:
     """Say what a person may do, safe things first."""
     record = seen.record
     if record is None or record.finished is not None:
-        return tuple(_by_hand(seen))
+        return (*_untold(seen), *_by_hand(seen))
     choose: Callable[[Seen, TransactionRecord], Iterable[Action]] = {
         TransactionState.ACTIVE: _active,
         TransactionState.QUARANTINED: _quarantined,
@@ -163,8 +165,32 @@ def _active(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
     )
 
 
+def _untold(seen: Seen) -> Iterator[Action]:
+    """Say who may hold something that nothing here can ask about."""
+    for one in seen.deliveries.values():
+        if one.untold is not None:
+            yield Action(
+                f"look into what {one.participant} keeps of {seen.transaction}",
+                safe=True,
+                effect="finds what was prepared there and is left; nothing here can "
+                "ask it",
+            )
+
+
 def _decided(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
-    whom = " and ".join(record.pending) or "nobody"
+    yield from _untold(seen)
+    own = [name for name in record.pending if name in record.own_sinks]
+    if own:
+        yield Action(
+            f"start the job of {record.id.application}",
+            safe=True,
+            effect=f"tells its own sink {' and '.join(own)} to {record.decision} "
+            "first; nobody else can",
+        )
+    services = [name for name in record.pending if name not in own]
+    if own and not services:
+        return
+    whom = " and ".join(services) or "nobody"
     grave = _grave(seen)
     against = " and ".join(name for name in record.pending if name in grave)
     then = f"; {against} will contradict that, and it is quarantined" if against else ""

@@ -12,7 +12,9 @@ from tracing_2pc.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.operations.observation import (
     ADDRESS,
     NTP,
+    START,
     awaited,
+    own_sinks_of,
     set_back,
     without_address,
 )
@@ -187,8 +189,12 @@ def _of_unfinished(waiting: Sequence[Summary], settings: Settings) -> Iterator[P
     if wrong := set_back(waiting, now, safety):
         yield Problem("log", wrong, NTP)
     found = without_address(waiting, settings.participants, now - safety)
+    own = own_sinks_of(waiting)
     for name, ids in found.items():
-        yield Problem(name, f"{awaited(ids)}, and it has no address here", ADDRESS)
+        why, cure = "it has no address here", ADDRESS
+        if name in own:
+            why, cure = "it is a sink of the job's own", START
+        yield Problem(name, f"{awaited(ids)}, and {why}", cure)
 
 
 # --- participants --------------------------------------------------------------------

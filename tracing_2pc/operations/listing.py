@@ -13,6 +13,7 @@ from tracing_2pc.operations.observation import (
     Observed,
     list_all,
     nowhere,
+    own_sinks_of,
     without_address,
 )
 from tracing_2pc.protocol.evidence import Held, Lists, add, both
@@ -93,8 +94,9 @@ def list_transactions(
             unreadable.pop(name + BEYOND + filters.application, None)
     unfinished = _unfinished(overview, filters)
     before = clock.now() - settings.safety_interval
+    own = own_sinks_of(unfinished)
     for name, ids in without_address(unfinished, participants, before).items():
-        unreadable[name] = nowhere(ids)
+        unreadable[name] = nowhere(ids, own_sink=name in own)
     orphans: Iterable[Orphan] = ()
     if filters.state is None:
         orphans = _orphans(overview, participants, lists, filters, settings)

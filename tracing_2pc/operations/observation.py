@@ -34,11 +34,11 @@ BEYOND: Final = " beyond "
 CLOCK: Final = "the clock"
 """Beside those, where the log is ahead of our clock; no participant has such a name."""
 
-ADDRESS: Final = (
-    "add it to `participants` in tpc.toml; if it is a sink of the job's own, start "
-    "the job"
-)
+ADDRESS: Final = "add it to `participants` in tpc.toml"
 """What mends that a participant has no address here."""
+
+START: Final = "start the job, which finishes this first"
+"""What mends that a sink of the job's own is waited for."""
 
 NTP: Final = "Synchronise the clocks (NTP)"
 """What mends a clock."""
@@ -241,8 +241,15 @@ def awaited(by: list[TransactionId]) -> str:
     return f"{by[0]} and {more} more wait for it" if more else f"{by[0]} waits for it"
 
 
-def nowhere(waiting: list[TransactionId]) -> str:
+def own_sinks_of(waiting: Iterable[TransactionRecord | Summary]) -> set[str]:
+    """Name those that only the job can reach."""
+    return {name for one in waiting for name in one.own_sinks}
+
+
+def nowhere(waiting: list[TransactionId], *, own_sink: bool) -> str:
     """Say what waits for somebody without an address, and what mends it."""
+    if own_sink:
+        return f"it is a sink of the job's own, and {awaited(waiting)}: {START}"
     return f"it has no address here, and {awaited(waiting)}: {ADDRESS}"
 
 
@@ -252,7 +259,8 @@ def _doubts(
     """Say who cannot be asked though the log waits for them, and of a wrong clock."""
     safety = settings.safety_interval
     found = without_address(logged.records.values(), known, now - safety)
-    nobody = {name: nowhere(waiting) for name, waiting in found.items()}
+    own = own_sinks_of(logged.records.values())
+    nobody = {n: nowhere(waiting, own_sink=n in own) for n, waiting in found.items()}
     wrong = set_back(logged.records.values(), now, safety)
     return nobody if wrong is None else nobody | {CLOCK: f"{wrong}. {NTP}"}
 

@@ -33,6 +33,7 @@ class Said:
         skew: seconds that its clock is ahead of ours; None if it did not say.
         oldest: seconds for which its oldest branch is in doubt, by its own clock.
         error: why it could not be read.
+        own_sink: it is a sink of the job's own, so that nobody else can ask it.
         shown: all that it said, by its own clock.
     """
 
@@ -46,6 +47,7 @@ class Said:
     skew: float | None = None
     oldest: float | None = None
     error: str | None = None
+    own_sink: bool = False
     shown: Shown | None = dataclasses.field(default=None, repr=False)
 
     @property

@@ -46,7 +46,10 @@ def _of_log(
         yield Event(record.decided, "log", f"decided {record.decision}: {rows} rows")
     for one in deliveries.values():
         if one.acknowledged is not None:
-            yield Event(one.acknowledged, "log", f"{one.participant} acknowledged")
+            what = f"{one.participant} acknowledged"
+            if one.untold is not None:
+                what = f"{one.participant} was not told all: {one.untold}"
+            yield Event(one.acknowledged, "log", what)
     if record.finished is not None:
         yield Event(record.finished, "log", f"closed as {record.state}")
 

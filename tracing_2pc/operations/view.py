@@ -98,6 +98,11 @@ class View:
         )
         return tuple(one.participant for one in found) if open_ else ()
 
+    @property
+    def untold(self) -> tuple[DeliveryRecord, ...]:
+        """Who counts as acknowledged although part of it was not told."""
+        return tuple(one for one in self.deliveries if one.untold is not None)
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON: the same names, ids and words as text."""
         found = plain(self)
@@ -184,8 +189,10 @@ def _taking_part(
     if record is None:
         return list(said.values())
     nowhere = "it has no address here: add it to `participants` in tpc.toml"
+    own = {name: Said(name, own_sink=True) for name in record.own_sinks}
     on_record = [
-        said.get(name, Said(name, error=nowhere)) for name in record.participants
+        said.get(name) or own.get(name) or Said(name, error=nowhere)
+        for name in record.participants
     ]
     others = [
         one

@@ -39,6 +39,7 @@ class Coordinator:
     clock: Clock
     settings: Settings
     patience: Patience
+    own_sinks: frozenset[str] = frozenset()
 
     def apply(
         self,
@@ -112,6 +113,7 @@ class Coordinator:
             participants=self.participants,
             carrier=self.tracing.reserve(),
             timeout=self.settings.transaction_timeout,
+            own_sinks=self.own_sinks,
         )
         begun = until_answered(ask, self.patience)
         record = begun.record

@@ -14,6 +14,7 @@ from tracing_2pc.errors import (
     DecisionLogError,
     DecisionUnknownError,
     HeuristicError,
+    ParticipantNotToldError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
     TwoPhaseError,
@@ -26,8 +27,14 @@ from tracing_2pc.states import Decision, TransactionState
 
 logger = logging.getLogger("tracing_2pc.delivery")
 
-Answer = ParticipantUnavailableError | ParticipantRefusedError | None
-"""What one participant said: None is an acknowledgement."""
+Answer = (
+    ParticipantUnavailableError
+    | ParticipantRefusedError
+    | ParticipantNotToldError
+    | None
+)
+"""What one participant said: None is an acknowledgement. So is that a part of it cannot
+be told, as far as repeating goes."""
 
 _ONE_BY_ONE = ("delivery.between_commits", "delivery.before_commit")
 """Failpoints at which one must have committed and another must not have."""
@@ -94,14 +101,7 @@ class Delivery:
             noted = {n: self._note(record, n, answers, due) for n in order}
             silent = {n: why for n, why in noted.items() if why}
             if missing := [n for n in silent if n not in self._participants]:
-                raise ConfigurationError(
-                    f"{record.id} is decided {record.decision} and participant "
-                    f"{missing[0]!r} is on record, but has no address here. A service: "
-                    "add it to `participants` in tpc.toml until this is finished. A "
-                    "sink of the job's own: start the job, which finishes this first",
-                    transaction_id=str(record.id),
-                    participant=missing[0],
-                )
+                raise _unreachable(record, missing)
             if not silent:
                 failpoints.failpoint("delivery.before_finish")
                 with self._tracing.step(names.FINISH, record.carrier, record):
@@ -265,11 +265,10 @@ class Delivery:
     def _ask_measured(self, name: str, record: TransactionRecord) -> Answer:
         since = time.monotonic()
         answer = self._ask(self._participants[name], record)
-        result = "refused" if _is_refusal(answer) else "unavailable"
         self._tracing.answered(
             name,
             record.decision or Decision.ABORT,
-            "ok" if answer is None else result,
+            _result(answer),
             time.monotonic() - since,
         )
         return answer
@@ -283,7 +282,11 @@ class Delivery:
                 failpoints.failpoint("delivery.between_commits")
             else:
                 participant.abort(record)
-        except (ParticipantUnavailableError, ParticipantRefusedError) as error:
+        except (
+            ParticipantUnavailableError,
+            ParticipantRefusedError,
+            ParticipantNotToldError,
+        ) as error:
             return error
         except ConfigurationError:
             raise  # ours to mend: a token that is not there
@@ -297,6 +300,9 @@ class Delivery:
     ) -> None:
         if answer is None:
             self._log.acknowledge(record.id, name)
+        elif isinstance(answer, ParticipantNotToldError):
+            logger.warning("not told: transaction=%s: %s", record.id, answer)
+            self._log.acknowledge(record.id, name, str(answer)[:300])
 
     def _note(
         self,
@@ -308,7 +314,8 @@ class Delivery:
         """Write down what is no acknowledgement; return why there was none."""
         if name not in answers:
             return "no address"
-        if (answer := answers[name]) is None:
+        answer = answers[name]
+        if answer is None or isinstance(answer, ParticipantNotToldError):
             return None
         if isinstance(answer, ParticipantRefusedError):
             self._refused(record, name, answer)
@@ -364,6 +371,30 @@ def _has_it(record: TransactionRecord, name: str, answer: Answer) -> bool:
         transaction_id=str(record.id),
         participant=name,
     ) from answer
+
+
+def _result(answer: Answer) -> str:
+    """Return an answer as metrics have it: see `Tracing.answered`."""
+    if isinstance(answer, ParticipantUnavailableError):
+        return "unavailable"
+    return "refused" if _is_refusal(answer) else "ok"
+
+
+def _unreachable(record: TransactionRecord, missing: list[str]) -> ConfigurationError:
+    """Say who cannot be told from here, and what mends it."""
+    name = next((n for n in missing if n not in record.own_sinks), missing[0])
+    what = (
+        "is a sink of the job's own, which nobody else can tell. Start the job: it "
+        "finishes this first"
+        if name in record.own_sinks
+        else "is on record, but has no address here: add it to `participants` in "
+        "tpc.toml until this is finished"
+    )
+    return ConfigurationError(
+        f"{record.id} is decided {record.decision}, and participant {name!r} {what}",
+        transaction_id=str(record.id),
+        participant=name,
+    )
 
 
 def _quarantined(record: TransactionRecord, why: str) -> HeuristicError:

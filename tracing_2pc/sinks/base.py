@@ -12,6 +12,7 @@ from typing import Any, Final
 from tracing_2pc.errors import (
     ContractError,
     ParticipantError,
+    ParticipantNotToldError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
@@ -110,16 +111,22 @@ class SinkParticipant:
             self._tell_all(record, "abort_transaction", handles)
 
     def abort(self, record: TransactionRecord) -> None:
-        """Call `abort_transaction`, or `abort` for each branch that is known."""
+        """Call `abort_transaction`, or `abort` for each branch that is known.
+
+        Raises:
+            ParticipantNotToldError: it has no `abort_transaction`, and branches that
+                no receipt names are known to nobody.
+        """
         if _has(self.sink, "abort_transaction"):
             self._tell_all(record, "abort_transaction", [])
             return
         self._tell_each(record, "abort", record.receipts)
-        logger.warning(
-            "may have left prepared branches behind: transaction=%s sink=%s; give "
-            "it abort_transaction(transaction_id, keep) to find them",
-            record.id,
-            self.name,
+        raise ParticipantNotToldError(
+            f"{self.name} may hold branches of {record.id} that no receipt names, and "
+            "was not told to drop them: look there, and give it "
+            "abort_transaction(transaction_id, keep) to find them",
+            transaction_id=str(record.id),
+            participant=self.name,
         )
 
     def _tell_all(

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from tracing_2pc.errors import AbortedError, ConfigurationError, TwoPhaseError
-from tracing_2pc.interfaces import DecisionLog, SystemClock
+from tracing_2pc.interfaces import DecisionLog, Participant, SystemClock
 from tracing_2pc.model import Receipt, TransactionRecord, check_application
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.settings import Settings
 from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
-from tracing_2pc.sinks.participants import ParticipantSink
+from tracing_2pc.sinks.participants import ParticipantSink, PhasedParticipant
 from tracing_2pc.spark.context import StreamContext, refuse_connect
 from tracing_2pc.spark.ending import ended, reason_of
 from tracing_2pc.spark.tasks import computed_once, write_partitions
@@ -203,6 +203,7 @@ class ForeachBatch:
             clock,
             settings,
             patience,
+            _own_sinks(self._participants),
         )
 
 
@@ -254,6 +255,15 @@ class _Attempt:
                     route(batch), self.sink.route(name), record
                 )
             ]
+
+
+def _own_sinks(participants: Mapping[str, Participant]) -> frozenset[str]:
+    """Name those that are no service: only this job can tell them a decision."""
+    return frozenset(
+        name
+        for name, one in participants.items()
+        if not isinstance(one, PhasedParticipant)
+    )
 
 
 def _check_routes(sink: Sink, routes: Mapping[str, Route]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import sqlalchemy as sa
 
@@ -102,6 +102,7 @@ class SqlDecisionLog:
         participants: Sequence[str],
         carrier: Carrier,
         timeout: float = 0.0,
+        own_sinks: Collection[str] = (),
     ) -> Begun:
         """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         names = rules.check_participants(participants)
@@ -130,6 +131,7 @@ class SqlDecisionLog:
                 watermark=standing.watermark,
                 timeout=timeout,
                 clock=self._clock(connection),
+                own_sinks=own_sinks,
             )
             records.add(connection, opened)
             return Begun(opened, replay=False, superseded=superseded)
@@ -253,13 +255,16 @@ class SqlDecisionLog:
             found = connection.execute(sql.COUNTS, {"of": application}).all()
         return Counter({TransactionState(state): count for state, count in found})
 
-    def acknowledge(self, transaction: TransactionId, participant: str) -> None:
+    def acknowledge(
+        self, transaction: TransactionId, participant: str, untold: str | None = None
+    ) -> None:
         """Record that a participant has obeyed the decision. Idempotent.
 
         Raises:
             ContractError: it is not decided, or the participant is not on record.
         """
-        row = {"one": str(transaction), "by": participant, "at": self._now()}
+        about = {"one": str(transaction), "by": participant}
+        row = {**about, "at": self._now(), "left": untold}
         with self._database.relaxed() as connection:
             if connection.execute(sql.ACKNOWLEDGE, row).rowcount:
                 return

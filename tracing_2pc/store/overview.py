@@ -6,8 +6,8 @@ import dataclasses
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -70,7 +70,8 @@ class Filters:
 class Summary:
     """A transaction in a list. Not checked against its checksum: nothing is done by it.
 
-    Times are Unix seconds; `rows` is None until it is decided.
+    Times are Unix seconds; `rows` is None until it is decided. `own_sinks` are those of
+    `pending` that only the job can reach, `untold` those that were told in part only.
     """
 
     transaction: TransactionId
@@ -83,6 +84,8 @@ class Summary:
     reason: str | None
     carrier: Carrier
     pending: tuple[str, ...] = ()
+    own_sinks: frozenset[str] = frozenset()
+    untold: tuple[str, ...] = ()
 
 
 class Audited(NamedTuple):
@@ -149,7 +152,7 @@ class Overview:
                 for summary in self._newest(connection, filters, application)
             ]
             found.sort(key=lambda one: one.started, reverse=True)
-            return _with_pending(connection, found[:most])
+            return _with_participants(connection, found[:most])
 
     def _applications(
         self, connection: sa.Connection, filters: Filters
@@ -270,17 +273,41 @@ class Overview:
             connection.execute(sql.GIVE_LEASE_BACK, {"who": who})
 
 
-def _with_pending(connection: sa.Connection, found: list[Summary]) -> list[Summary]:
-    open_ = [str(one.transaction) for one in found if one.state not in FINAL]
+def _with_participants(
+    connection: sa.Connection, found: list[Summary]
+) -> list[Summary]:
+    """Add who is waited for, and who was told a part only."""
     pending: dict[str, list[str]] = defaultdict(list)
-    for start in range(0, len(open_), _AT_ONCE):
-        asked = {"ids": open_[start : start + _AT_ONCE]}
-        for id_, participant in connection.execute(sql.PENDING_OF, asked):
-            pending[id_].append(participant)
+    untold: dict[str, list[str]] = defaultdict(list)
+    own_sinks: dict[str, set[str]] = defaultdict(set)
+    open_ = [one for one in found if one.state not in FINAL]
+    for row in _rows_of(connection, sql.PENDING_OF, open_):
+        pending[row.transaction_id].append(row.participant)
+        if row.own_sink:
+            own_sinks[row.transaction_id].add(row.participant)
+    decided = [one for one in found if one.decision is not None]
+    for row in _rows_of(connection, sql.UNTOLD_OF, decided):
+        untold[row.transaction_id].append(row.participant)
     return [
-        dataclasses.replace(one, pending=tuple(pending[str(one.transaction)]))
+        dataclasses.replace(
+            one,
+            pending=tuple(pending[id_]),
+            own_sinks=frozenset(own_sinks[id_]),
+            untold=tuple(untold[id_]),
+        )
         for one in found
+        for id_ in [str(one.transaction)]
     ]
+
+
+def _rows_of(
+    connection: sa.Connection,
+    statement: sa.Select[tuple[object, ...]],
+    found: list[Summary],
+) -> Iterator[Any]:
+    ids = [str(one.transaction) for one in found]
+    for start in range(0, len(ids), _AT_ONCE):
+        yield from connection.execute(statement, {"ids": ids[start : start + _AT_ONCE]})
 
 
 def _summary(row: rows.Row) -> Summary:
@@ -304,4 +331,6 @@ def _delivery(row: rows.Row) -> DeliveryRecord:
         row["retries"],
         row["retry_at"],
         row["error"],
+        bool(row["own_sink"]),
+        row["untold"],
     )

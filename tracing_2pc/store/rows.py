@@ -34,6 +34,7 @@ def checksum(record: TransactionRecord) -> str:
         "decision": record.decision and str(record.decision),
         "participants": record.participants,
         "deadline": record.deadline,
+        "own_sinks": sorted(record.own_sinks),
         "receipts": [
             [
                 str(r.branch),
@@ -92,6 +93,7 @@ def delivery_rows(record: TransactionRecord) -> list[dict[str, Any]]:
             "participant": participant,
             "position": position,
             "retries": 0,
+            "own_sink": participant in record.own_sinks,
         }
         for position, participant in enumerate(record.participants)
     ]
@@ -163,6 +165,7 @@ def _record(
         watermark=row["watermark"],
         timeout=row["timeout"],
         deadline=row["deadline"],
+        own_sinks=frozenset(d["participant"] for d in deliveries if d["own_sink"]),
     )
 
 

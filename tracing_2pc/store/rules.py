@@ -6,7 +6,7 @@ Every implementation asks here, so that they cannot differ in what they refuse.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NoReturn
 
 from tracing_2pc.errors import (
@@ -179,6 +179,7 @@ def opened(
     watermark: int | None,
     timeout: float,
     clock: float,
+    own_sinks: Collection[str] = (),
 ) -> TransactionRecord:
     """Return the record of an attempt that begins, linked to the one before it.
 
@@ -197,6 +198,7 @@ def opened(
         watermark=watermark,
         timeout=timeout,
         deadline=clock + timeout if timeout else None,
+        own_sinks=frozenset(own_sinks),
     )
 
 

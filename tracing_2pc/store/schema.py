@@ -69,6 +69,8 @@ delivery: Final = sa.Table(
     sa.Column("retries", sa.BigInteger, nullable=False),
     sa.Column("retry_at", sa.Double),
     sa.Column("error", sa.Text),
+    sa.Column("own_sink", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("untold", sa.Text),
 )
 
 receipt: Final = sa.Table(

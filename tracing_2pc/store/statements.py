@@ -163,7 +163,7 @@ ACKNOWLEDGE: Final = (
             transaction.c.id == sa.bindparam("one"), transaction.c.decided.is_not(None)
         ),
     )
-    .values(acknowledged=sa.bindparam("at"), error=None, retry_at=None)
+    .values(acknowledged=sa.bindparam("at"), untold=sa.bindparam("left"), retry_at=None)
 )
 
 POSTPONE: Final = (
@@ -290,14 +290,14 @@ OVERVIEW: Final = (
 )
 """The newest of one application, backwards along the unique index."""
 
-PENDING_OF: Final = (
-    sa.select(delivery.c.transaction_id, delivery.c.participant)
-    .where(
-        delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)),
-        delivery.c.acknowledged.is_(None),
-    )
+_DELIVERIES: Final = (
+    sa.select(delivery.c.transaction_id, delivery.c.participant, delivery.c.own_sink)
+    .where(delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(delivery.c.transaction_id, delivery.c.position)
 )
+PENDING_OF: Final = _DELIVERIES.where(delivery.c.acknowledged.is_(None))
+UNTOLD_OF: Final = _DELIVERIES.where(delivery.c.untold.is_not(None))
+"""Who was told a part of the decision only."""
 
 _NEWEST: Final = (
     sa.select(

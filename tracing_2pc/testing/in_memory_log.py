@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tracing_2pc.model import (
     Begun,
@@ -54,6 +54,7 @@ class InMemoryDecisionLog:
         participants: Sequence[str],
         carrier: Carrier,
         timeout: float = 0.0,
+        own_sinks: Collection[str] = (),
     ) -> Begun:
         """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         names = rules.check_participants(participants)
@@ -87,6 +88,7 @@ class InMemoryDecisionLog:
                 watermark=None,
                 timeout=timeout,
                 clock=self._now(),
+                own_sinks=own_sinks,
             )
             return Begun(self._keep(opened), replay=False, superseded=superseded)
 
@@ -173,7 +175,9 @@ class InMemoryDecisionLog:
         """List the applications with something unfinished, sorted."""
         return sorted({record.id.application for record in self.unfinished()})
 
-    def acknowledge(self, transaction: TransactionId, participant: str) -> None:
+    def acknowledge(
+        self, transaction: TransactionId, participant: str, untold: str | None = None
+    ) -> None:
         """Record that a participant has obeyed the decision. Idempotent."""
         with self._lock:
             if (record := self.read(transaction)) is not None:

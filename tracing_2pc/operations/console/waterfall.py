@@ -247,6 +247,8 @@ def _standing(view: View) -> str | None:
 
 
 def _note(said: Said) -> str | None:
+    if said.own_sink:
+        return "a sink of the job's own: only the job can ask it"
     if said.error is not None:
         return "cannot be read"
     if not said.branches and said.state is not None:

@@ -97,6 +97,8 @@ def sentence(view: View) -> str:
     """Say in one sentence what is wrong, or that all is well."""
     if view.state is TransactionState.CONCLUDED:
         return "Closed by a person, as it was: the audit says by whom and why."
+    if view.untold and not view.diagnoses:
+        return f"Not told all of it: {view.untold[0].untold}."
     if view.diagnoses:
         worst = view.diagnoses[0]
         return f"{_large(WRONG[worst.diagnosis])}: {worst.why}."
@@ -119,7 +121,10 @@ def sentence(view: View) -> str:
 def is_unsure(view: View) -> bool:
     """Whether somebody who may hold something of it could not be read."""
     proven = view.state is TransactionState.COMMITTED or view.forgotten
-    return not proven and any(one.error for one in view.participants)
+    return not proven and any(
+        one.error or (one.own_sink and view.finished is None)
+        for one in view.participants
+    )
 
 
 def also(view: View) -> tuple[Diagnosis, ...]:

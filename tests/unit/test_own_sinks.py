@@ -1,0 +1,185 @@
+"""A sink of the job's own: what is said of it by whoever only has log and services."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import Operator, operator  # noqa: F401 - a fixture
+from console_support import VIEWER, Visitor, console_of
+from participant_support import ONE
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.interfaces import SystemClock
+from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.settings import Settings
+from tracing_2pc.sinks.base import participants_of
+from tracing_2pc.spark.context import StreamContext
+from tracing_2pc.spark.foreach_batch import ForeachBatch
+from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+
+T = TransactionId("orders", 7, 1)
+
+
+class Archive:
+    """Keeps what it prepared, and cannot find it again by its transaction."""
+
+    def __init__(self) -> None:
+        self.aborted: list[Any] = []
+
+    def begin(self) -> Any:
+        return {}
+
+    def invoke(self, handle: Any, record: Any) -> None: ...
+    def pre_commit(self, handle: Any) -> None: ...
+    def commit(self, handle: Any) -> None: ...
+
+    def abort(self, handle: Any) -> None:
+        self.aborted.append(handle)
+
+
+def begin(operator: Operator) -> TransactionRecord:  # noqa: F811 - the fixture
+    record = operator.at.log.begin(
+        "orders",
+        7,
+        run="run",
+        query=None,
+        participants=("ledger", "Archive"),
+        carrier={},
+        own_sinks={"Archive"},
+    ).record
+    operator.at.prepare(record.id, "ledger")
+    return record
+
+
+def committing(operator: Operator) -> TransactionRecord:  # noqa: F811 - the fixture
+    """Decided commit, heard by the service; its own sink was not told yet."""
+    record, at = begin(operator), operator.at
+    votes = dict.fromkeys(record.participants, Vote.COMMIT)
+    receipt = Receipt(BranchId(0, 1), ONE.rows, ONE.digest, votes, {"n": 1})
+    assert at.log.decide(record.id, Decision.COMMIT, [receipt])
+    at.worlds["ledger"].commit(str(record.id), ONE)
+    at.log.acknowledge(record.id, "ledger")
+    at.time.time = time.time()
+    return record
+
+
+def aborted(operator: Operator) -> TransactionRecord:  # noqa: F811 - the fixture
+    """Decided abort, and delivered by the job: the sink has no abort_transaction."""
+    record, at = begin(operator), operator.at
+    decided = at.log.decide(record.id, Decision.ABORT)
+    assert decided
+    at.worlds["ledger"].abort(str(record.id))
+    at.log.acknowledge(record.id, "ledger")
+    delivery = Delivery(
+        at.log,
+        participants_of(Archive()),
+        tracing=OpenTelemetryTracing(),
+        patience=Patience(SystemClock()),
+    )
+    current = at.log.read(record.id)
+    assert current
+    delivery.abort(current)
+    at.time.time = time.time()
+    return record
+
+
+def page(operator: Operator, path: str) -> str:  # noqa: F811 - the fixture
+    visitor = Visitor(console_of(operator.at).test_client())
+    visitor.log_in(VIEWER)
+    return visitor.get(path)
+
+
+def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path: Path) -> None:
+    """Written when the attempt begins, from what the job was given."""
+    settings = Settings(log=f"sqlite:///{tmp_path}/log.db")
+    callback = ForeachBatch(Archive(), "orders", settings, {})  # type: ignore[arg-type]
+    coordinator = callback._coordinator(StreamContext(None, "run", "query"))
+    begun = coordinator.begin(0, "run", "query")
+    assert begun.record.own_sinks == {"Archive"}
+    current = coordinator.log.read(begun.record.id)
+    assert current
+    assert current.own_sinks == {"Archive"}
+    coordinator.log.close()
+
+
+@pytest.mark.parametrize("command", ["explain", "ls", "check", "watch"])
+def test_only_the_job_is_named_as_the_cure_for_its_own_sink(
+    operator: Operator,  # noqa: F811 - the fixture
+    command: str,
+) -> None:
+    """No address can be added for it, and no `recover` reaches it."""
+    committing(operator)
+    more = {"explain": [str(T)], "watch": ["--once"]}.get(command, [])
+    code, out, _ = operator.says(command, *more)
+    assert code == 1
+    assert "Archive" in out
+    assert "participants` in tpc.toml" not in out
+    assert "tracing-2pc recover" not in out
+    assert "start the job" in out
+
+
+def test_recover_says_that_only_the_job_can_tell_its_own_sink(
+    operator: Operator,  # noqa: F811 - the fixture
+) -> None:
+    """As an error of the delivery, and not that an address is missing."""
+    record = committing(operator)
+    delivery = Delivery(
+        operator.at.log,
+        {},
+        tracing=OpenTelemetryTracing(),
+        patience=Patience(SystemClock()),
+    )
+    current = operator.at.log.read(record.id)
+    assert current
+    with pytest.raises(ConfigurationError) as caught:
+        delivery.once(current)
+    assert "'Archive' is a sink of the job's own" in str(caught.value)
+    assert "Start the job" in str(caught.value)
+    assert "tpc.toml" not in str(caught.value)
+
+
+def test_the_console_names_the_job_too(
+    operator: Operator,  # noqa: F811 - the fixture
+) -> None:
+    """On the page of the transaction, beside what an operator can do."""
+    committing(operator)
+    shown = page(operator, f"/transactions/{T}")
+    assert "start the job of orders" in shown
+    assert "Deliver commit again" not in shown
+    assert "the job&#39;s own" in shown
+    assert "Nothing: it needs nobody" not in shown
+
+
+def test_an_abort_that_a_sink_could_not_be_told_is_on_record(
+    operator: Operator,  # noqa: F811 - the fixture
+) -> None:
+    """Rows may be left: nothing that reads the record says that all is well."""
+    record = aborted(operator)
+    current = operator.at.log.read(record.id)
+    assert current
+    assert current.state is TransactionState.ABORTED, "nobody would ever tell it more"
+    ledger, archive = operator.at.log.overview.deliveries(record.id).values()
+    assert ledger.untold is None
+    assert "abort_transaction" in str(archive.untold)
+    code, out, _ = operator.says("explain", str(T))
+    assert code == 1
+    assert "not told: Archive may hold branches of orders.7.1" in out
+    assert "every participant has acknowledged" not in out
+    assert "look into what Archive keeps of orders.7.1" in out
+    code, out, _ = operator.says("show", str(T))
+    assert code == 1
+    assert "not told: Archive may hold branches" in out
+    assert "Archive was not told all" in out
+    assert "not told all of it: Archive" in operator.says("ls")[1]
+    (found, *_) = operator.json("ls")[1]
+    assert found["untold"] == ["Archive"]
+    shown = page(operator, f"/transactions/{T}")
+    assert "Not told all of it: Archive may hold branches" in shown
+    assert "All is well" not in shown
+    assert "not told all of it: Archive" in page(operator, "/")
