@@ -1,6 +1,6 @@
 """The partner: a Flask service that knows nothing of us, with OpenTelemetry of its own.
 
-    python examples/partner_service.py 8090
+    python examples/partner_service.py 8084
 
 It keeps what was prepared and what counts in memory; a real one has a database for
 both, and answers a second commit as it did the first.

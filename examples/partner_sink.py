@@ -1,6 +1,6 @@
 """A sink of one's own, above a partner's own interface, driven by a loop of one's own.
 
-    python examples/partner_sink.py http://127.0.0.1:8090
+    python examples/partner_sink.py http://127.0.0.1:8084
 
 The partner wants one POST with all rows of a batch, keeps them, and is told later
 whether they count. Above the class stands the one line that traces it.

@@ -145,6 +145,12 @@ class Receipt:
         return cls(branch, item["rows"], item["digest"], votes, item["handle"])
 
 
+def trace_id_of(carrier: Carrier) -> str | None:
+    """Return a carrier's trace, as W3C writes it; None where nothing was traced."""
+    parts = carrier.get("traceparent", "").split("-")
+    return parts[1] if len(parts) == 4 else None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """What the decision log holds of one transaction.
@@ -184,8 +190,7 @@ class TransactionRecord:
     @property
     def trace_id(self) -> str | None:
         """Its trace, as W3C writes it; None where nothing was traced."""
-        parts = self.carrier.get("traceparent", "").split("-")
-        return parts[1] if len(parts) == 4 else None
+        return trace_id_of(self.carrier)
 
     def chosen(self, participant: str) -> tuple[Receipt, ...]:
         """Receipts that commit names to this participant (rule 4)."""

@@ -190,3 +190,16 @@ def test_every_test_in_the_failure_table_exists() -> None:
     tests = "".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py"))
     assert named
     assert all(f"def {name}(" in tests for name in named)
+
+
+def test_a_partner_of_ones_own_has_a_port_of_its_own() -> None:
+    """Neither the console's nor one that the stack in containers takes."""
+    from tracing_2pc.operations.console.server import LISTEN
+
+    env = (ROOT / ".env").read_text(encoding="utf-8")
+    taken = {LISTEN.rpartition(":")[2], *re.findall(r"_PORT=(\d+)", env)}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    examples = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    (own,) = re.findall(r'URL = "http://127.0.0.1:(\d+)"  # your partner', readme)
+    assert own not in taken
+    assert set(re.findall(r"127\.0\.0\.1:(80\d\d)", examples)) == {own}

@@ -167,6 +167,7 @@ def test_recover_finishes_at_the_participants_of_the_settings(
             "decision": "commit",
             "pending": ["ledger"],
             "done": True,
+            "under_way": False,
             "remark": "committed",
         }
         assert main(["recover"]) == 0
@@ -192,15 +193,33 @@ def test_recover_says_what_it_was_answered(
     with serving(app) as url, contextlib.closing(resource):
         monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
         for token, why in (
-            ("0123456789abcdef", "403: role viewer: this needs the role job or opera"),
-            ("no-such-token", "401: this token is not known here"),
+            ("0123456789abcdef", "(role viewer: this needs the role job or operator)"),
+            ("no-such-token", "(this token is not known here)"),
         ):
             monkeypatch.setenv("TPC_TOKEN", token)
             capsys.readouterr()
             assert main(["recover"]) == 1
             said = capsys.readouterr().out
-            assert f"(participant 'ledger' answered {why}" in said
+            assert f"to POST /commit of orders.0.1 at {url} {why}, which is no" in said
+            assert "set TPC_TOKEN to a token of its tokens file" in said
             assert "no answer" not in said
+
+
+def test_recover_leaves_a_batch_in_progress_to_its_driver_and_ends_with_0(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is wrong with it: a script that calls `recover` is not alarmed."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=False)
+    capsys.readouterr()
+    assert main(["recover"]) == 0
+    said = capsys.readouterr().out
+    assert "active: left to its driver" in said
+    assert said.endswith("0 finished, 1 under way, 0 left\n")
+    assert main(["recover", "--json"]) == 0
+    (item,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (item["done"], item["under_way"]) == (False, True)
 
 
 def test_resolve_signs_for_what_a_person_decides(

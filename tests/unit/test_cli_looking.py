@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import sys
@@ -64,6 +65,21 @@ def test_the_list_begins_with_what_is_worst(operator: Operator) -> None:
     ]
     assert found[0]["pending"] == ["notifier"]
     assert found[1]["held"]["ledger"]["rows"] == 3
+
+
+def test_a_program_need_not_take_an_id_apart(operator: Operator) -> None:
+    """Each line has application, batch, attempt and trace; times also as ISO 8601."""
+    stuck(operator)
+    _, (one, orphan, finished, *_) = operator.json("ls")
+    assert (one["application"], one["batch"], one["attempt"]) == ("orders", 7, 1)
+    assert (orphan["application"], orphan["batch"]) == ("bookings", 3)
+    assert one["trace"] == "a" * 32
+    assert one["iso"]["finished"] is None
+    for name, text in finished["iso"].items():
+        assert text.endswith("Z")
+        assert finished[name] == pytest.approx(
+            datetime.datetime.fromisoformat(f"{text[:-1]}+00:00").timestamp(), abs=0.001
+        )
 
 
 def test_a_list_that_is_full_does_not_count_what_it_left_out(

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tracing_2pc.cli.arguments import DONE, LEFT
-from tracing_2pc.cli.terminal import asking, by, paint, safe, say, table, tell
-from tracing_2pc.model import check_application
+from tracing_2pc.cli.terminal import asking, by, iso, paint, safe, say, table, tell
+from tracing_2pc.model import TransactionId, check_application, trace_id_of
 from tracing_2pc.operations.listing import Listed, Orphan, list_transactions
 from tracing_2pc.operations.observation import reachable
 from tracing_2pc.operations.recover import configured_log, unknown_application
@@ -165,8 +165,26 @@ def items(found: Listed, limit: int) -> Iterator[dict[str, Any]]:
 def _item(one: Summary, at: float) -> dict[str, Any]:
     item = plain(one)
     del item["carrier"]
-    return {"kind": "transaction", **item, "age": at - one.started}
+    times = ("started", "decided", "finished")
+    return {
+        "kind": "transaction",
+        **_parts(one.transaction),
+        **item,
+        "age": at - one.started,
+        "trace": trace_id_of(one.carrier),
+        "iso": {name: iso(item[name]) for name in times},
+    }
+
+
+def _parts(transaction: TransactionId) -> dict[str, Any]:
+    """Return what an id consists of, so that nobody needs to cut it."""
+    return {
+        "application": transaction.application,
+        "batch": transaction.batch,
+        "attempt": transaction.attempt,
+    }
 
 
 def _orphan_item(one: Orphan) -> dict[str, Any]:
-    return {"kind": "orphan", **plain(one), "age": one.age, "rows": one.rows}
+    item = {**_parts(one.transaction), **plain(one)}
+    return {"kind": "orphan", **item, "age": one.age, "rows": one.rows}

@@ -104,6 +104,17 @@ def clock_time(at: float) -> str:
     return found.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def iso(at: float | None) -> str | None:
+    """Return a time as programs read it (ISO 8601, UTC, to the millisecond)."""
+    if at is None:
+        return None
+    try:
+        found = datetime.datetime.fromtimestamp(at, datetime.timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def say(lines: Iterable[str]) -> None:
     """Print lines that are already safe."""
     for line in lines:

@@ -15,11 +15,15 @@ from tracing_2pc.states import Decision, TransactionState
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a sweep did about one transaction, and what is left to do."""
+    """What a sweep did about one transaction, and what is left to do.
+
+    `under_way` is an attempt in time, which is its driver's business: nothing is wrong.
+    """
 
     record: TransactionRecord
     done: bool
     remark: str
+    under_way: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +93,8 @@ class Recovery:
             if decided is None:
                 return Recovered(record, done=True, remark="forgotten meanwhile")
             if decided.state is TransactionState.ACTIVE:
-                return Recovered(
-                    decided, done=False, remark="active: left to its driver"
-                )
+                remark = "active: left to its driver"
+                return Recovered(decided, done=False, remark=remark, under_way=True)
             if decided.made_here:
                 self.tracing.counted(decided, "recovery")
             failpoint("recovery.after_expire")
