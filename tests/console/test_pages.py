@@ -450,7 +450,9 @@ def test_what_nobody_knows_is_not_there(viewer: Visitor, at: Site) -> None:
     at.up("notifier")
     answer = viewer.client.get("/transactions/orders.99.1")
     assert answer.status_code == 404
-    assert "Nobody knows this transaction." in answer.get_data(as_text=True)
+    page = answer.get_data(as_text=True)
+    assert '<p class="sentence warning">Unknown: neither this log nor' in page
+    assert "it needs nobody" not in page
 
 
 def test_a_record_that_cannot_be_trusted_is_named(

@@ -257,6 +257,22 @@ def test_a_list_that_fails_on_page_2_says_nothing(
     assert {one.participants for one in sweep.diagnoses} == {("notifier",)}
 
 
+def test_a_commit_that_hangs_is_named_before_it_is_stuck(at: Site) -> None:
+    """Once, with who it waits for since when; it is nothing wrong yet."""
+    watcher = watching(at)
+    id_ = at.committing()
+    at.log.acknowledge(id_, "ledger")
+    assert watcher.sweep().held_back == {}
+    at.log.postpone(id_, "notifier", "answered 503", None)
+    sweep = watcher.sweep()
+    assert sweep.clean
+    (told,) = items(sweep)
+    assert (told["event"], told["transaction"]) == ("waiting", str(id_))
+    assert told["why"].startswith("orders is held back by notifier since 22:13:20 UTC")
+    assert line(told).endswith("(1 try; the last answer: answered 503)")
+    assert list(items(watcher.sweep())) == [], "it is said once"
+
+
 def test_a_participant_that_hangs_holds_up_no_other(at: Site) -> None:
     """It takes connections and never answers: a sweep ends without it."""
     at.prepare("bookings.3.1", "notifier")
@@ -265,7 +281,8 @@ def test_a_participant_that_hangs_holds_up_no_other(at: Site) -> None:
         url = f"http://127.0.0.1:{hanging.getsockname()[1]}"
         at.observed["ledger"] = HttpParticipant("ledger", url, None, 0.3)
         sweep = watching(at).sweep()
-    assert "no answer to GET /transactions within 0.3 s" in sweep.unreadable["ledger"]
+    assert "no answer to GET /transactions at http" in sweep.unreadable["ledger"]
+    assert "within 0.3 s" in sweep.unreadable["ledger"]
     assert names_of(list(sweep.diagnoses)) == [("bookings.3.1", "orphaned")]
 
 
@@ -772,7 +789,7 @@ def test_a_try_that_fails_as_before_is_told_once(at: Site) -> None:
     watcher = watching(at, recover=True)
     at.time.sleep(30)
     told = [[item["event"] for item in items(watcher.sweep())] for _ in range(3)]
-    assert told == [["unreadable", "tried"], [], []]
+    assert told == [["unreadable", "waiting", "tried"], [], []]
 
 
 def test_what_is_not_traced_gets_no_snapshot(at: Site, exported: Any) -> None:  # noqa: F811

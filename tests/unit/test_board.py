@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any
 
@@ -140,12 +141,27 @@ def test_all_is_well_is_said_only_when_all_were_asked() -> None:
 
 def test_before_the_first_look_nothing_is_called_normal() -> None:
     """What is stuck since yesterday is in the log's list like what was just decided."""
-    open_ = summary(1, TransactionState.COMMITTING, ago=86_400, pending=("ledger",))
+    open_ = summary(1, TransactionState.COMMITTING, ago=1, pending=("ledger",))
     found = board(logged(open_), of_log())
     assert found.headline == "Not known yet; 1 unfinished"
     assert "normal" not in found.lines[0].what
     assert found.looked is None
     assert not found.well
+
+
+def test_a_commit_that_hangs_is_in_the_headline() -> None:
+    """From the first try in vain on, with who it is and since when; others stand."""
+    told = {"ledger": DeliveryRecord("ledger", None, 3, NOW + 9, "no answer")}
+    one = summary(1, TransactionState.COMMITTING, ago=12, pending=("ledger",))
+    for look in (observed(judged=(1,)), of_log()):
+        found = board(logged(one, deliveries={"orders.1.1": told}), look)
+        assert found.headline.startswith("orders is held back by ledger since 22:13:08")
+        assert not found.well
+        assert found.lines[0].rank == "warning"
+        assert "3 tries; the last answer: no answer" in found.lines[0].why
+    stuck = wrong(2, DiagnosisKind.STUCK, Severity.WARNING)
+    both = board(logged(one, deliveries={"orders.1.1": told}), observed(stuck))
+    assert both.headline == "1 transaction needs you; 1 under way"
 
 
 def test_what_the_log_proves_is_said_before_the_first_look() -> None:
@@ -215,8 +231,8 @@ def test_an_hour_is_bars_by_the_minute() -> None:
         "orders",
         [
             summary(1, ago=0, took=2),
-            summary(2, ago=30, took=4),
-            summary(3, ago=59 * 60 + 59, took=1),
+            summary(2, ago=NOW % 60, took=4),
+            summary(3, ago=59 * 60, took=1),
             summary(4, ago=3600, took=1),
             summary(5, TransactionState.ABORTED, decision=Decision.ABORT),
             summary(6, TransactionState.ACTIVE, decision=None),
@@ -233,6 +249,25 @@ def test_an_hour_is_bars_by_the_minute() -> None:
     assert [bar.height for bar in found.ages.front] == [12.8, 38.4]
     assert found.said == "3 commits decided, 30 rows; 1 aborted"
     assert found.since is None
+
+
+def test_a_bar_stands_still_while_its_minute_passes() -> None:
+    """Minutes are the clock's: a commit does not move on with every second."""
+    start = NOW - NOW % 60
+    one = summary(1, ago=NOW - start - 1)
+    places = {hour("orders", [one], start + n).commits.front[0].x for n in (2, 30, 59)}
+    assert len(places) == 1
+    (later,) = hour("orders", [one], start + 60).commits.front
+    assert later.x < places.pop()
+    assert later.said.startswith("22:13 UTC")
+
+
+def test_a_chart_counts_a_delivery_that_took_long() -> None:
+    """From begin until all have acknowledged, or until now: not to the decision."""
+    incident = dataclasses.replace(summary(1, ago=60, took=53), finished=NOW)
+    assert hour("orders", [incident], NOW).ages.said.startswith("median 113 s")
+    open_ = summary(2, TransactionState.COMMITTING, ago=780, took=53)
+    assert "slowest 14 min" in hour("orders", [open_], NOW).ages.said
 
 
 def test_an_hour_without_a_commit_has_no_bar() -> None:

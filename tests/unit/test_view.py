@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from watch_support import NAMES, SETTINGS, Site, names_of, site
 
+from tracing_2pc.cli import explain
+from tracing_2pc.cli.looking import code_of
 from tracing_2pc.errors import DecisionLogError
 from tracing_2pc.model import TransactionId
+from tracing_2pc.operations.console.words import sentence
 from tracing_2pc.operations.view import View, look
 from tracing_2pc.states import Decision, ParticipantState, TransactionState
 from tracing_2pc.transports.http import HttpParticipant
@@ -76,6 +80,30 @@ def test_decided_and_one_participant_down(at: Site) -> None:
     assert "nothing listens" in str(found.participants[1].error)
     assert [one.at for one in found.next] == [at.time.now() - 395]
     assert commands(found) == [("tracing-2pc recover --application orders", True)]
+
+
+@pytest.mark.parametrize("tries", [0, 2])
+def test_a_commit_that_hangs_says_who_holds_the_application_back(
+    at: Site, tries: int
+) -> None:
+    """Long before it is called stuck, and although nobody notes a try any more."""
+    at.committing()
+    at.log.acknowledge(T, "ledger")
+    decided = at.time.now()
+    assert view(at).held_back is None, "it may be under way"
+    for _ in range(tries):
+        at.log.postpone(T, "notifier", "no answer within 5 s", None)
+    at.time.sleep(5 if tries else 15)
+    clock = time.strftime("%H:%M:%S", time.gmtime(decided))
+    said = f"orders is held back by notifier since {clock} UTC"
+    if tries:
+        said += " (2 tries; the last answer: no answer within 5 s)"
+    found = view(at)
+    assert found.diagnoses == ()
+    assert found.held_back == said
+    assert said in sentence(found)
+    assert said in "\n".join(explain.lines(found, {})).replace("\n  ", " ")
+    assert code_of(found) == 1
 
 
 def test_quarantined_says_what_each_way_out_costs(at: Site) -> None:

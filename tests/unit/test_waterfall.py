@@ -117,6 +117,40 @@ def test_a_finished_transaction_is_drawn_to_scale() -> None:
     ]
 
 
+def test_an_outage_is_drawn_as_one() -> None:
+    """Tries in vain are no commit under way, and no time of nothing."""
+    told = [
+        DeliveryRecord("ledger", START + 6),
+        DeliveryRecord("notifier", START + 780, 18, error="nothing listens"),
+    ]
+    closed = drawn(
+        view(
+            said("ledger", branch(0, 2, 6)),
+            said("notifier", branch(0, 4, 780)),
+            decided=5,
+            finished=780,
+            deliveries=told,
+        )
+    )
+    assert [one[0] for one in pieces(lanes(closed, "ledger")[0])][-1] == "committing"
+    branches, delivery = lanes(closed, "notifier")
+    assert [one[0] for one in pieces(branches)] == ["writing", "waiting", "vain"]
+    assert [one[0] for one in pieces(delivery)] == ["vain"]
+    assert delivery.label == "acknowledged after 13 min, 18 tries in vain"
+    assert [one[0] for one in pieces(lanes(closed, "decision log")[1])] == ["vain"]
+    open_ = drawn(
+        view(
+            said("notifier", branch(0, 4)),
+            decided=5,
+            at=780,
+            deliveries=[DeliveryRecord("notifier", None, 18, error="nothing listens")],
+        )
+    )
+    assert open_.cut is not None
+    assert open_.cut.label == "then 13 min, 18 tries in vain"
+    assert lanes(open_, "notifier")[-1].label.endswith("18 tries in vain")
+
+
 def test_an_attempt_that_is_open_goes_on_until_now() -> None:
     """Nothing is decided: the wait is still going on, and so is the attempt."""
     found = drawn(view(said("ledger", branch(0, 40)), at=100))

@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
             "reason",
             "diagnoses",
             "left_alone",
+            "held_back",
             "next",
             "actions",
         )
@@ -125,6 +126,12 @@ def _wrong(view: View) -> Iterator[str]:
         yield from prose("The reason above; what the sides say now agrees.", "  ")
         return
     why = view.left_alone[0] if view.left_alone else ""
+    if view.held_back:
+        for line in prose(f"{view.held_back}.", "  "):
+            yield paint(line, "yellow")
+        why = f"{why}; until then it is not called stuck" if why else why
+        yield from prose(f"{why[:1].upper()}{why[1:]}." if why else "", "  ")
+        return
     yield from prose(f"Nothing{f' yet: {why}' if why else ''}.", "  ")
 
 

@@ -28,7 +28,7 @@ def code_of(view: View) -> int:
         return USAGE
     quarantined = view.state is TransactionState.QUARANTINED
     unread = any(one.error for one in view.participants)
-    left = quarantined or view.diagnoses or unread or view.untold
+    left = quarantined or view.diagnoses or unread or view.untold or view.held_back
     return LEFT if left else DONE
 
 

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     how = How(recover=options.recover, once=options.once, listen=options.listen)
     with configured_log(settings) as log:
         last = watch(log, settings, how, tell)
-    if options.once and last.clean and not options.json:
+    if options.once and last.clean and not last.held_back and not options.json:
         alone = "" if settings.participants else f" in the log; {_NOBODY}"
         print(f"nothing is wrong{alone}")
     return DONE if last.clean or not options.once else LEFT

@@ -48,6 +48,9 @@ class Sweep:
         newly_unreadable: those that could be read in the round before.
         readable: those that could not, and can again.
         unfinished: what the log has not closed, when it was last read.
+        held_back: what holds its application back, of which nothing is diagnosed, and
+            who keeps it from going on since when.
+        newly_held_back: those of it that were not in the round before.
         recovered: where that was asked for, what was done, and what could not be,
             unless the sweep before said so.
     """
@@ -61,6 +64,8 @@ class Sweep:
     readable: tuple[str, ...] = ()
     unfinished: Unfinished = dataclasses.field(default_factory=Unfinished)
     recovered: tuple[Recovered, ...] = ()
+    held_back: Mapping[TransactionId, str] = dataclasses.field(default_factory=dict)
+    newly_held_back: tuple[TransactionId, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -95,6 +100,9 @@ def items(sweep: Sweep) -> Iterator[dict[str, Any]]:
         if rest := shown[LINES:]:
             kinds = Counter(str(one.diagnosis) for one in rest)
             yield {"at": sweep.at, "event": event, "more": len(rest), **kinds}
+    for id_ in sweep.newly_held_back[:LINES]:
+        about = {"transaction": str(id_), "why": sweep.held_back[id_]}
+        yield {"at": sweep.at, "event": "waiting", **about}
     for recovered in sweep.recovered[:LINES]:
         yield {
             "at": sweep.at,

@@ -19,7 +19,13 @@ from tracing_2pc.operations.observation import Observed
 from tracing_2pc.operations.orphans import may_be_begun
 from tracing_2pc.operations.said import Said, ask_all
 from tracing_2pc.operations.timeline import Event, timeline
-from tracing_2pc.protocol.diagnosis import Diagnosis, Thresholds, judge, left_alone
+from tracing_2pc.protocol.diagnosis import (
+    Diagnosis,
+    Thresholds,
+    held_back,
+    judge,
+    left_alone,
+)
 from tracing_2pc.protocol.evidence import Case
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import Decision, ParticipantState, TransactionState, Word
@@ -58,6 +64,7 @@ class View:
         participants: what each of them says.
         diagnoses: what is wrong; empty where nothing is.
         left_alone: why nothing is said of what looks wrong.
+        held_back: who keeps its application from going on, and since when.
         timeline: what happened, in order.
         next: what comes by itself.
         actions: what a person may do.
@@ -84,6 +91,7 @@ class View:
     participants: tuple[Said, ...]
     diagnoses: tuple[Diagnosis, ...]
     left_alone: tuple[str, ...]
+    held_back: str | None
     timeline: tuple[Event, ...]
     next: tuple[Next, ...]
     actions: tuple[Action, ...]
@@ -176,10 +184,22 @@ def look(
         participants=tuple(taking_part),
         diagnoses=diagnoses,
         left_alone=tuple(left_alone(case, now, limits)),
+        held_back=_held_back(record, deliveries, now),
         timeline=timeline(record, deliveries, audit, taking_part),
         next=next_steps(seen),
         actions=actions_for(seen),
     )
+
+
+def _held_back(
+    record: TransactionRecord | None,
+    deliveries: Mapping[str, DeliveryRecord],
+    now: float,
+) -> str | None:
+    if record is None or record.state is not TransactionState.COMMITTING:
+        return None
+    application = record.id.application
+    return held_back(application, record.decided, deliveries.values(), now)
 
 
 def _taking_part(

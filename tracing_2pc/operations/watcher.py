@@ -15,7 +15,13 @@ from tracing_2pc.interfaces import Clock, SystemClock
 from tracing_2pc.model import Carrier, TransactionId
 from tracing_2pc.operations.observation import LOG, Observation, Observed, observe
 from tracing_2pc.operations.sweep import Key, Sweep, Unfinished, gravest, key
-from tracing_2pc.protocol.diagnosis import GRAVE, Diagnosis, Thresholds, diagnose
+from tracing_2pc.protocol.diagnosis import (
+    GRAVE,
+    Diagnosis,
+    Thresholds,
+    diagnose,
+    held_back,
+)
 from tracing_2pc.protocol.evidence import Evidence, Logged, Standing
 from tracing_2pc.protocol.recovery import Recovered
 from tracing_2pc.settings import Settings
@@ -149,6 +155,10 @@ class Watcher:
         before, now = self.last, {key(one): one for one in diagnoses}
         known = {key(one) for one in before.diagnoses}
         logged = seen.evidence.logged
+        diagnosed = {one.transaction for one in diagnoses}
+        held = before.held_back
+        if logged is not None:
+            held = _held_back(logged, diagnosed, self._clock.now())
         return Sweep(
             self._clock.now(),
             diagnoses,
@@ -160,6 +170,8 @@ class Watcher:
             ),
             readable=tuple(n for n in before.unreadable if n not in seen.unreadable),
             unfinished=before.unfinished if logged is None else unfinished_of(logged),
+            held_back=held,
+            newly_held_back=tuple(id_ for id_ in held if id_ not in before.held_back),
         )
 
     def _note_success(self, seen: Observation) -> None:
@@ -234,6 +246,19 @@ class Watcher:
                     return
         except TwoPhaseError as error:
             logger.warning("not recovered: application=%s: %s", application, error)
+
+
+def _held_back(
+    logged: Logged, diagnosed: set[TransactionId], now: float
+) -> dict[TransactionId, str]:
+    """Say what waits for whom, of what nothing worse is said."""
+    found: dict[TransactionId, str] = {}
+    for id_, record in logged.records.items():
+        if record.state is TransactionState.COMMITTING and id_ not in diagnosed:
+            told = logged.deliveries.get(id_, {}).values()
+            if why := held_back(id_.application, record.decided, told, now):
+                found[id_] = why
+    return found
 
 
 def _is_hidden(one: Diagnosis, seen: Observation, logged: Logged) -> bool:

@@ -8,10 +8,16 @@ their participant's clock, ages of records by the log's times against our clock.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timezone
 from typing import Final, NamedTuple, TypeAlias
 
-from tracing_2pc.model import Shown, TransactionId, TransactionRecord
+from tracing_2pc.model import (
+    DeliveryRecord,
+    Shown,
+    TransactionId,
+    TransactionRecord,
+)
 from tracing_2pc.protocol.evidence import Case, Evidence
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import (
@@ -171,6 +177,11 @@ def _diagnosis(kind: DiagnosisKind, claim: Claim, look: Look) -> Diagnosis:
     )
 
 
+LATE: Final = 10.0
+"""Seconds from a decision on after which whoever has not acknowledged is named."""
+
+_CALENDAR: Final = 2e11
+
 GRAVE: Final = frozenset({DiagnosisKind.LOST, DiagnosisKind.DIVERGED})
 """What no waiting mends: rows are not where the decision says."""
 
@@ -251,7 +262,7 @@ def _decided_not_applied(look: Look) -> Claim | None:
         return None
     why = (
         f"it was decided commit {lasting(look.waits)} ago, and is still prepared at "
-        f"{_and(holding)}{_tries(look.case, holding)}"
+        f"{_and(holding)}{_tries(_told(look.case, holding))}"
     )
     return Claim(holding, look.waits, Verdict.FINISH, why)
 
@@ -309,7 +320,8 @@ def _stuck(look: Look) -> Claim | None:
         return None
     why = (
         f"it is decided {record.decision}, and for {lasting(look.waits)} not "
-        f"acknowledged by {_and(record.pending)}{_tries(look.case, record.pending)}"
+        f"acknowledged by {_and(record.pending)}"
+        f"{_tries(_told(look.case, record.pending))}"
     )
     return Claim(record.pending, look.waits, Verdict.FINISH, why)
 
@@ -387,6 +399,32 @@ OPINIONS: Final[dict[K, tuple[Claims, tuple[Filter, ...]]]] = {
 """Who claims what, and who may object; the gravest first."""
 
 
+# --- before anything is wrong ---------------------------------------------------------
+
+
+def held_back(
+    application: str,
+    decided: float | None,
+    deliveries: Iterable[DeliveryRecord],
+    now: float,
+) -> str | None:
+    """Say who holds an application back that waits for its commit; None for nobody.
+
+    It is said from the first try in vain on, or `LATE` after the decision: that is
+    nothing wrong yet, and what a person who looks wants to know.
+    """
+    waiting = [one for one in deliveries if one.acknowledged is None]
+    if decided is None or not waiting:
+        return None
+    tried = [one for one in waiting if one.retries]
+    whom = waiting if now - decided >= LATE else tried
+    if not whom:
+        return None
+    names = _and(one.participant for one in whom)
+    since = clock_time(decided, now)
+    return f"{application} is held back by {names} since {since}{_tries(whom)}"
+
+
 # --- words ---------------------------------------------------------------------------
 
 
@@ -398,6 +436,15 @@ def lasting(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def clock_time(at: float, now: float) -> str:
+    """Write the time of day in UTC, with the date where that is not today's."""
+    if abs(at) > _CALENDAR:
+        return "an unknown time"
+    moment, today = (datetime.fromtimestamp(t, timezone.utc) for t in (at, now))
+    day = "" if moment.date() == today.date() else f"{moment:%Y-%m-%d} "
+    return f"{day}{moment:%H:%M:%S} UTC"
+
+
 def count(number: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun."""
     return f"{number} {one if number == 1 else many or one + 's'}"
@@ -407,8 +454,11 @@ def _and(names: Iterable[str]) -> str:
     return " and ".join(names) or "nobody"
 
 
-def _tries(case: Case, names: Iterable[str]) -> str:
-    told = [case.deliveries[n] for n in names if n in case.deliveries]
+def _told(case: Case, names: Iterable[str]) -> list[DeliveryRecord]:
+    return [case.deliveries[n] for n in names if n in case.deliveries]
+
+
+def _tries(told: Sequence[DeliveryRecord]) -> str:
     tried = max((d.retries for d in told), default=0)
     if not tried:
         return ""

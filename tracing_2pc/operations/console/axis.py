@@ -61,11 +61,11 @@ class Axis(NamedTuple):
         found = ticks(max(self.bend - self.start, 0.001))
         return tuple(Tick(round(t.x / 100 * self.share, 3), t.label) for t in found)
 
-    def cut(self) -> Cut | None:
-        """Say what lies behind the bend; None where it is the end."""
+    def cut(self, what: str) -> Cut | None:
+        """Say how long it is behind the bend, and what is there; None at the end."""
         if self.share == 100:
             return None
-        return Cut(self.share, f"then {lasting(self.end - self.bend)} of nothing")
+        return Cut(self.share, f"then {lasting(self.end - self.bend)}{what}")
 
 
 def bent(start: float, last: float, now: float | None) -> Axis:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from tracing_2pc.model import DeliveryRecord, TransactionId
 from tracing_2pc.operations.console.words import UNDER_WAY, WRONG, counted
 from tracing_2pc.operations.observation import BEYOND, CLOCK, LOG
-from tracing_2pc.protocol.diagnosis import Diagnosis
+from tracing_2pc.protocol.diagnosis import Diagnosis, held_back
 from tracing_2pc.states import Severity, TransactionState
 from tracing_2pc.store.overview import MOST, Deliveries, Summary
 
@@ -62,6 +62,7 @@ class Line(NamedTuple):
     since: float
     whom: tuple[str, ...]
     next_try: float | None
+    held_back: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,14 +100,15 @@ def board(logged: Logged, observed: Observed, application: str | None = None) ->
         if application in (None, one.transaction.application)
     ]
     lines.sort(key=_worst_first)
-    need = sum(one.rank != "normal" for one in lines)
+    held = [one for one in lines if one.held_back]
+    need = sum(one.rank != "normal" for one in lines) - len(held)
     doubts = tuple(_doubts(observed, application))
     more = Counter(one.what for one in lines[LINES:])
     closed = [one for one in logged.newest if one.finished is not None]
     closed.sort(key=lambda one: one.finished or 0.0, reverse=True)
     return Board(
-        _headline(need, len(lines) - need, observed, certain=not doubts),
-        need == 0 and not doubts,
+        _headline(need, len(lines) - need, held, observed, certain=not doubts),
+        need == 0 and not doubts and not held,
         doubts,
         tuple(lines[:LINES]),
         tuple(more.most_common()),
@@ -115,9 +117,20 @@ def board(logged: Logged, observed: Observed, application: str | None = None) ->
     )
 
 
-def _headline(need: int, normal: int, observed: Observed, *, certain: bool) -> str:
+def _headline(
+    need: int,
+    normal: int,
+    held: Sequence[Line],
+    observed: Observed,
+    *,
+    certain: bool,
+) -> str:
     if need:
         said = counted(need, "transaction needs you", "transactions need you")
+    elif held:
+        said, normal = held[0].why.partition(" (")[0], normal - 1
+        more = f"; {normal} more unfinished" if normal else ""
+        return f"{said}{more}"
     elif observed.at is None:
         said = "Not known yet"
     else:
@@ -167,7 +180,8 @@ def _lines(logged: Logged, observed: Observed) -> Iterator[Line]:
             yield _wrong(diagnosis, told)
     for transaction, one in by_id.items():
         if transaction not in said:
-            yield _normal(one, logged.deliveries.get(str(transaction), {}))
+            told = logged.deliveries.get(str(transaction), {})
+            yield _normal(one, told, logged.at)
 
 
 def _worst_of(diagnoses: Iterable[Diagnosis]) -> dict[TransactionId, Diagnosis]:
@@ -189,8 +203,12 @@ def _wrong(one: Diagnosis, told: Deliveries) -> Line:
     )
 
 
-def _normal(one: Summary, told: Deliveries) -> Line:
+def _normal(one: Summary, told: Deliveries, now: float) -> Line:
     quarantined = one.state is TransactionState.QUARANTINED
+    if one.state is TransactionState.COMMITTING:
+        application, waiting = one.transaction.application, told.values()
+        if why := held_back(application, one.decided, waiting, now):
+            return _held_back(one, why, told)
     active = one.state is TransactionState.ACTIVE
     return Line(
         one.transaction,
@@ -200,6 +218,19 @@ def _normal(one: Summary, told: Deliveries) -> Line:
         one.decided or one.started,
         ("its driver",) if active else one.pending,
         None if quarantined else _next_try(told.values()),
+    )
+
+
+def _held_back(one: Summary, why: str, told: Deliveries) -> Line:
+    return Line(
+        one.transaction,
+        str(Severity.WARNING),
+        "holds its application back",
+        why,
+        one.decided or one.started,
+        one.pending,
+        _next_try(told.values()),
+        held_back=True,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 from typing import Final, NamedTuple
 
 from tracing_2pc.operations.console.axis import round_up
@@ -59,7 +60,8 @@ def hour(application: str, found: Sequence[Summary], now: float) -> Hour:
     ]
     by_minute: list[list[float]] = [[] for _ in range(MINUTES)]
     for one in committed:
-        took = max(0.0, (one.decided or 0.0) - one.started)
+        end = now if one.finished is None else one.finished
+        took = max(0.0, end - one.started)
         by_minute[MINUTES - 1 - _minute(one.decided or 0.0, now)].append(took)
     aborted = sum(
         one.decision is Decision.ABORT and _minute(one.decided or 0.0, now) < MINUTES
@@ -72,27 +74,27 @@ def hour(application: str, found: Sequence[Summary], now: float) -> Hour:
     cut = len(found) >= MOST and oldest > now - 60 * MINUTES
     return Hour(
         application,
-        _commits(by_minute),
-        _ages(by_minute),
+        _commits(by_minute, now),
+        _ages(by_minute, now),
         said,
         oldest if cut else None,
     )
 
 
 def _minute(at: float, now: float) -> int:
-    """Return how many whole minutes ago; what a fast clock says is now."""
-    return int(max(0.0, now - at) // 60)
+    """Return how many minutes of the clock ago; what a fast one says is now."""
+    return int(max(0.0, now // 60 - at // 60))
 
 
-def _commits(by_minute: list[list[float]]) -> Chart:
+def _commits(by_minute: list[list[float]], now: float) -> Chart:
     counts = [float(len(minute)) for minute in by_minute]
     top = round_up(max(counts))
     words = [counted(int(count), "commit") for count in counts]
     said = f"{counted(int(max(counts)), 'commit')} in a minute at most"
-    return Chart(_bars(counts, top, words), (), f"{top:.0f} a minute", said)
+    return Chart(_bars(counts, top, words, now), (), f"{top:.0f} a minute", said)
 
 
-def _ages(by_minute: list[list[float]]) -> Chart:
+def _ages(by_minute: list[list[float]], now: float) -> Chart:
     slowest = [max(minute, default=0.0) for minute in by_minute]
     middle = [statistics.median(minute) if minute else 0.0 for minute in by_minute]
     every = [took for minute in by_minute for took in minute]
@@ -106,19 +108,24 @@ def _ages(by_minute: list[list[float]]) -> Chart:
         said = f"median {short(statistics.median(every))}, "
         said += f"slowest {short(max(every))}"
     return Chart(
-        _bars(middle, top, words), _bars(slowest, top, words), short(top), said
+        _bars(middle, top, words, now),
+        _bars(slowest, top, words, now),
+        short(top),
+        said,
     )
 
 
-def _bars(values: Iterable[float], top: float, words: Sequence[str]) -> tuple[Bar, ...]:
-    """Make a bar of each minute with something in it; the last is now."""
+def _bars(
+    values: Iterable[float], top: float, words: Sequence[str], now: float
+) -> tuple[Bar, ...]:
+    """Make a bar of each minute with something in it; the last is now's."""
     step = 100 / MINUTES
     made = []
     for place, value in enumerate(values):
         if value > 0:
             height = max(1.0, value / top * HEIGHT)
-            ago = MINUTES - 1 - place
-            when = f"{ago} min ago" if ago else "this minute"
+            minute = now - 60 * (MINUTES - 1 - place)
+            when = f"{datetime.fromtimestamp(minute, timezone.utc):%H:%M} UTC"
             made.append(
                 Bar(
                     round(place * step, 3),

@@ -74,6 +74,7 @@ class Pages:
             view=view,
             alone=not free,
             unsure=is_unsure(view),
+            unknown=not _is_known(view),
             sentence=sentence(view),
             also=also(view),
             safe=[] if view.finished else [SAFE[d.verdict] for d in view.diagnoses[:1]],

@@ -124,12 +124,18 @@ def waterfall(view: View) -> Waterfall | None:
         axis.start,
         axis.end - axis.start,
         height,
-        axis.cut(),
+        axis.cut(_since_then(view)),
         axis.ticks(),
         tuple(_marks(view, axis)),
         groups,
         _notes(view),
     )
+
+
+def _since_then(view: View) -> str:
+    """Say what there was while nothing else happened."""
+    tries = max((d.retries for d in view.deliveries if not d.acknowledged), default=0)
+    return _in_vain(tries) or " of nothing"
 
 
 def _axis(view: View, stories: Sequence[Story]) -> Axis:
@@ -141,7 +147,6 @@ def _axis(view: View, stories: Sequence[Story]) -> Axis:
         for at in (one.start, one.end)
         if at is not None
     ]
-    still = any(one.end is None for story in stories for one in story.stretches)
     still = any(one.end is None for story in stories for one in story.stretches)
     return bent(min(known), max(known), view.at if still else None)
 
@@ -161,7 +166,8 @@ def _of_log(view: View) -> list[Story]:
         said = f"closed {short(view.finished - view.decided)} later"
     else:
         said = f"not closed for {lasting(view.at - view.decided)}"
-    closing = Stretch("delivering", view.decided, view.finished)
+    vain = any(one.retries for one in view.deliveries)
+    closing = Stretch("vain" if vain else "delivering", view.decided, view.finished)
     return [*stories, Story(said, (closing,))]
 
 
@@ -175,9 +181,10 @@ def _of_participant(
         slow = set(sorted(branches, key=_prepared)[-SLOWEST:])
         shown = [branch for branch in branches if branch in slow]
         folded = [branch for branch in branches if branch not in slow]
-    yield from (_of_branch(view, branch) for branch in shown)
+    vain = delivery is not None and delivery.retries > 0
+    yield from (_of_branch(view, branch, vain=vain) for branch in shown)
     if folded:
-        yield _of_many(view, folded, said.of - len(shown))
+        yield _of_many(view, folded, said.of - len(shown), vain=vain)
     if view.decided is not None and delivery is not None:
         yield _of_delivery(view, view.decided, delivery)
 
@@ -186,11 +193,12 @@ def _prepared(branch: HeldBranch) -> float:
     return -math.inf if branch.prepared_at is None else branch.prepared_at
 
 
-def _of_branch(view: View, branch: HeldBranch) -> Story:
+def _of_branch(view: View, branch: HeldBranch, *, vain: bool) -> Story:
     if branch.prepared_at is None:
         return Story(f"{branch.branch}: {branch.state}, no times", ())
     said = f"{branch.branch}: prepared{_after(view, branch.prepared_at)}"
-    return Story(said, tuple(_life(view, branch.prepared_at, branch, branch.sealed_at)))
+    life = _life(view, branch.prepared_at, branch, branch.sealed_at, vain=vain)
+    return Story(said, tuple(life))
 
 
 def _after(view: View, at: float) -> str:
@@ -200,9 +208,18 @@ def _after(view: View, at: float) -> str:
 
 
 def _life(
-    view: View, prepared: float, branch: HeldBranch, sealed: float | None
+    view: View,
+    prepared: float,
+    branch: HeldBranch,
+    sealed: float | None,
+    *,
+    vain: bool,
 ) -> Iterator[Stretch]:
-    """Tell of writing, of the wait for the decision, and of the time until sealed."""
+    """Tell of writing, of the wait for the decision, and of the time until sealed.
+
+    In vain is that time where the participant was told more than once: how long its
+    own work took then is not known.
+    """
     if view.started is not None:
         yield Stretch("writing", min(view.started, prepared), prepared)
     decided = view.decided
@@ -214,10 +231,12 @@ def _life(
     yield Stretch("waiting", prepared, decided)
     if decided is not None:
         kind = "aborting" if branch.state is BranchState.ABORTED else "committing"
-        yield Stretch(kind, decided, sealed)
+        yield Stretch("vain" if vain else kind, decided, sealed)
 
 
-def _of_many(view: View, branches: Sequence[HeldBranch], count: int) -> Story:
+def _of_many(
+    view: View, branches: Sequence[HeldBranch], count: int, *, vain: bool
+) -> Story:
     """Tell of many at once: the last prepare, and the last seal, if all are sealed."""
     prepared = [b.prepared_at for b in branches if b.prepared_at is not None]
     label = counted(count, "more branch", "more branches")
@@ -227,7 +246,7 @@ def _of_many(view: View, branches: Sequence[HeldBranch], count: int) -> Story:
     whole = max(sealed) if len(sealed) == len(branches) else None
     last = max(prepared)
     label += _after(view, last)
-    return Story(label, tuple(_life(view, last, branches[0], whole)))
+    return Story(label, tuple(_life(view, last, branches[0], whole, vain=vain)))
 
 
 def _of_delivery(view: View, decided: float, delivery: DeliveryRecord) -> Story:
@@ -239,7 +258,12 @@ def _of_delivery(view: View, decided: float, delivery: DeliveryRecord) -> Story:
         if view.finished is not None:
             said = "never acknowledged"
     end = heard if heard is not None else view.finished
-    return Story(said, (Stretch("delivering", decided, end),))
+    kind = "vain" if delivery.retries else "delivering"
+    return Story(f"{said}{_in_vain(delivery.retries)}", (Stretch(kind, decided, end),))
+
+
+def _in_vain(tries: int) -> str:
+    return f", {counted(tries, 'try', 'tries')} in vain" if tries else ""
 
 
 def _standing(view: View) -> str | None:

@@ -109,6 +109,8 @@ def sentence(view: View) -> str:
         return f"Quarantined, and a person must decide: {why}."
     if view.finished is not None:
         return _finished(view)
+    if view.held_back:
+        return f"{view.held_back}."
     since = lasting(view.at - (view.decided or view.started or view.at))
     well = "Nothing wrong is known" if is_unsure(view) else "All is well so far"
     if view.state is TransactionState.ACTIVE:
@@ -140,7 +142,7 @@ def _without_record(view: View) -> str:
         return "No record of it in this log yet, and a participant holds some of it."
     if any(one.error is not None for one in view.participants):
         return "No record of it in this log, and not everybody could be asked."
-    return "Nobody knows this transaction."
+    return "Unknown: neither this log nor a participant has heard of this transaction."
 
 
 def _finished(view: View) -> str:
