@@ -542,7 +542,7 @@ def ask_one_after_another(
     ask: Callable[[Asked], Said],
     participants: Mapping[str, Asked],
     *,
-    each: Callable[[str, Said], object],
+    each: Callable[[str, Said], object] | None = None,
     one_by_one: bool = False,
 ) -> dict[str, Said]:
     """Stand in for `ask_at_once`: one thread has the floor.
@@ -551,6 +551,7 @@ def ask_one_after_another(
     that was given up can arrive at any time.
     """
     answers = {name: ask(participant) for name, participant in participants.items()}
-    for name, answer in answers.items():
-        each(name, answer)
+    if each is not None:
+        for name, answer in answers.items():
+            each(name, answer)
     return answers
