@@ -11,7 +11,7 @@ AGENT := .cache/stock-agent
 COMPOSE := .cache/engine/docker-compose
 N ?= 1
 
-.PHONY: setup demo test test-fast test-more stateful crash rules counts jaeger test-jaeger \
+.PHONY: setup demo test test-fast test-more stateful fuzz crash rules counts jaeger test-jaeger \
 	oap stock-agent test-skywalking test-dashboards browser compose-plugin \
 	engine test-compose lint lock clean
 
@@ -45,6 +45,10 @@ test-more: setup  ## the variants that these leave out
 stateful: setup  ## thousands of random histories, others each time: about ten minutes
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \
 		tests/unit/test_stateful_protocol.py tests/contract/test_stateful_participant.py
+
+fuzz: setup  ## bodies that nobody meant, N thousand to each kind of participant
+	PYTHONPATH=tests:. $(BIN)/python -m fuzz --cases $(N)000 $(ARGS)
+	PYTHONPATH=tests:. $(BIN)/python -m fuzz --cases $(N)000 --postgresql $(ARGS)
 
 crash: setup  ## kill at every failpoint, N times each; judge
 	@tools/strace >/dev/null

@@ -15,7 +15,7 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from participant_support import ONE, OTHER, Branch, World, orders, tagged_rows
 
-from tracing_2pc.participant import TaggedRows, auth, forms
+from tracing_2pc.participant import TaggedRows, arrow_stream, auth, forms, json_lines
 from tracing_2pc.transports import wire
 
 T = "orders.7.1"
@@ -88,6 +88,11 @@ def test_limits() -> None:
     assert limit["maximum"] == forms.MAX_PAGE
     assert "4 MiB" in SPEC["info"]["description"]
     assert wire.MAX_CONTROL_BYTES == 4 << 20
+    records = SPEC["paths"]["/prepare"]["post"]["requestBody"]["content"]
+    columns = f"{arrow_stream.MAX_COLUMNS} columns"
+    assert columns in records[wire.ARROW]["schema"]["description"]
+    assert "4 MiB" in records[wire.NDJSON]["schema"]["description"]
+    assert json_lines.MAX_LINE == 4 << 20
 
 
 def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

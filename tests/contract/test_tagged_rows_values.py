@@ -144,26 +144,36 @@ def _utc(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("table", "sent"),
+    ("table", "sent", "types"),
     [
-        (pa.decimal128(10, 2), pa.array([decimal.Decimal("0.125")])),
-        (pa.timestamp("us"), pa.array([MOMENT], pa.timestamp("us", "UTC"))),
-        (pa.timestamp("us", "UTC"), pa.array([MOMENT], pa.timestamp("us"))),
+        (
+            pa.decimal128(10, 2),
+            pa.array([decimal.Decimal("0.125")]),
+            "v is NUMERIC(10, 2) there, decimal128(3, 3) was sent",
+        ),
+        (
+            pa.timestamp("us"),
+            pa.array([MOMENT], pa.timestamp("us", "UTC")),
+            "v is TIMESTAMP WITHOUT TIME ZONE there, timestamp[us, tz=UTC] was sent",
+        ),
+        (
+            pa.timestamp("us", "UTC"),
+            pa.array([MOMENT], pa.timestamp("us")),
+            "v is TIMESTAMP WITH TIME ZONE there, timestamp[us] was sent",
+        ),
     ],
     ids=["scale", "zoned", "naive"],
 )
 def test_postgresql_rounds_nothing(
-    postgres_database: str, table: pa.DataType, sent: pa.Array
+    postgres_database: str, table: pa.DataType, sent: pa.Array, types: str
 ) -> None:
-    """What a column would round, shift or strip of its zone is refused."""
+    """What a column would round, shift or strip of its zone: both types are named."""
     world = tagged_rows(postgres_database)
     first = pa.table({"v": pa.array([None], table)})
     keep(world, "orders.0.1", Branch(arrow(first), 1))
     refused = world.prepare("orders.1.1", Branch(arrow(pa.table({"v": sent})), 1))
-    assert (refused.status_code, refused.get_json()["detail"][-15:]) == (
-        400,
-        "another type: v",
-    )
+    assert refused.status_code == 400
+    assert refused.get_json()["detail"].endswith(f"another type: {types}")
     world.resource.close()
 
 

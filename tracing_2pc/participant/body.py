@@ -9,16 +9,14 @@ import contextlib
 import dataclasses
 import hashlib
 import io
-import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
 import pyarrow as pa
-import pyarrow.ipc
-import pyarrow.json
 
+from tracing_2pc.participant import arrow_stream, json_lines
 from tracing_2pc.participant.problems import Problem
 from tracing_2pc.transports import wire
 
@@ -78,22 +76,6 @@ class Body(io.RawIOBase):
             raise Problem(400, "Content-Digest: the body has another digest")
 
 
-class _Claimed:
-    """A file for Arrow, which believes any length that a body claims: we don't."""
-
-    closed = False
-
-    def __init__(self, file: IO[bytes], length: int) -> None:
-        self._file = file
-        self._left = length
-
-    def read(self, size: int = -1) -> bytes:
-        """Read at most what can still come."""
-        piece = self._file.read(self._left if size < 0 else min(size, self._left))
-        self._left -= len(piece)
-        return piece
-
-
 @dataclasses.dataclass(frozen=True)
 class Source:
     """Records to write: a body as it arrives, or a spooled one, verified already."""
@@ -131,34 +113,27 @@ class Source:
         """Go back to the first record of a spooled body."""
         self.file.seek(0)
 
-    def batches(self, expected: pa.Schema | None = None) -> tuple[pa.Schema, Any]:
+    def batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Open the records from the start: their schema, and batches to iterate once.
 
-        Args:
-            expected: for JSON lines, types of fields that are known already.
+        JSON lines are read twice: they have to be spooled.
 
         Raises:
             Problem: 400, this is not what Content-Type says; also while iterating.
         """
-        if self.content_type == wire.NDJSON and not self.length:
-            return pa.schema([]), iter(())
-        file = _Claimed(self.file, self.length)
+        if self.content_type == wire.NDJSON:
+            schema = json_lines.read_schema(self.file)
+            self.rewind()
+            return schema, json_lines.read_batches(self.file, schema)
         with unreadable(self.content_type):
-            reader = (
-                pa.ipc.open_stream(file)
-                if self.content_type == wire.ARROW
-                else _json_lines(file, expected)
-            )
-            _ = (
-                reader.schema.names
-            )  # read once, while a name that is not UTF-8 is caught
-        return reader.schema, _valid(reader, self.content_type)
+            schema, batches = arrow_stream.read_stream(self.file, self.length)
+            # Read once, while a name that is not UTF-8 is caught.
+            _ = schema.names
+        return schema, _readable(batches, self.content_type)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Read JSON lines one by one, each with its types as they were written."""
-        for number, line in enumerate(self.file, 1):
-            if line.strip():
-                yield _record(line, number)
+        return (record for _, record in json_lines.read_lines(self.file))
 
 
 class unreadable:  # noqa: N801 - reads as a word of the with statement
@@ -176,49 +151,6 @@ class unreadable:  # noqa: N801 - reads as a word of the with statement
             raise Problem(400, detail) from None
 
 
-def strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object, refusing a key that is given twice."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is given twice")
-    return found
-
-
-def strict_json(text: bytes) -> Any:
-    """Read JSON without duplicate keys, NaN or bottomless nesting; or `ValueError`."""
-
-    def refuse(word: str) -> None:
-        raise ValueError(f"{word} is not JSON")
-
-    try:
-        return json.loads(
-            text.decode("utf-8"),
-            object_pairs_hook=strict_object,
-            parse_constant=refuse,
-        )
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _valid(reader: Any, content_type: str) -> Iterator[pa.RecordBatch]:
+def _readable(batches: Iterable[Any], content_type: str) -> Iterator[Any]:
     with unreadable(content_type):
-        for batch in reader:
-            batch.validate(full=True)
-            yield batch
-
-
-def _json_lines(file: _Claimed, expected: pa.Schema | None) -> Any:
-    options = pa.json.ParseOptions(explicit_schema=expected)
-    if hasattr(pa.json, "open_json"):  # pyarrow 19: block by block
-        return pa.json.open_json(file, parse_options=options)
-    return pa.json.read_json(file, parse_options=options).to_reader()
-
-
-def _record(line: bytes, number: int) -> dict[str, Any]:
-    try:
-        record = strict_json(line)
-    except ValueError:
-        raise Problem(400, f"line {number} is not strict JSON") from None
-    if not isinstance(record, dict):
-        raise Problem(400, f"line {number} is not a JSON object")
-    return record
+        yield from batches

@@ -84,6 +84,9 @@ class Database(Protocol):
     ) -> int:
         """Write Arrow batches with these columns; return how many rows they had."""
 
+    def refusal(self, error: Exception) -> str | None:
+        """Say why an error of `load` comes every time; None if it may be over later."""
+
     def delete_slice(
         self, connection: Connection, table: str, tag: int, limit: int
     ) -> int:

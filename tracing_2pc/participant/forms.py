@@ -12,7 +12,8 @@ from flask import Request
 
 from tracing_2pc.model import BranchId, TransactionId, check_application
 from tracing_2pc.participant.answers import Named
-from tracing_2pc.participant.body import Body, strict_json
+from tracing_2pc.participant.body import Body
+from tracing_2pc.participant.json_lines import strict_json
 from tracing_2pc.participant.problems import Problem
 from tracing_2pc.settings import check_name
 from tracing_2pc.states import BranchState, Decision

@@ -41,6 +41,16 @@ _ALIVE: Final = sa.text(
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
     "AND classid::bigint = :writers AND objsubid = 2"
 ).bindparams(writers=_WRITERS)
+_REFUSING: Final = {"0A", "38", "39", "42", "44", "54"}
+"""Classes of errors that the same records and the same table give every time."""
+
+_REASONS: Final = {
+    "42501": "the role of this participant may not write to it",
+    "42703": "a column is no longer there",
+    "54000": "a record is too large for a row of it, or has too many columns",
+    "57014": "writing took longer than statement_timeout: raise it for the role of "
+    "this participant, or write with more partitions",
+}
 _FLUSH: Final = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') = 'off'"
@@ -174,6 +184,13 @@ class PostgreSQL:
                 copy.write(memoryview(sink.getvalue()))
                 rows += batch.num_rows
         return rows
+
+    def refusal(self, error: Exception) -> str | None:
+        """Say why an error of `load` comes every time; None if it may be over later."""
+        state = str(getattr(error, "sqlstate", None))
+        if state[:2] in _REFUSING:
+            return _REASONS.get(state, f"PostgreSQL says {type(error).__name__}")
+        return _REASONS.get(state)
 
     def delete_slice(
         self, connection: Connection, table: str, tag: int, limit: int

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,9 @@ from sqlalchemy import Connection
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.participant.body import CHUNK, Body, Source
+
+_ERROR: Final = 1
+"""SQLite's code for a statement that does not fit its tables."""
 
 
 class SQLite:
@@ -126,6 +129,11 @@ class SQLite:
             driver.executemany(statement, zip(*values, strict=True))
             rows += batch.num_rows
         return rows
+
+    def refusal(self, error: Exception) -> str | None:
+        """Say why an error of `load` comes every time; None if it may be over later."""
+        code = getattr(error, "sqlite_errorcode", None)  # from Python 3.11 on
+        return "a column is no longer there" if code == _ERROR else None
 
     def delete_slice(
         self, connection: Connection, table: str, tag: int, limit: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import datetime
 import decimal
 import struct
@@ -24,7 +26,7 @@ def sql_type(kind: pa.DataType) -> sa.types.TypeEngine[Any] | None:
     """Return the column type for an Arrow type; None if a table cannot hold it."""
     t = pa.types
     if t.is_decimal(kind):
-        exact = sa.Numeric(kind.precision, kind.scale)
+        exact = sa.Numeric(kind.precision - min(0, kind.scale), max(0, kind.scale))
         return exact.with_variant(_NUMERIC_TEXT(), "sqlite")
     if t.is_timestamp(kind):
         return sa.DateTime(timezone=kind.tz is not None)
@@ -37,11 +39,32 @@ def sql_type(kind: pa.DataType) -> sa.types.TypeEngine[Any] | None:
         (t.is_date, sa.Date()),
         (t.is_time, sa.Time()),
         (_is_binary, sa.LargeBinary()),
-        (_is_text, sa.Text()),
+        (is_text, sa.Text()),
     ):
         if is_kind(kind):
             return made
     return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table, as its database describes it."""
+
+    type: sa.types.TypeEngine[Any]
+    required: bool = True
+    """Nothing but a record can give it a value: no default, identity or expression."""
+
+    generated: bool = False
+    """Its value is computed, and cannot be given."""
+
+    @classmethod
+    def reflected(cls, about: Mapping[str, Any]) -> Column:
+        """Read what SQLAlchemy's inspector says."""
+        kind = about["type"]
+        number = about.get("primary_key") and isinstance(kind, sa.Integer)
+        filled = ("default", "identity", "computed")
+        optional = number or any(about.get(name) is not None for name in filled)
+        return cls(kind, not optional, about.get("computed") is not None)
 
 
 _TAKES: Final[Mapping[type, frozenset[type]]] = {
@@ -50,7 +73,7 @@ _TAKES: Final[Mapping[type, frozenset[type]]] = {
     decimal.Decimal: frozenset({decimal.Decimal, int, float}),
     bool: frozenset({bool}),
     bytes: frozenset({bytes}),
-    datetime.datetime: frozenset({datetime.datetime}),
+    datetime.datetime: frozenset({datetime.datetime, str}),
     datetime.date: frozenset({datetime.date, str}),
     datetime.time: frozenset({datetime.time, str}),
 }
@@ -58,16 +81,6 @@ _TAKES: Final[Mapping[type, frozenset[type]]] = {
 
 _SYSTEM: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 """Names that PostgreSQL has given away in every table."""
-
-_HINTS: Final[Mapping[type, pa.DataType]] = {
-    int: pa.int64(),
-    float: pa.float64(),
-    bool: pa.bool_(),
-    str: pa.string(),
-    datetime.datetime: pa.timestamp("us"),
-    datetime.date: pa.string(),
-    datetime.time: pa.string(),
-}
 
 
 def check_names(schema: pa.Schema) -> None:
@@ -77,7 +90,7 @@ def check_names(schema: pa.Schema) -> None:
         Problem: 400, naming the columns and the cure.
     """
     names = schema.names
-    folded = [name.lower() for name in names]
+    times = collections.Counter(name.lower() for name in names)
     bad = [
         name[:70]
         for name in names
@@ -85,7 +98,7 @@ def check_names(schema: pa.Schema) -> None:
         or not name.isprintable()
         or name.lower().startswith("tpc_")
         or name in _SYSTEM
-        or folded.count(name.lower()) > 1
+        or times[name.lower()] > 1
     ]
     if bad:
         raise Problem(
@@ -103,49 +116,56 @@ def check_names(schema: pa.Schema) -> None:
 
 
 def check_fit(
-    schema: pa.Schema, columns: Mapping[str, sa.types.TypeEngine[Any]], *, partial: bool
+    schema: pa.Schema,
+    columns: Mapping[str, Column],
+    dialect: sa.Dialect,
+    *,
+    partial: bool,
 ) -> None:
     """Refuse records that are not the table's.
 
     Args:
         schema: of the records.
         columns: of the table, without ours.
+        dialect: of the database.
         partial: a column may be left out: JSON lines have no nulls to send.
 
     Raises:
-        Problem: 400, naming the columns.
+        Problem: 400, naming the columns, and both types where they are different.
     """
     given = set(schema.names)
-    missing = [] if partial else sorted(columns.keys() - given)
-    unknown = sorted(given - columns.keys())
-    wrong = [
-        field.name
-        for field in schema
-        if field.name in columns and not _fits(field.type, columns[field.name])
-    ]
-    said = (
-        ("not in the table", unknown),
-        ("missing", missing),
-        ("another type", wrong),
+    required = {name for name, column in columns.items() if column.required}
+    differences = (
+        ("not in the table", sorted(given - columns.keys())),
+        ("missing", [] if partial else sorted(required - given)),
+        (
+            "generated",
+            [n for n in schema.names if n in columns and columns[n].generated],
+        ),
+        (
+            "another type",
+            [
+                type_pair(field, columns[field.name].type, dialect)
+                for field in schema
+                if field.name in columns
+                and not _fits(field.type, columns[field.name].type, dialect.name)
+            ],
+        ),
     )
-    if any(found for _, found in said):
-        detail = "; ".join(f"{what}: {_list(found)}" for what, found in said if found)
+    if any(named for _, named in differences):
+        detail = "; ".join(
+            f"{what}: {_list(named)}" for what, named in differences if named
+        )
         raise Problem(400, f"the columns don't match the table: {detail}")
 
 
-def hints(columns: Mapping[str, sa.types.TypeEngine[Any]]) -> pa.Schema:
-    """Return the types that JSON lines cannot say, from the table."""
-    kinds = {name: _hint(column) for name, column in columns.items()}
-    return pa.schema([(name, kind) for name, kind in kinds.items() if kind is not None])
-
-
-def as_written(schema: pa.Schema) -> pa.Schema:
-    """Return the types that JSON lines have said: what looks like a time is text."""
-    fields = [
-        field.with_type(pa.string()) if pa.types.is_temporal(field.type) else field
-        for field in schema
-    ]
-    return pa.schema(fields)
+def type_pair(
+    field: pa.Field, there: sa.types.TypeEngine[Any], dialect: sa.Dialect
+) -> str:
+    """Name a column, the type that it has there, and the type that was sent."""
+    nameless = isinstance(there, sa.types.NullType)
+    name = "another type" if nameless else there.compile(dialect=dialect)
+    return f"{field.name} is {name} there, {field.type} was sent"
 
 
 def repeated(value: int | str, rows: int) -> pa.Array:
@@ -163,53 +183,65 @@ def repeated(value: int | str, rows: int) -> pa.Array:
     return pa.repeat(pa.Array.from_buffers(kind, 1, held)[0], rows)
 
 
-def plain(column: pa.Array, *, binary_as_text: bool) -> pa.Array:
-    """Return a column in a form that every database writes."""
+def plain(column: pa.Array) -> pa.Array:
+    """Return a column in a form that every database writes.
+
+    Raises:
+        ArrowException: a value of it has no such form.
+    """
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return plain(column.dictionary_decode(), binary_as_text=binary_as_text)
+        return plain(column.dictionary_decode())
     if pa.types.is_null(kind) or kind == pa.string_view():
         return pc.cast(column, pa.string())
     if pa.types.is_float16(kind):
         return pc.cast(column, pa.float32())
     if pa.types.is_date64(kind):
         return pc.cast(column, pa.date32())
-    if _is_binary(kind) and binary_as_text:
-        # PostgreSQL's text form of bytea; the one column type with no Arrow kernel.
-        values = column.to_pylist()
-        return pa.array(
-            [None if v is None else f"\\x{v.hex()}" for v in values], pa.string()
-        )
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        # The same instant, for which nobody has to know the time zone.
+        return pc.cast(column, pa.timestamp(kind.unit, "UTC"))
     return column
 
 
-def _fits(kind: pa.DataType, column: sa.types.TypeEngine[Any]) -> bool:
+def binary_as_text(column: pa.Array) -> pa.Array:
+    """Return bytes in PostgreSQL's text form; the one type without an Arrow kernel."""
+    if not _is_binary(column.type):
+        return column
+    values = column.to_pylist()
+    return pa.array(
+        [None if v is None else f"\\x{v.hex()}" for v in values], pa.string()
+    )
+
+
+def _fits(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:
     if pa.types.is_null(kind):
         return True
     made = sql_type(kind)
-    sends = str if made is None or _is_text(kind) else _holds(made)
-    takes = _TAKES.get(_holds(column), frozenset({str}))
+    sends = str if made is None or is_text(kind) else python_type(made)
+    takes = _TAKES.get(python_type(column), frozenset({str}))
     if sends is decimal.Decimal and isinstance(column, _NUMERIC_TEXT):
         return True
-    return sends in takes and not _loses(kind, column)
+    return sends in takes and not (dialect == "postgresql" and _changes(kind, column))
 
 
-def _loses(kind: pa.DataType, column: sa.types.TypeEngine[Any]) -> bool:
-    """Say whether PostgreSQL would round a decimal, or drop or invent a time zone."""
+def _changes(kind: pa.DataType, column: sa.types.TypeEngine[Any]) -> bool:
+    """Say whether PostgreSQL would round, or depend on its settings, for any value."""
+    if isinstance(column, sa.Numeric) and (column.scale or 0) < 0:
+        return True
     if pa.types.is_decimal(kind) and isinstance(column, sa.Numeric):
         return column.scale is not None and kind.scale > column.scale
     if pa.types.is_timestamp(kind) and isinstance(column, postgresql.TIMESTAMP):
         return column.timezone is not (kind.tz is not None)
-    return False
+    if isinstance(column, postgresql.INTERVAL):
+        return column.precision is not None or column.fields is not None
+    return isinstance(column, postgresql.MONEY) or (
+        isinstance(column, postgresql.TIME) and column.timezone
+    )
 
 
-def _hint(column: sa.types.TypeEngine[Any]) -> pa.DataType | None:
-    if isinstance(column, postgresql.TIMESTAMP) and column.timezone:
-        return pa.timestamp("us", "UTC")
-    return _HINTS.get(_holds(column))
-
-
-def _holds(column: sa.types.TypeEngine[Any]) -> type:
+def python_type(column: sa.types.TypeEngine[Any]) -> type:
+    """Return the kind of value that a column holds; `object` for what Python lacks."""
     if isinstance(column, sa.Float):
         return float
     try:
@@ -218,10 +250,11 @@ def _holds(column: sa.types.TypeEngine[Any]) -> type:
         return object
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Say whether values of a type are text, or nothing."""
     t = pa.types
     if t.is_dictionary(kind):
-        return _is_text(kind.value_type)
+        return is_text(kind.value_type)
     return bool(
         t.is_string(kind)
         or t.is_large_string(kind)

@@ -92,6 +92,9 @@ class JournalledResource(abc.ABC):
     ) -> tuple[list[str], Iterable[Any]]:
         """Return columns, and Arrow batches as they go into them, tag included."""
 
+    def refused(self) -> None:  # noqa: B027 - a table of ours is as we made it
+        """Forget what is known of the table: it has not taken records that fit it."""
+
     def committed(  # noqa: B027 - most commits mean nothing else
         self, connection: Connection, seen: Seen, kept: Iterable[Held]
     ) -> None:
@@ -169,7 +172,7 @@ class JournalledResource(abc.ABC):
         with self.receive(writer, body) as source:
             names, batches = self.records(source, transaction, tag)
             with writer.write() as connection:
-                rows = self._load(connection, names, batches)
+                rows = self._load(connection, names, _counted(batches, wanted.rows))
                 body.verify()
                 if rows != wanted.rows:
                     detail = f"Tpc-Rows: it says {wanted.rows}, the body has {rows}"
@@ -202,6 +205,10 @@ class JournalledResource(abc.ABC):
         self, connection: Connection, names: list[str], batches: Iterable[Any]
     ) -> int:
         driver, system = self._database.driver, connection.dialect.name
+        if not names and not sum(batch.num_rows for batch in batches):
+            return 0
+        if not names:
+            raise Problem(400, "records without columns")
         try:
             with database_span("COPY" if system == "postgresql" else "INSERT", system):
                 return self._database.load(connection, self.rows, names, batches)
@@ -212,6 +219,10 @@ class JournalledResource(abc.ABC):
         except driver.Error as error:
             if is_raised(error):
                 raise ViolatedError from None
+            if why := self._database.refusal(error):
+                self.refused()
+                detail = f"the table does not take these records: {why}"
+                raise Problem(409, detail, fields={"state": "unknown"}) from None
             _log.warning("records not written", extra={"error": type(error).__name__})
             raise unavailable() from None
 
@@ -425,6 +436,16 @@ class JournalledResource(abc.ABC):
         if answer.seal is not None:
             since = [held.since for held in seen.holding(BranchState.PREPARED)]
             record_wait(seen, since, self._clock(), answer.seal)
+
+
+def _counted(batches: Iterable[Any], most: int) -> Iterator[Any]:
+    """Pass batches on, until there are more records than were said to come."""
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        if rows > most:
+            raise Problem(400, f"Tpc-Rows: it says {most}, the body has more records")
+        yield batch
 
 
 def is_raised(error: Exception) -> bool:

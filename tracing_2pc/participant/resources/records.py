@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.problems import Problem
 from tracing_2pc.transports import wire
@@ -22,17 +24,14 @@ def json_records(source: Source) -> Iterator[str]:
 
     Raises:
         Problem: 400, a record cannot be said in JSON: NaN, a time that
-            Python has no date for, or an unknown type.
+            Python has no date for, an unknown time zone or an unknown type.
     """
-    try:
-        for record in _read(source):
-            yield json.dumps(record, default=_plain, allow_nan=False)
-    except (TypeError, ValueError, OverflowError):
-        detail = (
-            "a record cannot be JSON: it holds NaN, a time beyond the year 9999, or a "
-            "type that JSON has no form for"
-        )
-        raise Problem(400, detail) from None
+    for record in _read(source):
+        try:
+            text = json.dumps(record, default=_plain, allow_nan=False)
+        except (TypeError, ValueError):
+            raise _no_json() from None
+        yield text
 
 
 def _read(source: Source) -> Iterator[dict[str, Any]]:
@@ -43,7 +42,20 @@ def _read(source: Source) -> Iterator[dict[str, Any]]:
     if len(set(schema.names)) != len(schema.names):
         raise Problem(400, "two columns have the same name")
     for batch in batches:
-        yield from batch.to_pylist()
+        try:
+            records = batch.to_pylist()
+        # A time zone is looked up among files: what can go wrong there depends on it.
+        except (pa.ArrowException, ArithmeticError, LookupError, ValueError, OSError):
+            raise _no_json() from None
+        yield from records
+
+
+def _no_json() -> Problem:
+    detail = (
+        "a record cannot be JSON: it holds NaN, a time beyond the year 9999, a time "
+        "zone that nobody knows, or a type that JSON has no form for"
+    )
+    return Problem(400, detail)
 
 
 def _plain(value: Any) -> str:

@@ -16,14 +16,16 @@ from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.database import Writer
 from tracing_2pc.participant.problems import Problem
 from tracing_2pc.participant.resources.columns import (
-    as_written,
+    Column,
+    binary_as_text,
     check_fit,
     check_names,
-    hints,
     plain,
     repeated,
+    type_pair,
 )
 from tracing_2pc.participant.resources.journalled import JournalledResource
+from tracing_2pc.participant.resources.values import keep_values
 from tracing_2pc.transports import wire
 
 _KINDS: Final = sa.text(
@@ -31,7 +33,7 @@ _KINDS: Final = sa.text(
     "OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:name)))"
 )
 
-Columns = Mapping[str, sa.types.TypeEngine[Any]]
+Columns = Mapping[str, Column]
 
 
 class TableResource(JournalledResource):
@@ -68,10 +70,9 @@ class TableResource(JournalledResource):
             raise ConfigurationError(f"{self.rows} is not a table: name a table")
 
     def receive(self, writer: Writer, body: Body) -> Source:
-        """Put JSON lines that a table is to be made from where they are read twice."""
+        """Put JSON lines where they are read twice: they don't begin with a schema."""
         source = super().receive(writer, body)
-        again = body.content_type == wire.NDJSON and self._known() is None
-        if again and not source.file.seekable():
+        if body.content_type == wire.NDJSON and not source.file.seekable():
             return Source.spooled(body)
         return source
 
@@ -83,36 +84,34 @@ class TableResource(JournalledResource):
         Raises:
             Problem: 400, the columns are not the table's.
         """
-        schema, batches = self._read(source)
+        schema, batches = source.batches()
         check_names(schema)
-        if schema.names:
-            self._fit(schema, partial=source.content_type == wire.NDJSON)
+        if not schema.names:
+            return [], batches
+        fields = self._fit(schema, partial=source.content_type == wire.NDJSON)
         ours = self.ours(transaction, tag)
-        return [*schema.names, *ours], self._stamped(batches, list(ours.values()))
+        return [*schema.names, *ours], self._stamped(
+            batches, fields, list(ours.values())
+        )
+
+    def refused(self) -> None:
+        """Look at its columns again, before the next records."""
+        self._columns = None
 
     def look(self, connection: Connection) -> Columns:
         """Note which columns the table has for records: all but ours."""
         found = self.types(connection)
-        self._columns = {n: kind for n, kind in found.items() if n[:4] != "tpc_"}
+        self._columns = {n: column for n, column in found.items() if n[:4] != "tpc_"}
         return self._columns
 
     def types(self, connection: Connection) -> Columns:
         """Return all of its columns."""
         found = sa.inspect(connection).get_columns(self.rows)
-        return {column["name"]: column["type"] for column in found}
+        return {column["name"]: Column.reflected(column) for column in found}
 
     def quote(self, name: str) -> str:
         """Quote a name where SQL needs it."""
         return self._database.engine.dialect.identifier_preparer.quote(name)
-
-    def _read(self, source: Source) -> tuple[pa.Schema, Any]:
-        if known := self._known():
-            return source.batches(hints(known))
-        schema, batches = source.batches()
-        if source.content_type != wire.NDJSON or as_written(schema) == schema:
-            return schema, batches
-        source.rewind()
-        return source.batches(as_written(schema))
 
     def _known(self) -> Columns | None:
         if self._columns is None:
@@ -121,24 +120,40 @@ class TableResource(JournalledResource):
                     self.look(connection)
         return self._columns
 
-    def _stamped(self, batches: Iterable[Any], ours: list[Any]) -> Iterator[Any]:
-        as_text = self._database.engine.dialect.name == "postgresql"
+    def _stamped(
+        self, batches: Iterable[Any], fields: Columns, ours: list[Any]
+    ) -> Iterator[Any]:
+        names = [str(n) for n in range(len(fields) + len(ours))]
         for batch in batches:
-            columns = [plain(c, binary_as_text=as_text) for c in batch.columns]
+            sent = zip(batch.schema, batch.columns, fields.values(), strict=True)
+            columns = [self._kept(*column) for column in sent]
             columns += [repeated(value, batch.num_rows) for value in ours]
-            names = [str(n) for n in range(len(columns))]
             yield pa.RecordBatch.from_arrays(columns, names)
 
-    def _fit(self, schema: pa.Schema, *, partial: bool) -> None:
-        if self._columns is None:
-            self._make(schema)
+    def _kept(self, field: pa.Field, values: pa.Array, there: Column) -> pa.Array:
+        dialect = self._database.engine.dialect
         try:
-            check_fit(schema, self._columns or {}, partial=partial)
+            column = keep_values(plain(values), there.type, dialect.name)
+        except (pa.ArrowException, ValueError):
+            pair = type_pair(field, there.type, dialect)
+            detail = f"a value would not come back as it was sent: {pair}"
+            raise Problem(400, detail) from None
+        return binary_as_text(column) if dialect.name == "postgresql" else column
+
+    def _fit(self, schema: pa.Schema, *, partial: bool) -> Columns:
+        """Return the table's columns for these records, in their order."""
+        if self._known() is None:
+            self._make(schema)
+        dialect = self._database.engine.dialect
+        columns = self._columns or {}
+        try:
+            check_fit(schema, columns, dialect, partial=partial)
         except Problem:
-            # Somebody may have added a column since: look once more.
+            # Somebody may have changed a column since: look once more.
             with self._database.read() as connection:
                 columns = self.look(connection)
-            check_fit(schema, columns, partial=partial)
+            check_fit(schema, columns, dialect, partial=partial)
+        return {name: columns[name] for name in schema.names}
 
     def _make(self, schema: pa.Schema) -> None:
         self.check_new(schema)

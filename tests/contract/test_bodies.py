@@ -1,0 +1,197 @@
+"""What a body may do to a participant: be refused, or be written. Nothing else."""
+
+from __future__ import annotations
+
+import datetime
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from participant_support import (
+    KINDS,
+    KINDS_AND_DATABASES,
+    Branch,
+    World,
+    arrow,
+    json_lines,
+    records,
+    select,
+    sqlite_url,
+)
+
+from tracing_2pc.participant import Outbox, arrow_stream
+from tracing_2pc.participant import json_lines as json_lines_module
+from tracing_2pc.transports import wire
+
+
+@pytest.fixture(params=KINDS_AND_DATABASES)
+def world(
+    request: pytest.FixtureRequest, tmp_path: Path, new_database: Callable[[], str]
+) -> Any:
+    kind, database = request.param
+    url = new_database() if database == "postgresql" else sqlite_url(tmp_path)
+    made = KINDS[kind](url)
+    yield made
+    made.resource.close()
+
+
+def compressed(table: pa.Table, codec: str) -> bytes:
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def refusal(world: World, branch: Branch) -> str:
+    """Return why a branch is refused: a vote to abort, and nothing is left of it."""
+    answer = world.prepare("orders.7.1", branch)
+    told = answer.get_json()
+    assert (answer.status_code, told.get("vote")) == (400, "abort"), told
+    assert world.listed() == []
+    return str(told["detail"])
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_compressed_arrow_is_refused(
+    world: World, codec: str, dictionary: bool
+) -> None:
+    """A few kilobytes could be millions of records: nothing of them is unpacked."""
+    column: Any = pa.array(["x" * 100] * 200_000)
+    column = column.dictionary_encode() if dictionary else column
+    body = compressed(pa.table({"v": column}), codec)
+    assert "without compression" in refusal(world, Branch(body, 200_000))
+
+
+def test_records_without_bytes_are_bounded(world: World) -> None:
+    """A column of nulls has no bytes, however long it is said to be."""
+    many = 200_000_000
+    body = arrow(pa.table({"v": pa.nulls(many)}))
+    assert len(body) < 1000
+    assert "more values than a body" in refusal(world, Branch(body, many))
+
+
+def test_lists_without_bytes_are_bounded(world: World) -> None:
+    """Nor has a list of nulls, which one record can hold."""
+    offsets = pa.array([0, 2**31 - 1], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.nulls(2**31 - 1))
+    body = arrow(pa.table({"v": lists}))
+    refusal(world, Branch(body, 1))
+
+
+def test_a_value_that_records_share_is_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dictionary's long value is written once, and is not multiplied for long."""
+    monkeypatch.setattr(arrow_stream, "MAX_SHARED_BYTES", 1 << 20)
+    for kind in (pa.dictionary(pa.int32(), pa.string()), pa.string_view()):
+        few = pa.array(["x" * 10_000, "y"], pa.string()).dictionary_encode()
+        column = few.take(pa.array([0, 1] * 1000, pa.int32())).cast(pa.string())
+        shared = column.dictionary_encode() if pa.types.is_dictionary(kind) else column
+        body = arrow(pa.table({"v": shared.cast(kind)}))
+        assert "send them as plain columns" in refusal(world, Branch(body, 2000))
+
+
+def test_long_batches_are_written_in_pieces(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a batch is, a piece of it is in memory; all of it arrives."""
+    monkeypatch.setattr(arrow_stream, "SLICE_ROWS", 7)
+    branch = records(id=list(range(100)), v=["x"] * 100)
+    assert world.prepare("orders.7.1", branch).status_code == 200
+    assert world.commit("orders.7.1", branch).status_code == 200
+    assert world.visible() == 100
+
+
+def test_more_records_than_were_said_end_the_reading(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted as they come: the first one too many is the last one read."""
+    monkeypatch.setattr(arrow_stream, "SLICE_ROWS", 10)
+    branch = records(id=list(range(100)))
+    assert "the body has more" in refusal(world, Branch(branch.body, 9))
+
+
+@pytest.mark.parametrize("count", [1_501, 50_000])
+@pytest.mark.parametrize("content_type", [wire.ARROW, wire.NDJSON])
+def test_columns_of_a_table_are_bounded(
+    world: World, count: int, content_type: str
+) -> None:
+    """More than any table has are refused at once, and in words."""
+    if isinstance(world.resource, Outbox):
+        pytest.skip("it has no table of these columns")
+    names = [f"c{n}" for n in range(count)]
+    branch = json_lines(dict.fromkeys(names, 1))
+    if content_type == wire.ARROW:
+        branch = Branch(arrow(pa.table({name: [1] for name in names})), 1)
+    assert "no more than 1500" in refusal(world, branch)
+
+
+def test_as_many_columns_as_are_taken(world: World) -> None:
+    """What is not refused for their number can be kept."""
+    branch = records(**{f"c{n}": pa.array([True]) for n in range(1_500)})
+    assert world.prepare("orders.7.1", branch).status_code == 200
+    assert world.commit("orders.7.1", branch).status_code == 200
+    assert world.visible() == 1
+
+
+@pytest.mark.parametrize("body", [b"null\n", b"null", b"\n", b'{"a": 1}\nnull\n' * 9])
+def test_lines_that_are_no_objects(world: World, body: bytes) -> None:
+    """They are refused by the number of the line; the process goes on."""
+    branch = Branch(body, 1, content_type=wire.NDJSON)
+    assert refusal(world, branch)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a": 1, "a": 2}',
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b'{"a": 1' + b"0" * 5000 + b"}",
+        b'{"a": ' + b"[" * 100_000,
+        b'{"a": "' + b"x" * json_lines_module.MAX_LINE + b'"}',
+    ],
+    ids=["twice", "NaN", "infinite", "digits", "deep", "long"],
+)
+def test_a_line_is_strict_json(world: World, line: bytes) -> None:
+    """What one reader takes for this and another for that is refused, by its line."""
+    branch = Branch(b'{"a": 5}\n' + line, 2, content_type=wire.NDJSON)
+    assert refusal(world, branch).startswith("line 2 ")
+
+
+@pytest.mark.parametrize("content_type", [wire.ARROW, wire.NDJSON])
+def test_no_records_at_all(world: World, content_type: str) -> None:
+    """A branch of nothing votes read_only, whatever its schema lacks."""
+    body = b"" if content_type == wire.NDJSON else arrow(pa.table({}))
+    branch = Branch(body, 0, content_type=content_type)
+    length = {"CONTENT_LENGTH": str(len(body))}
+    answer = world.prepare("orders.7.1", branch, environ_overrides=length)
+    assert (answer.status_code, answer.get_json()["vote"]) == (200, "read_only")
+
+
+@pytest.mark.parametrize("days", [2**36, -(2**36)])
+def test_days_beyond_the_calendar(world: World, days: int) -> None:
+    """A date64 that no calendar has is refused, by its column."""
+    column = pa.array([days * 86_400_000], pa.int64()).view(pa.date64())
+    assert refusal(world, records(day=column))
+
+
+@pytest.mark.parametrize(
+    "zone", ["Mars/Olympus", '"UTC"', "Europe", "../passwd", "+99"]
+)
+def test_time_zones_that_nobody_knows(world: World, zone: str) -> None:
+    """A table keeps the instant, which needs no zone; a partner is told no guess."""
+    branch = records(at=pa.array([0], pa.timestamp("us", zone)))
+    if isinstance(world.resource, Outbox):
+        assert "time zone" in refusal(world, branch)
+        return
+    assert world.prepare("orders.7.1", branch).status_code == 200
+    assert world.commit("orders.7.1", branch).status_code == 200
+    ((at,),) = select(world.resource, "SELECT at FROM orders")
+    at = datetime.datetime.fromisoformat(str(at).replace("Z", "+00:00"))
+    assert at.timestamp() == 0

@@ -1,0 +1,285 @@
+"""Records on their way into a table that somebody else has made."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from participant_support import (
+    Branch,
+    World,
+    arrow,
+    json_lines,
+    keep,
+    prepared_transactions,
+    records,
+    select,
+    sqlite_url,
+    tagged_rows,
+)
+
+D = decimal.Decimal
+UTC = datetime.timezone.utc
+NOON = datetime.datetime(2024, 2, 29, 12, 0, 0, 123_456)  # noqa: DTZ001
+Table = Callable[[str], World]
+
+
+@pytest.fixture
+def table(
+    request: pytest.FixtureRequest, postgres_database: str, tmp_path: Path
+) -> Iterator[Table]:
+    """Make a table of these columns, and a participant that writes into it."""
+    made: list[World] = []
+
+    def make(columns: str) -> World:
+        on_sqlite = request.param == "sqlite"
+        url = sqlite_url(tmp_path) if on_sqlite else postgres_database
+        ours = ", tpc_tag bigint NOT NULL DEFAULT 0" if on_sqlite else ""
+        name = "orders_tpc" if on_sqlite else "orders"
+        run(url, f"CREATE TABLE {name} ({columns}{ours})")
+        made.append(tagged_rows(url) if on_sqlite else prepared_transactions(url))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.resource.close()
+
+
+def run(url: str, statement: str) -> None:
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+POSTGRESQL = pytest.mark.parametrize("table", ["postgresql"], indirect=True)
+BOTH = pytest.mark.parametrize("table", ["sqlite", "postgresql"], indirect=True)
+
+CHANGED: dict[str, tuple[str, pa.Array, str, str]] = {
+    "2^53+1": ("double precision", pa.array([2**53 + 1]), "DOUBLE PRECISION", "int64"),
+    "2^24+1": ("real", pa.array([2**24 + 1], pa.int32()), "REAL", "int32"),
+    "double to real": ("real", pa.array([0.1]), "REAL", "double"),
+    "decimal to double": (
+        "double precision",
+        pa.array([D("0.12345678901234567890")]),
+        "DOUBLE PRECISION",
+        "decimal128(20, 20)",
+    ),
+    "double to numeric": (
+        "numeric(10, 2)",
+        pa.array([0.125]),
+        "NUMERIC(10, 2)",
+        "double",
+    ),
+    "float to numeric": (
+        "numeric(10, 2)",
+        pa.array([0.125], pa.float32()),
+        "NUMERIC(10, 2)",
+        "float",
+    ),
+    "decimal to numeric": (
+        "numeric(10, 2)",
+        pa.array([D("0.125")]),
+        "NUMERIC(10, 2)",
+        "decimal128(3, 3)",
+    ),
+    "hundreds": ("numeric(4, -2)", pa.array([1234]), "NUMERIC(4, -2)", "int64"),
+    "seconds": (
+        "timestamp(0)",
+        pa.array([NOON]),
+        "TIMESTAMP(0) WITHOUT TIME ZONE",
+        "timestamp[us]",
+    ),
+    "milliseconds": (
+        "timestamptz(3)",
+        pa.array([NOON.replace(tzinfo=UTC)]),
+        "TIMESTAMP(3) WITH TIME ZONE",
+        "timestamp[us, tz=UTC]",
+    ),
+    "nanoseconds": (
+        "timestamp",
+        pa.array([1], pa.timestamp("ns")),
+        "TIMESTAMP WITHOUT TIME ZONE",
+        "timestamp[ns]",
+    ),
+    "time": (
+        "time(1)",
+        pa.array([NOON.time()]),
+        "TIME(1) WITHOUT TIME ZONE",
+        "time64[us]",
+    ),
+    "a zone of the session": (
+        "timetz",
+        pa.array([NOON.time()]),
+        "TIME WITH TIME ZONE",
+        "time64[us]",
+    ),
+    "blanks": ("varchar(3)", pa.array(["abc  "]), "VARCHAR(3)", "string"),
+    "too long": ("varchar(3)", pa.array(["abcd"]), "VARCHAR(3)", "string"),
+    "day and month": ("date", pa.array(["01/02/2024"]), "DATE", "string"),
+    "a moment of the session": (
+        "timestamptz",
+        pa.array(["2024-02-29T12:00:00"]),
+        "TIMESTAMP WITH TIME ZONE",
+        "string",
+    ),
+    "smallint": ("smallint", pa.array([70_000]), "SMALLINT", "int64"),
+    "money": ("money", pa.array(["1.239"]), "MONEY", "string"),
+    "interval": ("interval(0)", pa.array(["0.5 s"]), "INTERVAL (0)", "string"),
+}
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("what", CHANGED)
+def test_what_would_change_is_refused(table: Table, what: str) -> None:
+    """A vote to abort names the column, its type there, and the type that was sent."""
+    column, values, there, sent = CHANGED[what]
+    world = table(f"id bigint, v {column}")
+    branch = Branch(arrow(pa.table({"id": [1], "v": values})), 1)
+    answer = world.prepare("orders.1.1", branch)
+    told = answer.get_json()
+    assert (answer.status_code, told["vote"]) == (400, "abort")
+    assert told["detail"].endswith(f"v is {there} there, {sent} was sent")
+    assert (world.visible(), world.listed()) == (0, [])
+
+
+CHANGED_IN_SQLITE = {
+    "2^53+1": ("REAL", pa.array([2**53 + 1])),
+    "decimal": ("DECIMAL(38, 2)", pa.array([D("12345678901234567890.12")])),
+    "uint64": ("NUMERIC", pa.array([2**64 - 1], pa.uint64())),
+    "day and month": ("DATE", pa.array(["01/02/2024"])),
+    "the year 10000": ("DATE", pa.array([2_932_897], pa.int32()).view(pa.date32())),
+    "beyond all years": ("TIMESTAMP", pa.array([2**62]).view(pa.timestamp("us"))),
+}
+
+
+@pytest.mark.parametrize("table", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("what", CHANGED_IN_SQLITE)
+def test_what_sqlite_would_change_is_refused(table: Table, what: str) -> None:
+    """SQLite takes anything, and makes of it what the column's affinity says."""
+    column, values = CHANGED_IN_SQLITE[what]
+    world = table(f"id bigint, v {column}")
+    branch = Branch(arrow(pa.table({"id": [1], "v": values})), 1)
+    answer = world.prepare("orders.1.1", branch)
+    assert (answer.status_code, answer.get_json()["vote"]) == (400, "abort")
+    assert f"{values.type} was sent" in answer.get_json()["detail"]
+    assert world.visible() == 0
+
+
+KEPT: dict[str, tuple[str, pa.Array, Any]] = {
+    "2^53": ("double precision", pa.array([2**53]), 2.0**53),
+    "half": ("real", pa.array([0.5]), 0.5),
+    "cents": ("numeric(10, 2)", pa.array([0.1]), D("0.10")),
+    "exact": ("double precision", pa.array([D("0.10")], pa.decimal128(38, 18)), 0.1),
+    "second": ("timestamp(0)", pa.array([NOON.replace(microsecond=0)]), None),
+    "tenth": (
+        "timestamp(1)",
+        pa.array([NOON.replace(microsecond=700_000)]),
+        NOON.replace(microsecond=700_000),
+    ),
+    "fits": ("varchar(3)", pa.array(["\u20ac\u20ac "]), "\u20ac\u20ac "),
+    "day": ("date", pa.array(["2024-02-01"]), datetime.date(2024, 2, 1)),
+    "time": ("time", pa.array(["12:30:00.5"]), datetime.time(12, 30, 0, 500_000)),
+    "moment": (
+        "timestamptz",
+        pa.array(["2024-02-29T12:00:00+02:00"]),
+        datetime.datetime(2024, 2, 29, 10, tzinfo=UTC),
+    ),
+    "small": ("smallint", pa.array([-(2**15)]), -(2**15)),
+    "uuid": ("uuid", pa.array(["00000000-0000-0000-0000-00000000000a"]), ...),
+    "json": ("jsonb", pa.array(['{"a": 1}']), {"a": 1}),
+    "no number": ("double precision", pa.array([float("-inf")]), float("-inf")),
+    "no value": ("numeric(10, 2)", pa.array([None], pa.float64()), None),
+}
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("what", KEPT)
+def test_what_comes_back_is_taken(
+    table: Table, postgres_database: str, what: str
+) -> None:
+    """Types need not be the same where the value is, whatever the DateStyle."""
+    column, values, wanted = KEPT[what]
+    set_in(postgres_database, "datestyle = 'ISO, DMY'")
+    world = table(f"id bigint, v {column}")
+    keep(world, "orders.1.1", Branch(arrow(pa.table({"id": [1], "v": values})), 1))
+    ((value,),) = select(world.resource, "SELECT v FROM orders")
+    if wanted is not ...:
+        assert value == (values[0].as_py() if wanted is None else wanted)
+
+
+def set_in(url: str, setting: str) -> None:
+    """Change a setting for the sessions that a database gets from now on."""
+    run(url, f'ALTER DATABASE "{sa.make_url(url).database}" SET {setting}')
+
+
+@BOTH
+def test_what_the_table_fills_may_be_left_out(table: Table) -> None:
+    """Defaults, numbers of its own and generated columns are not asked of records."""
+    world = table(
+        "id integer PRIMARY KEY, v bigint, w bigint DEFAULT 7, "
+        "x bigint GENERATED ALWAYS AS (v * 2) STORED"
+    )
+    if world.resource._database.engine.dialect.name == "postgresql":
+        run(
+            str(world.resource._database.engine.url),
+            "ALTER TABLE orders ALTER id ADD GENERATED ALWAYS AS IDENTITY",
+        )
+    keep(world, "orders.1.1", records(v=[1, 2]))
+    keep(world, "orders.2.1", json_lines({"v": 3, "w": 8}))
+    shown = select(world.resource, "SELECT v, w, x FROM orders ORDER BY id")
+    assert shown == [(1, 7, 2), (2, 7, 4), (3, 8, 6)]
+    lacking = world.prepare("orders.3.1", records(w=[1])).get_json()
+    assert (lacking["vote"], lacking["detail"][-10:]) == ("abort", "missing: v")
+    given = world.prepare("orders.3.1", records(v=[1], x=[2])).get_json()
+    assert (given["vote"], given["detail"][-12:]) == ("abort", "generated: x")
+
+
+@BOTH
+def test_a_column_that_was_dropped(table: Table) -> None:
+    """What was written before is refused from then on, with the reason."""
+    world = table("id bigint, v bigint, w bigint")
+    rows = world.resource.rows
+    whole, rest = records(id=[1], v=[1], w=[1]), records(id=[2], v=[2])
+    keep(world, "orders.1.1", whole)
+    if rows == "orders_tpc":
+        run(str(world.resource._database.engine.url), "DROP VIEW orders")
+    run(str(world.resource._database.engine.url), f"ALTER TABLE {rows} DROP COLUMN w")
+    first = world.prepare("orders.2.1", whole)
+    assert (first.status_code, first.get_json()["vote"]) == (409, "abort")
+    assert "a column is no longer there" in first.get_json()["detail"]
+    second = world.prepare("orders.2.1", whole)
+    assert second.status_code == 400
+    assert second.get_json()["detail"].endswith("not in the table: w")
+    assert world.prepare("orders.2.1", rest).status_code == 200
+
+
+@POSTGRESQL
+def test_a_row_that_is_too_large_for_a_page(table: Table) -> None:
+    """It never fits: a vote to abort, not "ask again"."""
+    names = [f"c{n}" for n in range(1_100)]
+    world = table(", ".join(f"{name} bigint" for name in names))
+    answer = world.prepare("orders.1.1", records(**{name: [1] for name in names}))
+    assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
+    assert "too large for a row" in answer.get_json()["detail"]
+
+
+@POSTGRESQL
+def test_a_statement_timeout(table: Table, postgres_database: str) -> None:
+    """What takes longer takes longer again: a vote to abort names the setting."""
+    run(
+        postgres_database,
+        "CREATE FUNCTION slow(v bigint) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS "
+        "$$ BEGIN PERFORM pg_sleep(60); RETURN true; END $$",
+    )
+    set_in(postgres_database, "statement_timeout = 3000")
+    world = table("v bigint CHECK (slow(v))")
+    answer = world.prepare("orders.1.1", records(v=[1]))
+    assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
+    assert "statement_timeout" in answer.get_json()["detail"]

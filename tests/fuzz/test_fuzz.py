@@ -1,0 +1,33 @@
+"""Nothing that a caller sends ends a process: a few bodies of those of `make fuzz`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from participant_support import KINDS_AND_DATABASES
+
+from fuzz import runs
+from fuzz.bodies import NASTY_LINES, Case, draw
+from tracing_2pc.transports import wire
+
+CASES = 40
+
+
+@pytest.mark.parametrize("participant", KINDS_AND_DATABASES)
+def test_whatever_arrives(
+    participant: tuple[str, str], new_database: Callable[[], str]
+) -> None:
+    """The same process answers all of it; a success has its effect; memory is flat."""
+    kind, database = participant
+    url = new_database() if database == "postgresql" else None
+    cases = [draw(16, number) for number in range(CASES)]
+    if database == "sqlite":
+        cases += [Case(0, wire.NDJSON, line, 1) for line in NASTY_LINES]
+    assert list(runs.faults(kind, cases, url)) == []
+
+
+def test_a_case_is_the_same_every_time() -> None:
+    """A fault that was seen by its number can be seen again."""
+    assert [draw(1, n) for n in range(50)] == [draw(1, n) for n in range(50)]
+    assert draw(1, 3) != draw(2, 3)

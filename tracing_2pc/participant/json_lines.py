@@ -1,0 +1,174 @@
+"""JSON lines: one object a line, read strictly, as records and as Arrow batches.
+
+Python reads them. Arrow's own reader is not for what strangers send: a line that
+says `null` ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+from tracing_2pc.participant.arrow_stream import MAX_COLUMNS, SLICE_ROWS
+from tracing_2pc.participant.problems import Problem
+
+MAX_LINE: Final = 4 << 20
+"""Bytes of one record."""
+
+_PIECE: Final = 1 << 20
+"""Bytes of text that become one batch, about."""
+
+_NESTED: Final = pa.struct([])
+_LARGEST: Final = 2**53
+"""Up to it a double holds every whole number."""
+
+
+def read_lines(file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read records, each with the length of its line.
+
+    Raises:
+        Problem: 400, a line is not a JSON object, or too long.
+    """
+    number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise Problem(400, f"line {number} is longer than {MAX_LINE} bytes")
+        if line.strip():
+            yield len(line), _record(line, number)
+
+
+def read_schema(file: IO[bytes]) -> pa.Schema:
+    """Read all lines, and say which columns they have: booleans, numbers, text.
+
+    A whole number is an int64, or a uint64; with one that has a fraction beside it,
+    a double. Text stays text, whatever it looks like.
+
+    Raises:
+        Problem: 400, a column that has values of several kinds, or too many columns.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    for _, record in read_lines(file):
+        for name, value in record.items():
+            kinds[name] = _join(name, kinds.get(name, pa.null()), _kind(name, value))
+        if len(kinds) > MAX_COLUMNS:
+            raise Problem(400, f"no more than {MAX_COLUMNS} columns are taken")
+    try:
+        return pa.schema(list(kinds.items()))
+    except UnicodeEncodeError:
+        raise Problem(400, "the name of a column is not Unicode text") from None
+
+
+def read_batches(file: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read all lines again, as Arrow batches; a value that is left out is null."""
+    records: list[dict[str, Any]] = []
+    size = 0
+    for length, record in read_lines(file):
+        records.append(record)
+        size += length
+        if size >= _PIECE or len(records) == SLICE_ROWS:
+            yield _batch(records, schema)
+            records, size = [], 0
+    if records:
+        yield _batch(records, schema)
+
+
+def strict_json(text: bytes) -> Any:
+    """Read JSON as RFC 8259 means it.
+
+    Raises:
+        ValueError: a key is given twice, a number is none or infinite, it is nested
+            bottomlessly, or it is not JSON at all.
+    """
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    try:
+        return json.loads(
+            text.decode("utf-8"),
+            object_pairs_hook=_strict_object,
+            parse_constant=refuse,
+            parse_float=_finite,
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError("a number beyond all doubles")
+    return number
+
+
+def _strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    item = dict(pairs)
+    if len(item) != len(pairs):
+        raise ValueError("a key is given twice")
+    return item
+
+
+def _record(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        record = strict_json(line)
+    except ValueError:
+        raise Problem(400, f"line {number} is not strict JSON") from None
+    if not isinstance(record, dict):
+        raise Problem(400, f"line {number} is not a JSON object")
+    return record
+
+
+def _kind(name: str, value: Any) -> pa.DataType:
+    if value is None:
+        return pa.null()
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**63:
+            return pa.int64()
+        if 0 < value < 2**64:
+            return pa.uint64()
+        raise Problem(400, f"column {name[:70]}: a whole number beyond 64 bits")
+    if isinstance(value, float):
+        return pa.float64()
+    return pa.string() if isinstance(value, str) else _NESTED
+
+
+def _join(name: str, one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    both = {one, other}
+    if both == {pa.int64(), pa.uint64()}:
+        return pa.uint64()
+    if pa.float64() in both and both <= {pa.int64(), pa.uint64(), pa.float64()}:
+        return pa.float64()
+    raise Problem(400, f"column {name[:70]}: values of several types")
+
+
+def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [_column([r.get(f.name) for r in records], f) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    """Make a column.
+
+    Raises:
+        Problem: 400, a number that its column cannot hold, or text that is not Unicode.
+    """
+    if pa.types.is_floating(field.type):
+        if any(type(v) is int and abs(v) > _LARGEST for v in values):
+            detail = "a whole number that is no double stands beside fractions"
+            raise Problem(400, f"column {field.name[:70]}: {detail}")
+        values = [None if v is None else float(v) for v in values]
+    try:
+        return pa.array(values, field.type)
+    except (UnicodeEncodeError, OverflowError, pa.ArrowException):
+        detail = f"column {field.name[:70]}: a value is not of type {field.type}"
+        raise Problem(400, detail) from None
