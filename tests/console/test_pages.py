@@ -453,6 +453,7 @@ def test_what_nobody_knows_is_not_there(viewer: Visitor, at: Site) -> None:
     page = answer.get_data(as_text=True)
     assert '<p class="sentence warning">Unknown: neither this log nor' in page
     assert "it needs nobody" not in page
+    assert "What happens next by itself" not in page
 
 
 def test_a_record_that_cannot_be_trusted_is_named(

@@ -79,6 +79,21 @@ def test_it_says_how_to_log_in_and_ends_when_told(
     assert process.wait(20) == 0
 
 
+def test_it_starts_before_its_log_does(
+    folder: Path,
+    started: Callable[..., tuple[subprocess.Popen[str], str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pages say that the log cannot be read, as when that happens later."""
+    monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
+    process, line = started("--listen", listen)
+    assert line.startswith(f"console at http://{listen}/: log in with"), line
+    with urllib.request.urlopen(f"http://{listen}/health/live", timeout=20) as answer:
+        assert answer.read() == b"ok\n"
+    assert process.poll() is None
+
+
 def test_the_settings_name_the_tokens(
     started: Callable[..., tuple[subprocess.Popen[str], str]], folder: Path
 ) -> None:

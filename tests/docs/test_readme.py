@@ -107,7 +107,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 def test_the_first_example_from_an_empty_folder(reader: Reader) -> None:
     """Three files and the commands beside them: the order is in both services."""
     reader.follow()
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while "(1, 9.5)" not in (seen := reader.look()) or '"amount"' not in seen:
         output = (reader.folder / "output").read_text(errors="replace")
         assert time.monotonic() < until, output[-3000:]

@@ -326,6 +326,37 @@ def test_a_password_in_tpc_log_is_used_and_never_shown(
     assert "password" not in said
 
 
+@pytest.mark.parametrize("command", [["ls"], ["explain", "orders.0.1"], ["recover"]])
+def test_a_log_that_is_down_is_said_with_what_to_do(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+) -> None:
+    """One line: which log, what its driver said, that nothing was done, the cure."""
+    monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
+    assert main(command) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("tracing-2pc: the decision log cannot be reached: ")
+    assert "127.0.0.1:9/log" in said
+    assert said.endswith(": start its database, or mend `log` in the settings\n")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_watch_that_begins_without_the_log_says_so_and_goes_on_looking(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is started beside the database, and must not be ended by its restart."""
+    monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
+    monkeypatch.setenv("TPC_PAUSE", "100ms")
+    assert main(["watch", "--once"]) == 1
+    out, err = capsys.readouterr()
+    assert "unreadable log" in out
+    assert err == ""
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -21,6 +21,7 @@ from tracing_2pc.sinks.base import participants_of
 from tracing_2pc.spark.context import StreamContext
 from tracing_2pc.spark.foreach_batch import ForeachBatch
 from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.store import open_log
 from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 
 T = TransactionId("orders", 7, 1)
@@ -97,15 +98,15 @@ def page(operator: Operator, path: str) -> str:  # noqa: F811 - the fixture
 
 def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path: Path) -> None:
     """Written when the attempt begins, from what the job was given."""
-    settings = Settings(log=f"sqlite:///{tmp_path}/log.db")
-    callback = ForeachBatch(Archive(), "orders", settings, {})  # type: ignore[arg-type]
+    log = open_log(f"sqlite:///{tmp_path}/log.db")
+    callback = ForeachBatch(Archive(), "orders", Settings(), {}, log)
     coordinator = callback._coordinator(StreamContext(None, "run", "query"))
     begun = coordinator.begin(0, "run", "query")
     assert begun.record.own_sinks == {"Archive"}
-    current = coordinator.log.read(begun.record.id)
+    current = log.read(begun.record.id)
     assert current
     assert current.own_sinks == {"Archive"}
-    coordinator.log.close()
+    log.close()
 
 
 @pytest.mark.parametrize("command", ["explain", "ls", "check", "watch"])

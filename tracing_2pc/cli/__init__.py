@@ -9,9 +9,16 @@ from collections.abc import Sequence
 
 from tracing_2pc.cli.arguments import DONE, LEFT, USAGE, parser
 from tracing_2pc.cli.terminal import safe
-from tracing_2pc.errors import ConfigurationError, ContractError, TwoPhaseError
+from tracing_2pc.errors import (
+    ConfigurationError,
+    ContractError,
+    DecisionLogError,
+    TwoPhaseError,
+)
 
 __all__ = ["main"]
+
+LOG_CURE = "start its database, or mend `log` in the settings"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _ended("interrupted; what is on record stays", LEFT)
     except (ConfigurationError, ContractError, ValueError) as error:
         return _ended(error, USAGE)
+    except DecisionLogError as error:
+        if error.transaction_id is not None:  # one record, and the log can be read
+            return _ended(error, LEFT)
+        why = f"the decision log cannot be reached: {error}: {LOG_CURE}"
+        return _ended(why, LEFT)
     except TwoPhaseError as error:
         return _ended(error, LEFT)
     return code

@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
 
     settings = Settings.load(options.config, log=options.log)
     how = How(recover=options.recover, once=options.once, listen=options.listen)
-    with configured_log(settings) as log:
+    with configured_log(settings, may_be_down=True) as log:
         last = watch(log, settings, how, tell)
     if options.once and last.clean and not last.held_back and not options.json:
         alone = "" if settings.participants else f" in the log; {_NOBODY}"

@@ -20,17 +20,25 @@ from tracing_2pc.transports.http import HttpParticipant
 
 
 @contextlib.contextmanager
-def configured_log(settings: Settings) -> Iterator[SqlDecisionLog]:
+def configured_log(
+    settings: Settings, *, may_be_down: bool = False
+) -> Iterator[SqlDecisionLog]:
     """Open the log that the settings name, and close it; never make one.
+
+    Args:
+        settings: in force.
+        may_be_down: open it also where it cannot be reached now.
 
     Raises:
         ConfigurationError: none is named, or there is none.
+        DecisionLogError: it cannot be reached.
     """
     if not settings.log:
         raise ConfigurationError(
             "no decision log: give --log, set TPC_LOG, or run `tracing-2pc init`"
         )
-    with contextlib.closing(open_log(settings.log, must_exist=True)) as log:
+    log = open_log(settings.log, must_exist=True, may_be_down=may_be_down)
+    with contextlib.closing(log):
         yield log
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import sqlalchemy as sa
 
-from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.errors import ConfigurationError, DecisionLogError
 from tracing_2pc.model import (
     Begun,
     Carrier,
@@ -26,7 +26,11 @@ from tracing_2pc.telemetry import metrics
 
 
 def open_log(
-    reference: str, *, must_exist: bool = False, now: Callable[[], float] = time.time
+    reference: str,
+    *,
+    must_exist: bool = False,
+    may_be_down: bool = False,
+    now: Callable[[], float] = time.time,
 ) -> SqlDecisionLog:
     """Open the decision log, making it (and a SQLite file's folder) where missing.
 
@@ -36,6 +40,8 @@ def open_log(
             such a variable may hold a password.
         must_exist: make nothing: an operator must not be told that all is well by a
             log that was not there.
+        may_be_down: one that must exist and cannot be reached is returned all the
+            same: whoever reads it is told, and it may come back.
         now: Unix seconds, for the times on record.
 
     Raises:
@@ -49,6 +55,11 @@ def open_log(
             log.require()
         else:
             log.create()
+    except DecisionLogError:
+        if must_exist and may_be_down:
+            return log
+        log.close()
+        raise
     except BaseException:
         log.close()
         raise

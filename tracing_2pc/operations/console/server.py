@@ -69,12 +69,11 @@ def serve(settings: Settings, listen: str, tokens_file: str | None) -> None:
 
     Raises:
         ConfigurationError: an address, tokens or a log that cannot be used.
-        DecisionLogError: the log cannot be reached.
     """
     gate, welcome = gate_of(listen, tokens_file or settings.tokens_file)
     _check_free(listen)
     reachable(settings)
-    with configured_log(settings):
+    with configured_log(settings, may_be_down=True):
         pass  # what is wrong with it is said now, and not by every page
     _Server(settings, gate, listen, welcome).run()
 
@@ -149,7 +148,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
     def load(self) -> Flask:
         """Open everything in the worker: threads and connections survive no fork."""
         settings = self._settings
-        log = open_log(settings.log or "", must_exist=True)
+        log = open_log(settings.log or "", must_exist=True, may_be_down=True)
         sources = Sources(
             log,
             services_of(settings),
