@@ -61,7 +61,10 @@ SPANS: Final[dict[str, Span]] = {
     ),
     "<Sink>.commit": Span("internal", DELIVER, "one participant is told to commit"),
     "<Sink>.abort": Span(
-        "internal", DELIVER, "one is told to abort; or, below its branch, a task does"
+        "internal",
+        DELIVER,
+        "one is told to abort, or to drop what a commit did not choose; or, below its "
+        "branch, a task aborts",
     ),
     "POST /commit": Span("client", "<Sink>.commit", "the request"),
     "POST /abort": Span("client", "<Sink>.abort", "the request"),
