@@ -10,8 +10,10 @@ OAP := .cache/oap
 AGENT := .cache/stock-agent
 COMPOSE := .cache/engine/docker-compose
 N ?= 1
+MINUTES ?= 10
 
-.PHONY: setup demo test test-fast test-more stateful fuzz crash rules counts jaeger test-jaeger \
+.PHONY: setup demo test test-fast test-more stateful fuzz crash chaos rules counts jaeger \
+	test-jaeger \
 	oap stock-agent test-skywalking test-dashboards browser compose-plugin \
 	engine test-compose lint lock clean
 
@@ -40,7 +42,7 @@ test-fast: setup  ## without Spark
 	$(PYTEST) -m "not spark and not more" $(ARGS)
 
 test-more: setup  ## the variants that these leave out
-	$(PYTEST) -m more $(ARGS)
+	$(JAVA) $(PYTEST) -m more $(ARGS)
 
 stateful: setup  ## thousands of random histories, others each time: about ten minutes
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \
@@ -53,6 +55,9 @@ fuzz: setup  ## bodies that nobody meant, N thousand to each kind of participant
 crash: setup  ## kill at every failpoint, N times each; judge
 	@tools/strace >/dev/null
 	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --json build/crash.json $(ARGS)
+
+chaos: setup  ## kill and pause at random moments, on real Spark, for MINUTES; judge
+	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --minutes $(MINUTES) $(ARGS)
 
 rules: setup  ## take each rule out of a copy, and see its test turn red
 	@PYTHONPATH=tests:. $(BIN)/python -m rules $(ARGS)

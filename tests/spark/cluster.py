@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
+from process_tree import descendants
 from waiting import until
 
 from participants.processes import Process, free_ports, stopping
 
-_EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
+_EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 _HOME: Final = Path(pyspark.__file__).parent
 _HOSTS: Final = ("127.0.0.2", "127.0.0.3")
 
@@ -92,8 +93,5 @@ def _until_logged(process: Process, text: str) -> None:
 
 
 def _executors(worker: Process) -> list[int]:
-    """Return the executors that a worker has started; a dead one has no command."""
-    threads = Path(f"/proc/{worker.pid}/task").iterdir()
-    pids = [pid for t in threads for pid in (t / "children").read_text().split()]
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
-    return [int(pid) for pid, command in commands.items() if _EXECUTOR in command]
+    below = descendants(worker.pid)
+    return [pid for pid, command in below.items() if _EXECUTOR in command]

