@@ -18,8 +18,6 @@ from tracing_2pc.errors import (
 
 __all__ = ["main"]
 
-LOG_CURE = "start its database, or mend `log` in the settings"
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
@@ -45,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DecisionLogError as error:
         if error.transaction_id is not None:  # one record, and the log can be read
             return _ended(error, LEFT)
-        why = f"the decision log cannot be reached: {error}: {LOG_CURE}"
+        check = importlib.import_module("tracing_2pc.operations.check")
+        why = f"the decision log cannot be reached: {error}: {check.CURE_OF_LOG}"
         return _ended(why, LEFT)
     except TwoPhaseError as error:
         return _ended(error, LEFT)

@@ -30,6 +30,9 @@ from tracing_2pc.transports.probe import Probed, misdirected, probe
 SKEW: Final = 1.0
 """Seconds by which two clocks may differ: ages of branches are by the participant's."""
 
+CURE_OF_LOG: Final = "start its database, or mend `log` in the settings"
+"""What mends that the log cannot be reached."""
+
 _FULL: Final = 0.8
 """Of the slots for prepared transactions; more in use is a problem."""
 
@@ -162,7 +165,7 @@ def _read_log(
 def _cure_of_log(error: TwoPhaseError) -> str:
     if isinstance(error, ConfigurationError):
         return "mend `log` in the settings; for a new log only: run `tracing-2pc init`"
-    return "start its database, or mend `log` in the settings"
+    return CURE_OF_LOG
 
 
 def _of_condition(condition: Condition) -> Iterator[Problem]:
