@@ -125,6 +125,15 @@ def test_only_the_job_is_named_as_the_cure_for_its_own_sink(
     assert "start the job" in out
 
 
+def test_what_is_stuck_at_the_jobs_own_sink_says_who_can_end_it(
+    operator: Operator,  # noqa: F811 - the fixture
+) -> None:
+    """An alert repeats this text: it must not send anybody to `recover`."""
+    committing(operator)
+    shown = " ".join(operator.says("show", str(T))[1].split())
+    assert "only the job can tell Archive, a sink of its own: start it" in shown
+
+
 def test_recover_says_that_only_the_job_can_tell_its_own_sink(
     operator: Operator,  # noqa: F811 - the fixture
 ) -> None:

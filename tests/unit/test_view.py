@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from watch_support import NAMES, SETTINGS, Site, names_of, site
 
-from tracing_2pc.cli import explain
+from tracing_2pc.cli import explain, show
 from tracing_2pc.cli.looking import code_of
 from tracing_2pc.errors import DecisionLogError
 from tracing_2pc.model import TransactionId
@@ -103,6 +103,7 @@ def test_a_commit_that_hangs_says_who_holds_the_application_back(
     assert found.held_back == said
     assert said in sentence(found)
     assert said in "\n".join(explain.lines(found, {})).replace("\n  ", " ")
+    assert said in "\n".join(show.lines(found, {})).replace("\n  ", " ")
     assert code_of(found) == 1
 
 

@@ -77,6 +77,10 @@ def _record(view: View) -> Iterator[tuple[str, str]]:
 def _wrong(view: View) -> Iterator[str]:
     for one in view.diagnoses:
         yield from prose(f"{one.diagnosis} ({one.severity}): {one.why}", "  ")
+    for told in view.untold:
+        yield from prose(f"not told: {told.untold}", "  ")
+    if view.held_back and not view.diagnoses:
+        yield from prose(view.held_back, "  ")
 
 
 def _participants(view: View) -> Iterator[str]:

@@ -323,6 +323,8 @@ def _stuck(look: Look) -> Claim | None:
         f"acknowledged by {_and(record.pending)}"
         f"{_tries(_told(look.case, record.pending))}"
     )
+    if own := [name for name in record.pending if name in record.own_sinks]:
+        why += f"; only the job can tell {_and(own)}, a sink of its own: start it"
     return Claim(record.pending, look.waits, Verdict.FINISH, why)
 
 
