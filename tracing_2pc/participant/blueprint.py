@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from flask import Blueprint, Response, g, jsonify, request
@@ -33,6 +33,7 @@ from tracing_2pc.participant.measured import Measured, record_request
 from tracing_2pc.participant.problems import Problem, unavailable
 from tracing_2pc.participant.refusals import refuse, remember_context, votes_abort
 from tracing_2pc.participant.resources.base import Page, Resource
+from tracing_2pc.participant.time_limits import TimedInput
 from tracing_2pc.settings import Settings, check_name
 from tracing_2pc.telemetry import lifecycle, metrics, prometheus
 from tracing_2pc.telemetry.propagation import at_rest, extract
@@ -44,6 +45,9 @@ _UNREAD: Final = 1 << 16
 
 _LINGER: Final = 64 << 20
 """Bytes of a body that was too large, read after the answer and dropped."""
+
+_LOST: Final = (Problem, HTTPException, OSError)
+"""What reading a body raises when its client has hung up, or is late."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -283,6 +287,8 @@ class _Routes:
         return Response(text, content_type=prometheus.CONTENT_TYPE)
 
     def _start(self) -> None:
+        g.tpc_body = TimedInput(request.environ)
+        request.environ["wsgi.input"] = g.tpc_body
         lifecycle.start(self._name)
         metrics.start(self._name, scraped=True)
         g.tpc_since = time.monotonic()
@@ -384,17 +390,21 @@ def _drain(response: Response) -> Response:
     A connection that is closed over unread bytes is reset, and the answer with it. A
     body that is too large is read after the answer, for clients that send first.
     """
-    if request.method != "POST" or response.status_code == 411:
-        return response
-    left, stream = request.content_length or 0, request.stream
+    body: TimedInput = g.tpc_body
     if response.status_code == 413:
-        response.call_on_close(lambda: _drop(stream, min(left, _LINGER)))
-        return response
-    _drop(stream, left if g.get("tpc_admitted") else min(left, _UNREAD))
+        response.call_on_close(lambda: _drop(body, _LINGER))
+    elif g.get("tpc_admitted"):
+        _drop(body, body.left)
+    else:
+        with contextlib.suppress(*_LOST):
+            body.linger(_UNREAD)
+        body.hang_up()
     return response
 
 
-def _drop(stream: IO[bytes], left: int) -> None:
-    with contextlib.suppress(HTTPException, OSError):
-        while left and (piece := stream.read(min(left, CHUNK))):
+def _drop(body: TimedInput, most: int) -> None:
+    left = min(body.left, most)
+    with contextlib.suppress(*_LOST):
+        while left and (piece := body.read(min(left, CHUNK))):
             left -= len(piece)
+    body.hang_up()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import secrets
 import socket
@@ -12,7 +11,6 @@ from typing import Any, Final
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication
-from gunicorn.workers.gthread import ThreadWorker
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.interfaces import SystemClock
@@ -22,6 +20,8 @@ from tracing_2pc.operations.observation import reachable
 from tracing_2pc.operations.recover import configured_log, deliver, services_of
 from tracing_2pc.operations.watch_server import address
 from tracing_2pc.participant.auth import Gate, TokenGate
+from tracing_2pc.participant.gunicorn_worker import Worker
+from tracing_2pc.participant.time_limits import hear_no_more
 from tracing_2pc.settings import Settings
 from tracing_2pc.store import open_log
 
@@ -78,24 +78,18 @@ def serve(settings: Settings, listen: str, tokens_file: str | None) -> None:
     _Server(settings, gate, listen, welcome).run()
 
 
-class _Worker(ThreadWorker):  # type: ignore[misc]
+class _Worker(Worker):
     """gunicorn's threads, none of which waits long for the rest of a request."""
 
     def handle(self, conn: Any) -> Any:
         """Serve a request; what has not come by then will not be read."""
-        late = threading.Timer(PATIENCE, _hear_no_more, [conn.sock])
+        late = threading.Timer(PATIENCE, hear_no_more, [conn.sock])
         late.daemon = True
         late.start()
         try:
             return super().handle(conn)
         finally:
             late.cancel()
-
-
-def _hear_no_more(client: socket.socket) -> None:
-    """Let reads end, now and later; an answer can still be written."""
-    with contextlib.suppress(OSError):
-        client.shutdown(socket.SHUT_RD)
 
 
 def _check_free(listen: str) -> None:

@@ -1,0 +1,228 @@
+"""Who says nothing, or not all of it, keeps nobody else from being answered."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from participant_support import ONE, World, sqlite_url, tagged_rows
+from spark_support import serving
+from waiting import until
+
+from participants import processes
+from tracing_2pc.participant import time_limits
+
+TOKEN = "a-token-of-the-job-0123456789"
+MANY = 1_000
+T = "orders.7.1"
+
+POST = b"POST /prepare HTTP/1.1\r\nHost: x\r\nTpc-Version: 1\r\n"
+NINE = b" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+HALF = POST + b"Content-Length: 1000000\r\n"
+STRANGERS = {
+    "silent": b"",
+    "half a head": POST,
+    "half a body": HALF + b"\r\nhalf",
+    "another token": HALF + b"Authorization: Bearer nobody-knows-it\r\n\r\nhalf",
+    "chunked": POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhal",
+    "a body for nothing": b"GET /metrics" + NINE,
+    "no such page": b"POST /nothing" + NINE,
+    "never hangs up": b"GET /health/live HTTP/1.0\r\n\r\n",
+}
+"""What each of a thousand sends, and then no more; none of them has a token."""
+
+FOR_THE_BLUEPRINT = ("half a body", "another token", "chunked", "a body for nothing")
+"""What any server hands over."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _files() -> Iterator[None]:
+    """A socket is a file, and some systems give a process a thousand of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = 4 * MANY if hard == resource.RLIM_INFINITY else min(hard, 4 * MANY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, enough), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def environment(folder: Path) -> dict[str, str | None]:
+    (folder / "tokens").write_text(f"job {TOKEN}\n")
+    return {
+        "TPC_TOKENS_FILE": str(folder / "tokens"),
+        "LEDGER_DATABASE": sqlite_url(folder),
+    }
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The ledger, by its one command."""
+    folder = tmp_path_factory.mktemp("ledger")
+    (port,) = processes.free_ports(1)
+    ledger = processes.Service(
+        "ledger", port, folder / "ledger.log", environment(folder)
+    )
+    with processes.stopping(ledger):
+        ledger.start()
+        yield ledger.url
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The ledger under a gunicorn of somebody's own, which nobody has told anything."""
+    folder = tmp_path_factory.mktemp("own")
+    (port,) = processes.free_ports(1)
+    command = [sys.executable, "-m", "gunicorn", "-w", "2", "--threads", "4"]
+    command += ["-b", f"127.0.0.1:{port}", "participants.ledger:create_app()"]
+    root = {"PYTHONPATH": str(Path(__file__).parents[2]), **environment(folder)}
+    server = processes.Process("gunicorn", command, folder / "log", root)
+    url = f"http://127.0.0.1:{port}"
+    with processes.stopping(server):
+        server.start()
+        server.until_answers(f"{url}/health/ready", 120)
+        yield url
+
+
+@contextlib.contextmanager
+def connected(url: str, count: int, sent: bytes) -> Iterator[list[socket.socket]]:
+    """Connect so many times, send this each time, and stay."""
+    parts = urlsplit(url)
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for _ in range(count):
+            one = socket.create_connection((parts.hostname, parts.port), 60)
+            sockets.append(stack.enter_context(one))
+            with contextlib.suppress(OSError):  # let go already
+                one.sendall(sent)
+        yield sockets
+
+
+@contextlib.contextmanager
+def dripping(sockets: list[socket.socket]) -> Iterator[None]:
+    """Send a byte on each of them, again and again."""
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.2):
+            for one in sockets:
+                with contextlib.suppress(OSError):
+                    one.send(b"x", socket.MSG_DONTWAIT)
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def works(url: str, batch: int) -> None:
+    """The job is served: a branch is prepared, and committed."""
+    transaction = f"orders.{batch}.1"
+    headers = {
+        "Tpc-Transaction-Id": transaction,
+        "Tpc-Branch": ONE.branch,
+        "Tpc-Rows": str(ONE.rows),
+        "Content-Digest": ONE.digest,
+        "Content-Type": ONE.content_type,
+    }
+    assert ask(url, "/prepare", ONE.body, **headers) == 200
+    order = {"transaction_id": transaction, "branches": [ONE.named]}
+    body = json.dumps(order).encode()
+    assert ask(url, "/commit", body, **{"Content-Type": "application/json"}) == 200
+
+
+def ask(url: str, path: str, body: bytes, **headers: str) -> int:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    about = {"Tpc-Version": "1", "Authorization": f"Bearer {TOKEN}"}
+    with contextlib.closing(connection):
+        connection.request("POST", path, body, {**about, **headers})
+        return connection.getresponse().status
+
+
+batches = iter(range(1, 1000))
+
+
+@pytest.mark.parametrize("sent", STRANGERS.values(), ids=STRANGERS.keys())
+def test_a_thousand_strangers_keep_no_job_waiting(shipped: str, sent: bytes) -> None:
+    """Each kind of them, all at once; they stay, and the job is served meanwhile."""
+    with connected(shipped, MANY, sent):
+        for _ in range(5):
+            works(shipped, next(batches))
+
+
+@pytest.mark.parametrize("kind", ["half a head", "half a body"])
+def test_nor_do_those_who_drip(shipped: str, kind: str) -> None:
+    """A byte now and then is no sign of life that helps."""
+    with connected(shipped, MANY, STRANGERS[kind]) as sockets, dripping(sockets):
+        for _ in range(5):
+            works(shipped, next(batches))
+
+
+@pytest.mark.parametrize("kind", FOR_THE_BLUEPRINT)
+def test_nor_at_another_server(own: str, kind: str) -> None:
+    """What is within a request the blueprint limits itself, whoever serves it."""
+    with connected(own, 56, STRANGERS[kind]):
+        for _ in range(3):
+            works(own, next(batches))
+
+
+def test_a_stranger_who_sent_all_of_it_is_told(shipped: str) -> None:
+    """401, and why, also where the body was larger than is read for him."""
+    for size in (0, 100, 60_000):
+        assert ask(shipped, "/prepare", b"x" * size, Authorization="Bearer x") == 401
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def world(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    new_database: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[World]:
+    monkeypatch.setattr(time_limits, "PATIENCE", 0.5)
+    monkeypatch.setattr(time_limits, "SLOWEST", 1 << 20)
+    url = sqlite_url(tmp_path) if request.param == "sqlite" else new_database()
+    made = tagged_rows(url)
+    yield made
+    made.resource.close()
+
+
+@pytest.mark.parametrize("drips", [False, True], ids=["silent", "drips"])
+def test_half_open_uploads_end(world: World, drips: bool) -> None:
+    """Of the job's own, too: no thread, no session and no branch is left of them, and
+    the same branch can be sent again.
+    """
+    head = [
+        f"POST /prepare HTTP/1.1\r\nHost: x\r\nContent-Length: {len(ONE.body)}\r\n"
+        f"Tpc-Version: 1\r\nTpc-Transaction-Id: {T}\r\nTpc-Branch: {number}.1\r\n"
+        f"Tpc-Rows: 3\r\nContent-Digest: {ONE.digest}\r\n"
+        f"Content-Type: {ONE.content_type}\r\n\r\n"
+        for number in range(4)
+    ]
+    with serving(world.app) as url, contextlib.ExitStack() as stack:
+        sockets = []
+        for text in head:
+            (one,) = stack.enter_context(connected(url, 1, text.encode()))
+            one.sendall(ONE.body[:40])
+            sockets.append(one)
+        if drips:
+            stack.enter_context(dripping(sockets))
+        for one in sockets:
+            answer = one.recv(1000)
+            assert b" 503 " in answer.split(b"\r\n")[0]
+        until(lambda: world.listed() == [])
+        assert world.prepare(T).status_code == 200
+        pool: Any = world.resource._database.engine.pool
+        until(lambda: pool.checkedout() == 0)
