@@ -166,6 +166,8 @@ class DecisionLog(Protocol):
     def finish(self, transaction: TransactionId) -> None:
         """Close it, once every participant has acknowledged (rule 11). Idempotent.
 
+        Without whom a person gave up: it is *concluded* then.
+
         Raises:
             ContractError: somebody on record has not acknowledged.
         """
@@ -229,6 +231,26 @@ class DecisionLog(Protocol):
         Raises:
             ContractError: another outcome, it is not quarantined, or there is no
                 record.
+        """
+
+    def give_up(
+        self, transaction: TransactionId, participant: str, *, who: str, why: str
+    ) -> None:
+        """Wait no more for a participant that is gone for good. Audited.
+
+        It is told nothing more. When all others have acknowledged, `finish` closes the
+        transaction as *concluded*, because nobody knows what became of it there: what
+        the participant prepared, it may hold for ever.
+
+        Args:
+            transaction: which; decided, and not finished.
+            participant: whom to wait for no more.
+            who: the person who says so.
+            why: the reason.
+
+        Raises:
+            ContractError: it is not committing or aborting, does not wait for that
+                participant, or there is no record.
         """
 
     def sign(

@@ -180,12 +180,20 @@ class TransactionRecord:
     timeout: float = 0.0
     deadline: float | None = None
     own_sinks: frozenset[str] = frozenset()
+    given_up: frozenset[str] = frozenset()
     made_here: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """Participants on record that have not acknowledged the decision."""
-        return tuple(p for p in self.participants if p not in self.acknowledged)
+        """Participants that are to acknowledge the decision, and have not yet."""
+        done = self.acknowledged | self.given_up
+        return tuple(p for p in self.participants if p not in done)
+
+    @property
+    def abandoned(self) -> tuple[str, ...]:
+        """Participants that a person gave up, and that never acknowledged."""
+        lost = self.given_up - self.acknowledged
+        return tuple(p for p in self.participants if p in lost)
 
     @property
     def trace_id(self) -> str | None:
@@ -212,6 +220,7 @@ class DeliveryRecord:
         error: what came last instead of an acknowledgement, in short.
         own_sink: it is a sink of the job's own, which no other process can reach.
         untold: why it counts as acknowledged although part of it was not told.
+        given_up: when a person said that it will never acknowledge; None if nobody did.
     """
 
     participant: str
@@ -221,6 +230,12 @@ class DeliveryRecord:
     error: str | None = None
     own_sink: bool = False
     untold: str | None = None
+    given_up: float | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether an acknowledgement is waited for."""
+        return self.acknowledged is None and self.given_up is None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

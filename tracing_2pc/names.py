@@ -169,7 +169,7 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "result": ("ok", "refused", "unavailable"),
     "state": ("active", "committing", "aborting", "quarantined"),
     "diagnosis": ("stuck", "orphaned", "decided_not_applied", "lost", "diverged"),
-    "action": ("commit", "abort", "conclude"),
+    "action": ("commit", "abort", "conclude", "give up"),
 }
 """Labels of metrics, and everything that they can say. Besides these there is only
 `participant`: a configured name, or `log` and `other` in what the watcher measures.

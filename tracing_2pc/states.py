@@ -51,6 +51,7 @@ class TransactionEvent(Word):
     DECIDE_COMMIT = "decide commit"
     DECIDE_ABORT = "decide abort"
     FINISH = "finish"
+    FINISH_WITHOUT = "finish without"
     QUARANTINE = "quarantine"
     RESUME_COMMIT = "resume commit"
     RESUME_ABORT = "resume abort"
@@ -117,13 +118,17 @@ TRANSACTION_TABLE: Final[Mapping[tuple[T, E], T]] = {
     (T.ACTIVE, E.DECIDE_ABORT): T.ABORTING,
     (T.COMMITTING, E.FINISH): T.COMMITTED,
     (T.ABORTING, E.FINISH): T.ABORTED,
+    (T.COMMITTING, E.FINISH_WITHOUT): T.CONCLUDED,
+    (T.ABORTING, E.FINISH_WITHOUT): T.CONCLUDED,
     (T.COMMITTING, E.QUARANTINE): T.QUARANTINED,
     (T.ABORTING, E.QUARANTINE): T.QUARANTINED,
     (T.QUARANTINED, E.RESUME_COMMIT): T.COMMITTING,
     (T.QUARANTINED, E.RESUME_ABORT): T.ABORTING,
     (T.QUARANTINED, E.CONCLUDE): T.CONCLUDED,
 }
-"""Legal moves of a transaction. `committing` to `aborting` does not exist."""
+"""Legal moves of a transaction. It finishes *without* somebody where a person has
+given up a participant that never acknowledged. `committing` to `aborting` does not
+exist."""
 
 BRANCH_TABLE: Final[Mapping[tuple[BranchState, BranchEvent], BranchState]] = {
     (BranchState.WRITING, BranchEvent.PREPARE): BranchState.PREPARED,

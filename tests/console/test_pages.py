@@ -100,6 +100,22 @@ def test_a_forced_way_out_needs_the_number_and_is_signed(
     assert "Closed by a person" in operator.get(f"/transactions/{QUARANTINED}")
 
 
+def test_a_participant_is_given_up_with_the_number(operator: Visitor, at: Site) -> None:
+    """It costs what it has not committed, and is signed."""
+    page = operator.get(f"/transactions/{STUCK}")
+    assert "Give up notifier" in page
+    page = operator.confirm(STUCK, "give-up@notifier").get_data(as_text=True)
+    assert "3 rows of the batch may never be committed at notifier" in page
+    answer = operator.resolve(STUCK, "give-up@notifier", batch="8", reason="it is gone")
+    assert answer.status_code == 303
+    assert state_of(at, STUCK) is TransactionState.CONCLUDED
+    page = operator.get(answer.location)
+    assert "Closed by a person" in page
+    assert 'class="notice well"' in page
+    (audited,) = at.log.overview.audit(TransactionId.parse(STUCK))
+    assert (audited.who, audited.why) == ("Ada at the console", "it is gone")
+
+
 def test_an_attempt_without_decision_can_be_aborted(
     operator: Visitor, at: Site
 ) -> None:

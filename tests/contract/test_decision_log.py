@@ -715,6 +715,94 @@ def test_conclude_knows_two_outcomes(log: DecisionLog) -> None:
         log.conclude(record.id, "committed", who="ada", why="looked")
 
 
+# --- give up -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decision", list(Decision))
+def test_whoever_is_given_up_is_not_waited_for(
+    log: DecisionLog, decision: Decision
+) -> None:
+    """The others go on being asked; then it is concluded, and never called whole."""
+    record = begin(log).record
+    log.decide(record.id, decision, [receipt()])
+    log.give_up(record.id, "notifier", who="ada", why="its disk is gone")
+    found = log.read(record.id)
+    assert found is not None
+    assert (found.pending, found.abandoned) == (("ledger",), ("notifier",))
+    assert found.state is not TransactionState.CONCLUDED
+    assert [r.id for r in log.unfinished()] == [record.id]
+    with pytest.raises(ContractError, match="ledger has not acknowledged"):
+        log.finish(record.id)
+    log.acknowledge(record.id, "ledger")
+    log.finish(record.id)
+    found = log.read(record.id)
+    assert found is not None
+    assert (found.state, found.finished) == (TransactionState.CONCLUDED, NOW)
+    assert found.decision is decision
+    assert log.unfinished() == []
+    begin(log, 1)
+    assert forget(log) == 1
+
+
+def test_everybody_may_be_given_up(log: DecisionLog) -> None:
+    """One by one; the last leaves nobody to wait for."""
+    record = commit(log)
+    for name in ("ledger", "notifier"):
+        log.give_up(record.id, name, who="ada", why="gone")
+    log.finish(record.id)
+    found = log.read(record.id)
+    assert found is not None
+    assert found.state is TransactionState.CONCLUDED
+
+
+def test_who_acknowledges_after_all_was_never_lost(log: DecisionLog) -> None:
+    """An answer that was under way makes it whole."""
+    record = commit(log)
+    log.give_up(record.id, "notifier", who="ada", why="gone")
+    for name in ("ledger", "notifier"):
+        log.acknowledge(record.id, name)
+    log.finish(record.id)
+    found = log.read(record.id)
+    assert found is not None
+    assert found.state is TransactionState.COMMITTED
+
+
+def test_only_who_is_waited_for_is_given_up(log: DecisionLog) -> None:
+    """Before the decision nobody is; nor who has acknowledged, nor a stranger."""
+    record = begin(log).record
+
+    def refused(name: str, why: str) -> None:
+        with pytest.raises(ContractError, match=why):
+            log.give_up(record.id, name, who="ada", why="gone")
+
+    refused("ledger", "is active")
+    log.decide(record.id, COMMIT, [receipt()])
+    refused("booking", "does not wait for booking")
+    log.acknowledge(record.id, "ledger")
+    refused("ledger", "does not wait for ledger")
+    log.give_up(record.id, "notifier", who="ada", why="gone")
+    refused("notifier", "does not wait for notifier")
+    log.finish(record.id)
+    refused("notifier", "is concluded")
+    other = commit(log, 1)
+    log.quarantine(other.id, "why")
+    with pytest.raises(ContractError, match="is quarantined"):
+        log.give_up(other.id, "notifier", who="ada", why="gone")
+    with pytest.raises(ContractError, match="no record"):
+        log.give_up(TransactionId("orders", 9, 1), "notifier", who="ada", why="gone")
+
+
+def test_who_was_given_up_outlives_a_quarantine(log: DecisionLog) -> None:
+    """Somebody else's contradiction does not bring it back."""
+    record = commit(log)
+    log.give_up(record.id, "notifier", who="ada", why="gone")
+    log.quarantine(record.id, "ledger answered 409 aborted")
+    log.resume(record.id, COMMIT, who="ada", why="mended")
+    found = log.read(record.id)
+    assert found is not None
+    assert (found.state, found.pending) == (TransactionState.COMMITTING, ("ledger",))
+
+
 # --- forget --------------------------------------------------------------------------
 
 

@@ -272,7 +272,7 @@ def test_a_prepared_row_that_is_removed_is_never_finished(
         delivery = Delivery(log, participants, tracing=tracing, patience=patience)
         about = {"run": "r", "query": "q", "participants": ("ledger",), "carrier": {}}
         id_ = log.begin("orders", 0, **about).record.id
-        assert world.prepare(str(id_)).status_code == 200
+        assert world.called("ledger").prepare(str(id_)).status_code == 200
         votes = {"ledger": Vote.COMMIT}
         receipt = Receipt(BranchId(0, 1), ONE.rows, ONE.digest, votes)
         decided = log.decide(id_, Decision.COMMIT, [receipt])

@@ -292,6 +292,10 @@ What you can do
   first: see to it that notifier can be read: until then no decision arrives there.
   safe: tracing-2pc recover --application orders
     tells notifier to commit again.
+  FORCED: tracing-2pc resolve orders.7.1 --give-up notifier --reason …
+    where notifier is gone for good: waits for it no more; ends as concluded.
+    - costs: 3 rows of the batch may never be committed at notifier.
+    - costs: what notifier has prepared stays there until it is resolved there.
 """
 
 

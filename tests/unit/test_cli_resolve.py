@@ -85,6 +85,66 @@ def test_the_other_word_is_refused(operator: Operator) -> None:
     assert [w.in_doubt() for w in operator.at.worlds.values()] == [1, 1]
 
 
+def test_a_participant_that_never_comes_back(operator: Operator) -> None:
+    """The others are told, it is closed, and its application goes on."""
+    operator.at.committing()
+    operator.reach(notifier="http://127.0.0.1:9")
+    assert resolve(operator, "--commit")[0] == 1
+    code, out, _ = resolve(operator, "--give-up", "notifier")
+    assert (code, out) == (
+        0,
+        "orders.7.1 is concluded; every participant but notifier has acknowledged\n",
+    )
+    assert state(operator) is TransactionState.CONCLUDED
+    assert operator.at.worlds["ledger"].visible() == 3
+    assert operator.at.begin(8).id.batch == 8
+    assert "given up" in operator.says("show", str(T))[1]
+    out = operator.says("explain", str(T))[1]
+    assert "closed by a person" in out
+    assert "it was given up" in " ".join(out.split())
+
+
+def test_who_else_is_down_is_still_waited_for(operator: Operator) -> None:
+    """Giving up one says nothing of another."""
+    operator.at.committing()
+    operator.reach(ledger="http://127.0.0.1:9", notifier="http://127.0.0.2:9")
+    code, out, _ = resolve(operator, "--give-up", "notifier")
+    assert (code, state(operator)) == (1, TransactionState.COMMITTING)
+    assert "not acknowledged: ledger" in out
+    assert "notifier" not in out
+    code, out, err = resolve(operator, "--give-up", "notifier")
+    assert (code, "does not wait for notifier" in err) == (2, True)
+    assert resolve(operator, "--give-up", "ledger")[0] == 0
+    assert state(operator) is TransactionState.CONCLUDED
+
+
+def test_giving_up_shows_its_cost_and_asks(operator: Operator) -> None:
+    """What is lost with it is said first; only the batch number does it."""
+    operator.at.committing()
+    operator.reach(notifier="http://127.0.0.1:9")
+    words = ("resolve", str(T), "--give-up", "notifier", "--reason", "gone")
+    code, shown = on_a_terminal(*words, typed="no")
+    assert (code, state(operator)) == (1, TransactionState.COMMITTING)
+    shown = " ".join(shown.split())
+    assert "costs: 3 rows of the batch may never be committed at notifier" in shown
+    assert on_a_terminal(*words, typed="7")[0] == 0
+    assert state(operator) is TransactionState.CONCLUDED
+
+
+def test_what_comes_back_is_resolved_there(operator: Operator) -> None:
+    """It still holds what it prepared: an orphan, which a person may commit."""
+    at = operator.at
+    at.committing()
+    url = at.observed["notifier"].url
+    operator.reach(notifier="http://127.0.0.1:9")
+    assert resolve(operator, "--give-up", "notifier")[0] == 0
+    operator.reach(notifier=url)
+    at.time.time = time.time()
+    assert at.worlds["notifier"].in_doubt() == 1
+    assert resolve(operator, "--at", "notifier", "--commit")[0] == 0
+    assert at.worlds["notifier"].visible() == 3
+
+
 def test_an_orphan_at_a_participant(operator: Operator) -> None:
     """Only with its name; one that is too young, or unknown, is refused."""
     at = operator.at

@@ -21,7 +21,7 @@ from tracing_2pc.errors import (
     TwoPhaseError,
 )
 from tracing_2pc.model import TransactionId, TransactionRecord
-from tracing_2pc.operations.resolve import resolve, resolve_orphan
+from tracing_2pc.operations.resolve import GiveUp, resolve, resolve_orphan
 from tracing_2pc.states import Decision, TransactionState
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.transports.http import HttpParticipant
@@ -107,6 +107,47 @@ def test_what_is_finished_needs_nobody(at: Site) -> None:
     at.log.finish(T)
     with pytest.raises(ContractError, match="--at PARTICIPANT"):
         resolve(at.log, T, wanted=Decision.ABORT, reason="x")
+
+
+# --- give up -------------------------------------------------------------------------
+
+
+def gone(at: Site, name: str = "ledger") -> TransactionRecord:
+    reason = "its disk is gone"
+    return resolve(at.log, T, wanted=GiveUp(name), reason=reason, who="ada@here")
+
+
+@pytest.mark.parametrize("decision", list(Decision))
+def test_a_participant_that_is_gone_for_good_is_given_up(
+    at: Site,
+    decision: Decision,
+    measured: Measured,  # noqa: F811
+) -> None:
+    """Signed for and counted; the others are still to be told."""
+    record = at.begin()
+    at.prepare(record.id)
+    at.decide(record.id, decision)
+    after = gone(at)
+    assert (after.decision, after.pending) == (decision, ("notifier",))
+    state = str(after.state)
+    assert audit(at, T) == [("ada@here", state, f"{state} without ledger")]
+    assert at.log.overview.audit(T)[0].why == "its disk is gone"
+    assert measured()['tpc_operator_actions_total{action="give up"}'] == 1
+
+
+def test_only_what_is_decided_and_not_acknowledged_is_given_up(at: Site) -> None:
+    """The message says what is to be done instead; nothing is signed."""
+    at.begin()
+    with pytest.raises(ContractError, match="undecided: --abort decides it first"):
+        gone(at)
+    at.prepare(T)
+    at.decide(T)
+    with pytest.raises(ContractError, match="waits for ledger and notifier"):
+        gone(at, "legder")
+    at.log.quarantine(T, "ledger answered 409 aborted")
+    with pytest.raises(ContractError, match="quarantined: --conclude closes it"):
+        gone(at)
+    assert audit(at, T) == []
 
 
 # --- orphans -------------------------------------------------------------------------

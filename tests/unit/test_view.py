@@ -79,7 +79,14 @@ def test_decided_and_one_participant_down(at: Site) -> None:
     assert (notifier.retries, notifier.error) == (1, "nothing listens")
     assert "nothing listens" in str(found.participants[1].error)
     assert [one.at for one in found.next] == [at.time.now() - 395]
-    assert commands(found) == [("tracing-2pc recover --application orders", True)]
+    assert commands(found) == [
+        ("tracing-2pc recover --application orders", True),
+        (f"tracing-2pc resolve {T} --give-up notifier --reason …", False),
+    ]
+    assert found.actions[1].cost == (
+        "3 rows of the batch may never be committed at notifier",
+        "what notifier has prepared stays there until it is resolved there",
+    )
 
 
 @pytest.mark.parametrize("tries", [0, 2])

@@ -44,8 +44,16 @@ from tracing_2pc.states import (
 
 TRANSACTION_MOVES = {
     "active": {"decide commit": "committing", "decide abort": "aborting"},
-    "committing": {"finish": "committed", "quarantine": "quarantined"},
-    "aborting": {"finish": "aborted", "quarantine": "quarantined"},
+    "committing": {
+        "finish": "committed",
+        "finish without": "concluded",
+        "quarantine": "quarantined",
+    },
+    "aborting": {
+        "finish": "aborted",
+        "finish without": "concluded",
+        "quarantine": "quarantined",
+    },
     "quarantined": {
         "resume commit": "committing",
         "resume abort": "aborting",

@@ -75,6 +75,7 @@ def at(
     monkeypatch.chdir(tmp_path)
     assert main(["init"]) == 0
     world = tagged_rows(f"sqlite:///{tmp_path}/ledger.db", clock=Ahead())
+    world.name = "ledger"
     world.app.before_request(lambda: asked.append(request.path))
     with contextlib.closing(world.resource), serving(world.app) as url:
         monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")

@@ -115,6 +115,11 @@ def _deciding(commands: Commands) -> None:
         choices=["mixed", "hazard"],
         help="quarantined, and it cannot be made whole: close it, say how it ended",
     )
+    wanted.add_argument(
+        "--give-up",
+        metavar="PARTICIPANT",
+        help="decided, and this participant is gone for good: wait for it no more",
+    )
     resolve.add_argument(
         "--at",
         metavar="PARTICIPANT",

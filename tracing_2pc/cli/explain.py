@@ -88,7 +88,7 @@ def summary(view: View) -> str:
 
 
 def _waiting(view: View) -> str:
-    names = [one.participant for one in view.deliveries if one.acknowledged is None]
+    names = [one.participant for one in view.deliveries if one.pending]
     return f"{' and '.join(names) or 'nobody'} {'have' if len(names) > 1 else 'has'}"
 
 
@@ -154,6 +154,8 @@ def _heard(told: DeliveryRecord | None, now: float) -> str:
         return "; it was not told all of it"
     if told.acknowledged is not None:
         return f"; it acknowledged {lasting(now - told.acknowledged)} ago"
+    if told.given_up is not None:
+        return f"; it was given up {lasting(now - told.given_up)} ago"
     tried = f" {count(told.retries, 'time', 'times')}" if told.retries else " yet"
     return f"; {'told in vain' if told.retries else 'it has not been told'}{tried}"
 

@@ -115,9 +115,7 @@ def _remark(one: Summary, found: Listed) -> str:
     if one.untold:
         return f"not told all of it: {', '.join(one.untold)}"
     told = [
-        d
-        for d in found.deliveries.get(str(one.transaction), {}).values()
-        if d.acknowledged is None
+        d for d in found.deliveries.get(str(one.transaction), {}).values() if d.pending
     ]
     tried = [f"{d.participant}: {by(d.participant, d.error)}" for d in told if d.error]
     return "; ".join(tried) or one.reason or ""

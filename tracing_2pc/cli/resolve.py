@@ -20,7 +20,15 @@ from tracing_2pc.operations.recover import (
     services_of,
     start_telemetry,
 )
-from tracing_2pc.operations.resolve import check_word, resolve, resolve_orphan
+from tracing_2pc.operations.resolve import (
+    GiveUp,
+    Outcome,
+    Wanted,
+    check_word,
+    resolve,
+    resolve_orphan,
+    word_of,
+)
 from tracing_2pc.operations.signing import check_reason, signature
 from tracing_2pc.operations.view import brief, look
 from tracing_2pc.settings import Settings
@@ -47,8 +55,7 @@ def _in_the_log(
     settings: Settings,
     transaction: TransactionId,
 ) -> int:
-    word = options.wanted
-    wanted = Decision(word) if word in set(map(str, Decision)) else word
+    wanted = _wanted(options)
     if (record := log.read(transaction)) is not None:
         check_word(record, wanted)
         if not _agreed(options, log, settings, transaction):
@@ -58,13 +65,24 @@ def _in_the_log(
     if record.state in UNFINISHED:
         delivered = deliver(log, settings, record)
         done = delivered.done
-        why = "every participant has acknowledged" if done else delivered.remark
-        record, remark = log.read(transaction) or record, f"; {why}"
+        record = log.read(transaction) or record
+        but = f" but {' and '.join(record.abandoned)}" if record.abandoned else ""
+        all_have = f"every participant{but} has acknowledged"
+        remark = f"; {all_have if done else delivered.remark}"
         if record.state in UNFINISHED:
             remark += ". `tracing-2pc recover` goes on with it"
     about = {**brief(record), "done": done, "remark": remark.removeprefix("; ")}
     tell(options, about, f"{record.id} is {record.state}{remark}")
     return DONE if done else LEFT
+
+
+def _wanted(options: argparse.Namespace) -> Wanted:
+    if options.give_up is not None:
+        return GiveUp(options.give_up)
+    if options.wanted in set(map(str, Decision)):
+        return Decision(options.wanted)
+    outcome: Outcome = options.wanted
+    return outcome
 
 
 def _pending(record: TransactionRecord) -> str:
@@ -133,10 +151,10 @@ def _agreed(
         return True
     check_on_terminal(f"`tracing-2pc explain {transaction}` says what it would cost")
     view = look(log, reachable(settings), transaction, settings)
-    word = options.wanted if options.wanted in set(map(str, Decision)) else "conclude"
+    word, at = word_of(_wanted(options))
     lines = prose(summary(view))
     for action in view.actions:
-        if (action.wanted, action.at) == (word, options.at):
+        if (action.wanted, action.at) == (word, at or options.at):
             lines += described(action)
     print("\n".join(lines), file=sys.stderr)
     batch = str(transaction.batch)

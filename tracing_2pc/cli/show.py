@@ -115,6 +115,8 @@ def heard(told: DeliveryRecord | None, now: float) -> str:
         return f"not told: {safe(told.untold)}"
     if told.acknowledged is not None:
         return f"acknowledged {lasting(now - told.acknowledged)} ago"
+    if told.given_up is not None:
+        return f"given up {lasting(now - told.given_up)} ago"
     if told.retries:
         tries = count(told.retries, "try", "tries")
         return f"{tries}: {by(told.participant, told.error)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from tracing_2pc.model import (
     DeliveryRecord,
@@ -19,6 +20,9 @@ from tracing_2pc.states import (
     ParticipantState,
     TransactionState,
 )
+
+GIVE_UP: Final = "give up"
+"""Wanted of a participant that is gone for good while its answer is waited for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,9 +47,9 @@ class Action:
         safe: it can only do what is decided, or what the log's rules allow.
         effect: what it does.
         cost: what is lost or kept busy by it, a line each.
-        wanted: what `resolve` is asked for: commit, abort or conclude; None for
-            another command.
-        at: the participant where it is done; None for the log.
+        wanted: what `resolve` is asked for: commit, abort, conclude or give up; None
+            for another command.
+        at: the participant where it is done, or that is given up; None for the log.
     """
 
     command: str
@@ -179,6 +183,7 @@ def _untold(seen: Seen) -> Iterator[Action]:
 
 def _decided(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
     yield from _untold(seen)
+    yield from (_give_up(record, name) for name in record.pending)
     own = [name for name in record.pending if name in record.own_sinks]
     if own:
         yield Action(
@@ -199,6 +204,22 @@ def _decided(seen: Seen, record: TransactionRecord) -> Iterator[Action]:
         safe=True,
         effect=f"tells {whom} to {record.decision} again{then}",
         wanted=str(record.decision),
+    )
+
+
+def _give_up(record: TransactionRecord, name: str) -> Action:
+    rows = sum(receipt.rows for receipt in record.chosen(name))
+    cost = [f"what {name} has prepared stays there until it is resolved there"]
+    if record.decision is Decision.COMMIT and rows:
+        cost = [f"{rows} rows of the batch may never be committed at {name}", *cost]
+    return Action(
+        f"tracing-2pc resolve {record.id} --give-up {name} --reason …",
+        safe=False,
+        effect=f"where {name} is gone for good: waits for it no more; "
+        "ends as concluded",
+        cost=tuple(cost),
+        wanted=GIVE_UP,
+        at=name,
     )
 
 

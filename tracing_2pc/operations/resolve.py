@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 from tracing_2pc.errors import (
@@ -12,6 +13,7 @@ from tracing_2pc.errors import (
 )
 from tracing_2pc.interfaces import DecisionLog
 from tracing_2pc.model import TransactionId, TransactionRecord
+from tracing_2pc.operations.actions import GIVE_UP
 from tracing_2pc.operations.orphans import Resolving, check_orphan
 from tracing_2pc.operations.signing import check_reason, signature
 from tracing_2pc.states import UNFINISHED, Decision, TransactionState
@@ -21,11 +23,22 @@ from tracing_2pc.telemetry.operator import acted, acting
 Outcome = Literal["mixed", "hazard"]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Wait no more for a participant that is gone for good."""
+
+    participant: str
+
+
+Wanted = Decision | Outcome | GiveUp
+"""What a person can say about a transaction in the log."""
+
+
 def resolve(
     log: DecisionLog,
     transaction: TransactionId,
     *,
-    wanted: Decision | Outcome,
+    wanted: Wanted,
     reason: str,
     who: str | None = None,
 ) -> TransactionRecord:
@@ -35,7 +48,9 @@ def resolve(
     that is decided, or quarantined, may be delivered again by the word that was
     decided: it is committing or aborting when this returns, and the caller sends it.
     A quarantined one may be concluded as mixed or hazard, which closes it and lets its
-    application begin again. Each is in the audit.
+    application begin again. A participant that is gone for good while its answer is
+    waited for is given up: the others are told, and then it is concluded. Each is in
+    the audit.
 
     Args:
         log: the decision log.
@@ -55,21 +70,30 @@ def resolve(
             "it prepared, name that one: --at PARTICIPANT"
         )
     check_word(record, wanted)
-    action = str(wanted) if isinstance(wanted, Decision) else "conclude"
-    with acting(action, transaction, record.carrier):
+    action, at = word_of(wanted)
+    with acting(action, transaction, record.carrier, at):
         _write(log, record, wanted, who or signature(), reason)
     acted(action)
     return log.read(transaction) or record
 
 
+def word_of(wanted: Wanted) -> tuple[str, str | None]:
+    """Return the word for what is wanted, and the participant that it is about."""
+    if isinstance(wanted, GiveUp):
+        return GIVE_UP, wanted.participant
+    return (str(wanted) if isinstance(wanted, Decision) else "conclude"), None
+
+
 def _write(
     log: DecisionLog,
     record: TransactionRecord,
-    wanted: Decision | Outcome,
+    wanted: Wanted,
     who: str,
     why: str,
 ) -> None:
-    if not isinstance(wanted, Decision):
+    if isinstance(wanted, GiveUp):
+        log.give_up(record.id, wanted.participant, who=who, why=why)
+    elif not isinstance(wanted, Decision):
         log.conclude(record.id, wanted, who=who, why=why)
     elif record.state is TransactionState.ACTIVE:
         log.abort(record.id, who=who, why=why)
@@ -80,13 +104,16 @@ def _write(
         log.sign(f"deliver {record.id}", who=who, why=why, before=state, after=state)
 
 
-def check_word(record: TransactionRecord, wanted: Decision | Outcome) -> None:
+def check_word(record: TransactionRecord, wanted: Wanted) -> None:
     """Refuse what the log's record does not allow a person to say.
 
     Raises:
         ContractError: and why.
     """
     state = record.state
+    if isinstance(wanted, GiveUp):
+        _check_give_up(record, wanted.participant)
+        return
     if state is TransactionState.ACTIVE:
         if wanted is Decision.ABORT:
             return
@@ -109,6 +136,20 @@ def check_word(record: TransactionRecord, wanted: Decision | Outcome) -> None:
             f"{record.id} is {state}: only what is quarantined can be concluded. "
             f"--{record.decision} delivers the decision again"
         )
+
+
+def _check_give_up(record: TransactionRecord, participant: str) -> None:
+    if record.state is TransactionState.ACTIVE:
+        raise ContractError(f"{record.id} is undecided: --abort decides it first")
+    if record.state is TransactionState.QUARANTINED:
+        raise ContractError(f"{record.id} is quarantined: --conclude closes it")
+    if record.state in UNFINISHED and participant not in record.pending:
+        raise ContractError(
+            f"{record.id} does not wait for {participant}: it waits for "
+            f"{' and '.join(record.pending) or 'nobody'}"
+        )
+    if record.state not in UNFINISHED:
+        raise ContractError(f"{record.id} is {record.state}: it waits for nobody")
 
 
 def resolve_orphan(

@@ -99,7 +99,7 @@ class View:
     @property
     def silent(self) -> tuple[str, ...]:
         """Who has not acknowledged a decision, and cannot be read now."""
-        told = {one.participant for one in self.deliveries if one.acknowledged is None}
+        told = {one.participant for one in self.deliveries if one.pending}
         open_ = self.decision is not None and self.finished is None
         found = (
             one for one in self.participants if one.error and one.participant in told

@@ -415,7 +415,7 @@ def held_back(
     It is said from the first try in vain on, or `LATE` after the decision: that is
     nothing wrong yet, and what a person who looks wants to know.
     """
-    waiting = [one for one in deliveries if one.acknowledged is None]
+    waiting = [one for one in deliveries if one.pending]
     if decided is None or not waiting:
         return None
     tried = [one for one in waiting if one.retries]

@@ -106,6 +106,8 @@ class Recovery:
         if silent:
             return Recovered(record, done=False, remark=_unheard(silent))
         word = "committed" if record.decision is Decision.COMMIT else "aborted"
+        if record.abandoned:
+            word = f"concluded without {' and '.join(record.abandoned)}"
         return Recovered(record, done=True, remark=word)
 
 

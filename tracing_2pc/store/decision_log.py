@@ -342,6 +342,19 @@ class SqlDecisionLog:
             what, after = f"conclude {transaction}", f"concluded {outcome}"
             self._audit(connection, what, who, why, before.state, after)
 
+    def give_up(
+        self, transaction: TransactionId, participant: str, *, who: str, why: str
+    ) -> None:
+        """Wait for one participant no more. See `DecisionLog.give_up`."""
+        with self._database.durable() as connection:
+            before = records.locked_known(connection, transaction)
+            records.change(connection, rules.without(before, participant))
+            row = {"one": str(transaction), "by": participant, "at": self._now()}
+            connection.execute(sql.GIVE_UP, row)
+            what = f"give up {transaction}"
+            after = f"{before.state} without {participant}"
+            self._audit(connection, what, who, why, before.state, after)
+
     def sign(
         self, what: str, *, who: str, why: str, before: str | None, after: str
     ) -> None:

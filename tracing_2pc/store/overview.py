@@ -26,7 +26,7 @@ SCANNED: Final = 10_000
 _AT_ONCE: Final = 500
 """Ids in one statement."""
 
-DEEDS: Final = ("abort", "deliver", "resume", "conclude", "resolve")
+DEEDS: Final = ("abort", "deliver", "resume", "conclude", "give up", "resolve")
 """Verbs of the audit that are about one transaction."""
 
 Deliveries = dict[str, DeliveryRecord]
@@ -333,4 +333,5 @@ def _delivery(row: rows.Row) -> DeliveryRecord:
         row["error"],
         bool(row["own_sink"]),
         row["untold"],
+        row["given_up"],
     )

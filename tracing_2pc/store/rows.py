@@ -35,6 +35,7 @@ def checksum(record: TransactionRecord) -> str:
         "participants": record.participants,
         "deadline": record.deadline,
         "own_sinks": sorted(record.own_sinks),
+        "given_up": sorted(record.given_up),
         "receipts": [
             [
                 str(r.branch),
@@ -166,6 +167,9 @@ def _record(
         timeout=row["timeout"],
         deadline=row["deadline"],
         own_sinks=frozenset(d["participant"] for d in deliveries if d["own_sink"]),
+        given_up=frozenset(
+            d["participant"] for d in deliveries if d["given_up"] is not None
+        ),
     )
 
 

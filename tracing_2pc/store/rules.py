@@ -26,6 +26,7 @@ from tracing_2pc.model import (
 )
 from tracing_2pc.states import (
     TRANSACTION_TABLE,
+    UNFINISHED,
     Decision,
     TransactionEvent,
     TransactionState,
@@ -252,8 +253,14 @@ def decided(
 
 
 def finished(record: TransactionRecord, now: float) -> TransactionRecord:
-    """Return the record closed, once everybody has acknowledged (rule 11)."""
-    closed = moved(record, TransactionEvent.FINISH, finished=now)
+    """Return the record closed, once everybody has acknowledged (rule 11).
+
+    Without whom a person gave up; it is concluded then, and not called whole.
+    """
+    event = TransactionEvent.FINISH
+    if record.abandoned:
+        event = TransactionEvent.FINISH_WITHOUT
+    closed = moved(record, event, finished=now)
     if record.pending:
         raise ContractError(
             f"{record.id} cannot finish: {', '.join(record.pending)} has not "
@@ -261,6 +268,18 @@ def finished(record: TransactionRecord, now: float) -> TransactionRecord:
             transaction_id=str(record.id),
         )
     return closed
+
+
+def without(record: TransactionRecord, participant: str) -> TransactionRecord:
+    """Return a decided record that waits no more for one of its participants."""
+    if record.state not in UNFINISHED:
+        what = f"{record.id} is {record.state}: it waits for nobody"
+    elif participant not in record.pending:
+        what = f"{record.id} does not wait for {participant}"
+    else:
+        given_up = record.given_up | {participant}
+        return dataclasses.replace(record, given_up=given_up)
+    raise ContractError(what, transaction_id=str(record.id), participant=participant)
 
 
 def resumed(record: TransactionRecord, decision: Decision) -> TransactionRecord:

@@ -71,6 +71,7 @@ delivery: Final = sa.Table(
     sa.Column("error", sa.Text),
     sa.Column("own_sink", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("untold", sa.Text),
+    sa.Column("given_up", sa.Double),
 )
 
 receipt: Final = sa.Table(

@@ -166,6 +166,15 @@ ACKNOWLEDGE: Final = (
     .values(acknowledged=sa.bindparam("at"), untold=sa.bindparam("left"), retry_at=None)
 )
 
+GIVE_UP: Final = (
+    delivery.update()
+    .where(
+        delivery.c.transaction_id == sa.bindparam("one"),
+        delivery.c.participant == sa.bindparam("by"),
+    )
+    .values(given_up=sa.bindparam("at"), retry_at=None)
+)
+
 POSTPONE: Final = (
     delivery.update()
     .where(
@@ -295,7 +304,9 @@ _DELIVERIES: Final = (
     .where(delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(delivery.c.transaction_id, delivery.c.position)
 )
-PENDING_OF: Final = _DELIVERIES.where(delivery.c.acknowledged.is_(None))
+PENDING_OF: Final = _DELIVERIES.where(
+    delivery.c.acknowledged.is_(None), delivery.c.given_up.is_(None)
+)
 UNTOLD_OF: Final = _DELIVERIES.where(delivery.c.untold.is_not(None))
 """Who was told a part of the decision only."""
 

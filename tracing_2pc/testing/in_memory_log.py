@@ -237,6 +237,16 @@ class InMemoryDecisionLog:
             states = (str(before.state), f"concluded {outcome}")
             self.audit.append((who, f"conclude {transaction}", why, *states))
 
+    def give_up(
+        self, transaction: TransactionId, participant: str, *, who: str, why: str
+    ) -> None:
+        """Wait for one participant no more. Audited."""
+        with self._lock:
+            before = self._known(transaction)
+            self._keep(rules.without(before, participant))
+            states = (str(before.state), f"{before.state} without {participant}")
+            self.audit.append((who, f"give up {transaction}", why, *states))
+
     def sign(
         self, what: str, *, who: str, why: str, before: str | None, after: str
     ) -> None:

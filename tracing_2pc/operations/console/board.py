@@ -235,7 +235,7 @@ def _held_back(one: Summary, why: str, told: Deliveries) -> Line:
 
 
 def _next_try(deliveries: Iterable[DeliveryRecord]) -> float | None:
-    due = [d.retry_at for d in deliveries if d.retry_at and d.acknowledged is None]
+    due = [d.retry_at for d in deliveries if d.retry_at and d.pending]
     return min(due, default=None)
 
 

@@ -9,10 +9,16 @@ from typing import Final
 
 from tracing_2pc.errors import ConfigurationError, TwoPhaseError
 from tracing_2pc.model import TransactionRecord
-from tracing_2pc.operations.actions import Action
+from tracing_2pc.operations.actions import GIVE_UP, Action
 from tracing_2pc.operations.console.auth import Notice
 from tracing_2pc.operations.console.sight import Sources
-from tracing_2pc.operations.resolve import Outcome, resolve, resolve_orphan
+from tracing_2pc.operations.resolve import (
+    GiveUp,
+    Outcome,
+    Wanted,
+    resolve,
+    resolve_orphan,
+)
 from tracing_2pc.operations.view import View
 from tracing_2pc.states import UNFINISHED, Decision, TransactionState
 
@@ -27,7 +33,7 @@ class Deed:
     """Something that the log allows now.
 
     Args:
-        key: its word in a form: `abort`, `mixed`, `commit@ledger`.
+        key: its word in a form: `abort`, `mixed`, `commit@ledger`, `give-up@ledger`.
         title: on its button.
         action: what it does and costs, and how to do it without the console.
         meaning: when this is the word for it.
@@ -56,6 +62,8 @@ def deeds(view: View) -> Iterator[Deed]:
 
 
 def _decision(view: View, action: Action, wanted: str) -> Deed:
+    if wanted == GIVE_UP:
+        return Deed(f"give-up@{action.at}", f"Give up {action.at}", action)
     if action.at is not None:
         title = f"{wanted.capitalize()} at {action.at}"
         return Deed(f"{wanted}@{action.at}", title, action)
@@ -77,10 +85,13 @@ def carry_out(
         ParticipantError: a participant said no, or nothing that can be trusted.
         DecisionLogError: the log cannot be reached: it may have happened, look again.
     """
-    if deed.action.at is not None:
+    wanted: Wanted
+    if deed.action.wanted == GIVE_UP:
+        wanted = GiveUp(str(deed.action.at))
+    elif deed.action.at is not None:
         return _at_one(deed, deed.action.at, view, sources, who, reason)
-    wanted: Decision | Outcome
-    wanted = deed.key if deed.key in _MEANING else Decision(deed.key)
+    else:
+        wanted = deed.key if deed.key in _MEANING else Decision(deed.key)
     log, id_ = sources.log, view.transaction
     record = resolve(log, id_, wanted=wanted, reason=reason, who=who)
     if record.state in UNFINISHED:

@@ -134,7 +134,7 @@ def waterfall(view: View) -> Waterfall | None:
 
 def _since_then(view: View) -> str:
     """Say what there was while nothing else happened."""
-    tries = max((d.retries for d in view.deliveries if not d.acknowledged), default=0)
+    tries = max((d.retries for d in view.deliveries if d.pending), default=0)
     return _in_vain(tries) or " of nothing"
 
 

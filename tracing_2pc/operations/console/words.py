@@ -115,7 +115,7 @@ def sentence(view: View) -> str:
     well = "Nothing wrong is known" if is_unsure(view) else "All is well so far"
     if view.state is TransactionState.ACTIVE:
         return f"{well}: begun {since} ago, not decided yet."
-    waits = " and ".join(d.participant for d in view.deliveries if not d.acknowledged)
+    waits = " and ".join(d.participant for d in view.deliveries if d.pending)
     told = f"waiting for {waits}" if waits else "all have acknowledged"
     return f"{well}: decided {view.decision} {since} ago, {told}."
 
