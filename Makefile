@@ -13,8 +13,7 @@ N ?= 1
 MINUTES ?= 10
 
 .PHONY: setup demo test test-fast test-more stateful fuzz crash chaos rules counts jaeger \
-	test-jaeger \
-	oap stock-agent test-skywalking test-dashboards browser compose-plugin \
+	test-jaeger oap stock-agent test-skywalking test-dashboards browser compose-plugin \
 	engine test-compose lint lock clean
 
 setup: .venv/ready

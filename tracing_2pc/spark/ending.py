@@ -6,6 +6,7 @@ own stack, and all that was the cause: what matters would be one line of hundred
 
 from __future__ import annotations
 
+import atexit
 import logging
 import re
 from typing import Final
@@ -13,6 +14,9 @@ from typing import Final
 from tracing_2pc.errors import AbortedError, InDoubtError, TwoPhaseError
 
 logger = logging.getLogger("tracing_2pc.spark")
+
+_ends: Final[dict[str, str]] = {}
+"""How the last query of each application has ended, in this process."""
 
 _LONGEST: Final = 500
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
@@ -41,22 +45,43 @@ def reason_of(error: BaseException) -> str:
     return _OURS.sub("", " ".join(text.split()))[:_LONGEST] or type(error).__name__
 
 
-def ended(error: Exception, batch: str, *, stopping: bool) -> Exception:
+def begun(application: str) -> None:
+    """Note that a query runs: how an earlier one of it ended is no news any more."""
+    _ends.pop(application, None)
+
+
+def ended(
+    error: Exception, application: str, number: int, *, stopping: bool
+) -> Exception:
     """Log why a batch has ended; return what to raise instead, without its cause.
+
+    If the program ends with that, it is logged again then: below what Spark and Python
+    have printed.
 
     Args:
         error: what was raised.
-        batch: which batch that was, in words.
+        application: whose batch it was.
+        number: which.
         stopping: somebody has stopped the query.
     """
+    batch = f"batch {number} of {application}"
     reason = str(error) if isinstance(error, TwoPhaseError) else reason_of(error)
     logger.debug("%s ended: in full", batch, exc_info=error)
     if stopping and not _is_news(error):
         level = logging.WARNING if isinstance(error, InDoubtError) else logging.INFO
         logger.log(level, "stopped in %s: %s", batch, reason)
         return StoppedError()
-    logger.error("%s ended the query: %s", batch, reason)
+    if not _ends:
+        atexit.unregister(_repeat)
+        atexit.register(_repeat)
+    _ends[application] = f"{batch} ended the query: {reason}"
+    logger.error("%s", _ends[application])
     return error
+
+
+def _repeat() -> None:
+    for end in _ends.values():
+        logger.error("%s", end)
 
 
 def _is_news(error: Exception) -> bool:

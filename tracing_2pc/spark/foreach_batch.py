@@ -19,7 +19,7 @@ from tracing_2pc.settings import Settings
 from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
 from tracing_2pc.sinks.participants import ParticipantSink, PhasedParticipant
 from tracing_2pc.spark.context import StreamContext, refuse_connect
-from tracing_2pc.spark.ending import ended, reason_of
+from tracing_2pc.spark.ending import begun, ended, reason_of
 from tracing_2pc.spark.tasks import computed_once, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.telemetry import lifecycle, metrics
@@ -138,18 +138,18 @@ class ForeachBatch:
         """
         lifecycle.start(self._application)
         metrics.start(self._application)
+        begun(self._application)
         stream = None
         try:
             stream = StreamContext.of(df)
             self._apply(df, batch, stream)
         except Exception as error:  # noqa: BLE001 - raised again, or what it stands for
             stopping = stream is not None and stream.stopping()
-            which = f"batch {batch} of {self._application}"
-            short = ended(error, which, stopping=stopping).with_traceback(None)
+            short = ended(error, self._application, batch, stopping=stopping)
         else:
             return
         # Py4J hands the whole traceback on as text, with causes and contexts.
-        raise short from None
+        raise short.with_traceback(None) from None
 
     def _apply(self, df: DataFrame, batch: int, stream: StreamContext) -> None:
         attempt = _Attempt(df, stream, self._sink, self._routes)
