@@ -165,6 +165,8 @@ def _coordinator(job: Job) -> Coordinator:
     settings, clock = Settings(backoff_base=0.02, backoff_cap=0.3), SystemClock()
     participants = job.sink().participants
     log = open_log(job.log, now=lambda: time.time() - job.behind)
+    if job.behind:  # the log's own clock judges the deadline, so it is set back, too
+        log._clock = lambda _: time.time() - job.behind  # type: ignore[method-assign]
     tracing = OpenTelemetryTracing()
     base, cap = settings.backoff_base, settings.backoff_cap
     patience = Patience(clock, base, cap, settings.inline_tries)
