@@ -99,7 +99,8 @@ def test_a_commit_that_hangs_says_who_holds_the_application_back(
     decided = at.time.now()
     assert view(at).held_back is None, "it may be under way"
     for _ in range(tries):
-        at.log.postpone(T, "notifier", "no answer within 5 s", None)
+        why = "participant 'notifier': no answer within 5 s"
+        at.log.postpone(T, "notifier", why, None)
     at.time.sleep(5 if tries else 15)
     clock = time.strftime("%H:%M:%S", time.gmtime(decided))
     said = f"orders is held back by notifier since {clock} UTC"

@@ -125,13 +125,13 @@ def _wrong(view: View) -> Iterator[str]:
     if view.state is TransactionState.QUARANTINED:
         yield from prose("The reason above; what the sides say now agrees.", "  ")
         return
-    why = view.left_alone[0] if view.left_alone else ""
     if view.held_back:
         for line in prose(f"{view.held_back}.", "  "):
             yield paint(line, "yellow")
-        why = f"{why}; until then it is not called stuck" if why else why
-        yield from prose(f"{why[:1].upper()}{why[1:]}." if why else "", "  ")
+        for why in view.left_alone[-1:]:
+            yield from prose(f"Not called stuck yet: {why}.", "  ")
         return
+    why = view.left_alone[0] if view.left_alone else ""
     yield from prose(f"Nothing{f' yet: {why}' if why else ''}.", "  ")
 
 

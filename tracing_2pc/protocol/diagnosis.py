@@ -460,10 +460,15 @@ def _told(case: Case, names: Iterable[str]) -> list[DeliveryRecord]:
     return [case.deliveries[n] for n in names if n in case.deliveries]
 
 
+def _last_answer(name: str, error: str) -> str:
+    """Return it without the participant's name, which stands beside it."""
+    return error.removeprefix(f"participant {name!r}").lstrip(": ")
+
+
 def _tries(told: Sequence[DeliveryRecord]) -> str:
     tried = max((d.retries for d in told), default=0)
     if not tried:
         return ""
     tries = count(tried, "try", "tries")
-    error = next((d.error for d in told if d.error), None)
+    error = next((_last_answer(d.participant, d.error) for d in told if d.error), None)
     return f" ({tries}; the last answer: {error})" if error else f" ({tries})"
