@@ -12,7 +12,7 @@ from tracing_2pc.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog, statements
 from tracing_2pc.store import database as databases
 from tracing_2pc.store.database import Database
-from tracing_2pc.store.overview import Filters, Recent, Summary
+from tracing_2pc.store.overview import Filters, Summary
 
 START = 1_700_000_000.0
 
@@ -148,14 +148,6 @@ def test_standing_says_what_is_on_record(history: SqlDecisionLog) -> None:
     assert found == {known: TransactionState.COMMITTED}
 
 
-def test_recent_counts_what_was_decided(history: SqlDecisionLog) -> None:
-    """Commits, their rows and how long they took; nothing older."""
-    begun = history.overview.recent("orders", START)
-    assert begun == Recent(committed=3, aborted=0, rows=15, seconds=20 / 3)
-    assert history.overview.recent("orders", START + 35).committed == 1
-    assert history.overview.recent("nobody", START) == Recent()
-
-
 def test_reason_and_audit(history: SqlDecisionLog, time: Time) -> None:
     """Why it was quarantined, and what a person did, in their words."""
     id_ = TransactionId("orders", 2, 1)
@@ -226,12 +218,16 @@ def test_the_cost_does_not_grow_with_what_is_finished(
     newest = "tpc_transaction_application_batch_attempt_key"
     by_id = "tpc_transaction_pkey"
     sqlite = base.url.drivername.startswith("sqlite")
-    asked = {"of": "orders", "most": 10, "since": 1.0}
+    asked = {"of": "orders", "most": 10}
     for statement, values, index in (
         (statements.DELIVERIES_OF_OPEN, {}, "tpc_unfinished"),
         (statements.OVERVIEW_OPEN, asked, "tpc_unfinished"),
         (statements.OVERVIEW, asked, "autoindex" if sqlite else newest),
-        (statements.RECENT, asked, "autoindex" if sqlite else newest),
+        (
+            statements.UNTOLD_OF,
+            {"ids": ["orders.0.1"]},
+            "autoindex" if sqlite else "tpc_delivery_pkey",
+        ),
         (
             statements.STANDING,
             {"ids": ["orders.0.1"]},

@@ -1,4 +1,4 @@
-"""What an operator looks at: lists, one transaction's history, throughput, leases."""
+"""What an operator looks at: lists, one transaction's history, leases."""
 
 from __future__ import annotations
 
@@ -113,23 +113,6 @@ class Condition(NamedTuple):
     durability: Mapping[str, str]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recent:
-    """What an application has decided since a time.
-
-    Args:
-        committed: transactions.
-        aborted: transactions.
-        rows: committed, in receipts: once for all participants.
-        seconds: mean from begin to commit; None without one.
-    """
-
-    committed: int = 0
-    aborted: int = 0
-    rows: int = 0
-    seconds: float | None = None
-
-
 class Overview:
     """Reads of the decision log that decide nothing, and the watchers' leases.
 
@@ -170,19 +153,6 @@ class Overview:
         found = map(_summary, connection.execute(statement, asked).mappings())
         wanted = (one for one in found if filters.take(one, self._now()))
         return itertools.islice(wanted, filters.limit)
-
-    def recent(self, application: str, since: float) -> Recent:
-        """Say what was decided since then, among the newest `SCANNED` transactions."""
-        asked = {"of": application, "since": since, "most": SCANNED}
-        with self._database.reading() as connection:
-            found = {row.decision: row for row in connection.execute(sql.RECENT, asked)}
-        committed, aborted = (found.get(str(decision)) for decision in Decision)
-        return Recent(
-            committed.transactions if committed else 0,
-            aborted.transactions if aborted else 0,
-            int(committed.row_count) if committed else 0,
-            float(committed.seconds) if committed else None,
-        )
 
     def deliveries(self, transaction: TransactionId) -> Deliveries:
         """Return how far a decision has got with each participant, in their order."""

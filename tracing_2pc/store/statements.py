@@ -310,30 +310,6 @@ PENDING_OF: Final = _DELIVERIES.where(
 UNTOLD_OF: Final = _DELIVERIES.where(delivery.c.untold.is_not(None))
 """Who was told a part of the decision only."""
 
-_NEWEST: Final = (
-    sa.select(
-        transaction.c.decision,
-        transaction.c.decided,
-        transaction.c.started,
-        transaction.c.rows,
-    )
-    .where(_OF)
-    .order_by(transaction.c.batch.desc(), transaction.c.attempt.desc())
-    .limit(sa.bindparam("most", type_=sa.Integer))
-    .subquery()
-)
-RECENT: Final = (
-    sa.select(
-        _NEWEST.c.decision,
-        sa.func.count().label("transactions"),
-        sa.func.coalesce(sa.func.sum(_NEWEST.c.rows), 0).label("row_count"),
-        sa.func.avg(_NEWEST.c.decided - _NEWEST.c.started).label("seconds"),
-    )
-    .where(_NEWEST.c.decided >= sa.bindparam("since"))
-    .group_by(_NEWEST.c.decision)
-)
-"""What was decided since then, among the newest of one application."""
-
 TAKE_LEASE: Final = (
     application.update()
     .where(
