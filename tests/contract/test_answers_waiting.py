@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from participant_support import ONE, OTHER, TWIN, World, keep
+import psycopg
+import pytest
+from participant_support import KINDS, ONE, OTHER, TWIN, World, keep
 
 T = "orders.5.1"
 YEAR = 365 * 24 * 3600.0
@@ -50,3 +52,23 @@ def test_what_is_sealed_is_kept_above_the_watermark(open_at: Open) -> None:
     another = started.prepare("orders.6.3").get_json()
     assert (another["vote"], another["committed"]) == ("abort", "orders.6.1")
     assert (started.in_doubt(), started.visible()) == (0, 2 * ONE.rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_counter_that_begins_anew_refuses_nobody(
+    postgres_database: str, kind: str
+) -> None:
+    """Where rows are copied and the counter is not, branches get tags of their own."""
+    first = KINDS[kind](postgres_database)
+    for attempt in (1, 2):
+        assert first.prepare(f"orders.{attempt}.1").status_code == 200
+        assert first.commit(f"orders.{attempt}.1", ONE).status_code == 200
+    first.resource.close()
+    name = first.resource._tables.branch.name
+    with psycopg.connect(postgres_database) as connection:
+        connection.execute(f"DELETE FROM {name}; ALTER SEQUENCE {name}_tag_seq RESTART")
+    world = KINDS[kind](postgres_database)
+    assert world.prepare("orders.3.1", OTHER).status_code == 200
+    assert world.commit("orders.3.1", OTHER).status_code == 200
+    assert world.visible() == 2 * ONE.rows + OTHER.rows
+    world.resource.close()

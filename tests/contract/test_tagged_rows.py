@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from participant_support import (
     ONE,
+    OTHER,
     Branch,
     World,
     count,
@@ -129,6 +130,104 @@ def test_a_view_of_something_else_is_refused(
     sql("CREATE VIEW orders AS SELECT 1 AS id")
     with pytest.raises(ConfigurationError, match="choose another table"):
         TaggedRows(url, "orders").open()
+
+
+TRIGGER = {
+    "sqlite": "CREATE TRIGGER noted {when} ON orders_tpc "
+    "BEGIN INSERT INTO note VALUES (1) END",
+    "postgresql": "CREATE TRIGGER noted {when} ON orders_tpc "
+    "FOR EACH ROW EXECUTE FUNCTION note()",
+}
+
+
+@pytest.fixture
+def noting(sql: Callable[[str], None], url: str) -> Callable[[str], None]:
+    """Make a trigger on the table, which notes each row that it fires for."""
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+
+    def make(when: str) -> None:
+        kind = engine.dialect.name
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE note (n bigint)")
+            if kind == "postgresql":
+                connection.exec_driver_sql(
+                    "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
+                    "'BEGIN INSERT INTO note VALUES (1); RETURN NEW; END'"
+                )
+            made = TRIGGER[kind].format(when=when).replace(") END", "); END")
+            connection.exec_driver_sql(made)
+        engine.dispose()
+
+    return make
+
+
+@pytest.mark.parametrize("when", ["AFTER INSERT", "BEFORE DELETE"])
+def test_a_trigger_is_refused_unless_it_is_meant(
+    open_at: Open, url: str, noting: Callable[[str], None], when: str
+) -> None:
+    """It would fire for rows that nobody has committed, and when they are deleted."""
+    keep(open_at(), "orders.0.1", ONE)
+    noting(when)
+    with pytest.raises(ConfigurationError, match=r"noted.*triggers=True"):
+        TaggedRows(url, "orders").open()
+    world = open_at(triggers=True)
+    assert world.prepare("orders.1.1").status_code == 200
+    assert world.abort("orders.1.1").status_code == 200
+    if when == "AFTER INSERT":
+        assert select(world.resource, "SELECT count(*) FROM note") == [(3,)]
+    assert world.visible() == 3
+
+
+def test_a_trigger_of_updates_never_fires(
+    open_at: Open, noting: Callable[[str], None]
+) -> None:
+    """Rows are written and deleted, and never changed: such a trigger is no matter."""
+    keep(open_at(), "orders.0.1", ONE)
+    noting("AFTER UPDATE")
+    world = open_at()
+    keep(world, "orders.1.1", OTHER)
+    assert select(world.resource, "SELECT count(*) FROM note") == [(0,)]
+
+
+JOURNAL = ("application", "transaction", "branch", "hidden", "schema")
+COUNTED_AGAIN = {
+    "sqlite": "DELETE FROM orders_tpc_branch; DELETE FROM sqlite_sequence",
+    "postgresql": "DELETE FROM orders_tpc_branch; "
+    "ALTER SEQUENCE orders_tpc_branch_tag_seq RESTART",
+}
+"""What is left where rows were copied, and the counter was not."""
+
+
+@pytest.mark.parametrize("lost", ["journal", "counter"])
+def test_a_tag_never_comes_again(
+    open_at: Open, sql: Callable[[str], None], url: str, lost: str
+) -> None:
+    """Nothing hides, deletes or shows rows of others, whatever became of the counter.
+
+    A journal can be dropped "to reset"; a logical replica, or a dump of some tables,
+    has the rows and counts from 1 again.
+    """
+    first = open_at()
+    keep(first, "orders.1.1", ONE)
+    assert first.prepare("orders.2.1", ONE).status_code == 200
+    assert first.abort("orders.2.1").status_code == 200
+    first.resource.close()
+    if lost == "journal":
+        sql("DROP VIEW orders")
+        sql("; ".join(f"DROP TABLE orders_tpc_{name}" for name in JOURNAL))
+        # What was aborted and not swept cannot be told from the rest any more.
+        sql("DELETE FROM orders_tpc WHERE tpc_tag > 1")
+    else:
+        sql(COUNTED_AGAIN[url.partition(":")[0]])
+    world = open_at()
+    for attempt in (1, 2):
+        assert world.visible() == 3
+        assert world.prepare(f"orders.3.{attempt}", OTHER).status_code == 200
+        assert world.visible() == 3
+        assert world.abort(f"orders.3.{attempt}").status_code == 200
+    keep(world, "orders.3.3", OTHER)
+    assert world.visible() == 4
+    assert select(world.resource, "SELECT min(tag) FROM orders_tpc_branch") > [(1,)]
 
 
 def test_a_newer_journal_is_refused(

@@ -140,6 +140,17 @@ def test_a_row_that_moves_under_the_sweep_stays_hidden(postgres_database: str) -
     world.resource.close()
 
 
+def test_a_tag_stays_hidden_while_a_row_has_it(world: World) -> None:
+    """Whatever was noted of their number: aborted rows are deleted, never shown."""
+    drop(world, "orders.1.1", records(id=[1, 2, 3]))
+    run(world, "UPDATE orders_tpc_hidden SET doomed = 1")
+    for attempt in range(1, 5):
+        prepared = world.prepare(f"orders.2.{attempt}", records(id=[4]))
+        assert prepared.status_code == 200
+        assert world.visible() == 0
+    assert count(world.resource, "orders_tpc") == 4
+
+
 def test_rows_that_somebody_deleted_end_the_sweep(world: World) -> None:
     """A tag whose rows are gone already is not looked for again."""
     drop(world, "orders.0.1", records(id=[1, 2, 3]))

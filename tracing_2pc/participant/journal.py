@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -25,8 +26,27 @@ from tracing_2pc.store.rows import carrier_of
 
 _SLICE: Final = 500
 
+_LAST_TAG: Final = {
+    "sqlite": "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = :name",
+    "postgresql": "SELECT coalesce(pg_sequence_last_value(s), 0) "
+    "FROM (SELECT CAST(pg_get_serial_sequence(:name, 'tag') AS regclass) s) counter "
+    "WHERE has_sequence_privilege(s, 'USAGE')",
+}
+"""The last tag that was given, 0 before the first; no row for who cannot give any."""
+
+_NUMBER: Final = {
+    "sqlite": (
+        "DELETE FROM sqlite_sequence WHERE name = :name",
+        "INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :to)",
+    ),
+    "postgresql": ("SELECT setval(pg_get_serial_sequence(:name, 'tag'), :to)",),
+}
+"""Let the next tag be the one after this."""
+
 Alive = Callable[[Connection, set[int]], set[int]]
 """Which of these writers still live."""
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Journal:
@@ -38,6 +58,7 @@ class Journal:
     def __init__(self, tables: Tables, alive: Alive) -> None:
         self.t = tables
         self.alive = alive
+        self.tags = [tables.branch.c.tag, tables.hidden.c.tag]
 
     def create(self, connection: Connection) -> None:
         """Make the tables that are missing. The caller excludes other creators.
@@ -61,6 +82,33 @@ class Journal:
                 f"{self.t.schema.name} has version {version}, this tracing_2pc knows "
                 f"{VERSION}: upgrade tracing_2pc here"
             )
+        for tags in self.tags:
+            self.number_above(connection, tags)
+
+    def number_above(self, connection: Connection, tags: sa.ColumnElement[int]) -> None:
+        """Have each tag to come be above those that rows carry: none comes twice.
+
+        A tag that comes again hides what others have committed, and has it deleted.
+        A counter begins anew where it was dropped, or was not copied with the rows: in
+        a logical replica, or a dump of some tables. The caller excludes other creators.
+        An index on the tags makes this cheap.
+        """
+        last = sa.text(_LAST_TAG[connection.dialect.name])
+        name = {"name": self.t.branch.name}
+        known = connection.execute(last, name).scalar()
+        if known is None:
+            return
+        highest = sa.select(sa.func.max(tags)).where(tags > known)
+        if (to := connection.execute(highest).scalar()) is None:
+            return
+        _log.warning("tags go on above those that rows carry", extra={"tag": to})
+        if connection.dialect.name == "postgresql":
+            # No tag is given out meanwhile, which `to` could be behind.
+            quoted = connection.dialect.identifier_preparer.quote(self.t.branch.name)
+            connection.exec_driver_sql(f"LOCK TABLE {quoted} IN EXCLUSIVE MODE")
+            to = max(to, connection.execute(last, name).scalar_one())
+        for statement in _NUMBER[connection.dialect.name]:
+            connection.execute(sa.text(statement), {**name, "to": to})
 
     def read(
         self,

@@ -102,6 +102,8 @@ class Outbox(JournalledResource):
 
     def set_up(self, connection: Connection) -> None:
         """Put the lease on record; the tables are made with the journal's."""
+        for tags in (self._queue.request.c.tpc_tag, self._queue.queue.c.tag):
+            self._journal.number_above(connection, tags)
         self._queue.set_up(connection)
 
     def start(self) -> None:

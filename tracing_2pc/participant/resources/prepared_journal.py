@@ -90,6 +90,7 @@ class PreparedJournal(Journal):
             tables.metadata,
             sa.Column("tag", TAG, primary_key=True, autoincrement=False),
         )
+        self.tags = [tables.branch.c.tag, self._outcome.c.tag]
 
     def create(self, connection: Connection) -> None:
         """Make the tables; learn by what our prepared transactions are known.

@@ -68,12 +68,16 @@ class Sweeper:
                 left -= gone
                 if gone < wanted:
                     after = tag
+                if gone < wanted or left == 0:
                     left = self._left(connection, tag, left)
                 self._journal.doom(connection, tag, left)
             yield gone
 
     def _left(self, connection: Connection, tag: int, expected: int) -> int:
-        """Look again: too few were deleted. They are gone, or others hold them."""
+        """Look whether there are any: a tag that rows have is never shown.
+
+        Where too few were deleted they are gone, or others hold them.
+        """
         rows = sa.table(self._table, sa.column("tpc_tag"))
         some = sa.select(sa.literal(1)).where(rows.c.tpc_tag == tag).limit(1)
-        return expected if connection.execute(some).first() else 0
+        return max(expected, 1) if connection.execute(some).first() else 0

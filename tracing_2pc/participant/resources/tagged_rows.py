@@ -23,6 +23,17 @@ from tracing_2pc.participant.schema import TAG
 _TAG: Final = "tpc_tag"
 _WHEN: Final = ("tpc_application", "tpc_batch")
 
+_TRIGGERS: Final = sa.text(
+    "SELECT DISTINCT tgname FROM pg_trigger WHERE NOT tgisinternal "
+    "AND tgenabled IN ('O', 'A') AND (tgtype & 12) <> 0 "  # of INSERT or DELETE
+    "AND (tgrelid = to_regclass(:name) OR tgrelid IN "
+    "(SELECT relid FROM pg_partition_tree(to_regclass(:name)))) ORDER BY 1"
+)
+_SQLITE_TRIGGERS: Final = sa.text(
+    "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' "
+    "AND lower(tbl_name) = :name ORDER BY name"
+)
+
 
 class TaggedRows(TableResource):
     """Keeps committed records in a table of PostgreSQL or SQLite.
@@ -39,6 +50,14 @@ class TaggedRows(TableResource):
     hidden: a retried task is refused while its twin is prepared, until the batch has
     been aborted and is tried again. With `tpc_tag` among its columns it does not.
 
+    A trigger of that table's fires when a branch is prepared, not when it commits: also
+    for what aborts, for the twin of a retried task, and again when aborted rows are
+    deleted. One of INSERT or DELETE is therefore refused at start, unless
+    `triggers=True` says that this is meant.
+
+    Tags are never used twice. At start they go on above the highest one in the table,
+    whatever became of the journal; the index on `tpc_tag` makes that cheap.
+
     SQLite has no type for decimals, times and NaN: they are kept as text.
 
     Args:
@@ -50,6 +69,7 @@ class TaggedRows(TableResource):
             aggregate needs it. Older rows of a key stay in `<table>_tpc`. Rows from
             before there was a key belong to the application in `tpc_application`:
             what the SQL of the error says is the only one known, or nobody.
+        triggers: let triggers of the table fire when a branch is prepared.
         clock: Unix seconds.
 
     Raises:
@@ -62,10 +82,12 @@ class TaggedRows(TableResource):
         table: str,
         key: str | Sequence[str] | None = None,
         *,
+        triggers: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(check_prefix(table), open_database(url), clock)
         self._view = table
+        self._triggers = triggers
         self._key = (key,) if isinstance(key, str) else tuple(key or ())
         self._when = False
 
@@ -87,7 +109,7 @@ class TaggedRows(TableResource):
             raise ConfigurationError(
                 f"{self._view} is a table; readers need a view of that name. Run: "
                 f"ALTER TABLE {self.quote(self._view)} RENAME TO {self.rows}; "
-                f"{self._adopt(self._additions(connection, wanted))}"
+                f"{self._adopt(connection, wanted)}"
             )
         if self.rows not in tables:
             if self._view in views:
@@ -101,11 +123,29 @@ class TaggedRows(TableResource):
                 f"Run: {' '.join(changes)}"
             )
         self.check_kept(connection)
+        if not self._triggers and (names := self._fired(connection)):
+            raise ConfigurationError(
+                f"{self.rows} has triggers: {', '.join(names)}. They would fire when a "
+                "branch is prepared, for attempts that abort too, and when aborted "
+                "rows are deleted. Drop or disable them, or say triggers=True if that "
+                "is meant"
+            )
         columns = self.look(connection)
         if lacking := [name for name in self._key if name not in columns]:
             raise ConfigurationError(f"{self.rows} has no column {', '.join(lacking)}")
         if self._view not in views:
             self._make_view(connection)
+        rows = sa.table(self.rows, sa.column(_TAG, TAG))
+        self._journal.number_above(connection, rows.c[_TAG])
+
+    def _fired(self, connection: Connection) -> list[str]:
+        """Name the triggers that what we do would fire: we insert and delete."""
+        if connection.dialect.name == "postgresql":
+            name = {"name": self.quote(self.rows)}
+            return list(connection.execute(_TRIGGERS, name).scalars())
+        rows = connection.execute(_SQLITE_TRIGGERS, {"name": self.rows})
+        ours = re.compile(r"\b(insert|delete)\s+on\b", re.IGNORECASE)
+        return [name for name, made in rows if ours.search(made)]
 
     def _changes(self, connection: Connection, views: Sequence[str]) -> list[str]:
         """Return the SQL that makes table and view what the settings say."""
@@ -113,7 +153,7 @@ class TaggedRows(TableResource):
         there = {column["name"] for column in inspector.get_columns(self.rows)}
         wanted = [_TAG, *(_WHEN if self._key else ())]
         lacking = [name for name in wanted if name not in there]
-        changes = [self._adopt(self._additions(connection, lacking))] if lacking else []
+        changes = [self._adopt(connection, lacking)] if lacking else []
         if self._view in views:
             shown = partition_of(inspector.get_view_definition(self._view))
             if shown != ((_WHEN[0], *self._key) if self._key else ()):
@@ -145,9 +185,8 @@ class TaggedRows(TableResource):
             columns.append(sa.Column(_WHEN[0], sa.String(40), nullable=False))
             columns.append(sa.Column(_WHEN[1], sa.BigInteger, nullable=False))
         table = sa.Table(self.rows, sa.MetaData(), *columns)
-        if self._database.engine.dialect.name == "postgresql":
-            # Tags only grow: this index is a few pages and costs a COPY nothing.
-            sa.Index(f"{self.rows}_tag", table.c[_TAG], postgresql_using="brin")
+        # Tags only grow: in PostgreSQL this is a few pages, and costs a COPY nothing.
+        sa.Index(f"{self.rows}_tag", table.c[_TAG], postgresql_using="brin")
         return table
 
     def look(self, connection: Connection) -> Columns:
@@ -177,8 +216,14 @@ class TaggedRows(TableResource):
             f"CREATE VIEW {quote(self._view)} AS SELECT {shown} FROM ({seen}) r{last}"  # noqa: S608 - quoted
         )
 
-    def _adopt(self, changes: Iterable[str]) -> str:
-        return " ".join(f"ALTER TABLE {self.rows} {change};" for change in changes)
+    def _adopt(self, connection: Connection, names: Sequence[str]) -> str:
+        additions = self._additions(connection, names)
+        changes = [f"ALTER TABLE {self.rows} {change};" for change in additions]
+        if _TAG in names:
+            brin = " USING brin" * (connection.dialect.name == "postgresql")
+            index = f"CREATE INDEX {self.rows}_tag ON {self.rows}{brin} ({_TAG});"
+            changes.append(index)
+        return " ".join(changes)
 
     def _additions(self, connection: Connection, names: Iterable[str]) -> list[str]:
         # Rows that are there belong to the one application that we know, if we do.
