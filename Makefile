@@ -33,11 +33,13 @@ demo: setup  ## stream a month of flights into two services, with kills, and jud
 test: setup lint  ## everything that CI runs
 	@tools/strace >/dev/null
 	@tools/prometheus >/dev/null
+	@tools/pgbouncer >/dev/null
 	$(JAVA) $(PYTEST) -m "not more" $(ARGS)
 
 test-fast: setup  ## without Spark
 	@tools/strace >/dev/null
 	@tools/prometheus >/dev/null
+	@tools/pgbouncer >/dev/null
 	$(PYTEST) -m "not spark and not more" $(ARGS)
 
 test-more: setup  ## the variants that these leave out

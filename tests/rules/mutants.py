@@ -55,6 +55,7 @@ JOURNALLED = "participant/resources/journalled.py"
 PREPARED = "participant/resources/prepared_transactions.py"
 PREPARED_JOURNAL = "participant/resources/prepared_journal.py"
 POSTGRESQL = "participant/postgresql.py"
+SESSION = "store/session.py"
 SQLITE = "participant/sqlite.py"
 HTTP = "transports/http.py"
 EVIDENCE = "protocol/evidence.py"
@@ -254,11 +255,8 @@ MUTANTS: Final = (
         (
             edit(
                 DATABASE,
-                "            url,\n            connect_args=arguments,\n"
-                "            pool",
-                "            url,\n            execution_options={_BEGIN: "
-                '"SET LOCAL synchronous_commit = off"},\n'
-                "            connect_args=arguments,\n            pool",
+                "execution_options=flushed,",
+                "execution_options=unflushed,",
             ),
         ),
     ),
@@ -268,9 +266,9 @@ MUTANTS: Final = (
         SQL_TEST + "test_a_role_that_does_not_flush_is_overruled",
         (
             edit(
-                DATABASE,
-                "set_config('synchronous_commit', 'on', false)",
-                "set_config('synchronous_commit', 'off', false)",
+                SESSION,
+                "WHEN 'off' THEN 'on' ELSE",
+                "WHEN 'off' THEN 'off' ELSE",
             ),
         ),
     ),
@@ -699,9 +697,9 @@ MUTANTS: Final = (
         "contract/test_answers_durable.py::test_a_role_that_does_not_flush_is_overruled",
         (
             edit(
-                POSTGRESQL,
-                "    connection.execute(_FLUSH)\n    connection.commit()\n",
-                "    connection.commit()\n",
+                SESSION,
+                "WHEN 'off' THEN 'on' ELSE",
+                "WHEN 'off' THEN 'off' ELSE",
             ),
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -17,25 +18,33 @@ from sqlalchemy import Connection
 
 from tracing_2pc.errors import ConfigurationError
 from tracing_2pc.participant.body import Body, Source
+from tracing_2pc.store import session
 
 _WRITERS: Final = 0x74706377
 """First key of the session lock that says "this writer lives"."""
 
-_NOTE: Final = sa.text(
-    "SELECT set_config('synchronous_commit', 'off', true), pg_advisory_xact_lock(:key)"
-)
+_LOCK_PATIENCE: Final = 10
+"""Seconds that a request waits for a lock: then it is answered 503."""
+
+_LOCK: Final = "pg_advisory_xact_lock(:key)"
+_NOTE: Final = sa.text(f"SELECT {session.UNFLUSHED}, {_LOCK}")
 _CLAIM: Final = sa.text(
-    "SELECT set_config('synchronous_commit', 'off', true), "
-    f"pg_advisory_lock({_WRITERS}, :owner), pg_advisory_xact_lock(:key)"
+    f"SELECT {session.UNFLUSHED}, pg_advisory_lock({_WRITERS}, :owner), {_LOCK}"
 )
-_UNFLUSHED: Final = sa.text("SELECT set_config('synchronous_commit', 'off', true)")
+_FLUSHED: Final = sa.text(f"SELECT {session.FLUSHED}")
+_UNFLUSHED: Final = sa.text(f"SELECT {session.UNFLUSHED}")
 _LET_GO: Final = sa.text(f"SELECT pg_advisory_unlock({_WRITERS}, :owner)")
-_EXCLUSIVE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)")
-_SHARED: Final = sa.text("SELECT pg_advisory_xact_lock_shared(:key)")
-_HOLD: Final = sa.text("SELECT pg_advisory_lock(:key)")
-_DROP: Final = sa.text("SELECT pg_advisory_unlock(:key)")
-_FENCE: Final = sa.text("SELECT pg_advisory_lock_shared(:key)")
-_UNFENCE: Final = sa.text("SELECT pg_advisory_unlock_shared(:key)")
+_EXCLUSIVE: Final = sa.text(f"SELECT {session.FLUSHED}, {_LOCK}")
+_SHARED: Final = sa.text(
+    f"SELECT {session.FLUSHED}, pg_advisory_xact_lock_shared(:key)"
+)
+# Who holds a lock by its session, and says nothing, loses the session.
+_SPEAKING: Final = "set_config('idle_session_timeout', :patience, false)"
+_SILENT: Final = "set_config('idle_session_timeout', NULL, false)"
+_HOLD: Final = sa.text(f"SELECT {_SPEAKING}, pg_advisory_lock(:key)")
+_DROP: Final = sa.text(f"SELECT {_SILENT}, pg_advisory_unlock(:key)")
+_FENCE: Final = sa.text(f"SELECT {_SPEAKING}, pg_advisory_lock_shared(:key)")
+_UNFENCE: Final = sa.text(f"SELECT {_SILENT}, pg_advisory_unlock_shared(:key)")
 _ALIVE: Final = sa.text(
     "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
@@ -51,10 +60,6 @@ _REASONS: Final = {
     "57014": "writing took longer than statement_timeout: raise it for the role of "
     "this participant, or write with more partitions",
 }
-_FLUSH: Final = (
-    "SELECT set_config('synchronous_commit', 'on', false) "
-    "WHERE current_setting('synchronous_commit') = 'off'"
-)
 
 
 class PostgreSQL:
@@ -63,20 +68,22 @@ class PostgreSQL:
     Args:
         url: with the psycopg driver.
         most: sessions at the same time.
+        beside: another one on the same database, which is set up.
     """
 
-    def __init__(self, url: sa.URL, most: int = 64) -> None:
-        utf8 = {} if "client_encoding" in url.query else {"client_encoding": "utf8"}
+    def __init__(
+        self, url: sa.URL, most: int = 64, beside: PostgreSQL | None = None
+    ) -> None:
+        self._kept: threading.Event = beside._kept if beside else threading.Event()
         self.engine = sa.create_engine(
             url,
             pool_size=most // 8,
             max_overflow=most - most // 8,
             pool_pre_ping=True,
             isolation_level="READ COMMITTED",  # what is read after the lock is new
-            # Where the server says SQL_ASCII, psycopg would take bytes for text.
-            connect_args=utf8,
+            connect_args=session.options(url),
         )
-        sa.event.listen(self.engine, "connect", _prepare_session)
+        sa.event.listen(self.engine, "connect", self._prepare_session)
 
     @property
     def driver(self) -> Any:
@@ -119,7 +126,7 @@ class PostgreSQL:
         key = {"key": _key(application)}
         with self.engine.connect() as connection:
             try:
-                connection.execute(_HOLD, key)
+                connection.execute(_HOLD, {**key, "patience": session.patience()})
                 connection.commit()
                 yield connection
                 connection.execute(_DROP, key)
@@ -134,8 +141,10 @@ class PostgreSQL:
 
         Raises:
             ConfigurationError: the server does not flush, so that a vote given here
-                would be a guess (rule 13).
+                would be a guess (rule 13); or a pooler gives each transaction another
+                session.
         """
+        self._check_sessions()
         with self.engine.begin() as connection:
             if connection.execute(sa.text("SHOW fsync")).scalar() == "off":
                 raise ConfigurationError(
@@ -144,6 +153,29 @@ class PostgreSQL:
                 )
             connection.execute(_EXCLUSIVE, {"key": _key("")})
             yield connection
+
+    def _check_sessions(self) -> None:
+        if self._kept.is_set():
+            return
+        kept = session.is_kept(self.engine)
+        self.engine.dispose()  # nothing was set there
+        if not kept:
+            raise ConfigurationError(
+                "a pooler in transaction mode stands before this PostgreSQL: votes "
+                "rest on locks of sessions, which it would hand to others. Connect to "
+                "the server itself, or set pool_mode = session for this database"
+            )
+        self._kept.set()
+
+    def _prepare_session(self, connection: psycopg.Connection[Any], _: object) -> None:
+        pooled = session.is_pooled(connection)
+        if not self._kept.is_set():
+            return  # what is set could be another's in a moment
+        limits = session.limits(_LOCK_PATIENCE, local=False)
+        connection.execute(f"SELECT {limits}")
+        connection.commit()
+        if not pooled:
+            session.notice_peers(connection)
 
     @contextmanager
     def writer(self) -> Iterator[PostgreSQLWriter]:
@@ -262,13 +294,18 @@ class PostgreSQLWriter:
         gets the lock after us finds the transaction prepared, or rolled back.
         """
         key = {"key": _key(application)}
-        self._connection.execute(_FENCE, key)
+        self._connection.execute(_FENCE, {**key, "patience": session.patience()})
         try:
             yield
             self._connection.execute(_UNFENCE, key)
         except BaseException:
             self._connection.invalidate()
             raise
+
+
+def flushed(connection: Connection) -> None:
+    """Let the open transaction wait for the disk."""
+    connection.execute(_FLUSHED)
 
 
 def unflushed(connection: Connection) -> None:
@@ -285,9 +322,3 @@ def _driver(connection: Connection) -> psycopg.Connection[Any]:
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)  # noqa: S101 - the URL says so
     return driver
-
-
-def _prepare_session(connection: psycopg.Connection[Any], _: object) -> None:
-    connection.execute("SELECT set_config('lock_timeout', '10s', false)")
-    connection.execute(_FLUSH)
-    connection.commit()

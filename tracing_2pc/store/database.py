@@ -20,6 +20,7 @@ from tracing_2pc.errors import (
 )
 from tracing_2pc.model import TransactionId
 from tracing_2pc.settings import reveal
+from tracing_2pc.store import session
 from tracing_2pc.store import statements as sql
 from tracing_2pc.store.file import check_disk, follow
 
@@ -99,11 +100,13 @@ class Database:
 
     def durability(self) -> dict[str, str]:
         """Say how this database flushes what is durable, in its own words."""
-        statements = sql.DURABILITY[self.url.get_backend_name()]
+        kind = self.url.get_backend_name()
+        statements = sql.DURABILITY[kind]
         with self.translated(), self.durable_engine.connect() as connection:
-            waiting_for_nobody = connection.execution_options(**{_BEGIN: ""})
+            if kind == "sqlite":  # waiting for nobody
+                connection = connection.execution_options(**{_BEGIN: ""})
             found = {
-                name: str(waiting_for_nobody.exec_driver_sql(statement).scalar())
+                name: str(connection.exec_driver_sql(statement).scalar())
                 for name, statement in statements.items()
             }
         if (level := found.get("synchronous")) in _SYNCHRONOUS:
@@ -251,13 +254,19 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _postgresql(url: sa.URL) -> Database:
-    arguments = {name: v for name, v in _WANTED.items() if name not in url.query}
+    # In each transaction: a pooler may give the next one another session.
+    limits = session.limits(_PATIENCE, local=True)
+    flushed, unflushed = (
+        {_BEGIN: f"SELECT {how}, {limits}"}
+        for how in (session.FLUSHED, session.UNFLUSHED)
+    )
     try:
         engine = sa.create_engine(
             url,
-            connect_args=arguments,
+            connect_args=session.options(url),
             pool_pre_ping=True,
             isolation_level="READ COMMITTED",  # a lock, then a fresh look
+            execution_options=flushed,
         )
     except ModuleNotFoundError:
         raise ConfigurationError(
@@ -265,43 +274,25 @@ def _postgresql(url: sa.URL) -> Database:
         ) from None
     sa.event.listens_for(engine, "connect")(_configure_session)
     _beginning(engine)
-    asynchronous = "SET LOCAL synchronous_commit = off"
     return Database(
         url,
         engine,
-        engine.execution_options(**{_BEGIN: asynchronous}),
+        engine.execution_options(**unflushed),
         engine.execution_options(
-            isolation_level="REPEATABLE READ", postgresql_readonly=True
+            **{_BEGIN: ""}, isolation_level="REPEATABLE READ", postgresql_readonly=True
         ),
     )
 
 
-_WANTED: Final = {
-    "connect_timeout": 10,
-    # Without UTF-8 psycopg takes bytes for text where the server says SQL_ASCII.
-    "client_encoding": "utf8",
-    # A server whose machine is gone is noticed after 30 s; by default after two hours.
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 4,
-    "tcp_user_timeout": 30_000,
-}
-"""What libpq is told, unless the URL says something else."""
-
-
 def _configure_session(connection: Any, _: object) -> None:
-    """Flush each commit whatever the role's default; free a frozen driver's locks."""
+    """Refuse a server that does not flush; notice when one of us is gone."""
     with connection.cursor() as cursor:
         if cursor.execute("SHOW fsync").fetchone() != ("on",):
             connection.close()
             raise ConfigurationError("log: this PostgreSQL runs with fsync off")
-        cursor.execute(
-            "SELECT set_config('synchronous_commit', 'on', false)"
-            " WHERE current_setting('synchronous_commit') = 'off'"
-        )
-        for limit in ("lock_timeout", "idle_in_transaction_session_timeout"):
-            cursor.execute(f"SET {limit} = '{_PATIENCE}s'")
     connection.commit()
+    if not session.is_pooled(connection):
+        session.notice_peers(connection)
 
 
 def _beginning(engine: sa.Engine) -> sa.Engine:

@@ -21,6 +21,7 @@ from tracing_2pc.participant.database import Writer, commit, open_database
 from tracing_2pc.participant.postgresql import (
     PostgreSQL,
     PostgreSQLWriter,
+    flushed,
     unflushed,
 )
 from tracing_2pc.participant.problems import Problem, unavailable
@@ -53,8 +54,8 @@ class PreparedTransactions(TableResource):
     what a COPY costs, and readers need to know nothing. In return the server must allow
     it (`max_prepared_transactions`, 0 by default: one for each branch in doubt), and a
     branch in doubt holds locks and keeps VACUUM from cleaning up until it has heard the
-    decision. Not through a pooler in transaction mode: votes rest on session locks. And
-    with one role: PostgreSQL lets only the one that prepared commit (others get 503).
+    decision. A pooler in transaction mode is refused. And use one role: PostgreSQL lets
+    only the one that prepared commit (others get 503).
 
     Branches of a transaction are committed one by one: for a moment a reader may see
     some of them. A crash in between is gone on with by the next commit, which is asked
@@ -89,7 +90,7 @@ class PreparedTransactions(TableResource):
         self._table = table
         self._postgresql = database
         # Of its own: a prepare holds a session while it waits for one of these.
-        self._notes = PostgreSQL(database.engine.url, most=16)
+        self._notes = PostgreSQL(database.engine.url, most=16, beside=database)
         self._journal: PreparedJournal = PreparedJournal(self._tables, database.alive)
 
     @property
@@ -190,10 +191,12 @@ class PreparedTransactions(TableResource):
                 if asked := [one for one in sealed if one.asked]:
                     unflushed(connection)
                 else:
+                    flushed(connection)
                     commit(connection)
             done = self._carry_out(connection, sealed)
             with connection.begin():
                 if asked and not done:
+                    flushed(connection)
                     self._journal.touch(connection, transaction)
                 self._check(connection, transaction)
 

@@ -1,0 +1,96 @@
+"""Behind a pooler: what a transaction of its own is enough for, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from participant_support import KINDS, ONE, TWIN
+from pooler_support import pgbouncer
+
+from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.model import BranchId, Receipt
+from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.store import open_log
+
+
+@pytest.fixture
+def behind(postgres_database: str) -> Iterator[Callable[[str], str]]:
+    """Put a pooler of some mode before the database."""
+    with contextlib.ExitStack() as stack:
+        yield lambda mode: stack.enter_context(pgbouncer(postgres_database, mode))
+
+
+def set_in_sessions(url: str) -> set[tuple[str, ...]]:
+    """Say what those get who share the pooler: several sessions of its."""
+    names = ("lock_timeout", "idle_in_transaction_session_timeout")
+    asked = ", ".join(f"current_setting('{name}')" for name in names)
+    sessions = [psycopg.connect(url) for _ in range(6)]
+    found = {session.execute(f"SELECT {asked}").fetchone() for session in sessions}
+    for session in sessions:
+        session.close()
+    return found  # type: ignore[return-value]
+
+
+def test_a_log_needs_no_session_of_its_own(
+    behind: Callable[[str], str], postgres_database: str
+) -> None:
+    """In transaction mode every decision waits for the disk, and nothing is left."""
+    with psycopg.connect(postgres_database, autocommit=True) as person:
+        name = person.info.dbname
+        person.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    pooled = behind("transaction")
+    logs = [open_log(pooled) for _ in range(3)]
+    flushed = []
+    for batch in range(12):
+        log = logs[batch % 3]
+        record = log.begin(
+            "orders", batch, run="run", query=None, participants=["a"], carrier={}
+        ).record
+        receipt = Receipt(BranchId(0, 0), 1, "digest", {"a": Vote.COMMIT})
+        log.decide(record.id, Decision.COMMIT, [receipt])
+        log.acknowledge(record.id, "a")
+        log.finish(record.id)
+        with log._database.durable() as connection:
+            asked = connection.exec_driver_sql("SHOW synchronous_commit")
+            flushed.append(asked.scalar())
+    assert set(flushed) == {"on"}
+    assert logs[0]._database.durability()["synchronous_commit"] == "on"
+    assert logs[0].counts("orders") == {TransactionState.COMMITTED: 12}
+    assert set_in_sessions(pooled) == {("0", "0")}
+    for log in logs:
+        log.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_participant_behind_a_pooler_of_transactions_is_refused(
+    behind: Callable[[str], str], kind: str
+) -> None:
+    """Its votes rest on locks of sessions: it says so at start, and leaves nothing."""
+    pooled = behind("transaction")
+    with pytest.raises(ConfigurationError, match="pool_mode = session"):
+        KINDS[kind](pooled)
+    assert set_in_sessions(pooled) == {("0", "0")}
+    with psycopg.connect(pooled) as person:
+        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        assert person.execute(locks).fetchone() == (0,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_participant_behind_a_pooler_of_sessions(
+    behind: Callable[[str], str], kind: str
+) -> None:
+    """It is as good as the server itself."""
+    pooled = behind("session")
+    world, other = (KINDS[kind](pooled) for _ in range(2))
+    for batch in range(8):
+        assert world.prepare(f"orders.{batch}.1").status_code == 200
+        assert other.prepare(f"orders.{batch}.1", TWIN).status_code == 200
+        assert other.commit(f"orders.{batch}.1", ONE).status_code == 200
+    with world.writing("orders.9.1"):
+        assert other.prepare("orders.9.1").status_code == 425
+    assert world.visible() == 8 * ONE.rows
+    for made in (world, other):
+        made.resource.close()

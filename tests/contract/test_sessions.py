@@ -1,0 +1,140 @@
+"""What becomes of a lock whose holder is frozen or gone, on PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from participant_support import (
+    KINDS,
+    ONE,
+    OTHER,
+    World,
+    keep,
+    prepared_transactions,
+)
+from werkzeug.test import TestResponse
+
+from tracing_2pc.store import open_log, session
+
+T = "orders.7.1"
+SECOND = 1
+
+
+@pytest.fixture(params=KINDS)
+def worlds(
+    request: pytest.FixtureRequest,
+    postgres_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[list[World]]:
+    """Two processes' worth of a participant that waits a second for the silent."""
+    monkeypatch.setattr(session, "PATIENCE", SECOND)
+    made = [KINDS[request.param](postgres_database) for _ in range(2)]
+    yield made
+    for world in made:
+        world.resource.close()
+
+
+def goes_on(ask: Callable[[], TestResponse]) -> bool:
+    """Ask until it is done; False if somebody's lock stays for too long."""
+    return any(ask().status_code == 200 for _ in range(3))
+
+
+def test_who_is_frozen_in_a_local_transaction_loses_its_lock(
+    worlds: list[World],
+) -> None:
+    """Others go on when it counts as gone. What it comes back with does not happen."""
+    frozen, other = worlds
+    keep(frozen, "orders.1.1", ONE)
+
+    read, others = frozen.resource._journal.read, []
+
+    def read_late(*given: Any) -> Any:
+        others.append(goes_on(lambda: other.abort("orders.2.1")))
+        return read(*given)
+
+    frozen.resource._journal.read = read_late
+    assert frozen.abort("orders.3.1").status_code == 503
+    assert others == [True]
+    frozen.resource._journal.read = read
+    assert other.show("orders.3.1").status_code == 404
+    assert frozen.prepare("orders.4.1", OTHER).status_code == 200
+
+
+def test_who_is_frozen_between_two_of_them_loses_its_lock(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PreparedTransactions holds it by its session, while it carries a decision out."""
+    monkeypatch.setattr(session, "PATIENCE", SECOND)
+    frozen, other = (prepared_transactions(postgres_database) for _ in range(2))
+    assert frozen.prepare(T).status_code == 200
+    carry_out, others = frozen.resource._carry_out, []
+
+    def late(*given: Any) -> Any:
+        others.append(goes_on(lambda: other.commit(T, ONE)))
+        return carry_out(*given)
+
+    monkeypatch.setattr(frozen.resource, "_carry_out", late)
+    assert frozen.commit(T, ONE).status_code == 503
+    assert others == [True]
+    assert frozen.visible() == 3
+    for world in (frozen, other):
+        world.resource.close()
+
+
+def test_an_upload_may_take_its_time(worlds: list[World]) -> None:
+    """A client that is slow loses nothing, and nobody waits for it."""
+    world, other = worlds
+    keep(world, "orders.1.1", OTHER)
+    with world.writing(T) as upload:
+        time.sleep(3 * SECOND)  # any longer does as well
+        keep(other, "orders.2.1", OTHER)
+        assert other.abort("orders.3.1").status_code == 200
+        assert upload.finish().status_code == 200
+    assert other.commit(T, ONE).status_code == 200
+    assert world.visible() == ONE.rows + 2 * OTHER.rows
+
+
+@contextlib.contextmanager
+def sessions(kind: str, url: str) -> Iterator[sa.Engine]:
+    """Give the engine of a resource that was opened, or of the log."""
+    if kind == "log":
+        log = open_log(url)
+        yield log._database.durable_engine
+        log.close()
+        return
+    world = KINDS[kind](url)
+    yield world.resource._database.engine
+    world.resource.close()
+
+
+@pytest.mark.parametrize("kind", ["log", *KINDS])
+def test_both_sides_notice_when_the_other_is_gone(
+    postgres_database: str, kind: str
+) -> None:
+    """A machine that is lost leaves no session behind, and waits for none."""
+    names = ["idle_in_transaction_session_timeout", "lock_timeout"]
+    server = ["tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"]
+    server.append("tcp_user_timeout")
+    with sessions(kind, postgres_database) as engine, engine.connect() as connection:
+        found = connection.execute(
+            sa.text(
+                "SELECT name, setting, source FROM pg_settings WHERE name = ANY(:names)"
+            ),
+            {"names": names + server},
+        )
+        settings = {name: (value, source) for name, value, source in found}
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        client = driver.info.get_parameters()
+    assert settings["idle_in_transaction_session_timeout"][0] == "30000"
+    assert settings["lock_timeout"][0] == ("30000" if kind == "log" else "10000")
+    # On a Unix socket they are kept, and read as 0.
+    assert {settings[name][1] for name in server} == {"session"}
+    assert client["keepalives_idle"] == "10"
+    assert client["tcp_user_timeout"] == "30000"
