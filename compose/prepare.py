@@ -26,6 +26,8 @@ OURS: Final = ("decisions", "ledger", "notifier")
 """Databases of our own containers; each has a role of its name."""
 OTHERS: Final = ("skywalking",)
 
+BOARD: Final = "two-phase-commits.json"
+
 PROMETHEUS: Final = {
     "127.0.0.1:9093": "alertmanager:9093",
     "127.0.0.1:9095": "watcher:9095",
@@ -46,6 +48,7 @@ GRAFANA: Final = {
     "http://127.0.0.1:9090": "http://prometheus:9090",
     "http://127.0.0.1:16686": "http://jaeger:16686",
     "timeInterval: 15s": "timeInterval: 5s",
+    "path: /etc/grafana/dashboards ": "path: /etc/grafana/provisioning/boards ",
 }
 """What stands in the files of `dashboards/`, and what the containers get: names of
 services, and times that fit thresholds short enough to be watched."""
@@ -69,6 +72,7 @@ def services() -> None:
     copied(DASHBOARDS / "alertmanager", alertmanager, ALERTMANAGER)
     copied(DASHBOARDS / "skywalking", ROOT / "skywalking" / "config", SKYWALKING)
     copied(DASHBOARDS / "grafana" / "provisioning", ROOT / "grafana", GRAFANA)
+    board(DASHBOARDS / "grafana" / BOARD, ROOT / "grafana" / "boards" / BOARD)
 
 
 def tokens() -> None:
@@ -119,6 +123,13 @@ def copied(source: Path, target: Path, wanted: Mapping[str, str]) -> None:
             raise ValueError(f"{before!r} is in no file of {source}: change prepare.py")
         for path in found:
             write(path, path.read_text(encoding="utf-8").replace(before, after))
+
+
+def board(source: Path, target: Path) -> None:
+    """Copy Grafana's dashboard, with the console of this stack behind its links."""
+    text = source.read_text(encoding="utf-8")
+    console = f"http://127.0.0.1:{os.environ.get('CONSOLE_PORT', '8091')}"
+    write(target, text.replace("http://127.0.0.1:8090", console))
 
 
 def write(path: Path, text: str, mode: int = 0o644) -> None:

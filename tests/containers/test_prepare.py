@@ -118,3 +118,18 @@ def test_the_settings_are_read(name: str) -> None:
     ]
     assert loaded.token.startswith(f"file:{secrets[0]}/")
     assert loaded.log == "env:TPC_LOG"
+
+
+def test_grafana_links_to_the_stacks_own_console(
+    prepare: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to one that somebody runs beside it; by the port that is set in `.env`."""
+    monkeypatch.setenv("CONSOLE_PORT", "8123")
+    prepare.main("services")
+    (board,) = (tmp_path / "grafana" / "boards").iterdir()
+    text = board.read_text()
+    assert "http://127.0.0.1:8123" in text
+    assert "http://127.0.0.1:8090" not in text
+    provider = tmp_path / "grafana" / "dashboards" / "tracing-2pc.yaml"
+    assert "path: /etc/grafana/provisioning/boards " in provider.read_text()
+    assert json.loads(text)["title"]

@@ -192,14 +192,17 @@ def test_every_test_in_the_failure_table_exists() -> None:
     assert all(f"def {name}(" in tests for name in named)
 
 
-def test_a_partner_of_ones_own_has_a_port_of_its_own() -> None:
-    """Neither the console's nor one that the stack in containers takes."""
+def test_each_port_is_for_one_thing() -> None:
+    """A console of one's own, each of the stack's services, a partner of one's own."""
     from tracing_2pc.operations.console.server import LISTEN
 
     env = (ROOT / ".env").read_text(encoding="utf-8")
-    taken = {LISTEN.rpartition(":")[2], *re.findall(r"_PORT=(\d+)", env)}
+    stack = dict(re.findall(r"^(\w+)_PORT=(\d+)", env, re.MULTILINE))
+    taken = [LISTEN.rpartition(":")[2], *stack.values()]
+    assert len(set(taken)) == len(taken)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     examples = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     (own,) = re.findall(r'URL = "http://127.0.0.1:(\d+)"  # your partner', readme)
     assert own not in taken
+    assert f"The console at http://127.0.0.1:{stack['CONSOLE']}/" in readme
     assert set(re.findall(r"127\.0\.0\.1:(80\d\d)", examples)) == {own}
