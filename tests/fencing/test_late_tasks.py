@@ -104,6 +104,7 @@ def late(worlds: list[World], tmp_path: Path) -> Iterator[Late]:
     with contextlib.ExitStack() as stack:
         urls = {}
         for name, world in zip("ab", worlds, strict=True):
+            world.name = name
             world.resource.open()
             stack.callback(world.resource.close)
             urls[name] = stack.enter_context(serving(world.app))
