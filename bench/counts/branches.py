@@ -98,7 +98,8 @@ class Asked:
         """Put a transaction on record; return what asks, and checks the answer."""
         transaction = self._recorded(question.state, size)
         path, body = question.request(transaction, size)
-        headers = {wire.VERSION_HEADER: wire.VERSION}
+        name = {wire.PARTICIPANT_HEADER: "counted"}
+        headers = {wire.VERSION_HEADER: wire.VERSION, **name}
 
         def ask() -> None:
             if body is None:
