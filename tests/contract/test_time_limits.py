@@ -145,7 +145,11 @@ def works(url: str, batch: int) -> None:
 def ask(url: str, path: str, body: bytes, **headers: str) -> int:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
-    about = {"Tpc-Version": "1", "Authorization": f"Bearer {TOKEN}"}
+    about = {
+        "Tpc-Version": "1",
+        "Tpc-Participant": "ledger",
+        "Authorization": f"Bearer {TOKEN}",
+    }
     with contextlib.closing(connection):
         connection.request("POST", path, body, {**about, **headers})
         return connection.getresponse().status
@@ -206,7 +210,8 @@ def test_half_open_uploads_end(world: World, drips: bool) -> None:
     """
     head = [
         f"POST /prepare HTTP/1.1\r\nHost: x\r\nContent-Length: {len(ONE.body)}\r\n"
-        f"Tpc-Version: 1\r\nTpc-Transaction-Id: {T}\r\nTpc-Branch: {number}.1\r\n"
+        "Tpc-Version: 1\r\nTpc-Participant: participant\r\n"
+        f"Tpc-Transaction-Id: {T}\r\nTpc-Branch: {number}.1\r\n"
         f"Tpc-Rows: 3\r\nContent-Digest: {ONE.digest}\r\n"
         f"Content-Type: {ONE.content_type}\r\n\r\n"
         for number in range(4)
