@@ -47,8 +47,8 @@ class DecisionLog(Protocol):
     """The coordinator's durable memory; the only truth about a decision (rule 15).
 
     What changes it is durable when the method returns, and serialised for one
-    application. Only what `acknowledge`, `postpone` and `finish` write may be lost in
-    a crash: recovery sends again what they would have said. Every method raises
+    application. Only what `acknowledge`, `postpone`, `finish` and `forget` write may be
+    lost in a crash: it is done again. Every method raises
     `DecisionLogError` when the log cannot be reached; only `decide` and `abort` can
     leave it unknown whether they were written: that is `DecisionUnknownError`.
     """
@@ -166,7 +166,8 @@ class DecisionLog(Protocol):
     def finish(self, transaction: TransactionId) -> None:
         """Close it, once every participant has acknowledged (rule 11). Idempotent.
 
-        Without whom a person gave up: it is *concluded* then.
+        Without whom a person gave up: it is *concluded* then. The receipts of the
+        committed batch before it are dropped: that is not begun again.
 
         Raises:
             ContractError: somebody on record has not acknowledged.
@@ -277,12 +278,13 @@ class DecisionLog(Protocol):
 
         A batch is dropped only when Spark has begun a later one (rule 17), and it
         and every batch below it is finished in all attempts and old enough. The
-        watermark never falls and is durable when this returns.
+        watermark never falls. A crash may lose all of that: participants are told only
+        what the next `begin` has made durable. The cost is that of the slice.
 
         Args:
             application: whose records.
             finished_before: Unix seconds; newer records stay.
-            limit: batches at most in this slice.
+            limit: batch numbers in this slice, at most.
 
         Returns:
             How many transactions were dropped.

@@ -160,9 +160,10 @@ class TransactionRecord:
     what the job set, in seconds; 0, and no deadline, means none. `watermark` is the
     application's, as durable in the log when this record was read: participants
     may be told it. `own_sinks` are the participants that are sinks of the job's own: no
-    other process can reach them. `made_here` is no part of what the log holds: the
-    call that returned this record is the one that made the decision, so that each is
-    counted once.
+    other process can reach them. `receipts` are kept until a later batch is committed,
+    `rows`, which is their sum, as long as the record. `made_here` is no part of what
+    the log holds: the call that returned this record is the one that made the decision,
+    so that each is counted once.
     """
 
     id: TransactionId
@@ -176,6 +177,7 @@ class TransactionRecord:
     decided: float | None = None
     finished: float | None = None
     receipts: tuple[Receipt, ...] = ()
+    rows: int = 0
     watermark: int | None = None
     timeout: float = 0.0
     deadline: float | None = None

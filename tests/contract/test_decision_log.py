@@ -855,9 +855,9 @@ def test_what_is_unfinished_blocks_what_comes_after(
     if stuck == "quarantined":
         log.quarantine(record.id, "why")
     assert forget(log) == 1
-    found = log.read(record.id)
-    assert found is not None
-    assert found.watermark == 0
+    assert log.read(record.id) is not None
+    if stuck == "committing":
+        assert begin(log, 3).record.watermark == 0
 
 
 def test_young_records_stay(log: DecisionLog) -> None:
@@ -875,6 +875,70 @@ def test_forget_works_in_slices(log: DecisionLog) -> None:
     assert [forget(log, limit=3) for _ in range(3)] == [3, 1, 0]
     assert begin(log, 4).record.watermark == 3
     assert log.read(other.id) == other
+
+
+def test_participants_are_told_what_the_next_begin_made_durable(
+    log: DecisionLog,
+) -> None:
+    """A crash may lose what was forgotten, never what a participant was told of it."""
+    run_batches(log, 2)
+    unfinished = begin(log, 2).record
+    assert forget(log) == 2
+    for record in (log.read(unfinished.id), *log.unfinished()):
+        assert record is not None
+        assert record.watermark is None
+    decided = log.decide(unfinished.id, COMMIT, [receipt()])
+    assert decided is not None
+    assert decided.watermark is None
+    finish(log, unfinished)
+    assert begin(log, 2).record.watermark == 1
+    record = begin(log, 3).record
+    assert record.watermark == 1
+    assert log.read(record.id) == record
+
+
+def test_receipts_are_kept_while_their_batch_may_be_replayed(log: DecisionLog) -> None:
+    """Until a later one is committed; then the record stays, with its rows.
+
+    A batch below a commit is never begun again, and 200 partitions are 200 receipts.
+    """
+    (first,) = run_batches(log, 1)
+    assert begin(log, 0, run="again").record.receipts == (receipt(),)
+    aborted = begin(log, 1, run="again").record
+    log.decide(aborted.id, ABORT)
+    finish(log, aborted)
+    second = commit(log, 1, run="again")
+    kept = log.read(first.id)
+    assert kept is not None
+    assert (kept.receipts, kept.rows) == ((receipt(),), 3)
+    second = finish(log, second)
+    left = log.read(first.id)
+    assert left is not None
+    assert (left.receipts, left.rows, left.state) == ((), 3, first.state)
+    assert second.receipts == (receipt(),)
+    with pytest.raises(ConfigurationError, match="batch 1 is decided commit"):
+        begin(log, 0, run="again")
+
+
+def test_receipts_of_what_a_person_concluded_are_kept(log: DecisionLog) -> None:
+    """They say who was to hold what."""
+    record = quarantined(log)
+    log.conclude(record.id, "mixed", who="ada", why="looked")
+    finish(log, commit(log, 1))
+    kept = log.read(record.id)
+    assert kept is not None
+    assert kept.receipts == (receipt(),)
+
+
+def test_a_superseded_run_stays_so_when_it_is_forgotten(log: DecisionLog) -> None:
+    """Also when nothing is on record any more of what it began."""
+    for batch, run in enumerate(("first", "second", "third", "fourth")):
+        finish(log, commit(log, batch, run=run))
+    assert forget(log) == 3
+    for run in ("first", "second", "third"):
+        with pytest.raises(AbortedError, match="superseded by run fourth"):
+            begin(log, 4, run=run)
+    assert begin(log, 4, run="fourth").record.run == "fourth"
 
 
 def test_a_concluded_transaction_can_be_forgotten(log: DecisionLog) -> None:

@@ -26,6 +26,7 @@ from telemetry_support import PATH
 
 from tracing_2pc.cli import main
 from tracing_2pc.errors import (
+    AbortedError,
     ConfigurationError,
     DecisionLogError,
     DecisionUnknownError,
@@ -148,8 +149,8 @@ def test_begin_and_decide_wait_for_the_disk(log: SqlDecisionLog, flushed: Any) -
     assert flushed(log.unfinished) == []
 
 
-def test_forget_waits_for_the_disk(log: SqlDecisionLog, flushed: Any) -> None:
-    """A watermark is told to participants; with nothing to forget, nothing is done."""
+def test_to_forget_waits_for_no_disk(log: SqlDecisionLog, flushed: Any) -> None:
+    """With nothing to forget nothing is done; the next begin flushes what was."""
     finish(log, commit(log))
 
     def forget() -> int:
@@ -157,8 +158,24 @@ def test_forget_waits_for_the_disk(log: SqlDecisionLog, flushed: Any) -> None:
 
     assert flushed(forget) == []
     begin(log, 1)
-    assert flushed(forget) == [True]
+    assert flushed(forget) == [False]
     assert flushed(forget) == []
+
+
+def test_participants_are_told_a_watermark_that_is_durable(
+    log: SqlDecisionLog, flushed: Any
+) -> None:
+    """What was forgotten is in no record, before a begin has flushed that.
+
+    Of a begin, too, that only finds what is there already.
+    """
+    finish(log, commit(log))
+    begin(log, 1)
+    assert log.forget("orders", finished_before=NOW + 1, limit=9) == 1
+    assert [record.watermark for record in log.unfinished()] == [None]
+    found: list[int | None] = []
+    assert flushed(lambda: found.append(begin(log, 1).watermark)) == [True]
+    assert [*found, *(record.watermark for record in log.unfinished())] == [0, 0]
 
 
 def test_what_a_person_does_waits_for_the_disk(
@@ -366,9 +383,9 @@ def test_nothing_is_decided_at_the_watermark(
 ) -> None:
     """Even if a record were left there: participants have forgotten the batch."""
     record = begin(log)
-    write(base, "UPDATE tpc_application SET watermark = 0")
+    write(base, "UPDATE tpc_application SET durable_watermark = 0")
     assert log.decide(record.id, COMMIT, receipts()) is None
-    write(base, "UPDATE tpc_application SET watermark = NULL")
+    write(base, "UPDATE tpc_application SET durable_watermark = NULL")
     assert log.read(record.id) == record
 
 
@@ -692,6 +709,80 @@ def test_forget_leaves_nothing_behind(log: SqlDecisionLog, base: Database) -> No
         left = ask(base, f"SELECT DISTINCT transaction_id FROM {table}")
         assert left in ([], [("orders.1.1",)])
     assert ask(base, "SELECT name, watermark FROM tpc_application") == [("orders", 0)]
+    assert ask(base, "SELECT run FROM tpc_run") == [("r",)]
+
+
+def test_superseded_runs_are_kept_in_bounds(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """A query that is started often fills no log; the newest thousand are kept.
+
+    All of them while what they may still ask for has not been forgotten.
+    """
+    finish(log, commit(log))
+    filler = (
+        "INSERT INTO tpc_run (application, run, sequence, registered, batch) WITH"
+        " RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 1500)"
+        " SELECT 'orders', 'run-' || i, i, 1, 1 FROM n"
+    )
+    write(base, filler)
+    for batch in (1, 2):
+        begin(log, batch, run="newest")
+        decided = log.decide(TransactionId("orders", batch, 1), COMMIT, receipts())
+        assert decided is not None
+        finish(log, decided)
+    begin(log, 3, run="newest")
+    kept = []
+    for limit in (1, 2):
+        log.forget("orders", finished_before=NOW + 1, limit=limit)
+        kept += ask(base, "SELECT COUNT(*), MAX(sequence) FROM tpc_run")
+    assert kept == [(1501, 1501), (1001, 1501)]
+    with pytest.raises(AbortedError, match="superseded by run newest"):
+        begin(log, 3, run="run-1500")
+
+
+def test_to_forget_costs_what_is_forgotten(tmp_path: Path) -> None:
+    """A slice of a hundred among a hundred thousand: no statement reads the others.
+
+    Counted in steps of SQLite's machine; nothing is timed.
+    """
+    counted = []
+    for total in (1_000, 50_000):
+        path = tmp_path / f"{total}.db"
+        with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
+            commit(log, 0)
+            filler = (
+                "INSERT INTO tpc_transaction (id, application, batch, attempt, run,"
+                " state, decision, started, finished, carrier, checksum) WITH RECURSIVE"
+                f" n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {total})"
+                " SELECT 'orders.' || i || '.1', 'orders', i, 1, 'r', 'committed',"
+                " 'commit', 1, 1, '{}', 'x' FROM n"
+            )
+            write(log._database, filler)
+            write(log._database, "DELETE FROM tpc_transaction WHERE batch = 0")
+            counted.append(steps(log, lambda one: forget_slice(one, limit=100)))
+            assert log.overview.watermarks() == {"orders": 100}
+    small, large = counted
+    assert large < 1.2 * small, counted
+
+
+def forget_slice(log: SqlDecisionLog, limit: int) -> None:
+    assert log.forget("orders", finished_before=NOW, limit=limit) == limit
+
+
+def steps(log: SqlDecisionLog, call: Callable[[SqlDecisionLog], object]) -> int:
+    """Return how many hundreds of steps SQLite makes in a call."""
+    made: list[int] = []
+
+    def count(connection: Any, *_: object) -> None:
+        connection.set_progress_handler(lambda: made.append(1), 100)
+
+    log.close()
+    engines = (log._database.relaxed_engine, log._database.durable_engine)
+    for engine in engines:
+        sa.event.listen(engine.pool, "connect", count)
+    call(log)
+    return len(made)
 
 
 # --- several processes ---------------------------------------------------------------

@@ -102,8 +102,8 @@ DELIVERED_UNHEARD = edit(
 )
 NEWEST_FORGOTTEN = edit(
     STATEMENTS,
-    "_FIRST_TO_STAY.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery()\n",
-    "_FIRST_TO_STAY.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery() + 1\n",
+    "first_to_stay.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery()\n",
+    "first_to_stay.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery() + 1\n",
 )
 BEGIN_BELOW_WATERMARK = edit(
     RECORD_RULES,
@@ -911,14 +911,12 @@ MUTANTS: Final = (
     Mutant(
         19,
         "participants are told a watermark that is not durable",
-        SQL_TEST + "test_forget_waits_for_the_disk[sqlite]",
+        SQL_TEST + "test_participants_are_told_a_watermark_that_is_durable[sqlite]",
         (
             edit(
-                LOG,
-                "        with self._database.durable() as connection:\n"
-                "            connection.execute(sql.LOCK_APPLICATION, asked)\n",
-                "        with self._database.relaxed() as connection:\n"
-                "            connection.execute(sql.LOCK_APPLICATION, asked)\n",
+                STATEMENTS,
+                'application.c.durable_watermark.label("watermark")',
+                "application.c.watermark",
             ),
         ),
     ),
@@ -1110,12 +1108,10 @@ MUTANTS: Final = (
         (
             edit(
                 STATEMENTS,
-                '        _OF, sa.or_(_OPEN, transaction.c.finished >= sa.bindparam("'
-                'finished_before"))\n',
-                "        _OF,\n        sa.or_(\n"
+                "sa.or_(_OPEN, sa.not_(old))",
+                "sa.or_(\n"
                 '            sa.and_(_OPEN, transaction.c.state != "aborting"),\n'
-                '            transaction.c.finished >= sa.bindparam("finished_before"),'
-                "\n        ),\n",
+                "            sa.not_(old),\n        )",
             ),
         ),
     ),

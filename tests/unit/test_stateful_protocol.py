@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections import Counter
@@ -151,10 +152,18 @@ class ProtocolMachine(RuleBasedStateMachine):
                 assert before is not None, f"{transaction} vanished undecided"
             elif before is not None:
                 assert record.decision is before.decision, transaction
-                assert record.receipts == before.receipts, transaction
+                if record.receipts != before.receipts:
+                    self._is_committed_and_a_later_one_too(record)
+                    record = dataclasses.replace(record, receipts=before.receipts)
             if record is not None and record.decision is not None:
                 assert record.state is not TransactionState.QUARANTINED, transaction
                 self._decided[transaction] = record
+
+    def _is_committed_and_a_later_one_too(self, record: TransactionRecord) -> None:
+        """Only then are receipts dropped: nobody can be told it again."""
+        assert (record.receipts, record.state) == ((), TransactionState.COMMITTED)
+        later = [t for t, r in self._decided.items() if r.decision is Decision.COMMIT]
+        assert max(transaction.batch for transaction in later) > record.id.batch
 
     def a_batch_is_committed_once(self) -> None:
         committed = Counter(

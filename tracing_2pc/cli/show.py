@@ -62,8 +62,9 @@ def _record(view: View) -> Iterator[tuple[str, str]]:
     if view.started is not None:
         yield "begun", when(view.started, view.at)
     if view.decided is not None:
-        of = count(view.receipts_of, "branch", "branches")
-        rows = f"{count(view.rows, 'row')} in {of}"
+        rows = count(view.rows, "row")
+        if view.receipts_of or not view.rows:
+            rows += f" in {count(view.receipts_of, 'branch', 'branches')}"
         yield f"decided {view.decision}", f"{when(view.decided, view.at)}; {rows}"
     if view.finished is not None:
         yield "closed", when(view.finished, view.at)

@@ -42,8 +42,8 @@ def _of_log(
     names = ", ".join(record.participants)
     yield Event(record.started, "log", f"begun, for {names}; run {record.run}")
     if record.decided is not None:
-        rows = sum(receipt.rows for receipt in record.receipts)
-        yield Event(record.decided, "log", f"decided {record.decision}: {rows} rows")
+        said = f"decided {record.decision}: {record.rows} rows"
+        yield Event(record.decided, "log", said)
     for one in deliveries.values():
         if one.acknowledged is not None:
             what = f"{one.participant} acknowledged"

@@ -57,9 +57,10 @@ class View:
         trace: id of its trace; None where nothing was traced.
         reason: why it was quarantined, if it ever was.
         deliveries: how far the decision has got.
-        receipts: the first `RECEIPTS` that a commit keeps.
+        receipts: the first `RECEIPTS` that a commit keeps; none once a later batch is
+            committed.
         receipts_of: how many there are.
-        rows: in all receipts.
+        rows: that a commit names, in all branches.
         audit: what persons have done about it.
         participants: what each of them says.
         diagnoses: what is wrong; empty where nothing is.
@@ -179,7 +180,7 @@ def look(
         deliveries=tuple(deliveries.values()),
         receipts=receipts[:RECEIPTS],
         receipts_of=len(receipts),
-        rows=sum(receipt.rows for receipt in receipts),
+        rows=record.rows if record else 0,
         audit=audit,
         participants=tuple(taking_part),
         diagnoses=diagnoses,

@@ -178,12 +178,15 @@ class SqlDecisionLog:
             committed=connection.scalar(sql.NEWEST_COMMITTED, of),
         )
         rules.check_begin(standing, application, batch, run, query)
+        if known.watermark != known.durable_watermark:
+            connection.execute(sql.MAKE_DURABLE, of)
         if query and known.query is None:
             connection.execute(sql.BIND_QUERY, {**of, "asked": query})
         if not standing.run_known:
             sequence = runs[-1].sequence + 1 if runs else 1
             row = {"application": application, "run": run, "registered": self._now()}
-            connection.execute(sql.REGISTER_RUN, {**row, "sequence": sequence})
+            row |= {"sequence": sequence, "batch": batch}
+            connection.execute(sql.REGISTER_RUN, row)
         return standing
 
     def decide(
@@ -303,7 +306,7 @@ class SqlDecisionLog:
         with self._database.relaxed() as connection:
             record = records.locked(connection, transaction)
             if record is not None and record.state not in FINAL:
-                records.change(connection, rules.finished(record, self._now()))
+                records.finish(connection, rules.finished(record, self._now()))
 
     def quarantine(self, transaction: TransactionId, reason: str) -> None:
         """Stop automatic work on it until a person resolves it. Idempotent."""
@@ -376,7 +379,7 @@ class SqlDecisionLog:
         connection.execute(sql.ADD_AUDIT, row)
 
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:
-        """Drop old finished batches and raise the watermark, durably, in one step.
+        """Drop old finished batches and raise the watermark, in one step.
 
         Where there is nothing to forget, nothing is written. See `DecisionLog.forget`.
         """
@@ -384,7 +387,7 @@ class SqlDecisionLog:
         with self._database.reading() as connection:
             if not connection.scalars(sql.FORGETTABLE, asked).all():
                 return 0
-        with self._database.durable() as connection:
+        with self._database.relaxed() as connection:
             connection.execute(sql.LOCK_APPLICATION, asked)
             batches = connection.scalars(sql.FORGETTABLE, asked).all()
             if not batches:
@@ -393,6 +396,7 @@ class SqlDecisionLog:
             connection.execute(sql.RAISE_WATERMARK, to)
             connection.execute(sql.FORGET_RECEIPTS, to)
             connection.execute(sql.FORGET_DELIVERIES, to)
+            connection.execute(sql.FORGET_RUNS, to)
             return connection.execute(sql.FORGET_TRANSACTIONS, to).rowcount
 
     def initialise(

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tracing_2pc.model import TransactionId, TransactionRecord
+from tracing_2pc.states import TransactionState
 from tracing_2pc.store import rows, rules, schema
 from tracing_2pc.store import statements as sql
 
@@ -80,6 +81,14 @@ def change(
     """Write the record's new state, its checksum, and further columns."""
     changed = {"one": str(record.id), **rows.changing(record), **columns}
     connection.execute(sql.CHANGE, changed)
+
+
+def finish(connection: sa.Connection, record: TransactionRecord) -> None:
+    """Write the record closed; drop the receipts that no replay can ask for now."""
+    change(connection, record)
+    if record.state is TransactionState.COMMITTED:
+        of = {"of": record.id.application, "in_batch": record.id.batch}
+        connection.execute(sql.FORGET_EARLIER_RECEIPTS, of)
 
 
 def decide(connection: sa.Connection, record: TransactionRecord) -> None:

@@ -248,7 +248,8 @@ def decided(
     """Return the record with its decision, made here; receipts only with a commit."""
     kept = receipts if decision is Decision.COMMIT else ()
     event = DECIDE[decision]
-    about = {"decided": now, "receipts": kept, "made_here": True}
+    rows = sum(receipt.rows for receipt in kept)
+    about = {"decided": now, "receipts": kept, "rows": rows, "made_here": True}
     return moved(record, event, decision=decision, **about)
 
 

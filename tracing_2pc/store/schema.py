@@ -23,6 +23,8 @@ application: Final = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("query", sa.Text, unique=True),
     sa.Column("watermark", sa.BigInteger),
+    # What `begin` has flushed of it: participants may be told that.
+    sa.Column("durable_watermark", sa.BigInteger),
     sa.Column("lease_holder", sa.Text),
     sa.Column("lease_until", sa.Double),
 )
@@ -34,6 +36,7 @@ run: Final = sa.Table(
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("sequence", sa.BigInteger, nullable=False),
     sa.Column("registered", sa.Double, nullable=False),
+    sa.Column("batch", sa.BigInteger, nullable=False),  # that it began with
     sa.UniqueConstraint("application", "sequence"),
 )
 

@@ -26,8 +26,13 @@ _BATCH: Final = transaction.c.batch == sa.bindparam("in_batch")
 _OPEN: Final = transaction.c.finished.is_(None)
 _COMMIT: Final = transaction.c.decision == sa.literal_column("'commit'")
 
+KEPT_RUNS: Final = 1_000
+"""Superseded runs that an application keeps: whoever wakes late is told so by name."""
+
 LOCK_APPLICATION: Final = (
-    sa.select(application.c.query, application.c.watermark)
+    sa.select(
+        application.c.query, application.c.watermark, application.c.durable_watermark
+    )
     .where(application.c.name == sa.bindparam("of"))
     .with_for_update()
 )
@@ -123,12 +128,12 @@ UNFINISHED_APPLICATIONS: Final = (
 
 
 def load_transactions(which: sa.ColumnElement[bool]) -> sa.Select[tuple[object, ...]]:
-    """Transactions with the watermark of their application, in batch order."""
+    """Transactions with their application's durable watermark, in batch order."""
     joined = transaction.outerjoin(
         application, application.c.name == transaction.c.application
     )
     return (
-        sa.select(transaction, application.c.watermark)
+        sa.select(transaction, application.c.durable_watermark.label("watermark"))
         .select_from(joined)
         .where(which)
         .order_by(transaction.c.application, transaction.c.batch, transaction.c.attempt)
@@ -189,34 +194,45 @@ POSTPONE: Final = (
     )
 )
 
-_NEWEST_BEGUN: Final = sa.select(sa.func.max(transaction.c.batch)).where(_OF)
-_FIRST_TO_STAY: Final = (
+_NEWEST_BEGUN: Final = (
     sa.select(transaction.c.batch)
-    .where(
-        _OF, sa.or_(_OPEN, transaction.c.finished >= sa.bindparam("finished_before"))
-    )
-    .order_by(transaction.c.batch)
+    .where(_OF)
+    .order_by(transaction.c.batch.desc())
     .limit(1)
 )
-_MAY_GO: Final = sa.and_(
-    _OF,
-    transaction.c.batch
-    < sa.func.coalesce(
-        _FIRST_TO_STAY.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery()
-    ),
+_OLDEST: Final = (
+    sa.select(transaction.c.batch).where(_OF).order_by(transaction.c.batch).limit(1)
 )
-"""Batches below the newest begun (rule 17) and below whatever must stay."""
+_IN_SLICE: Final = transaction.c.batch < (
+    _OLDEST.scalar_subquery() + sa.bindparam("slice", type_=sa.BigInteger)
+)
+"""So many batch numbers from the oldest on: what lies above is not even looked at."""
+
+
+def _may_go(*within: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Batches below the newest begun (rule 17) and below whatever must stay."""
+    old = transaction.c.finished < sa.bindparam("finished_before")
+    first_to_stay = (
+        sa.select(transaction.c.batch)
+        .where(_OF, *within, sa.or_(_OPEN, sa.not_(old)))
+        .order_by(transaction.c.batch)
+        .limit(1)
+    )
+    end = sa.func.coalesce(
+        first_to_stay.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery()
+    )
+    return sa.and_(_OF, *within, transaction.c.batch < end)
+
 
 FORGETTABLE: Final = (
     sa.select(transaction.c.batch)
     .distinct()
-    .where(_MAY_GO)
+    .where(_may_go(_IN_SLICE))
     .order_by(transaction.c.batch)
-    .limit(sa.bindparam("slice"))
 )
 FORGETTABLE_COUNT: Final = sa.select(
     sa.func.count(), sa.func.max(transaction.c.batch)
-).where(_MAY_GO)
+).where(_may_go())
 """How many transactions that is in all, and the watermark after it."""
 
 _FORGOTTEN: Final = sa.and_(_OF, transaction.c.batch <= sa.bindparam("up_to"))
@@ -233,6 +249,37 @@ RAISE_WATERMARK: Final = (
     .where(application.c.name == sa.bindparam("of"))
     .values(watermark=sa.bindparam("up_to"))
 )
+
+FORGET_RUNS: Final = run.delete().where(
+    run.c.application == sa.bindparam("of"),
+    run.c.sequence
+    < sa.select(sa.func.max(run.c.sequence) - KEPT_RUNS)
+    .where(run.c.application == sa.bindparam("of"), run.c.batch < sa.bindparam("up_to"))
+    .scalar_subquery(),
+)
+"""Those so many before a run that began below the new watermark: it superseded them at
+that batch or one before it, so that what they can still ask for is refused by age."""
+MAKE_DURABLE: Final = (
+    application.update()
+    .where(application.c.name == sa.bindparam("of"))
+    .values(durable_watermark=application.c.watermark)
+)
+
+_EARLIER_COMMIT: Final = (
+    sa.select(transaction.c.id, transaction.c.state)
+    .where(_OF, _COMMIT, transaction.c.batch < sa.bindparam("in_batch"))
+    .order_by(transaction.c.batch.desc())
+    .limit(1)
+    .subquery()
+)
+FORGET_EARLIER_RECEIPTS: Final = receipt.delete().where(
+    receipt.c.transaction_id.in_(
+        sa.select(_EARLIER_COMMIT.c.id).where(
+            _EARLIER_COMMIT.c.state == str(TransactionState.COMMITTED)
+        )
+    )
+)
+"""Of the commit before this one, if it is finished: its batch is never begun again."""
 
 COUNTS: Final = (
     sa.select(transaction.c.state, sa.func.count())

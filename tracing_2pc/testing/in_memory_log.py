@@ -23,6 +23,7 @@ from tracing_2pc.store.receipts import check_receipts
 class _Application:
     query: str | None
     watermark: int | None
+    durable_watermark: int | None = None
     runs: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -117,6 +118,7 @@ class InMemoryDecisionLog:
         )
         rules.check_begin(standing, application, batch, run, query)
         self._applications[application] = known
+        known.durable_watermark = known.watermark
         known.query = known.query or query
         if not standing.run_known:
             known.runs.append(run)
@@ -163,7 +165,7 @@ class InMemoryDecisionLog:
         with self._lock:
             if (record := self._records.get(transaction)) is None:
                 return None
-            watermark = self._applications[transaction.application].watermark
+            watermark = self._applications[transaction.application].durable_watermark
             return dataclasses.replace(record, watermark=watermark)
 
     def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
@@ -199,7 +201,19 @@ class InMemoryDecisionLog:
         with self._lock:
             record = self.read(transaction)
             if record is not None and record.state not in FINAL:
-                self._keep(rules.finished(record, self._now()))
+                finished = self._keep(rules.finished(record, self._now()))
+                self._drop_receipts_before(finished)
+
+    def _drop_receipts_before(self, finished: TransactionRecord) -> None:
+        commits = [
+            r
+            for r in self._of(finished.id.application)
+            if r.decision is Decision.COMMIT and r.id.batch < finished.id.batch
+        ]
+        if finished.decision is Decision.COMMIT and commits:
+            earlier = max(commits, key=lambda r: r.id.batch)
+            if earlier.state is TransactionState.COMMITTED:
+                self._keep(dataclasses.replace(earlier, receipts=()))
 
     def quarantine(self, transaction: TransactionId, reason: str) -> None:
         """Stop automatic work on it until a person resolves it. Idempotent."""
