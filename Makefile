@@ -49,9 +49,10 @@ stateful: setup  ## thousands of random histories, others each time: about ten m
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \
 		tests/unit/test_stateful_protocol.py tests/contract/test_stateful_participant.py
 
-fuzz: setup  ## bodies that nobody meant, N thousand to each kind of participant
+fuzz: setup  ## bodies that nobody meant, N thousand to each kind of participant; requests
 	PYTHONPATH=tests:. $(BIN)/python -m fuzz --cases $(N)000 $(ARGS)
 	PYTHONPATH=tests:. $(BIN)/python -m fuzz --cases $(N)000 --postgresql $(ARGS)
+	DRAWN_EXAMPLES=$(N)00 $(BIN)/pytest --timeout 1200 tests/contract/test_openapi_drawn.py
 
 crash: setup  ## kill at every failpoint, N times each; judge
 	@tools/strace >/dev/null

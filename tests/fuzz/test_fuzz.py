@@ -12,6 +12,8 @@ from fuzz.bodies import NASTY_LINES, Case, draw
 from tracing_2pc.transports import wire
 
 CASES = 40
+FAULTS = ((7, 551),)
+"""Cases that were faults once: a list whose values have a length below zero."""
 
 
 @pytest.mark.parametrize("participant", KINDS_AND_DATABASES)
@@ -22,6 +24,7 @@ def test_whatever_arrives(
     kind, database = participant
     url = new_database() if database == "postgresql" else None
     cases = [draw(16, number) for number in range(CASES)]
+    cases += [draw(*fault) for fault in FAULTS]
     if database == "sqlite":
         cases += [Case(0, wire.NDJSON, line, 1) for line in NASTY_LINES]
     assert list(runs.faults(kind, cases, url)) == []

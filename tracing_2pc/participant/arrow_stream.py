@@ -115,6 +115,7 @@ def _batches(reader: Any, length: int) -> Iterator[pa.RecordBatch]:
     most = 8 * length
     rows = shared = 0
     for batch in reader:
+        batch.validate()  # its lengths; its values only when those are bounded
         rows += batch.num_rows
         if rows > most or any(_is_longer(column, most) for column in batch.columns):
             raise Problem(400, f"more values than a body of {length} bytes can hold")
