@@ -267,6 +267,21 @@ def test_a_batch_below_a_committed_one_is_refused(log: DecisionLog) -> None:
     assert begin(log, 2, run="run-1").record.run == "run-1"
 
 
+def test_who_loses_a_race_of_two_drivers_is_told_of_the_other(log: DecisionLog) -> None:
+    """Its checkpoint is no older than the other's: to restore it would mend nothing."""
+    commit(log, 0, run="other")
+    commit(log, 1, run="other")
+    with pytest.raises(ConfigurationError) as late:
+        begin(log, 0, run="late")
+    text = str(late.value)
+    assert "batch 1 is decided commit" in text
+    assert "another driver, run other, has gone on" in text
+    assert "stop one of the two" in text
+    with pytest.raises(ConfigurationError) as older:
+        begin(log, 0, run="other")
+    assert "another driver" not in str(older.value)
+
+
 def test_a_batch_at_the_watermark_is_refused(log: DecisionLog) -> None:
     """What was forgotten must not be written again (the guard behind rule 17)."""
     finish(log, commit(log, 0))

@@ -418,6 +418,29 @@ def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
     assert (world.in_doubt(), world.visible()) == (0, 0)
 
 
+def test_the_second_timeout_in_a_row_says_what_to_set(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A first batch that needs longer never gets through: said once, with a number."""
+    world.settings = _with(world, request_timeout=0.05, transaction_timeout=0.1)
+
+    def slow(record: TransactionRecord) -> list[Receipt]:
+        world.clock.time += 1
+        receipts = list(world.write(record))
+        until(lambda: str(record.id) in world.cancelled)
+        return receipts
+
+    for attempt, advice in ((1, False), (2, True), (3, True)):
+        caplog.clear()
+        with pytest.raises(AbortedError) as aborted:
+            world.run_batch(0, run=f"run-{attempt}", write=slow)
+        warned = [r.getMessage() for r in caplog.records if r.levelname != "DEBUG"]
+        (line,) = [text for text in warned if "no decision yet" not in text]
+        assert f"orders.0.{attempt}" in line
+        for text in (line, str(aborted.value)):
+            assert ("set transaction_timeout to 0.2s or more" in text) is advice
+
+
 def test_a_decide_without_an_answer_is_asked_again(world: World) -> None:
     """The log wrote it and the answer was lost: the second asking finds it decided."""
     real, lost = world.log.decide, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -92,10 +93,13 @@ def ask_abort(
         return None
     if decided is not None and decided.made_here:
         tracing.counted(decided, _counted_as(cause))
-    logger.warning(
+    # Who asks again what stands already, as after a timeout, says nothing new.
+    again = decided is not None and not decided.made_here
+    logger.log(
+        logging.DEBUG if again else logging.WARNING,
         "asked for abort: transaction=%s cause=%s stands=%s",
         record.id,
-        type(cause).__name__,
+        cause if isinstance(cause, _OutOfTimeError) else type(cause).__name__,
         decided.decision if decided else Decision.ABORT,
     )
     return decided
@@ -105,23 +109,48 @@ class _OutOfTimeError(TimeoutError):
     """The transaction timeout; a task may have timeouts of its own."""
 
 
-def expiry(
-    log: DecisionLog,
-    record: TransactionRecord,
-    cancel: Callable[[TransactionRecord], None],
-    tracing: Tracing,
-) -> Callable[[], None]:
-    """Return what to do when a transaction is out of time.
+@dataclasses.dataclass
+class Expiry:
+    """What is done when a transaction is out of time; called by a timer.
 
     It asks for abort, and stops the tasks unless the votes were faster.
     """
 
-    def expire() -> None:
-        decided = ask_abort(log, record, _OutOfTimeError(), tracing)
-        if decided is None or decided.decision is Decision.ABORT:
-            cancel(record)
+    log: DecisionLog
+    record: TransactionRecord
+    cancel: Callable[[TransactionRecord], None]
+    tracing: Tracing
+    advice: str = ""
 
-    return expire
+    def __call__(self) -> None:
+        """Ask for abort."""
+        self.advice = self._advice()
+        cause = _OutOfTimeError(f"transaction_timeout {self.advice}".strip())
+        decided = ask_abort(self.log, self.record, cause, self.tracing)
+        if decided is None or decided.decision is Decision.ABORT:
+            self.cancel(self.record)
+
+    def raise_with_advice(self, error: BaseException) -> None:
+        """Raise an abort again with what to set, if there is something to say."""
+        if self.advice and isinstance(error, AbortedError):
+            id_ = str(self.record.id)
+            raise AbortedError(f"{error} {self.advice}", transaction_id=id_) from error
+
+    def _advice(self) -> str:
+        """Say which timeout to set, where the attempt before ran out of time, too."""
+        id_ = self.record.id
+        try:
+            before = self.log.read(dataclasses.replace(id_, attempt=id_.attempt - 1))
+        except TwoPhaseError:
+            return ""
+        if before is None or before.decision is not Decision.ABORT:
+            return ""
+        if not 0 < before.timeout <= (before.decided or 0.0) - before.started:
+            return ""
+        return (
+            "(the attempt before ran out of time, too: set transaction_timeout to "
+            f"{2 * self.record.timeout:g}s or more, or make the batches smaller)"
+        )
 
 
 def _counted_as(cause: BaseException | None) -> str:

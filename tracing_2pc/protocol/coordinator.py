@@ -12,9 +12,9 @@ from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
 from tracing_2pc.model import Begun, Receipt, TransactionRecord
 from tracing_2pc.protocol.asking import (
+    Expiry,
     ask_abort,
     ask_commit,
-    expiry,
     say_if_replaced,
     until_answered,
 )
@@ -68,7 +68,7 @@ class Coordinator:
             self.deliver(record)
             return False
         failpoint("driver.after_begin")
-        expire = expiry(self.log, record, cancel, self.tracing)
+        expire = Expiry(self.log, record, cancel, self.tracing)
         receipts: Receipts = ()
         try:
             with Deadline(self.settings.transaction_timeout, expire, record.id):
@@ -80,6 +80,7 @@ class Coordinator:
             raise
         except BaseException as error:
             self.abort(record, error, receipts)
+            expire.raise_with_advice(error)
             raise
         failpoint("driver.after_decide")
         self.deliver(record)

@@ -145,20 +145,27 @@ def check_begin(
             f"run {run} of application {application!r} was superseded by run "
             f"{standing.newest_run}: stop this query"
         )
-    _check_age(standing, application, batch)
+    _check_age(standing, application, batch, run)
 
 
-def _check_age(standing: Standing, application: str, batch: int) -> None:
+def _check_age(standing: Standing, application: str, batch: int, run: str) -> None:
     if standing.watermark is not None and batch <= standing.watermark:
         passed = f"everything up to batch {standing.watermark} is finished"
     elif standing.committed is not None and batch < standing.committed:
         passed = f"batch {standing.committed} is decided commit"
     else:
         return
+    other = ""
+    if standing.newest_run not in (None, run):
+        other = (
+            f"another driver, run {standing.newest_run}, has gone on, and this driver "
+            "slept too long or lost the race: stop one of the two, nothing is lost. "
+            "If no other has run on it, "
+        )
     raise ConfigurationError(
-        f"application {application!r} wants batch {batch}, but {passed}: this "
-        "checkpoint is older than the log, or this driver slept too long. Restore the "
-        "newer checkpoint, or choose a new application name."
+        f"application {application!r} wants batch {batch}, but {passed}: {other}this "
+        "checkpoint is older than the log. Restore the newer checkpoint, or choose a "
+        "new application name and a new checkpoint."
     )
 
 
