@@ -62,10 +62,13 @@ class PreparedTransactions(TableResource):
     for until it is answered.
 
     The table is made from the first prepare's Arrow schema, or is one that exists; the
-    journal lies beside it. Prepared transactions of others are never touched. One of
-    ours that somebody rolls back by hand is answered *unknown* (404) when it is to be
-    committed; one that somebody commits is answered *committed* (409) when it is to be
-    aborted. Either way the transaction is quarantined, for a person to look.
+    journal lies beside it. A value that a column of it would round, cut or read by the
+    session's settings is a vote to abort. Columns that the table fills may be left out.
+
+    Prepared transactions of others are never touched. One of ours that somebody rolls
+    back by hand is answered *unknown* (404) when it is to be committed; one that
+    somebody commits is answered *committed* (409) when it is to be aborted. Either way
+    the transaction is quarantined, for a person to look.
 
     Args:
         url: `postgresql://host/name`, or `env:NAME` to read it from there. No password

@@ -58,6 +58,9 @@ class TaggedRows(TableResource):
     Tags are never used twice. At start they go on above the highest one in the table,
     whatever became of the journal; the index on `tpc_tag` makes that cheap.
 
+    A value that a column would round, cut or read by the session's settings is a vote
+    to abort that names both types. Columns that the table fills may be left out.
+
     SQLite has no type for decimals, times and NaN: they are kept as text.
 
     Args:
