@@ -671,11 +671,8 @@ MUTANTS: Final = (
         (
             edit(
                 POSTGRESQL,
-                '        """Open the durable transaction that the rows go into."""\n'
-                "        with self._connection.begin():\n",
-                '        """Open the durable transaction that the rows go into."""\n'
-                "        with self._connection.begin():\n"
-                "            unflushed(self._connection)\n",
+                'f"SELECT {session.FLUSHED}, pg_advisory_xact_lock_shared',
+                'f"SELECT {session.UNFLUSHED}, pg_advisory_xact_lock_shared',
             ),
         ),
     ),
@@ -710,9 +707,8 @@ MUTANTS: Final = (
         (
             edit(
                 PREPARED,
-                "                yield connection, ",
-                "                unflushed(connection)\n"
-                "                yield connection, ",
+                "flushed(connection)\n                    commit(connection)",
+                "unflushed(connection)\n                    commit(connection)",
             ),
         ),
     ),
