@@ -207,19 +207,18 @@ def _logged(folder: Path) -> Iterator[Count]:
     batches = itertools.count()
 
     def decide(size: int) -> Work:
-        record, receipts = _begun(log, next(batches), size)
+        record, receipts = _begun(log, batches, size)
         return lambda: log.decide(record.id, Decision.COMMIT, receipts)
 
     def deliver(size: int) -> Work:
-        record, receipts = _begun(log, next(batches), size)
+        record, receipts = _begun(log, batches, size)
         log.decide(record.id, Decision.COMMIT, receipts)
 
         def work() -> None:
             (unfinished,) = log.unfinished(APPLICATION)
             if len(unfinished.chosen("a")) != size:
                 raise RuntimeError("the log has other branches")
-            log.acknowledge(record.id, "a")
-            log.finish(record.id)
+            _finish(log, record.id)
 
         return work
 
@@ -229,11 +228,21 @@ def _logged(folder: Path) -> Iterator[Count]:
 
 
 def _begun(
-    log: SqlDecisionLog, batch: int, size: int
+    log: SqlDecisionLog, batches: Iterator[int], size: int
 ) -> tuple[TransactionRecord, list[Receipt]]:
+    """Begin a batch behind a small one: a finish drops receipts of those before it."""
     for left in log.unfinished(APPLICATION):
-        log.acknowledge(left.id, "a")
-        log.finish(left.id)
+        _finish(log, left.id)
+    small, receipts = _next(log, batches, 1)
+    log.decide(small.id, Decision.COMMIT, receipts)
+    _finish(log, small.id)
+    return _next(log, batches, size)
+
+
+def _next(
+    log: SqlDecisionLog, batches: Iterator[int], size: int
+) -> tuple[TransactionRecord, list[Receipt]]:
+    batch = next(batches)
     begun = log.begin(
         APPLICATION, batch, run="run", query=None, participants=["a"], carrier={}
     )
@@ -241,6 +250,11 @@ def _begun(
         Receipt(BranchId(n, n), 1, DIGEST, {"a": Vote.COMMIT}) for n in range(size)
     ]
     return begun.record, receipts
+
+
+def _finish(log: SqlDecisionLog, transaction: TransactionId) -> None:
+    log.acknowledge(transaction, "a")
+    log.finish(transaction)
 
 
 def judged(
