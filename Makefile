@@ -12,7 +12,7 @@ COMPOSE := .cache/engine/docker-compose
 N ?= 1
 MINUTES ?= 10
 
-.PHONY: setup demo test test-fast test-more stateful fuzz crash chaos rules counts jaeger \
+.PHONY: setup demo test test-fast test-more test-all stateful fuzz crash chaos rules counts jaeger \
 	test-jaeger oap stock-agent test-skywalking test-dashboards browser compose-plugin \
 	engine test-compose lint lock clean
 
@@ -42,8 +42,10 @@ test-fast: setup  ## without Spark
 	@tools/pgbouncer >/dev/null
 	$(PYTEST) -m "not spark and not more" $(ARGS)
 
-test-more: setup  ## the variants that these leave out
+test-more: setup  ## the variants that these leave out, and a minute of `chaos`
 	$(JAVA) $(PYTEST) -m more $(ARGS)
+
+test-all: test test-more fuzz  ## both, and a thousand bodies that nobody meant
 
 stateful: setup  ## thousands of random histories, others each time: about ten minutes
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \
