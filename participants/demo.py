@@ -200,10 +200,8 @@ class Demo:
         """
         days = range(1, batches + 1)
         flights.feed(self.folder / "in", days)
-        # Which commit: the driver's own death has one of them sent to the ledger twice,
-        # and confirmed when Spark replays its batch.
-        confirmed = 1 if batches > 1 else 0
-        kill_driver, kill_ledger = batches // 3 + 1, 2 * batches // 3 + 2 + confirmed
+        # Which commit: the driver's own death has one of them sent to the ledger twice.
+        kill_driver, kill_ledger = batches // 3 + 1, 2 * batches // 3 + 2
         say("starting a partner, a ledger and a notifier")
         armed = self._armed("participant.before_commit", kill_ledger) if crash else {}
         self.ledger.launch(**armed)

@@ -89,6 +89,12 @@ def shoot(page: Any, name: str) -> None:
     page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
 
 
+def reason_of(page: Any, button: str) -> Any:
+    """Return where the reason is typed for what a button does."""
+    way_out = page.locator("article", has=page.get_by_role("button", name=button))
+    return way_out.get_by_label("Reason")
+
+
 def sees(page: Any, text: str) -> None:
     page.get_by_text(text).first.wait_for(timeout=20_000)
 
@@ -112,7 +118,7 @@ def test_a_stuck_transaction_is_found_understood_and_resolved(
     assert_there(drawing.locator("rect.seg.still"), 2)
     assert_there(drawing.locator(".mark.now"))
     at.up("notifier")
-    page.get_by_label("Reason").fill("the notifier is back")
+    reason_of(page, "Deliver commit again").fill("the notifier is back")
     page.get_by_role("button", name="Deliver commit again").click()
     sees(page, "Deliver commit again: orders.8.1?")
     sees(page, "tells notifier to commit again")
@@ -166,7 +172,7 @@ def test_what_persons_type_is_text(opened: Open, at: Site) -> None:
     sees(page, f"{EVIL}, operator")
     page.get_by_role("link", name=STUCK).click()
     sees(page, EVIL)
-    page.get_by_label("Reason").fill(EVIL)
+    reason_of(page, "Deliver commit again").fill(EVIL)
     page.get_by_role("button", name="Deliver commit again").click()
     assert_there(page.locator("dd", has_text=EVIL), 2)
     page.get_by_role("button", name="Deliver commit again").click()

@@ -137,11 +137,13 @@ PREPARES_ANOTHER_ATTEMPT = edit(
     "    if seen.committed:\n        return _no(seen, 409, COMMITTED, f",
     "    if False:\n        return _no(seen, 409, COMMITTED, f",
 )
-NO_RECOVERY_AT_START = edit(COORDINATOR, "        self.recover()\n", "")
+NO_RECOVERY_AT_START = edit(
+    COORDINATOR, "delivered = self.recover()\n", "delivered = set()\n"
+)
 REPLAY_NOT_DELIVERED = edit(
     COORDINATOR,
-    "            self.deliver(record)\n            return False",
-    "            return False",
+    "                self.deliver(record)\n            return False",
+    "                pass\n            return False",
 )
 
 # --- the table -----------------------------------------------------------------------

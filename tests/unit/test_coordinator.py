@@ -114,9 +114,11 @@ def test_a_crash_after_the_decision_is_committed_by_the_replay(world: World) -> 
         world.run_batch(0)
     assert (world.in_doubt(), world.visible()) == (4, 0)
     world.a.silent = world.b.silent = 0
+    world.a.heard.clear()
     assert world.run_batch(0, run="run-2") is False
     assert world.wrote == ["orders.0.1"]
     assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert world.a.heard == ["commit orders.0.1"], "the replay asks nobody again"
 
 
 def test_a_crash_between_two_commits_is_finished(world: World) -> None:

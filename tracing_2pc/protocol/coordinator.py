@@ -10,7 +10,7 @@ from tracing_2pc import names
 from tracing_2pc.errors import AbortedError, CommitPendingError, InDoubtError
 from tracing_2pc.failpoints import failpoint
 from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
-from tracing_2pc.model import Begun, Receipt, TransactionRecord
+from tracing_2pc.model import Begun, Receipt, TransactionId, TransactionRecord
 from tracing_2pc.protocol.asking import (
     Expiry,
     ask_abort,
@@ -60,12 +60,13 @@ class Coordinator:
             cancel: stops those tasks, when the transaction has run out of time.
         """
         failpoint("driver.before_recovery")
-        self.recover()
+        delivered = self.recover()
         failpoint("driver.before_begin")
         begun = self.begin(batch, run, query)
         record = begun.record
         if begun.replay:
-            self.deliver(record)
+            if record.id not in delivered:
+                self.deliver(record)
             return False
         failpoint("driver.after_begin")
         expire = Expiry(self.log, record, cancel, self.tracing)
@@ -87,17 +88,24 @@ class Coordinator:
         failpoint("driver.after_finish")
         return True
 
-    def recover(self) -> None:
+    def recover(self) -> set[TransactionId]:
         """Finish what is decided, oldest first. What is undecided is begin's business.
 
         Commits are waited for, so that they reach a participant in batch order.
+
+        Returns:
+            The commits that every participant on record has acknowledged just now.
         """
+        delivered = set()
         unfinished = partial(self.log.unfinished, self.application)
         for record in until_answered(unfinished, self.patience):
             if record.state is TransactionState.COMMITTING:
                 self.deliver(record)
+                if not record.acknowledged:
+                    delivered.add(record.id)
             elif record.state is TransactionState.ABORTING:
                 self.delivery.abort(record)
+        return delivered
 
     def begin(self, batch: int, run: str, query: str | None) -> Begun:
         """Put the attempt on record before anybody is asked anything.

@@ -102,13 +102,12 @@ class SinkParticipant:
         them, and `abort_transaction`, if it is there, once all have returned.
         """
         chosen = record.chosen(self.name)
-        handles = [_handle(self.sink, r.handle) for r in chosen]
         if _has(self.sink, "commit_transaction"):
-            self._tell_all(record, "commit_transaction", handles)
+            self._tell_all(record, "commit_transaction", chosen)
             return
         self._tell_each(record, "commit", chosen)
         if _has(self.sink, "abort_transaction"):
-            self._tell_all(record, "abort_transaction", handles)
+            self._tell_all(record, "abort_transaction", chosen)
 
     def abort(self, record: TransactionRecord) -> None:
         """Call `abort_transaction`, or `abort` for each branch that is known.
@@ -130,8 +129,10 @@ class SinkParticipant:
         )
 
     def _tell_all(
-        self, record: TransactionRecord, method: str, handles: list[Any]
+        self, record: TransactionRecord, method: str, receipts: Sequence[Receipt]
     ) -> None:
+        # Made here: one that no phase is given would be remembered for ever.
+        handles = [_handle(self.sink, receipt.handle) for receipt in receipts]
         try:
             getattr(self.sink, method)(str(record.id), handles)
         except Exception as error:
