@@ -94,14 +94,15 @@ class Coordinator:
         Commits are waited for, so that they reach a participant in batch order.
 
         Returns:
-            The commits that every participant on record has acknowledged just now.
+            The commits that somebody who has branches of them has acknowledged just
+            now: the log is of the same world as its participants.
         """
         delivered = set()
         unfinished = partial(self.log.unfinished, self.application)
         for record in until_answered(unfinished, self.patience):
             if record.state is TransactionState.COMMITTING:
                 self.deliver(record)
-                if not record.acknowledged:
+                if any(map(record.chosen, record.pending)):
                     delivered.add(record.id)
             elif record.state is TransactionState.ABORTING:
                 self.delivery.abort(record)
