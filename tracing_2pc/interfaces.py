@@ -64,6 +64,7 @@ class DecisionLog(Protocol):
         carrier: Carrier,
         timeout: float = 0.0,
         own_sinks: Collection[str] = (),
+        replaces: Collection[str] = (),
     ) -> Begun:
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
@@ -83,11 +84,15 @@ class DecisionLog(Protocol):
             timeout: seconds until the attempt may be aborted by anybody (`expire`), by
                 the log's clock; 0 means never.
             own_sinks: those participants that only the job itself can reach.
+            replaces: the participants before these, all of them, where they changed on
+                purpose. It allows no other change, so it may be given for ever.
 
         Raises:
             ConfigurationError: this checkpoint and this log do not belong together, the
-                query is known by another application's name, or the batch lies below
-                what is decided or forgotten.
+                query is known by another application's name, the batch lies below
+                what is decided or forgotten, or the participants are not those of the
+                newest transaction (nor is that what `replaces` names). Nothing is
+                written then, and nothing aborted.
             HeuristicError: a transaction of this application is quarantined.
             AbortedError: another run has superseded this one.
         """

@@ -332,6 +332,56 @@ def test_begin_aborts_every_undecided_attempt(log: DecisionLog) -> None:
     assert log.read(other.id) == other
 
 
+@pytest.mark.parametrize(
+    ("names", "change"),
+    [
+        (("notifier",), "left out ledger."),
+        (("ledger", "notifier", "audit"), "new audit."),
+        (("Notifier", "ledger"), "left out notifier; new Notifier."),
+    ],
+)
+def test_changed_participants_are_refused(
+    log: DecisionLog, names: tuple[str, ...], change: str
+) -> None:
+    """Left out, new or renamed: one line says who, since when, and what to write."""
+    commit(log, 0)
+    left = begin(log, 1).record
+    with pytest.raises(ConfigurationError) as refused:
+        begin(log, 2, run="run-2", participants=names)
+    text = str(refused.value)
+    assert f"application 'orders': its participants changed after {left.id}: " in text
+    assert f": {change} " in text
+    assert "replaces=('ledger', 'notifier')" in text
+    assert "\n" not in text
+    # The refusal left nothing behind: the earlier run may go on, with its attempt.
+    assert states(log) == {"orders.0.1": "committing", "orders.1.1": "active"}
+    assert begin(log, 1) == Begun(left, replay=False)
+
+
+def test_participants_change_where_the_earlier_ones_are_named(log: DecisionLog) -> None:
+    """All of them, in any order; it can stay, as it allows no other change."""
+    commit(log, 0)
+    new = {"run": "run-2", "participants": ("ledger", "audit"), "own_sinks": ("audit",)}
+    for wrong in (("ledger",), "ledger", ("ledger", "audit"), ("ledger", "x", "y")):
+        with pytest.raises(ConfigurationError, match="replaces="):
+            begin(log, 1, replaces=wrong, **new)
+    replaces = ["notifier", "ledger"]
+    changed = begin(log, 1, replaces=replaces, **new).record
+    assert changed.participants == new["participants"]
+    assert begin(log, 2, **new | {"participants": ("audit", "ledger")}).record
+    assert begin(log, 3, replaces=replaces, **new).record
+    for names in (("audit",), PARTICIPANTS):
+        with pytest.raises(ConfigurationError, match=r"changed after orders\.3\.1"):
+            begin(log, 4, **new | {"participants": names, "own_sinks": ()})
+
+
+def test_a_replay_goes_to_the_participants_on_record(log: DecisionLog) -> None:
+    """Nothing is written anew, so it does not matter which ones come after it."""
+    record = commit(log, 0)
+    begun = begin(log, 0, run="run-2", participants=("ledger",))
+    assert begun == Begun(record, replay=True)
+
+
 def test_an_attempt_knows_the_trace_of_the_one_before(log: DecisionLog) -> None:
     """Kept beside its own context; an attempt that was not traced links to nothing."""
 

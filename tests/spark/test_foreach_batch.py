@@ -345,6 +345,20 @@ def test_another_checkpoint_is_refused(world: World) -> None:
     assert world.held() == (numbers_of(2), numbers_of(2))
 
 
+def test_changed_participants_are_refused(world: World) -> None:
+    """What a run leaves out by mistake is not lost; on purpose it says `replaces`."""
+    write_numbers(world.folder, range(1))
+    world.run(world.callback())
+    write_numbers(world.folder, range(1, 2))
+    fewer = ParticipantSink({"a": world.a}, token=None, timeout=2)
+    with failing_query("replaces=\\('a', 'b'\\)"):
+        world.run(world.callback(sink=fewer))
+    assert world.state("test.1.1") is None
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    world.run(world.callback(sink=fewer, replaces=("a", "b")))
+    assert world.held() == (numbers_of(2), numbers_of(1))
+
+
 def test_another_log_is_refused(world: World) -> None:
     """A log that does not know the application accepts batch 0 only."""
     write_numbers(world.folder, range(1))

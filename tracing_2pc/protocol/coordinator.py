@@ -40,6 +40,7 @@ class Coordinator:
     settings: Settings
     patience: Patience
     own_sinks: frozenset[str] = frozenset()
+    replaces: frozenset[str] = frozenset()
 
     def apply(
         self,
@@ -124,6 +125,7 @@ class Coordinator:
             carrier=self.tracing.reserve(),
             timeout=self.settings.transaction_timeout,
             own_sinks=self.own_sinks,
+            replaces=self.replaces,
         )
         begun = until_answered(ask, self.patience)
         record = begun.record

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from tracing_2pc.errors import AbortedError, ConfigurationError, TwoPhaseError
@@ -41,6 +41,7 @@ def two_phase_commit(
     routes: Mapping[str, Route] | None = None,
     on_pending: Literal["wait", "fail"] | None = None,
     settings: Settings | None = None,
+    replaces: Collection[str] = (),
 ) -> ForeachBatch:
     """Return a callback for `foreachBatch`: each batch lands everywhere or nowhere.
 
@@ -70,6 +71,9 @@ def two_phase_commit(
             (the default) holds the batch back and tries on; `fail` raises
             `CommitPendingError` after some tries, and the next start goes on.
         settings: default is what `Settings.load()` finds.
+        replaces: all participants of the run before, where those of `sink` are others
+            on purpose; a change is refused without it. It allows the change from
+            exactly those, so it can stay.
 
     Raises:
         ConfigurationError: says what to change.
@@ -95,7 +99,7 @@ def two_phase_commit(
         sink.check(application)
     check_leftovers(sink)
     callback = ForeachBatch(
-        sink, application, chosen, dict(routes or {}), open_log(chosen.log)
+        sink, application, chosen, dict(routes or {}), open_log(chosen.log), replaces
     )
     logger.info(
         "two-phase commit: application=%s participants=%s log=%s",
@@ -114,12 +118,14 @@ class ForeachBatch:
         settings: Settings,
         routes: Mapping[str, Route],
         log: DecisionLog,
+        replaces: Collection[str] = (),
     ) -> None:
         self._sink = sink
         self._application = application
         self._settings = settings
         self._routes = routes
         self._participants = participants_of(sink)
+        self._replaces = frozenset(replaces)
         self._log: DecisionLog | None = log
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,7 +139,8 @@ class ForeachBatch:
             CommitPendingError: decided, and not acknowledged by everybody yet.
             HeuristicError: a participant went against the decision.
             ConfigurationError: checkpoint, log and application don't belong together;
-                or there is no checkpoint that a next start would find.
+                the participants changed, and `replaces` does not name the earlier
+                ones; or there is no checkpoint that a next start would find.
             StoppedError: `stop()` came first. It does not become `query.exception()`.
         """
         lifecycle.start(self._application)
@@ -204,6 +211,7 @@ class ForeachBatch:
             settings,
             patience,
             _own_sinks(self._participants),
+            self._replaces,
         )
 
 

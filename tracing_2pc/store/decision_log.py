@@ -114,12 +114,15 @@ class SqlDecisionLog:
         carrier: Carrier,
         timeout: float = 0.0,
         own_sinks: Collection[str] = (),
+        replaces: Collection[str] = (),
     ) -> Begun:
         """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         names = rules.check_participants(participants)
         of = {"of": application, "in_batch": batch}
         with self._database.durable() as connection:
-            standing = self._admit(connection, application, batch, run, query)
+            standing = self._admit(
+                connection, application, batch, run, query, names, replaces
+            )
             if replayed := records.load(connection, sql.COMMITTED, of):
                 return Begun(replayed[0], replay=True)
             active = records.load(connection, sql.ACTIVE_OF, of)
@@ -154,6 +157,8 @@ class SqlDecisionLog:
         batch: int,
         run: str,
         query: str | None,
+        participants: Collection[str],
+        replaces: Collection[str],
     ) -> rules.Standing:
         """Refuse the batch, or register its run and query."""
         of = {"of": application}
@@ -169,6 +174,7 @@ class SqlDecisionLog:
             known = connection.execute(sql.LOCK_APPLICATION, of).one()
         runs = connection.execute(sql.RUNS, {**of, "asking": run}).all()
         quarantined = connection.execute(sql.QUARANTINED, of).first()
+        before = connection.execute(sql.PARTICIPANTS_BEFORE, of).all()
         standing = rules.Standing(
             query=known.query,
             watermark=known.watermark,
@@ -176,8 +182,12 @@ class SqlDecisionLog:
             newest_run=runs[-1].run if runs else None,
             run_known=any(row.run == run for row in runs),
             committed=connection.scalar(sql.NEWEST_COMMITTED, of),
+            newest=before[0].transaction_id if before else None,
+            participants=tuple(row.participant for row in before),
         )
-        rules.check_begin(standing, application, batch, run, query)
+        rules.check_begin(
+            standing, application, batch, run, query, participants, replaces
+        )
         if known.watermark != known.durable_watermark:
             connection.execute(sql.MAKE_DURABLE, of)
         if query and known.query is None:

@@ -55,6 +55,8 @@ class Standing:
         newest_run: the run that registered last.
         run_known: the run that asks has registered before.
         committed: the newest batch that is decided commit.
+        newest: id of the newest transaction, whatever became of it.
+        participants: those of the newest transaction.
     """
 
     query: str | None = None
@@ -63,6 +65,8 @@ class Standing:
     newest_run: str | None = None
     run_known: bool = False
     committed: int | None = None
+    newest: str | None = None
+    participants: tuple[str, ...] = ()
 
 
 def check_known(application: str, batch: int) -> None:
@@ -118,12 +122,19 @@ def _check_name(application: str) -> None:
 
 
 def check_begin(
-    standing: Standing, application: str, batch: int, run: str, query: str | None
+    standing: Standing,
+    application: str,
+    batch: int,
+    run: str,
+    query: str | None,
+    participants: Collection[str],
+    replaces: Collection[str],
 ) -> None:
     """Admit a batch of a known application, or say what to do.
 
     Raises:
-        ConfigurationError: this checkpoint and this log do not belong together.
+        ConfigurationError: this checkpoint and this log do not belong together, or
+            the participants changed and `replaces` does not name the earlier ones.
         HeuristicError: a transaction of the application is quarantined.
         AbortedError: a newer run has registered.
     """
@@ -146,6 +157,31 @@ def check_begin(
             f"{standing.newest_run}: stop this query"
         )
     _check_age(standing, application, batch, run)
+    if batch != standing.committed:  # else a replay: for the participants on record
+        _check_change(standing, application, participants, replaces)
+
+
+def _check_change(
+    standing: Standing,
+    application: str,
+    participants: Collection[str],
+    replaces: Collection[str],
+) -> None:
+    before = standing.participants
+    if not before or set(before) in (set(participants), set(replaces)):
+        return
+    names = {
+        "left out": [name for name in before if name not in participants],
+        "new": [name for name in participants if name not in before],
+    }
+    change = "; ".join(f"{k} {', '.join(v)}" for k, v in names.items() if v)
+    raise ConfigurationError(
+        f"application {application!r}: its participants changed after "
+        f"{standing.newest}: {change}. A participant that is left out gets no rows "
+        "from now on, a new one has none of the earlier batches, and a renamed one is "
+        "both. If that is meant, name the earlier ones: two_phase_commit(..., "
+        f"replaces={before!r}). If not, go on with those"
+    )
 
 
 def _check_age(standing: Standing, application: str, batch: int, run: str) -> None:

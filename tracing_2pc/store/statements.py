@@ -88,6 +88,20 @@ NEWEST_COMMITTED: Final = (
     .limit(1)
 )
 
+PARTICIPANTS_BEFORE: Final = (
+    sa.select(delivery.c.transaction_id, delivery.c.participant)
+    .where(
+        delivery.c.transaction_id
+        == sa.select(transaction.c.id)
+        .where(_OF)
+        .order_by(transaction.c.batch.desc(), transaction.c.attempt.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    .order_by(delivery.c.position)
+)
+"""Those of the application's newest transaction, whatever became of it."""
+
 NEWEST_ATTEMPT: Final = (
     sa.select(transaction.c.attempt, transaction.c.carrier)
     .where(_OF, _BATCH)

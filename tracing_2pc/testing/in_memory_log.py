@@ -56,11 +56,12 @@ class InMemoryDecisionLog:
         carrier: Carrier,
         timeout: float = 0.0,
         own_sinks: Collection[str] = (),
+        replaces: Collection[str] = (),
     ) -> Begun:
         """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         names = rules.check_participants(participants)
         with self._lock:
-            self._admit(application, batch, run, query)
+            self._admit(application, batch, run, query, names, replaces)
             mine = [r for r in self._of(application) if r.id.batch == batch]
             for record in mine:
                 if record.decision is Decision.COMMIT:
@@ -93,21 +94,28 @@ class InMemoryDecisionLog:
             )
             return Begun(self._keep(opened), replay=False, superseded=superseded)
 
-    def _admit(self, application: str, batch: int, run: str, query: str | None) -> None:
+    def _admit(
+        self,
+        application: str,
+        batch: int,
+        run: str,
+        query: str | None,
+        participants: Collection[str],
+        replaces: Collection[str],
+    ) -> None:
         for name, other in self._applications.items():
             if query and name != application and other.query == query:
                 rules.check_query(application, query, name)
         if (known := self._applications.get(application)) is None:
             rules.check_known(application, batch)
             known = _Application(query, None)
+        records = self._of(application)
         quarantined = [
             (str(r.id), self._reasons[r.id])
-            for r in self._of(application)
+            for r in records
             if r.state is TransactionState.QUARANTINED
         ]
-        committed = [
-            r.id.batch for r in self._of(application) if r.decision is Decision.COMMIT
-        ]
+        committed = [r.id.batch for r in records if r.decision is Decision.COMMIT]
         standing = rules.Standing(
             query=known.query,
             watermark=known.watermark,
@@ -115,8 +123,12 @@ class InMemoryDecisionLog:
             newest_run=known.runs[-1] if known.runs else None,
             run_known=run in known.runs,
             committed=max(committed, default=None),
+            newest=str(records[-1].id) if records else None,
+            participants=records[-1].participants if records else (),
         )
-        rules.check_begin(standing, application, batch, run, query)
+        rules.check_begin(
+            standing, application, batch, run, query, participants, replaces
+        )
         self._applications[application] = known
         known.durable_watermark = known.watermark
         known.query = known.query or query
