@@ -550,6 +550,35 @@ def test_a_request_that_fails_alone_is_passed_over(
     assert "card" not in str([vars(record) for record in caplog.records])
 
 
+def test_one_that_fails_before_one_that_is_refused_stops_nobody(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal shows, too, that the partner is there: both are put aside."""
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+    world = make()
+    ill, refused, *rest = keys_of(T, 4)
+    partner.always = {ill: 500, refused: 422}
+    commit(world, T, ids(*range(4)))
+    eventually(lambda: backlog(world.resource) == 0)
+    kept = {(k["key"], k["status"]) for k in world.resource.quarantined()}
+    assert kept == {(ill, 500), (refused, 422)}
+    assert [key for key in partner.keys if key in rest] == rest
+
+
+def test_only_one_overtakes_however_often_its_sender_ends(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was passed over is sent a last time before anything else is."""
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+    world = make()
+    ill, behind, *_ = keys_of(T, 4)
+    partner.always = {ill: 500}
+    commit(world, T, ids(*range(4)))
+    eventually(lambda: backlog(world.resource) == 0)
+    place = partner.keys.index(behind)
+    assert partner.keys[place - 1 : place + 2] == [ill, behind, ill]
+
+
 def test_a_partner_that_takes_nothing_gets_all_of_it_later(
     make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

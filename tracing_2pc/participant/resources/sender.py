@@ -38,8 +38,6 @@ class _Waiting:
 
     failures: int = 0
     resume: float = -float("inf")
-    alone: bool = False
-    """The request behind it was taken, so this one is to be taken now or set aside."""
 
 
 class Sender:
@@ -130,7 +128,7 @@ class Sender:
         ready = [
             self._queue.next(application)
             for application in self._queue.applications()
-            if self._about(application).resume <= now
+            if self._resumes(application) <= now
         ]
         waits = set()
         for request in itertools.chain.from_iterable(itertools.zip_longest(*ready)):
@@ -142,8 +140,12 @@ class Sender:
                 waits.add(name)
         return 0.0 if any(ready) else _POLL
 
+    def _resumes(self, application: str) -> float:
+        waiting = self._waiting.get(application)
+        return waiting.resume if waiting else -float("inf")
+
     def _about(self, application: str) -> _Waiting:
-        return self._waiting.get(application) or _Waiting()
+        return self._waiting.setdefault(application, _Waiting())
 
     def _hold(self) -> bool:
         """Hold the lease for at least two thirds of it from now."""
@@ -158,26 +160,33 @@ class Sender:
         return False
 
     def _send(self, request: Request) -> bool:
-        """Send one request; False means it has to be sent again, after a pause."""
+        """Send one request; False means that the queue has to be read again."""
         application = request.transaction.application
         failpoint("outbox.before_call")
         status = self._partner.send(request)
         failpoint("outbox.after_call")
         if 200 <= status < 300:
             self._confirm(request)
-        elif self._about(application).alone:
-            self._set_aside(
-                request, status, "outbox: fails alone, passed over, quarantined"
-            )
         elif is_refusal(status) and self._count_refusal(application):
-            self._set_aside(
-                request, status, "outbox: refused by the partner, quarantined"
-            )
+            self._set_aside_refused(request, status)
+        elif self._is_answered_behind(request):
+            self._send_last_time(request)
+            del self._waiting[application]
+            return False  # what was read of the queue is no longer so
         else:
             self._back_off(request, status)
             return False
         self._waiting.pop(application, None)
         return True
+
+    def _send_last_time(self, request: Request) -> None:
+        """Send what was passed over once more, at once: else more would overtake it."""
+        status = self._partner.send(request)
+        if 200 <= status < 300:
+            self._confirm(request)
+        else:
+            why = "outbox: fails alone, passed over, quarantined"
+            self._set_aside(request, status, why)
 
     def _confirm(self, request: Request) -> None:
         application = request.transaction.application
@@ -194,29 +203,40 @@ class Sender:
         _log.error("outbox: stopped, the partner refuses all in a row", extra=about)
         return False
 
+    def _set_aside_refused(self, request: Request, status: int) -> None:
+        self._set_aside(request, status, "outbox: refused by the partner, quarantined")
+
     def _set_aside(self, request: Request, status: int, why: str) -> None:
         if self._queue.set_aside(request, status, self._clock()):
             about = {"request": request.key, "status": status}
             _log.error(why, extra=about)
 
     def _back_off(self, request: Request, status: int) -> None:
-        application = request.transaction.application
-        waiting = self._waiting.setdefault(application, _Waiting())
+        waiting = self._about(request.transaction.application)
         most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(waiting.failures, 16))
         waiting.failures += 1
-        if waiting.failures >= _TRIES:
-            waiting.alone = self._takes_the_next(request)
         pause = random.uniform(0, most)  # noqa: S311 - jitter
         waiting.resume = time.monotonic() + pause
         about = {"request": request.key, "status": status}
         _log.warning("outbox: not confirmed, will be sent again", extra=about)
 
-    def _takes_the_next(self, request: Request) -> bool:
-        """Send the request behind one that is not taken: is it that one's fault?"""
-        behind = self._queue.next(request.transaction.application, request)
+    def _is_answered_behind(self, request: Request) -> bool:
+        """Send the request behind one that is not taken: is it that one's fault?
+
+        Not before many tries in vain. A refusal of the one behind shows as well as its
+        acceptance that the partner is there.
+        """
+        application = request.transaction.application
+        if self._about(application).failures + 1 < _TRIES:
+            return False
+        behind = self._queue.next(application, request)
         if not behind or self._stopping.is_set() or not self._hold():
             return False
-        taken = 200 <= self._partner.send(behind[0]) < 300
-        if taken:
+        status = self._partner.send(behind[0])
+        if 200 <= status < 300:
             self._confirm(behind[0])
-        return taken
+            return True
+        if is_refusal(status) and self._count_refusal(application):
+            self._set_aside_refused(behind[0], status)
+            return True
+        return False
