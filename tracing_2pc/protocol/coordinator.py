@@ -95,15 +95,17 @@ class Coordinator:
         Commits are waited for, so that they reach a participant in batch order.
 
         Returns:
-            The commits that somebody who has branches of them has acknowledged just
-            now: the log is of the same world as its participants.
+            The commits that all who have branches of them have acknowledged just now.
+            An acknowledgement from before a crash is no proof that it is still there:
+            the participant may have been put back to an earlier state since.
         """
         delivered = set()
         unfinished = partial(self.log.unfinished, self.application)
         for record in until_answered(unfinished, self.patience):
             if record.state is TransactionState.COMMITTING:
                 self.deliver(record)
-                if any(map(record.chosen, record.pending)):
+                having = {name for name in record.participants if record.chosen(name)}
+                if having and having <= set(record.pending):
                     delivered.add(record.id)
             elif record.state is TransactionState.ABORTING:
                 self.delivery.abort(record)
