@@ -18,8 +18,8 @@ from tracing_2pc.model import (
     TransactionId,
     TransactionRecord,
 )
-from tracing_2pc.protocol.diagnosis import Diagnosis, Thresholds, diagnose
-from tracing_2pc.protocol.evidence import Evidence, Logged
+from tracing_2pc.protocol.diagnosis import Diagnosis, Thresholds, diagnose, judge
+from tracing_2pc.protocol.evidence import Case, Evidence, Logged
 from tracing_2pc.settings import Settings
 from tracing_2pc.states import (
     BranchState,
@@ -181,6 +181,16 @@ def test_a_branch_that_is_gone_is_lost_whatever_else_is_there() -> None:
     other = HeldBranch(BranchId(1, 1), BranchState.PREPARED, 3, "d")
     shown = {T: {"ledger": Shown(ParticipantState.PREPARED, (other,))}}
     assert one(said(logged(record(S.COMMITTING, 30)), shown=shown)).diagnosis is K.LOST
+
+
+def test_what_is_lost_after_it_was_finished_is_lost() -> None:
+    """Also when its receipts are no longer on record, because a later batch is."""
+    old = record(S.COMMITTED, 30, finished=NOW - 20, receipts=(), rows=3)
+    shown = {"ledger": Shown(ParticipantState.UNKNOWN), "notifier": COMMITTED}
+    lost = one([*judge(Case(T, record=old, shown=shown, clock=NOW), NOW, LIMITS)])
+    assert (lost.diagnosis, lost.participants) == (K.LOST, ("ledger",))
+    shown["ledger"] = Shown(ParticipantState.FORGOTTEN)
+    assert not [*judge(Case(T, record=old, shown=shown, clock=NOW), NOW, LIMITS)]
 
 
 def test_who_had_no_branch_has_lost_none() -> None:

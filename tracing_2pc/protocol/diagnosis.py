@@ -249,6 +249,10 @@ def _lacks(record: TransactionRecord, name: str, shown: Shown) -> bool:
     chosen = {receipt.branch for receipt in record.chosen(name)}
     if shown.state in (ParticipantState.COMMITTED, ParticipantState.ABORTED):
         return False
+    if record.finished is not None and not chosen:
+        # Receipts go with a later commit, the seal of everybody stays: who does not
+        # know that there was a transaction was put back to before it.
+        return record.rows > 0 and shown.state is ParticipantState.UNKNOWN
     return bool(chosen - {held.branch for held in shown.branches})
 
 
