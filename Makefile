@@ -14,7 +14,7 @@ MINUTES ?= 10
 
 .PHONY: setup demo test test-fast test-more test-all stateful fuzz crash chaos rules counts jaeger \
 	test-jaeger oap stock-agent test-skywalking test-dashboards browser compose-plugin \
-	engine test-compose lint lock clean
+	engine test-compose docs docs-serve lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)"
@@ -30,7 +30,7 @@ setup: .venv/ready
 demo: setup  ## stream a month of flights into two services, with kills, and judge it
 	@$(JAVA) $(BIN)/tracing-2pc demo $(ARGS)
 
-test: setup lint  ## everything that CI runs
+test: setup lint  ## each real thing at least once: a few minutes
 	@tools/strace >/dev/null
 	@tools/prometheus >/dev/null
 	@tools/pgbouncer >/dev/null
@@ -42,14 +42,14 @@ test-fast: setup  ## without Spark
 	@tools/pgbouncer >/dev/null
 	$(PYTEST) -m "not spark and not more" $(ARGS)
 
-test-more: setup  ## the variants that these leave out, and a minute of `chaos`
+test-more: setup  ## what these leave out, and a minute of `chaos`
 	$(JAVA) $(PYTEST) -m more $(ARGS)
 
-test-all: test test-more fuzz  ## both, and a thousand bodies that nobody meant
+test-all: test test-more fuzz  ## everything that CI runs
 
 stateful: setup  ## thousands of random histories, others each time: about ten minutes
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \
-		tests/unit/test_stateful_protocol.py tests/contract/test_stateful_participant.py
+		tests/component/test_stateful_protocol.py tests/contract/test_stateful_participant.py
 
 fuzz: setup  ## bodies that nobody meant, N thousand to each kind of participant; requests
 	PYTHONPATH=tests:. $(BIN)/python -m fuzz --cases $(N)000 $(ARGS)
@@ -128,6 +128,12 @@ test-compose: setup engine jaeger oap  ## the unchanged compose file, in contain
 	@tools/prometheus >/dev/null
 	TPC_COMPOSE=1 $(BIN)/pytest -s -m compose tests/containers $(ARGS)
 
+docs: setup  ## the documentation as a site, in site/; a dead link or name is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: setup  ## the same at http://127.0.0.1:8000/, built anew at each change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -140,4 +146,4 @@ lock: .venv/ready  ## after a change of the dependencies in pyproject.toml
 		pyproject.toml -o requirements.txt
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

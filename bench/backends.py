@@ -36,15 +36,15 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from bench import pair
 from bench.deco import in_force
-from tracing_2pc import names
-from tracing_2pc.model import TransactionId, TransactionRecord
-from tracing_2pc.skywalking import active
+from tracing_2pc.core import names
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.skywalking import propagator as sw8
 from tracing_2pc.skywalking.processor import SkyWalkingProcessor
 from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.skywalking.sender import Collector
-from tracing_2pc.states import Decision, TransactionState
-from tracing_2pc.telemetry.spans import client_span, current_carrier, span
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.tracing.spans import client_span, current_carrier, span
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 LIMITS: Final = dict.fromkeys(("A8", "A8-headers", "A8-process"), 1.40)
 TRANSACTIONS: Final = 50
@@ -150,11 +150,11 @@ def _headers(
     before = propagate.get_global_textmap()
     propagate.set_global_textmap(propagator)
     if skywalking:
-        active.use(skywalking)
+        sw8.use(skywalking)
     try:
         yield
     finally:
-        active.stop()
+        sw8.use(None)
         propagate.set_global_textmap(before)
 
 
@@ -166,7 +166,7 @@ def transaction(number: int) -> None:
     for step in (names.BEGIN, names.DECIDE):
         with tracing.step(step, carrier, record):
             pass
-    tracing.decided(record, reconstructed=False)
+    tracing.export_root(record, reconstructed=False)
     with tracing.step(names.DELIVER, carrier, record) as deliver:
         deliver.end()
         for name, port in PARTICIPANTS.items():

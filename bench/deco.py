@@ -50,8 +50,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
 from bench import pair
 from tracing_2pc import trace_headers, traced_sink
-from tracing_2pc.model import BranchContext, BranchId, TransactionId
-from tracing_2pc.telemetry import branches
+from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.tracing.decorator import branches
 
 CALLS: Final = 300
 ROUNDS: Final = 101

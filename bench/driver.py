@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.interfaces import DecisionLog, Participant, SystemClock
-from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.ports import DecisionLog, Participant, SystemClock
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks import write_branch
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,16 +31,16 @@ def coordinator(
     """
     settings = Settings(on_pending="fail", inline_tries=3)
     clock, tracing = SystemClock(), OpenTelemetryTracing()
-    patience = Patience(clock, inline_tries=settings.inline_tries)
+    retry = RetryPolicy(clock, inline_tries=settings.inline_tries)
     return Coordinator(
         APPLICATION,
         tuple(participants),
         log,
-        Delivery(log, participants, tracing=tracing, patience=patience),
+        Delivery(log, participants, tracing=tracing, retry=retry),
         tracing,
         clock,
         settings,
-        patience,
+        retry,
     )
 
 
@@ -53,18 +53,13 @@ def tasks(sink: ParticipantSink, partitions: Sequence[pa.RecordBatch]) -> Write:
     """Return what writes a batch of these partitions, each by a task of its own."""
 
     def write(record: TransactionRecord) -> list[Receipt]:
-        return [
-            write_branch(
-                sink,
-                BranchContext(
-                    record.id,
-                    BranchId(partition, partition),
-                    record.participants,
-                    record.carrier,
-                ),
-                [records],
+        receipts: list[Receipt] = []
+        for partition, records in enumerate(partitions):
+            branch = BranchId(partition, partition)
+            context = BranchContext(
+                record.id, branch, record.participants, record.carrier
             )
-            for partition, records in enumerate(partitions)
-        ]
+            receipts += write_branch(sink, context, [records])
+        return receipts
 
     return write

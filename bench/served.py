@@ -10,8 +10,8 @@ from typing import Any
 from flask import Flask
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from tracing_2pc.participant import participant_blueprint
-from tracing_2pc.participant.resources.base import Resource
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.participant.engine import ParticipantEngine
 
 
 class _Quiet(WSGIRequestHandler):
@@ -19,7 +19,7 @@ class _Quiet(WSGIRequestHandler):
         pass
 
 
-def application(resource: Resource) -> Flask:
+def application(resource: ParticipantEngine) -> Flask:
     """Return a service that holds its data with this resource."""
     app = Flask("participant")
     app.register_blueprint(participant_blueprint(resource, insecure=True))

@@ -22,15 +22,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tracing_2pc.errors import DecisionLogError
-from tracing_2pc.operations.setup import init
-from tracing_2pc.settings import Settings
-from tracing_2pc.states import TransactionState
+from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.operations.init import init
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import read_trace_file
 
 from . import flights
-from .demo_report import Kill, Summary, crashed_trace, found_after
+from .demo_report import Kill, Summary, count_states, crashed_trace, observe_kill
 from .embedded import databases
 from .flights import APPLICATION
 from .oracle import judge
@@ -200,8 +200,11 @@ class Demo:
         """
         days = range(1, batches + 1)
         flights.feed(self.folder / "in", days)
-        # Which commit: the driver's own death has one of them sent to the ledger twice.
-        kill_driver, kill_ledger = batches // 3 + 1, 2 * batches // 3 + 2
+        # The driver's last batch is sent to the ledger again, once or twice: when it
+        # is delivered, and when its replay is confirmed. So a later batch n is its
+        # commit n + 1 or n + 2.
+        kill_driver = batches // 3 + 1
+        kill_ledger = min(batches + 1, 2 * batches // 3 + 3)
         say("starting a partner, a ledger and a notifier")
         armed = self._armed("participant.before_commit", kill_ledger) if crash else {}
         self.ledger.launch(**armed)
@@ -210,7 +213,7 @@ class Demo:
         self.operator.start()
         say(f"the console is at {self.operator}")
         say("starting the Spark job: one day of flights is one batch")
-        # With it armed, each transaction reaches it twice: once per participant.
+        # Each transaction reaches it twice: when a participant has acknowledged.
         point, times = "delivery.between_commits", 2 * kill_driver - 1
         self.job.start(**(self._armed(point, times) if crash else {}))
         kills = list(self._watch(batches, ask))
@@ -267,14 +270,14 @@ class Demo:
         fired = self.folder / f"fired-{failpoint}"
         if process.wait(1) != -signal.SIGKILL or not fired.exists():
             raise RuntimeError(f"the {who} failed:\n{process.tail()}")
-        kill = found_after(who, fired.read_text(), self.log, self)
+        kill = observe_kill(who, fired.read_text(), self.log, self)
         fired.rename(f"{fired}.seen")  # the next death is not this one
         say(f"KILLED {kill}")
         return kill
 
     def _committed(self) -> int:
         try:
-            return self.log.counts(APPLICATION)[TransactionState.COMMITTED]
+            return count_states(self.log, APPLICATION)[TransactionState.COMMITTED]
         except DecisionLogError:
             return 0
 

@@ -6,12 +6,14 @@ import dataclasses
 import http.client
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from tracing_2pc import names
-from tracing_2pc.states import FINAL, TransactionState
+from tracing_2pc.core import names
+from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.core.states import FINAL, TransactionState
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.testing import span_tree
 
@@ -41,44 +43,46 @@ class Running(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """One SIGKILL, and what was found after it.
+    """One SIGKILL, and the state that it left behind.
 
     Attributes:
-        who: driver or ledger.
-        failpoint: where it died.
-        transaction: the one it died in.
+        process: driver or ledger.
+        failpoint: where it was killed.
+        transaction: the one that it was working on.
         state: of that transaction in the log.
-        found: what each participant answers about it.
-        flag: what the watcher said of it, where it had the time to.
+        states: what each participant answers about it.
+        flag: what the watcher reported, where it had the time to.
     """
 
-    who: str
+    process: str
     failpoint: str
     transaction: str
     state: str
-    found: dict[str, str]
+    states: dict[str, str]
     flag: Flag | None = None
 
     def __str__(self) -> str:
-        held = ", ".join(f"{name} {state}" for name, state in self.found.items())
+        states = ", ".join(f"{name} {state}" for name, state in self.states.items())
         return (
-            f"the {self.who} at {self.failpoint}, in {self.transaction}: the log says "
-            f"{self.state}; {held}"
+            f"the {self.process} at {self.failpoint}, in {self.transaction}: the log "
+            f"says {self.state}; {states}"
         )
 
 
-def found_after(who: str, failpoint: str, log: SqlDecisionLog, demo: Running) -> Kill:
-    """Look at the log and at both participants, while the dead one is down."""
+def observe_kill(
+    process: str, failpoint: str, log: SqlDecisionLog, demo: Running
+) -> Kill:
+    """Read the log and ask both participants, while the killed process is down."""
     records = [r for r in log.unfinished(APPLICATION) if r.decision is not None]
     if not records:
-        return Kill(who, failpoint, "no transaction", "nothing unfinished", {})
+        return Kill(process, failpoint, "no transaction", "nothing unfinished", {})
     record = records[0]
     services = {"ledger": demo.ledger, "notifier": demo.notifier}
-    found = {
+    states = {
         name: _ask(service.url, str(record.id), demo.token)
         for name, service in services.items()
     }
-    return Kill(who, failpoint, str(record.id), str(record.state), found)
+    return Kill(process, failpoint, str(record.id), str(record.state), states)
 
 
 def _ask(url: str, transaction: str, token: str) -> str:
@@ -145,6 +149,12 @@ def _depth(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
+def count_states(log: SqlDecisionLog, application: str) -> Counter[TransactionState]:
+    """Count an application's transactions, by state."""
+    rows = log.transactions(TransactionFilter(application, limit=10_000))
+    return Counter(row.state for row in rows)
+
+
 @dataclasses.dataclass(frozen=True)
 class Summary:
     """The result, for a person and for a program."""
@@ -167,7 +177,7 @@ class Summary:
         trace: Sequence[str],
     ) -> Summary:
         """Put it together; the counts of transactions are the log's."""
-        counts = log.counts(APPLICATION)
+        counts = count_states(log, APPLICATION)
         return cls(
             verdict,
             kills,

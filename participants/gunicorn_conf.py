@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-worker_class = "tracing_2pc.participant.gunicorn_worker.Worker"
+worker_class = "tracing_2pc.http.gunicorn_worker.Worker"
 threads = 8
 worker_connections = 512  # of each worker; a system may allow a process 1024 files
 timeout = 60

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tracing_2pc import ParticipantSink
-from tracing_2pc.settings import Settings
+from tracing_2pc.core.settings import Settings
 from tracing_2pc.spark import two_phase_commit
 
 from .flights import APPLICATION, SCHEMA, to_ledger, to_notifier

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from flask import Flask
 
-from tracing_2pc.participant import TaggedRows, participant_blueprint
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.participant import TaggedRows
 
 
 def create_app() -> Flask:

@@ -12,7 +12,8 @@ import os
 
 from flask import Flask
 
-from tracing_2pc.participant import Outbox, participant_blueprint
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.participant import Outbox
 
 
 def create_app() -> Flask:

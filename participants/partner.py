@@ -82,11 +82,11 @@ class Store:
             ).fetchall()
             (requests,) = connection.execute("SELECT count(*) FROM request").fetchone()
         names = ("id", "key", "body", "received_at", "requests")
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        for item in found:
+        notifications = [dict(zip(names, row, strict=True)) for row in rows]
+        for item in notifications:
             item["body"] = json.loads(item["body"])
-        following = found[-1]["id"] if len(found) == limit else None
-        return {"notifications": found, "requests": requests, "next": following}
+        following = notifications[-1]["id"] if len(notifications) == limit else None
+        return {"notifications": notifications, "requests": requests, "next": following}
 
 
 class Faults:

@@ -84,21 +84,23 @@ class Operator:
         self.console.until_answers(f"{self.url}/health/live", 30)
 
     def flag(self, transaction: str) -> Flag | None:
-        """Wait until the watcher speaks of a transaction; None if it does not."""
+        """Wait until the watcher reports a transaction; None if it does not."""
         started = time.monotonic()
         while time.monotonic() - started < PATIENCE:
-            for said in self._found():
-                if said.get("transaction") == transaction:
+            for finding in self._findings():
+                if finding.get("transaction") == transaction:
                     return Flag(
                         transaction,
-                        str(said["diagnosis"]),
-                        str(said["why"]),
+                        str(finding["diagnosis"]),
+                        str(finding["why"]),
                         time.monotonic() - started,
                     )
             time.sleep(0.2)
         return None
 
-    def _found(self) -> Iterator[Mapping[str, Any]]:
+    def _findings(self) -> Iterator[Mapping[str, Any]]:
         for line in self.watcher.log.read_text().splitlines():
-            if line.startswith("{") and (said := json.loads(line))["event"] == "found":
-                yield said
+            if not line.startswith("{"):
+                continue
+            if (event := json.loads(line))["event"] == "found":
+                yield event

@@ -11,18 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracing_2pc import errors
-    from tracing_2pc.settings import Settings
-    from tracing_2pc.sinks.participants import ParticipantSink
-    from tracing_2pc.telemetry.traced_sink import trace_headers, traced_sink
+    from tracing_2pc.core import errors
+    from tracing_2pc.core.settings import Settings
+    from tracing_2pc.sinks.participant_sink import ParticipantSink
+    from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
 
 __all__ = ["ParticipantSink", "Settings", "errors", "trace_headers", "traced_sink"]
 
 _HOMES = {
-    "ParticipantSink": "tracing_2pc.sinks.participants",
-    "Settings": "tracing_2pc.settings",
-    "trace_headers": "tracing_2pc.telemetry.traced_sink",
-    "traced_sink": "tracing_2pc.telemetry.traced_sink",
+    "ParticipantSink": "tracing_2pc.sinks.participant_sink",
+    "Settings": "tracing_2pc.core.settings",
+    "trace_headers": "tracing_2pc.tracing.decorator.traced_sink",
+    "traced_sink": "tracing_2pc.tracing.decorator.traced_sink",
 }
 
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "errors":
-        return importlib.import_module("tracing_2pc.errors")
+        return importlib.import_module("tracing_2pc.core.errors")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'tracing_2pc' has no attribute {name!r}")

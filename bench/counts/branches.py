@@ -31,19 +31,19 @@ from bench.counts.per_record import instructions_of
 from bench.driver import APPLICATION
 from bench.postgresql import postgresql
 from bench.served import application
-from tracing_2pc.model import (
+from tracing_2pc.core import content
+from tracing_2pc.core.model import (
     MAX_BRANCHES,
     BranchId,
     Receipt,
     TransactionId,
     TransactionRecord,
 )
+from tracing_2pc.core.states import BranchState, Decision, Vote
+from tracing_2pc.http import contract
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
-from tracing_2pc.participant.resources.journalled import JournalledResource
-from tracing_2pc.states import BranchState, Decision, Vote
-from tracing_2pc.store import open_log
-from tracing_2pc.store.decision_log import SqlDecisionLog
-from tracing_2pc.transports import wire
+from tracing_2pc.participant.engine import ParticipantEngine
+from tracing_2pc.store import SqlDecisionLog, open_log
 
 SIZES: Final = (1_000, 2_000, 4_000, MAX_BRANCHES)
 """The first two say what a branch costs; each of the others must agree."""
@@ -51,7 +51,7 @@ SIZES: Final = (1_000, 2_000, 4_000, MAX_BRANCHES)
 SAME: Final = Expected(
     0, "a branch is looked up by its name: nothing is searched for each of them"
 )
-DIGEST: Final = wire.digest_of(b"")
+DIGEST: Final = content.digest_of(b"")
 
 Work = Callable[[], object]
 
@@ -78,7 +78,7 @@ def counts(folder: Path) -> Iterator[Count]:
 class Asked:
     """A participant whose transactions were put into its journal as a whole."""
 
-    def __init__(self, name: str, resource: JournalledResource) -> None:
+    def __init__(self, name: str, resource: ParticipantEngine) -> None:
         self.name = name
         self._resource = resource
         resource.open()
@@ -98,15 +98,15 @@ class Asked:
         """Put a transaction on record; return what asks, and checks the answer."""
         transaction = self._recorded(question.state, size)
         path, body = question.request(transaction, size)
-        name = {wire.PARTICIPANT_HEADER: "counted"}
-        headers = {wire.VERSION_HEADER: wire.VERSION, **name}
+        name = {contract.PARTICIPANT_HEADER: "counted"}
+        headers = {contract.VERSION_HEADER: contract.VERSION, **name}
 
         def ask() -> None:
             if body is None:
                 answer = self.client.get(path, headers=headers)
             else:
                 answer = self.client.post(
-                    path, data=body, headers=headers, content_type=wire.JSON
+                    path, data=body, headers=headers, content_type=contract.JSON
                 )
             if answer.status_code != question.status:
                 raise RuntimeError(f"{path}: {answer.status} {answer.text[:300]}")
@@ -117,7 +117,7 @@ class Asked:
         batch = next(self._batches)
         transaction = TransactionId(APPLICATION, batch, 1)
         own = dataclasses.asdict(transaction)
-        tables = self._resource._tables
+        tables = self._resource._journal.tables
         seal = None if state is BranchState.PREPARED else str(state)
         tags = range(batch * MAX_BRANCHES, batch * MAX_BRANCHES + size)
         branches = [
@@ -247,7 +247,7 @@ def _next(
         APPLICATION, batch, run="run", query=None, participants=["a"], carrier={}
     )
     receipts = [
-        Receipt(BranchId(n, n), 1, DIGEST, {"a": Vote.COMMIT}) for n in range(size)
+        Receipt(BranchId(n, n), "a", 1, DIGEST, Vote.COMMIT) for n in range(size)
     ]
     return begun.record, receipts
 

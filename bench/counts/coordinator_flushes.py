@@ -13,8 +13,8 @@ from bench.counts.count import Count, Expected
 from bench.driver import apply, coordinator
 from bench.flushes import Measured, on_postgresql, on_sqlite
 from bench.postgresql import postgresql
-from tracing_2pc.model import BranchId, Receipt, TransactionRecord
-from tracing_2pc.states import Vote
+from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord, branch_receipts
+from tracing_2pc.core.states import Vote
 from tracing_2pc.store import open_log
 
 TRANSACTIONS: Final = 10
@@ -72,4 +72,8 @@ def transactions(url: str, measured: Measured) -> None:
 
 def _vote(record: TransactionRecord) -> Sequence[Receipt]:
     votes = dict.fromkeys(record.participants, Vote.COMMIT)
-    return [Receipt(BranchId(n, n), 3, "digest", votes) for n in range(2)]
+    return [
+        receipt
+        for n in range(2)
+        for receipt in branch_receipts(BranchId(n, n), 3, "digest", votes)
+    ]

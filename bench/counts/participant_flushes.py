@@ -15,10 +15,10 @@ from bench.postgresql import postgresql
 from bench.records import numbers
 from bench.served import application, serving
 from tracing_2pc import ParticipantSink
-from tracing_2pc.model import TransactionId, TransactionRecord
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.participant import PreparedTransactions, TaggedRows
-from tracing_2pc.participant.resources.base import Resource
-from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.participant.engine import ParticipantEngine
 
 BRANCHES: Final = (0, 1, 3, 8)
 """Branches of a transaction. With none the participant is only told to seal."""
@@ -94,7 +94,7 @@ def prepared_transactions(url: str, measured: Measured) -> None:
     _transactions(PreparedTransactions(url, "numbers"), measured)
 
 
-def _transactions(resource: Resource, measured: Measured) -> None:
+def _transactions(resource: ParticipantEngine, measured: Measured) -> None:
     """Commit one transaction of each number of branches."""
     with serving(application(resource)) as address:
         sink = ParticipantSink({"counted": address}, token=None)

@@ -33,12 +33,12 @@ from bench.ledgers import ledgers
 from bench.postgresql import postgresql
 from bench.records import numbers
 from tracing_2pc import ParticipantSink
-from tracing_2pc.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.core import content
+from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.participant import TaggedRows
-from tracing_2pc.participant.answers import Named
+from tracing_2pc.participant.answers import BranchRef
 from tracing_2pc.participant.body import Body
 from tracing_2pc.sinks.spool import Spool
-from tracing_2pc.transports import wire
 
 FEW: Final = 1_000
 MANY: Final = 10 * FEW
@@ -95,11 +95,11 @@ def _receive(resource: TaggedRows, rows: int, batch: int) -> None:
     records = numbers(rows)
     with pa.ipc.new_stream(spool, records.schema) as writer:
         writer.write_batch(records)
-    named = Named(BranchId(0, 0), rows, spool.digest)
-    body = Body(spool.open(), spool.length, wire.ARROW, spool.digest)
+    named = BranchRef(BranchId(0, 0), rows, spool.digest)
+    body = Body(spool.open(), spool.length, content.ARROW, spool.digest)
     transaction = TransactionId(APPLICATION, batch, 1)
     answer = resource.prepare(transaction, "counted", named, body, {})
-    if answer.status != 200:
+    if answer.refusal:
         raise RuntimeError(f"the participant votes abort: {answer}")
 
 

@@ -14,10 +14,10 @@ from bench.driver import apply, coordinator, tasks
 from bench.records import numbers
 from bench.served import application, serving
 from tracing_2pc import ParticipantSink
-from tracing_2pc.model import Receipt, TransactionRecord
+from tracing_2pc.core.model import Receipt, TransactionRecord
+from tracing_2pc.core.states import Vote
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.states import Vote
 from tracing_2pc.store import open_log
 
 NAMES: Final = ("a", "b")
@@ -99,7 +99,7 @@ def _judge(
 ) -> Iterator[Count]:
     full = sum(n > 0 for n in rows)
     empty = len(rows) - full
-    votes = [vote for receipt in receipts for vote in receipt.votes.values()]
+    votes = [receipt.vote for receipt in receipts]
     what = f"{full} of {len(rows)} partitions with rows:"
     everybody = len(NAMES)
     commits, prepares = asked.pop("/commit", 0), asked.pop("/prepare", 0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 HERE: Final = '{job=~"$job", participant=~"$participant"}'
+ANSWERED: Final = '{job=~"$job", participant=~"$participant", result="ok"}'
 JOB: Final = '{job=~"$job"}'
 
 
@@ -17,13 +18,16 @@ class Query(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One panel: a line, or where `stat` a number that turns red at `red`."""
+    """One panel: lines, a number that turns red at `red`, or a table.
+
+    Numbers and tables are of now: where a series has ended they say so.
+    """
 
     title: str
     description: str
     unit: str
     queries: tuple[Query, ...]
-    stat: bool = False
+    kind: Literal["timeseries", "stat", "table"] = "timeseries"
     red: float | None = None
 
 
@@ -37,7 +41,7 @@ def wrong(title: str, which: str, description: str) -> Panel:
     """Show how many transactions have a diagnosis, as one number."""
     most = f"sum({diagnosed(which, 'job, participant, diagnosis')})"
     query = Query(most, title.lower())
-    return Panel(title, description, "none", (query,), stat=True, red=1)
+    return Panel(title, description, "none", (query,), "stat", red=1)
 
 
 def quantiles(metric: str, inside: str, by: str, legend: str) -> tuple[Query, ...]:
@@ -62,6 +66,36 @@ def greatest(metric: str, inside: str, by: str) -> tuple[Query, ...]:
 
 
 ROWS: Final[dict[str, tuple[Panel, ...]]] = {
+    "Whether anything is wrong": (
+        Panel(
+            "Watcher",
+            "Seconds since the watcher of each decision log last read anything. When "
+            "it is red, the numbers below are missing or old.",
+            "s",
+            (
+                Query(
+                    "time() - max by (job) (max_over_time("
+                    f"tpc_watcher_last_success_timestamp_seconds{JOB}[1d]))",
+                    "{{job}}",
+                ),
+            ),
+            "stat",
+            red=180,
+        ),
+        Panel(
+            "Alerts that fire",
+            "Of the rules beside this dashboard; each has a section in the runbook.",
+            "none",
+            (
+                Query(
+                    "max by (alertname, severity, job, participant) "
+                    '(ALERTS{alertname=~"Tpc.+", alertstate="firing"})',
+                    "",
+                ),
+            ),
+            "table",
+        ),
+    ),
     "What is in doubt, and for how long": (
         wrong(
             "Stuck",
@@ -89,7 +123,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "Transactions that a person must look at; their application waits.",
             "none",
             (Query(f"sum(max by (job) (tpc_quarantined_transactions{JOB}))", "now"),),
-            stat=True,
+            "stat",
             red=1,
         ),
         Panel(
@@ -97,7 +131,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "Age of the oldest transaction that the log has not closed.",
             "s",
             (Query(f"max(tpc_oldest_unfinished_age_seconds{JOB})", "age"),),
-            stat=True,
+            "stat",
             red=900,
         ),
         Panel(
@@ -175,9 +209,9 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "Phase latencies": (
         Panel(
             "Requests, by phase",
-            "How long a participant took, or was waited for.",
+            "How long a participant took, or was waited for, where it answered.",
             "s",
-            quantiles("tpc_phase_duration_seconds", HERE, "phase", "{{phase}}"),
+            quantiles("tpc_phase_duration_seconds", ANSWERED, "phase", "{{phase}}"),
         ),
         Panel(
             "95 %, by participant",
@@ -185,7 +219,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "s",
             quantiles(
                 "tpc_phase_duration_seconds",
-                HERE,
+                ANSWERED,
                 "participant, phase",
                 "{{phase}} at {{participant}}",
             )[1:2],

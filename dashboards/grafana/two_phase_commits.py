@@ -16,8 +16,9 @@ from dashboards.grafana.rows import ROWS, Panel, Query
 
 FILE: Final = Path(__file__).with_name("two-phase-commits.json")
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-WIDTH, HEIGHT = 8, 8
-PER_LINE: Final = 24 // WIDTH
+WIDTH, HEIGHT, LINE = 8, 8, 24
+ONE_A_MINUTE: Final = "2m"
+"""Rates are over two of the slowest batches that are expected, at least."""
 
 STUCK: Final = (
     "${jaeger}/search?service=tracing-2pc-watch"
@@ -40,8 +41,25 @@ def dashboard() -> dict[str, Any]:
             link("Stuck now, in Jaeger", STUCK),
             link("Console", "${console}"),
         ],
+        "annotations": {"list": [decided_by_hand()]},
         "templating": {"list": list(variables())},
         "panels": list(panels(ROWS)),
+    }
+
+
+def decided_by_hand() -> dict[str, Any]:
+    """Mark when a person decided; a command's counter begins with its first count."""
+    counter = 'tpc_operator_actions_total{job=~"$job"}'
+    return {
+        "name": "Decided by hand",
+        "datasource": DATASOURCE,
+        "enable": True,
+        "iconColor": "purple",
+        "expr": f"sum by (action) (({counter} unless {counter} offset 1m) "
+        f"or ({counter} - {counter} offset 1m > 0))",
+        "step": "1m",
+        "titleFormat": "Decided by hand",
+        "textFormat": "{{action}}",
     }
 
 
@@ -92,33 +110,38 @@ def panels(rows: dict[str, tuple[Panel, ...]]) -> Iterator[dict[str, Any]]:
     number, y = 0, 0
     for title, held in rows.items():
         number += 1
-        at = {"x": 0, "y": y, "w": 24, "h": 1}
+        at = {"x": 0, "y": y, "w": LINE, "h": 1}
         yield {"id": number, "type": "row", "title": title, "gridPos": at, "panels": []}
         y += 1
-        for index, panel in enumerate(held):
+        x = 0
+        for panel in held:
             number += 1
-            line, column = divmod(index, PER_LINE)
-            x, top = column * WIDTH, y + line * HEIGHT
-            at = {"x": x, "y": top, "w": WIDTH, "h": HEIGHT}
+            width = 2 * WIDTH if panel.kind == "table" else WIDTH
+            if x + width > LINE:
+                x, y = 0, y + HEIGHT
+            at = {"x": x, "y": y, "w": width, "h": HEIGHT}
             yield {"id": number, "gridPos": at, **shown(panel)}
-        y += HEIGHT * -(-len(held) // PER_LINE)
+            x += width
+        y += HEIGHT
 
 
 def shown(panel: Panel) -> dict[str, Any]:
     """Return one panel, without its place."""
     return {
-        "type": "stat" if panel.stat else "timeseries",
+        "type": panel.kind,
         "title": panel.title,
         "description": panel.description,
         "datasource": DATASOURCE,
-        "targets": list(targets(panel.queries)),
+        "interval": ONE_A_MINUTE,
+        "links": [link("Console", "${console}"), link("Stuck now, in Jaeger", STUCK)],
+        "targets": list(targets(panel.queries, now=panel.kind != "timeseries")),
         "fieldConfig": {"defaults": field(panel), "overrides": []},
         "options": options(panel),
     }
 
 
-def targets(queries: Sequence[Query]) -> Iterator[dict[str, Any]]:
-    """Yield the queries, each by a letter."""
+def targets(queries: Sequence[Query], *, now: bool) -> Iterator[dict[str, Any]]:
+    """Yield the queries, each by a letter: over the time shown, or of now."""
     for letter, query in zip("ABCDEF", queries, strict=False):
         yield {
             "refId": letter,
@@ -126,6 +149,9 @@ def targets(queries: Sequence[Query]) -> Iterator[dict[str, Any]]:
             "expr": query.expr,
             "legendFormat": query.legend,
             "exemplar": query.exemplar,
+            "instant": now,
+            "range": not now,
+            "format": "time_series" if query.legend else "table",
         }
 
 
@@ -140,9 +166,11 @@ def field(panel: Panel) -> dict[str, Any]:
 
 def options(panel: Panel) -> dict[str, Any]:
     """Return what a kind of panel asks for."""
-    if panel.stat:
-        last = {"calcs": ["lastNotNull"], "fields": "", "values": False}
-        return {"colorMode": "background", "graphMode": "area", "reduceOptions": last}
+    if panel.kind == "stat":
+        last = {"calcs": ["last"], "fields": "", "values": False}
+        return {"colorMode": "background", "graphMode": "none", "reduceOptions": last}
+    if panel.kind == "table":
+        return {"showHeader": True}
     return {
         "legend": {"displayMode": "list", "placement": "bottom"},
         "tooltip": {"mode": "multi", "sort": "desc"},

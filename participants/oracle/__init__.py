@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from .actual import Rows, deliveries, drained, ledger_rows
 from .expected import Expected, expected_notices, expected_sums, read_day
-from .found import Found, deliveries, drained, ledger_rows
 
 EXAMPLES: Final = 5
 
@@ -105,12 +105,12 @@ def judge(
     )
 
 
-def compare(where: str, expected: Expected, found: Found) -> Iterator[tuple[str, str]]:
+def compare(where: str, expected: Expected, actual: Rows) -> Iterator[tuple[str, str]]:
     """Name each fault of one service: lost, duplicated or wrong, and which."""
-    times = Counter(key for key, _ in found)
+    times = Counter(key for key, _ in actual)
     for key in expected.keys() - times.keys():
         yield "lost", f"{where} {' '.join(key)}"
-    for key, values in found:
+    for key, values in actual:
         if expected.get(key) != values:
             yield "wrong", f"{where} {' '.join(key)}: {values}, not {expected.get(key)}"
     for key, count in times.items():
@@ -118,11 +118,13 @@ def compare(where: str, expected: Expected, found: Found) -> Iterator[tuple[str,
 
 
 def split(
-    dates: list[str], notices: Expected, rows: Found, told: Found
+    dates: list[str], notices: Expected, rows: Rows, told: Rows
 ) -> Iterator[tuple[str, str]]:
     """Name each day that one service has and the other has not."""
     due = {key[0] for key in notices}
-    in_ledger, at_partner = ({key[0] for key, _ in found} for found in (rows, told))
+    in_ledger, at_partner = (
+        {key[0] for key, _ in one_side} for one_side in (rows, told)
+    )
     for date in dates:
         if date in due and (date in in_ledger) != (date in at_partner):
             where = "ledger" if date in in_ledger else "partner"
@@ -131,7 +133,7 @@ def split(
 
 def _examples(faults: list[tuple[str, str]]) -> Iterator[str]:
     for kind in ("lost", "duplicated", "wrong", "split"):
-        texts = sorted(text for found, text in faults if found == kind)
+        texts = sorted(text for fault, text in faults if fault == kind)
         yield from (f"{kind}: {text}" for text in texts[:EXAMPLES])
         if more := len(texts[EXAMPLES:]):
             yield f"{kind}: and {more:,} more"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from waiting import until
+from support.waiting import until
 
 from tracing_2pc.testing import Collector
 

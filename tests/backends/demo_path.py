@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from telemetry_support import PATH
+from support.telemetry import PATH
 
 from backends.job import AWAITED
 from participants.processes import (
@@ -17,10 +17,10 @@ from participants.processes import (
     start_together,
     stopping,
 )
-from tracing_2pc.operations.setup import init
-from tracing_2pc.settings import Settings
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.operations.init import init
 
-PATIENCE = 120.0
+PATIENCE = 360.0
 
 
 class DemoPath:

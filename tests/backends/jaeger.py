@@ -51,7 +51,7 @@ class Jaeger:
 
     def _get(self, path: str, **query: Any) -> list[Any]:
         url = f"{self._api}/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=120) as answer:
             # A path that it does not know is answered 200, with a page.
             assert answer.headers.get_content_type() == "application/json", url
             return json.load(answer)["data"] or []

@@ -19,19 +19,20 @@ from pathlib import Path
 
 import pyarrow as pa
 from crash.checkpoint import Checkpoint
-from waiting import until
+from support.waiting import until
 
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.interfaces import SystemClock
-from tracing_2pc.model import Receipt, TransactionRecord
+from tracing_2pc.core.model import Receipt, TransactionRecord
+from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import Sink
 from tracing_2pc.spark.tasks import make_task, read_receipts
 from tracing_2pc.store import open_log
-from tracing_2pc.telemetry import lifecycle, metrics
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.sdk import lifecycle
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 PARTITIONS = 2
 ROWS = 3
@@ -60,7 +61,7 @@ def main(
 ) -> None:
     """Run batches to the last; an error ends it, as it ends a query."""
     lifecycle.start(application)
-    metrics.start(application)
+    instruments.start(application)
     checkpoint = Checkpoint(folder / "checkpoint")
     sink, run = ParticipantSink(participants, timeout=PATIENCE), uuid.uuid4().hex
     with get_context("spawn").Pool(PARTITIONS) as executors:
@@ -86,8 +87,8 @@ def _coordinator(folder: Path, application: str, sink: ParticipantSink) -> Coord
     settings, clock = Settings(backoff_base=0.1, backoff_cap=1.0), SystemClock()
     log, tracing = open_log(decisions(folder)), OpenTelemetryTracing()
     base, cap = settings.backoff_base, settings.backoff_cap
-    patience = Patience(clock, base, cap, settings.inline_tries)
-    delivery = Delivery(log, sink.participants, tracing=tracing, patience=patience)
+    retry = RetryPolicy(clock, base, cap, settings.inline_tries)
+    delivery = Delivery(log, sink.participants, tracing=tracing, retry=retry)
     return Coordinator(
         application,
         tuple(sink.participants),
@@ -96,7 +97,7 @@ def _coordinator(folder: Path, application: str, sink: ParticipantSink) -> Coord
         tracing,
         clock,
         settings,
-        patience,
+        retry,
     )
 
 
@@ -120,18 +121,20 @@ class Tasks:
             about.append((self._sink, record, partition, self._attempts))
             self._attempts += 1
         written = self._executors.starmap(task, about, chunksize=1)
-        return read_receipts(written, self._sink, record)
+        return read_receipts(r for receipts in written for r in receipts)
 
 
-def task(sink: Sink, record: TransactionRecord, partition: int, attempt: int) -> str:
-    """Run one task attempt, as Spark's Python worker would; return its receipt."""
+def task(
+    sink: Sink, record: TransactionRecord, partition: int, attempt: int
+) -> list[str]:
+    """Run one task attempt, as Spark's Python worker would; return its receipts."""
     from pyspark import TaskContext
 
     context = TaskContext._getOrCreate()
     context._partitionId, context._taskAttemptId = partition, attempt
     (written,) = make_task(sink, record)(_records(record.id.batch, partition))
     _flush()
-    return str(written["receipt"][0].as_py())
+    return [str(receipt) for receipt in written["receipt"].to_pylist()]
 
 
 def _flush() -> None:

@@ -103,7 +103,7 @@ class Oap:
             json.dumps(segments).encode(),
             {"Content-Type": "application/json"},
         )
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=120).close()
 
     def templates(self) -> dict[str, Any]:
         """Return its dashboards, by id."""
@@ -115,7 +115,7 @@ class Oap:
         request = urllib.request.Request(
             f"{self.url}/graphql", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             told = json.load(answer)
         assert not told.get("errors"), told["errors"]
         return dict(told["data"])
@@ -146,7 +146,7 @@ def _java() -> str:
 
 def ready(running: Oap) -> None:
     """Wait until it answers; stop waiting if it has ended."""
-    running.process.until_answers(f"{running.url}/healthcheck", 90)
+    running.process.until_answers(f"{running.url}/healthcheck", 120)
 
 
 def tree(spans: list[Span]) -> list[str]:

@@ -8,7 +8,8 @@ import time
 
 from opentelemetry import trace
 
-from tracing_2pc.telemetry import lifecycle, spans
+from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.sdk import lifecycle
 
 
 def main(count: int, pause: float) -> None:

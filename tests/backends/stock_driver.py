@@ -15,16 +15,17 @@ import urllib.request
 import requests
 
 from tracing_2pc import trace_headers
-from tracing_2pc.telemetry import lifecycle, spans
+from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.sdk import lifecycle
 
 
 def main(application: str, urls: list[str]) -> None:
     lifecycle.start(application)
     with spans.span("tpc.begin", attributes={"tpc.application": application}):
         for url in urls:
-            requests.get(url, headers=headers(), timeout=10).raise_for_status()
+            requests.get(url, headers=headers(), timeout=120).raise_for_status()
             asked = urllib.request.Request(url, headers=headers())
-            with urllib.request.urlopen(asked, timeout=10) as answer:
+            with urllib.request.urlopen(asked, timeout=120) as answer:
                 answer.read()
     lifecycle.flush(10)
 

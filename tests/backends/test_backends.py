@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from waiting import until
+from support.waiting import until
 
 from backends import job
 from backends.backend import (
@@ -20,7 +20,7 @@ from backends.backend import (
 )
 from backends.demo_path import DemoPath, armed, run
 from participants.processes import stopping
-from tracing_2pc.model import TransactionId
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import Fault, FaultProxy
 

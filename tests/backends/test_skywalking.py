@@ -17,22 +17,22 @@ from sysconfig import get_path
 
 import pytest
 from opentelemetry import trace
-from skywalking_support import World
-from telemetry_support import PATH
-from waiting import until
+from support.skywalking import World
+from support.telemetry import PATH
+from support.waiting import until
 
 from backends.backend import Loopback
 from backends.backend import trace_of as otlp_trace_of
 from backends.demo_path import DemoPath, demo_path, run
 from backends.oap import Oap, oap, ready, tree
 from participants.processes import Process, free_ports, stopping
-from tracing_2pc.skywalking import active, parse_sw8
+from tracing_2pc.skywalking import parse_sw8, propagator
 from tracing_2pc.skywalking import segments as skywalking_segments
 from tracing_2pc.testing import Collector, FaultProxy
 
 JARS, AGENT = "TPC_OAP", "TPC_STOCK_AGENT"
 HERE = Path(__file__).parent
-README = (HERE.parents[1] / "README.md").read_text()
+MANUAL = (HERE.parents[1] / "docs" / "skywalking.md").read_text()
 PYTHON = {"PYTHONPATH": PATH}
 pytestmark = [
     pytest.mark.skywalking,
@@ -108,15 +108,15 @@ def stock(name: str, oap: Oap, folder: Path, to: str = "") -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     with stopping(process):
         process.start()
-        process.until_answers(f"{url}/health/ready", 60)
+        process.until_answers(f"{url}/health/ready", 120)
         yield url
 
 
 def ours_too(name: str, oap: Oap) -> tuple[list[str], dict[str, str]]:
-    """As `agent`, for a driver: told what the README says, with our packages."""
+    """As `agent`, for a driver: told what the manual says, with our packages."""
     command, told = agent(name, oap)
     told["PYTHONPATH"] = f"{PYTHON['PYTHONPATH']}{os.pathsep}{get_path('purelib')}"
-    return command, {**told, **dict(re.findall(r"(SW_AGENT_\w+)=([\w,]+)", README))}
+    return command, {**told, **dict(re.findall(r"(SW_AGENT_\w+)=([\w,]+)", MANUAL))}
 
 
 def traces_named(proxy: FaultProxy) -> list[list[str]]:
@@ -232,7 +232,7 @@ def test_the_stock_agent_asks_one_of_ours(
             f"{url}/transactions/asked.0.1",
             headers={"Authorization": f"Bearer {path.token}"},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             assert json.load(answer)["state"] == "committed"
 
         def joined() -> list[str]:
@@ -273,7 +273,7 @@ def test_the_stock_agent_in_the_driver(
 def test_the_stock_agent_in_a_driver_that_calls_by_itself(
     collector: Oap, path: DemoPath, tmp_path: Path
 ) -> None:
-    """Told as the README says, the agent leaves the header alone."""
+    """Told as the manual says, the agent leaves the header alone."""
     assert run(path.job(tmp_path, "called", 1)) == 0
     command, told = ours_too("calling", collector)
     with FaultProxy(path.ledger.url) as proxy:
@@ -296,7 +296,7 @@ def test_a_span_that_joins_others_is_shown_with_all_of_them(
 ) -> None:
     """Links of its trace are references there; its parent says where it stands."""
     monkeypatch.setattr(skywalking_segments, "SPLIT", 0.0)  # a segment for each span
-    monkeypatch.setattr(active, "_processors", [])
+    monkeypatch.setattr(propagator, "_processors", [])
     world = World(collector)  # type: ignore[arg-type] - only its URL is asked for
     opened = world.tracer.start_as_current_span
     with opened("batch", attributes={"tpc.application": "joined"}):
@@ -338,7 +338,7 @@ def test_an_outage_of_ten_seconds_loses_nothing(
         process = Process("spans", command, tmp_path / "spans.log", {**told, **PYTHON})
         with stopping(process):
             process.start()
-            until(lambda: running.traces_of(tpc_application="steady"), seconds=30)
+            until(lambda: running.traces_of(tpc_application="steady"), seconds=120)
             running.process.kill()
             killed = time.time()
             time.sleep(10)
@@ -349,5 +349,5 @@ def test_an_outage_of_ten_seconds_loses_nothing(
         assert (said["sent"], said["dropped"]) == (True, 0)
         after = [trace_id for trace_id, made in said["made"] if made > killed]
         assert len(after) > 250
-        until(lambda: running.trace(after[-1]), seconds=30)
+        until(lambda: running.trace(after[-1]), seconds=120)
         assert {len(running.trace(trace_id)) for trace_id in after} == {1}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
+from support.waiting import until
 
 from backends.demo_path import DemoPath, run
 from backends.oap import Oap, oap

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from backends.demo_path import DemoPath
 from backends.jaeger import Jaeger
-from served import served
-from telemetry_support import PATH
+from support.served import served
+from support.telemetry import PATH
 
 from bundled.files import ALARMS, ALERTMANAGER, TOKEN, copied, program, replace
 from participants.processes import Process, free_ports, stopping
@@ -127,7 +127,7 @@ class Prometheus:
 
     def _get(self, path: str, **query: Any) -> Any:
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=120) as answer:
             told = json.load(answer)
         assert told["status"] == "success", told
         return told["data"]
@@ -185,7 +185,7 @@ def prometheus(
     running = Prometheus(f"http://127.0.0.1:{port}")
     with alerting(folder, alertmanager, heard), stopping(process):
         process.start()
-        process.until_answers(f"{running.url}/-/ready", 60)
+        process.until_answers(f"{running.url}/-/ready", 120)
         yield running
 
 
@@ -213,7 +213,7 @@ def alerting(folder: Path, port: int, heard: Webhook) -> Iterator[None]:
     )
     with stopping(process):
         process.start()
-        process.until_answers(f"http://127.0.0.1:{port}/-/ready", 60)
+        process.until_answers(f"http://127.0.0.1:{port}/-/ready", 120)
         yield
 
 

@@ -42,7 +42,17 @@ def read(path: Path) -> Any:
 
 def alerts() -> list[dict[str, Any]]:
     """Return the alerting rules, in their order."""
-    return [rule for group in read(RULES)["groups"] for rule in group["rules"]]
+    return [rule for rule in _rules() if "alert" in rule]
+
+
+def recorded() -> dict[str, str]:
+    """Return what alerts are made of: expressions by name."""
+    return {rule["record"]: rule["expr"] for rule in _rules() if "record" in rule}
+
+
+def _rules() -> list[dict[str, Any]]:
+    (group,) = read(RULES)["groups"]
+    return list(group["rules"])
 
 
 def panels() -> list[dict[str, Any]]:
@@ -52,6 +62,7 @@ def panels() -> list[dict[str, Any]]:
 
 def expressions() -> Iterator[tuple[str, str]]:
     """Yield where a PromQL expression stands, and the expression."""
+    yield from recorded().items()
     for rule in alerts():
         yield f"{rule['alert']} {rule['labels']['severity']}", rule["expr"]
     for panel in panels():

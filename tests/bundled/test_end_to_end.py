@@ -16,7 +16,7 @@ import pytest
 from backends.demo_path import DemoPath, demo_path, run
 from backends.jaeger import Jaeger, jaeger
 from backends.oap import Oap, oap
-from waiting import until
+from support.waiting import until
 
 from bundled.backends import (
     Prometheus,
@@ -188,7 +188,7 @@ def test_one_stuck_transaction_is_flagged_by_all_three(
 
 def test_failed_commits_are_found(site: Site, stuck: set[str]) -> None:
     """By the other saved search: the tries that found nobody. Its page has both."""
-    with urllib.request.urlopen(site.jaeger.page, timeout=10) as page:
+    with urllib.request.urlopen(site.jaeger.page, timeout=120) as page:
         shown = page.read().decode()
     assert all(label in shown for label in ("Stuck now", "Failed commits of flights"))
     assert site.jaeger.found(**saved_search("Failed commits of flights")) == stuck

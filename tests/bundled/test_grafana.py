@@ -11,7 +11,8 @@ import promql_parser
 
 from bundled.files import DASHBOARDS, GRAFANA, JAEGER, panels, read, resolved
 from dashboards.grafana import two_phase_commits
-from tracing_2pc.operations.console.server import LISTEN
+from tracing_2pc.console.server import LISTEN
+from tracing_2pc.core.names import prometheus_name
 
 PROVISIONED = DASHBOARDS / "grafana" / "provisioning"
 SCHEMA = Path(__file__).with_name("grafana.schema.json")
@@ -47,10 +48,33 @@ def test_rates_follow_the_interval_that_grafana_chooses() -> None:
     """A fixed window would show holes, or be wrong, once somebody zooms."""
     for panel in panels():
         for target in panel["targets"]:
-            windows = re.findall(r"\[([^\]]+)\]", target["expr"])
+            call = r"(?:rate|increase)\([^[]*\[([^\]]+)\]"
+            windows = re.findall(call, target["expr"])
             assert set(windows) <= {"$__rate_interval"}, panel["title"]
             counts = re.findall(r"\w+_(?:total|bucket|count)\b", target["expr"])
             assert len(counts) == len(windows), panel["title"]
+
+
+def test_numbers_are_of_now() -> None:
+    """When the watcher is gone they are missing, not green; and that is said first."""
+    first, alerts, *others = panels()
+    assert "tpc_watcher_last_success" in first["targets"][0]["expr"]
+    assert "[1d]" in first["targets"][0]["expr"]
+    assert alerts["type"] == "table"
+    assert {panel["type"] for panel in others} == {"stat", "timeseries"}
+    for panel in panels():
+        for target in panel["targets"]:
+            assert target["instant"] is (panel["type"] != "timeseries")
+            assert target["range"] is not target["instant"]
+    for panel in others:
+        assert "over_time" not in str(panel["targets"]), panel["title"]
+
+
+def test_a_decision_by_hand_is_marked() -> None:
+    """By the registry's counter, also the first that a command has counted."""
+    (annotation,) = read(GRAFANA)["annotations"]["list"]
+    assert promql_parser.parse(resolved(annotation["expr"]))
+    assert prometheus_name("tpc.operator.actions") in annotation["expr"]
 
 
 def test_every_panel_can_be_read() -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import promql_parser
 import pytest
-from metrics_support import PARTS, metric_of
+from support.metrics import EXPOSED, PARTS, metric_of
 
 from bundled.files import (
     ALARMS,
@@ -25,14 +25,16 @@ from bundled.files import (
     meters,
     panels,
     read,
+    recorded,
     resolved,
     widgets,
 )
-from tracing_2pc import errors
 from tracing_2pc.cli.arguments import parser
-from tracing_2pc.names import ATTRIBUTES, LABELS, METRICS, PHASES, SPANS
+from tracing_2pc.core import errors
+from tracing_2pc.core.names import ATTRIBUTES, LABELS, METRICS, PHASES, SPANS
 
 OF_PROMETHEUS = {"job", "instance"}
+OF_ALERTS = "ALERTS"
 OF_THE_COLLECTOR = "traces_span_metrics_duration_milliseconds_bucket"
 
 WITHOUT_PANEL: dict[str, str] = {}
@@ -55,10 +57,14 @@ def selectors(node: Any) -> Iterator[Any]:
 
 def labels_of(metric: str) -> set[str]:
     """Return the labels that samples of a metric have at Prometheus."""
+    if metric == OF_ALERTS:
+        return {"alertname", "alertstate", "severity", "job", "participant"}
+    if metric in recorded():
+        return grouped_by(recorded()[metric])
     if metric == OF_THE_COLLECTOR:
         read_there = read(JAEGER)["connectors"]["spanmetrics"]["dimensions"]
         return {"le", *(one["name"].replace(".", "_") for one in read_there)}
-    known = METRICS[metric_of(metric)]
+    known = EXPOSED[metric_of(metric)]
     # A participant's gauges get its name where they are scraped.
     scraped = {"participant"} if known.kind == "gauge" else set()
     buckets = {"le"} if metric.endswith("_bucket") else set()
@@ -113,27 +119,29 @@ def test_every_metric_has_a_panel() -> None:
         for panel in panels()
         for target in panel["targets"]
         for selector in selectors(promql_parser.parse(resolved(target["expr"])))
-        if selector.name != OF_THE_COLLECTOR
+        if selector.name not in (OF_ALERTS, OF_THE_COLLECTOR)
     }
-    assert shown == set(METRICS) - set(WITHOUT_PANEL)
+    assert shown == set(EXPOSED) - set(WITHOUT_PANEL)
 
 
 def test_every_metric_is_told_to_skywalking() -> None:
     """From the registry's names and labels, and with a widget."""
     told = set()
+    # SkyWalking's own receiver of OTLP leaves the unit to us, and takes no dots.
+    received = {name.replace(".", "_"): metric for name, metric in METRICS.items()}
     for name, made_from in meters().items():
         metric = made_from.partition(".")[0]
         told.add(metric)
         for listed in re.findall(r"\[((?:'\w+'(?:, )?)+)\]", made_from):
             labels = set(re.findall(r"'(\w+)'", listed)) - {"job_name"}
-            known = {*METRICS[metric].labels, "le"}
+            known = {*received[metric].labels, "le"}
             assert labels <= known, name
         for label, value in re.findall(
             r"tag(?:Equal|Match)\('(\w+)', '([^']+)'\)", made_from
         ):
             assert_values(label, value)
-            assert label in METRICS[metric].labels
-    assert told == set(METRICS) - set(WITHOUT_METER)
+            assert label in received[metric].labels
+    assert told == set(received) - set(WITHOUT_METER)
     shown = {
         name for one in widgets() for e in one["expressions"] for name in meters_in(e)
     }
@@ -175,9 +183,11 @@ def test_jaeger_searches_for_spans_and_attributes() -> None:
 
 KNOWN = {
     *METRICS,
+    *EXPOSED,
     *ATTRIBUTES,
     *SPANS,
-    *(name + part for name in METRICS for part in PARTS),
+    *(name + part for name in EXPOSED for part in PARTS),
+    *(name.replace(".", "_") for name in METRICS),
     *(name.replace(".", "_") for name in ATTRIBUTES),
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.metrics import EXPOSED
 
 from bundled.files import (
     ALERTMANAGER,
@@ -19,10 +20,11 @@ from bundled.files import (
     copied,
     program,
     read,
+    recorded,
     seconds,
 )
-from tracing_2pc.names import LABELS, METRICS
-from tracing_2pc.settings import Settings
+from tracing_2pc.core.names import LABELS
+from tracing_2pc.core.settings import Settings
 
 RULE_OF = [f"{rule['alert']}-{rule['labels']['severity']}" for rule in alerts()]
 
@@ -30,7 +32,7 @@ RULE_OF = [f"{rule['alert']}-{rule['labels']['severity']}" for rule in alerts()]
 def test_prometheus_takes_the_configuration(tmp_path: Path) -> None:
     """With a token in its place, and the rules beside it."""
     said = checked("promtool", "check", "config", copied(tmp_path / "prometheus"))
-    assert f"SUCCESS: {len(alerts())} rules found" in said
+    assert f"SUCCESS: {len(alerts()) + len(recorded())} rules found" in said
 
 
 def test_each_alert_fires_stays_quiet_and_ends() -> None:
@@ -42,7 +44,7 @@ def test_each_alert_fires_stays_quiet_and_ends() -> None:
 def test_a_rule_that_is_taken_out_is_missed(index: int, tmp_path: Path) -> None:
     """No rule is there, of neither severity, that the test of rules does not see."""
     rules = read(RULES)
-    del rules["groups"][0]["rules"][index]
+    del rules["groups"][0]["rules"][len(recorded()) + index]
     (tmp_path / RULES.name).write_text(yaml.safe_dump(rules))
     (tmp_path / RULE_TESTS.name).write_text(RULE_TESTS.read_text())
     command = [program("promtool"), "test", "rules", str(tmp_path / RULE_TESTS.name)]
@@ -53,12 +55,12 @@ def test_a_rule_that_is_taken_out_is_missed(index: int, tmp_path: Path) -> None:
 
 def test_gauges_are_scraped_and_the_rest_comes_by_otlp() -> None:
     """Nothing is there twice, and nothing is left out: split by the registry."""
-    gauges = {name for name, metric in METRICS.items() if metric.kind == "gauge"}
+    gauges = {name for name, metric in EXPOSED.items() if metric.kind == "gauge"}
     jobs = {job["job_name"]: job for job in read(PROMETHEUS)["scrape_configs"]}
     split = {}
     for name, job in jobs.items():
         (relabel,) = job["metric_relabel_configs"]
-        named = {m for m in METRICS if re.fullmatch(relabel["regex"], m)}
+        named = {m for m in EXPOSED if re.fullmatch(relabel["regex"], m)}
         assert named == gauges, name
         split[name] = relabel["action"]
     assert split == {
@@ -81,14 +83,14 @@ def test_alerts_follow_the_defaults_of_the_library() -> None:
     for rule in rules:
         if "diagnosis=~" in rule["expr"]:
             assert "for" not in rule  # lost or diverged: at once
-        elif "tpc_diagnoses" in rule["expr"]:
+        elif "tpc:diagnoses" in rule["expr"]:
             late = defaults.stuck_critical - defaults.stuck_after
-            aged = "tpc_oldest_unfinished_age_seconds" in rule["expr"]
+            aged = "tpc:oldest_unfinished_age_seconds" in rule["expr"]
             waits = rule["labels"]["severity"] == "critical" and not aged
             assert seconds(rule["for"]) == (late if waits else defaults.sweep)
         if "oldest_unfinished" in rule["expr"]:
             assert f"> {defaults.stuck_critical:g}" in rule["expr"]
-        if "last_success" in rule["expr"]:
+        if "time() -" in rule["expr"]:
             assert f"> {3 * defaults.sweep:g}" in rule["expr"]
         if rule["alert"] == "TpcNothingCommits":
             (window,) = set(re.findall(r"\[(\w+)\]", rule["expr"]))

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import memory
-from postgres_support import postgresql
+from support import memory
+from support.postgres import postgresql
 
 from chaos.deeds import Deeds
 from chaos.world import World

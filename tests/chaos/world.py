@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import psycopg
 from crash import oracle as open_ends
-from postgres_support import named
-from process_tree import descendants
-from waiting import until
+from support.log_tables import count_committed
+from support.postgres import named
+from support.process_tree import descendants
+from support.waiting import until
 
 from participants import flights
 from participants.demo import Demo
 from participants.oracle import Verdict, judge
 from participants.processes import Process, Service, answers, stopping
-from tracing_2pc.errors import DecisionLogError
-from tracing_2pc.states import TransactionState
+from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.store import open_log
 
 STALLED: Final = 600.0
@@ -145,8 +145,7 @@ class World:
     def committed(self) -> int:
         """Count committed batches, by the log; as it last said, while it is down."""
         with contextlib.suppress(DecisionLogError):
-            counts = self._log.counts(flights.APPLICATION)
-            self._committed = counts[TransactionState.COMMITTED]
+            self._committed = count_committed(self._log, flights.APPLICATION)
         return self._committed
 
     # --- afterwards ----------------------------------------------------------------

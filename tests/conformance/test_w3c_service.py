@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from conformance.w3c_service import service
-from participant_support import PartnerApi
-from tracing_support import exported, span_tree  # noqa: F401 - a fixture
+from support.participant import PartnerApi
+from support.tracing import span_tree
 from werkzeug.datastructures import Headers
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -32,7 +32,7 @@ def heard(harness: PartnerApi, *headers: tuple[str, str]) -> list[dict[str, str]
 
 def test_calls_are_spans_of_the_callers_trace(
     harness: PartnerApi,
-    exported,  # noqa: F811
+    exported,
 ) -> None:
     """A span for the request and one for each call, and each call names its own."""
     calls = heard(

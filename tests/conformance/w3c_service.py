@@ -15,8 +15,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from werkzeug.serving import make_server
 
-from tracing_2pc.telemetry.server_spans import server_span
-from tracing_2pc.telemetry.spans import client_span, current_carrier
+from tracing_2pc.tracing.spans import client_span, current_carrier, server_span
 
 HOST = "127.0.0.1"
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from console_support import OPERATOR, VIEWER, Visitor, console_of
 from flask import Flask
-from participant_support import ONE
-from watch_support import NAMES, Site, site
+from support.console import OPERATOR, VIEWER, Visitor, console_of
+from support.participant import ONE
+from support.watch import NAMES, Site, site
 
-from tracing_2pc.model import TransactionId
-from tracing_2pc.operations.console import sight
+from tracing_2pc.console import state
+from tracing_2pc.core.model import TransactionId
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def commit(at: Site, id_: str, name: str) -> None:
 def app(at: Site, monkeypatch: pytest.MonkeyPatch) -> Flask:
     """A console that reads the log for each request."""
     for name in ("LOG_EVERY", "HOURS_EVERY", "VIEW_EVERY"):
-        monkeypatch.setattr(sight, name, 0.0)
+        monkeypatch.setattr(state, name, 0.0)
     return console_of(at)
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from console_support import DONE, OPERATOR, QUARANTINED, STUCK, VIEWER, state_of
 from flask import Flask
-from spark_support import serving
-from waiting import until
-from watch_support import Site, fresh
+from support.console import DONE, OPERATOR, QUARANTINED, STUCK, VIEWER, state_of
+from support.spark import serving
+from support.waiting import until
+from support.watch import Site, fresh
 
-from tracing_2pc.model import TransactionId
-from tracing_2pc.states import TransactionState
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import TransactionState
 
 CHROMIUM = shutil.which("chromium")
 SHOTS = Path(__file__).parents[2] / "build" / "console"
@@ -125,7 +125,7 @@ def test_a_stuck_transaction_is_found_understood_and_resolved(
     assert state_of(at, STUCK) is TransactionState.COMMITTING
     page.get_by_role("button", name="Deliver commit again").click()
     sees(page, "delivered: committed.")
-    sees(page, "All is well: 3 rows committed everywhere.")
+    sees(page, "every participant has acknowledged. It wrote 3 rows")
     assert state_of(at, STUCK) is TransactionState.COMMITTED
     page.get_by_text("Transactions", exact=True).click()
     sees(page, "1 transaction needs you")
@@ -155,7 +155,7 @@ def test_a_form_on_another_page_is_refused(opened: Open, url: str, at: Site) -> 
     page.goto("about:blank")
     page.set_content(
         f'<form method="post" action="{url}/transactions/{STUCK}/resolve">'
-        '<input name="deed" value="commit"><button>Win a prize</button></form>'
+        '<input name="option" value="commit"><button>Win a prize</button></form>'
     )
     page.get_by_role("button").click()
     sees(page, "did not come from a page of this console")
@@ -197,7 +197,7 @@ def test_the_keyboard_is_enough(opened: Open, at: Site) -> None:
     seen = tab_to(page, f'a[href="/transactions/{STUCK}"]')
     assert all(outline != "none" for outline in seen)
     keys.press("Enter")
-    sees(page, "Stuck:")
+    sees(page, "stuck:")
     tab_to(page, 'input[name="reason"]')
     keys.type("by keyboard")
     keys.press("Enter")

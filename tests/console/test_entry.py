@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from console_support import (
+from flask import Flask
+from support.console import (
     BOUND,
     JOB,
     OPERATOR,
@@ -15,17 +16,16 @@ from console_support import (
     csrf_in,
     state_of,
 )
-from flask import Flask
-from waiting import until
-from watch_support import Site
+from support.waiting import until
+from support.watch import Site
 
-from tracing_2pc.operations.console.auth import LIFE, Logins, Throttle
-from tracing_2pc.participant.auth import Caller, Role
-from tracing_2pc.participant.problems import Problem
-from tracing_2pc.states import TransactionState
+from tracing_2pc.console.sessions import LIFE, Sessions, Throttle
+from tracing_2pc.core.access import Caller, Role
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.http.error_responses import Problem
 
 PAGES = ["/", f"/transactions/{STUCK}", "/transactions/nobody.1.1"]
-DEEDS = [f"/transactions/{STUCK}/confirm", f"/transactions/{STUCK}/resolve"]
+RESOLVING = [f"/transactions/{STUCK}/confirm", f"/transactions/{STUCK}/resolve"]
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -36,12 +36,12 @@ def test_nothing_is_shown_to_nobody(app: Flask, path: str) -> None:
     assert STUCK not in answer.get_data(as_text=True).split("next=")[0]
 
 
-@pytest.mark.parametrize("path", DEEDS)
+@pytest.mark.parametrize("path", RESOLVING)
 def test_nothing_is_done_for_nobody(app: Flask, at: Site, path: str) -> None:
     """Neither without a session, nor when it has ended while the form was open."""
     visitor = Visitor(app.test_client())
     visitor.csrf = csrf_in(visitor.client.get("/login").get_data(as_text=True))
-    assert visitor.post(path, deed="commit", reason="r").status_code == 403
+    assert visitor.post(path, option="commit", reason="r").status_code == 403
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
@@ -70,7 +70,7 @@ def test_a_viewer_sees_all_and_resolves_nothing(viewer: Visitor, at: Site) -> No
     assert "/confirm" not in page
     for path in ("confirm", "resolve"):
         answer = viewer.post(
-            f"/transactions/{QUARANTINED}/{path}", deed="mixed", reason="r", batch="3"
+            f"/transactions/{QUARANTINED}/{path}", option="mixed", reason="r", batch="3"
         )
         assert answer.status_code == 403
     assert state_of(at, QUARANTINED) is TransactionState.QUARANTINED
@@ -165,7 +165,7 @@ def test_the_cookie_is_for_the_browser_alone(app: Flask) -> None:
 def test_a_session_ends_by_itself() -> None:
     """Whether it is used or not; and there is no end of new ones."""
     time = [0.0]
-    logins = Logins(lambda: time[0])
+    logins = Sessions(lambda: time[0])
     first = logins.open(Caller(Role.VIEWER), "")
     time[0] = LIFE - 1
     assert logins.find(first) is not None
@@ -222,20 +222,20 @@ def test_waits_double_up_to_a_minute_and_are_forgotten() -> None:
     time, waits = [0.0], []
     throttle = Throttle(lambda: time[0])
     for _ in range(12):
-        throttle.check("a")
-        throttle.wrong("a")
+        throttle.raise_if_too_soon("a")
+        throttle.count_wrong("a")
         before = time[0]
         while True:
             try:
-                throttle.check("a")
+                throttle.raise_if_too_soon("a")
                 break
             except Problem:
                 time[0] += 1
         waits.append(time[0] - before)
     assert waits == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
-    throttle.right("a")
-    throttle.wrong("a")
-    throttle.check("a")
+    throttle.reset("a")
+    throttle.count_wrong("a")
+    throttle.raise_if_too_soon("a")
 
 
 # --- forms ---------------------------------------------------------------------------
@@ -258,8 +258,8 @@ def test_a_form_that_comes_from_elsewhere_changes_nothing(
     operator: Visitor, at: Site, headers: dict[str, str]
 ) -> None:
     """Whatever it knows of ours: the browser says where it is from."""
-    for path in (*DEEDS, "/logout", "/login"):
-        data = {"csrf": operator.csrf, "deed": "commit", "token": OPERATOR}
+    for path in (*RESOLVING, "/logout", "/login"):
+        data = {"csrf": operator.csrf, "option": "commit", "token": OPERATOR}
         answer = operator.client.post(path, data=data, headers=headers)
         assert answer.status_code == 403
     assert operator.client.get("/").status_code == 200
@@ -272,8 +272,8 @@ def test_a_form_without_its_token_changes_nothing(
 ) -> None:
     """An older browser that says its origin only is believed with it."""
     good, operator.csrf = operator.csrf, csrf
-    for path in (*DEEDS, "/logout", "/login"):
-        assert operator.post(path, deed="commit", token=OPERATOR).status_code == 403
+    for path in (*RESOLVING, "/logout", "/login"):
+        assert operator.post(path, option="commit", token=OPERATOR).status_code == 403
     assert state_of(at, STUCK) is TransactionState.COMMITTING
     origin = {"Origin": "http://localhost"}
     answer = operator.client.post("/logout", data={"csrf": good}, headers=origin)
@@ -282,6 +282,6 @@ def test_a_form_without_its_token_changes_nothing(
 
 def test_a_get_changes_nothing(operator: Visitor, at: Site) -> None:
     """The ways to resolve are forms; no address does it."""
-    for path in (*DEEDS, "/logout"):
-        assert operator.client.get(f"{path}?deed=commit").status_code == 405
+    for path in (*RESOLVING, "/logout"):
+        assert operator.client.get(f"{path}?option=commit").status_code == 405
     assert operator.client.get("/").status_code == 200

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from console_support import (
+from flask import Flask
+from support.console import (
     DONE,
     OPERATOR,
     QUARANTINED,
@@ -18,16 +19,15 @@ from console_support import (
     console_of,
     state_of,
 )
-from flask import Flask
-from participant_support import ONE
-from waiting import until
-from watch_support import NAMES, Site, fresh
+from support.participant import ONE
+from support.waiting import until
+from support.watch import NAMES, Site, fresh
 
-from tracing_2pc.errors import DecisionLogError
-from tracing_2pc.model import TransactionId
-from tracing_2pc.operations.console import sight
-from tracing_2pc.operations.signing import LONGEST_REASON
-from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.console import state
+from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.operations.resolve import LONGEST_REASON
 
 PAGES = ["/", f"/transactions/{STUCK}", "/transactions/nobody.1.1"]
 EVIL = "<script>alert('x')</script>\"'>&<img src=x onerror=alert(1)>"
@@ -65,7 +65,10 @@ def test_delivering_again_reaches_who_is_back(operator: Visitor, at: Site) -> No
     page = operator.get(answer.location)
     assert "delivered: " not in page
     assert "First see to it" not in page
-    assert "All is well: 3 rows committed everywhere." in page
+    assert (
+        "orders.8.1 is committed: every participant has acknowledged. It wrote 3 rows"
+        in page
+    )
 
 
 def test_delivering_in_vain_says_why(operator: Visitor, at: Site) -> None:
@@ -95,9 +98,11 @@ def test_a_forced_way_out_needs_the_number_and_is_signed(
     answer = operator.resolve(QUARANTINED, "mixed", batch="3", reason="looked")
     assert answer.status_code == 303
     assert state_of(at, QUARANTINED) is TransactionState.CONCLUDED
-    (audited,) = at.log.overview.audit(TransactionId.parse(QUARANTINED))
+    (audited,) = at.log.audit(TransactionId.parse(QUARANTINED))
     assert (audited.who, audited.why) == ("Ada at the console", "looked")
-    assert "Closed by a person" in operator.get(f"/transactions/{QUARANTINED}")
+    assert "closed by a person as it was" in operator.get(
+        f"/transactions/{QUARANTINED}"
+    )
 
 
 def test_a_participant_is_given_up_with_the_number(operator: Visitor, at: Site) -> None:
@@ -110,9 +115,9 @@ def test_a_participant_is_given_up_with_the_number(operator: Visitor, at: Site) 
     assert answer.status_code == 303
     assert state_of(at, STUCK) is TransactionState.CONCLUDED
     page = operator.get(answer.location)
-    assert "Closed by a person" in page
+    assert "closed by a person as it was" in page
     assert 'class="notice well"' in page
-    (audited,) = at.log.overview.audit(TransactionId.parse(STUCK))
+    (audited,) = at.log.audit(TransactionId.parse(STUCK))
     assert (audited.who, audited.why) == ("Ada at the console", "it is gone")
 
 
@@ -132,10 +137,10 @@ def test_what_has_changed_since_it_was_shown_is_not_done(
 ) -> None:
     """A cost that is another one by now is shown again; what is over is refused."""
     page = operator.confirm(QUARANTINED, "mixed").get_data(as_text=True)
-    (seal,) = re.findall(r'name="seal" value="(\w+)"', page)
+    (seal,) = re.findall(r'name="fingerprint" value="(\w+)"', page)
     at.up("notifier")
     path = f"/transactions/{QUARANTINED}/resolve"
-    fields = {"deed": "mixed", "reason": "r", "batch": "3", "seal": seal}
+    fields = {"option": "mixed", "reason": "r", "batch": "3", "fingerprint": seal}
     answer = operator.post(path, **fields)
     assert answer.status_code == 409
     assert "notifier keeps 3 rows" in answer.get_data(as_text=True)
@@ -146,12 +151,12 @@ def test_what_has_changed_since_it_was_shown_is_not_done(
     assert "is concluded" in answer.get_data(as_text=True)
 
 
-@pytest.mark.parametrize("deed", ["", "commit", "hazard", "no-such", "abort@ledger"])
+@pytest.mark.parametrize("option", ["", "commit", "hazard", "no-such", "abort@ledger"])
 def test_only_what_the_log_allows_is_offered_and_done(
-    operator: Visitor, at: Site, deed: str
+    operator: Visitor, at: Site, option: str
 ) -> None:
     """A finished transaction has no way out, whatever a form asks for."""
-    answer = operator.confirm(DONE, deed)
+    answer = operator.confirm(DONE, option)
     assert answer.status_code == 409
     assert f'href="/transactions/{DONE}"' in answer.get_data(as_text=True)
     assert "Nothing: it needs nobody." in operator.get(f"/transactions/{DONE}")
@@ -171,17 +176,17 @@ def test_while_others_wait_for_participants_a_page_shows_the_log_and_does_nothin
 ) -> None:
     """A page comes at once and says what it leaves out; a form says: nothing done."""
     at.up("notifier")
-    monkeypatch.setattr(sight, "ASKING", 0)
-    monkeypatch.setattr(sight, "DEEDS", 0)
+    monkeypatch.setattr(state, "ASKING", 0)
+    monkeypatch.setattr(state, "RESOLVING", 0)
     person = Visitor(console_of(at).test_client())
     person.log_in(OPERATOR)
     page = person.get(f"/transactions/{STUCK}")
     assert "this is the log alone" in page
-    assert "Stuck: it is decided commit" in page
+    assert "stuck: it is decided commit" in page
     assert "First see to it" not in page
     for answer in (
         person.confirm(STUCK, "commit"),
-        person.post(f"/transactions/{STUCK}/resolve", deed="commit", reason="r"),
+        person.post(f"/transactions/{STUCK}/resolve", option="commit", reason="r"),
     ):
         assert answer.status_code == 503
         assert "nothing was done" in answer.get_data(as_text=True)
@@ -193,7 +198,7 @@ def test_pages_that_wait_keep_nobody_from_resolving(
 ) -> None:
     """However many look on: what is done about it has places of its own."""
     at.up("notifier")
-    monkeypatch.setattr(sight, "ASKING", 0)
+    monkeypatch.setattr(state, "ASKING", 0)
     person = Visitor(console_of(at).test_client())
     person.log_in(OPERATOR)
     assert "this is the log alone" in person.get(f"/transactions/{STUCK}")
@@ -216,14 +221,14 @@ def test_the_log_alone_calls_nothing_well(
     person.log_in(OPERATOR)
     held = "the log has finished it as aborted"
     assert held in person.get(f"/transactions/{id_}")
-    monkeypatch.setattr(sight, "ASKING", 0)
+    monkeypatch.setattr(state, "ASKING", 0)
     person = Visitor(console_of(at).test_client())
     person.log_in(OPERATOR)
     page = person.get(f"/transactions/{id_}")
     assert "this is the log alone" in page
     assert "All is well" not in page
     assert 'class="sentence well"' not in page
-    assert "Nothing wrong is known: aborted" in page
+    assert "Not every participant could be read." in page
 
 
 # --- what is shown -------------------------------------------------------------------
@@ -251,12 +256,12 @@ def test_what_the_log_proves_is_said_before_participants_have_answered(
 
     def pause(seconds: float) -> None:
         asking.set()
-        answered.wait(20)
+        answered.wait(120)
 
     app = console_of(at, pause)
     person = Visitor(app.test_client())
     person.log_in(OPERATOR)
-    assert asking.wait(20)
+    assert asking.wait(120)
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", person.get("/")))
     assert "2 transactions need you" in text
     assert "for 7 min not acknowledged by notifier" in text
@@ -269,7 +274,7 @@ def test_a_transaction_is_told_whole(viewer: Visitor) -> None:
     """What is wrong, what comes next, what participants say, where to look further."""
     page = viewer.get(f"/transactions/{STUCK}")
     for said in (
-        "Stuck: it is decided commit",
+        "stuck: it is decided commit",
         "safe to deliver the decision again",
         "not acknowledged for 7 min",
         "overdue",
@@ -381,7 +386,7 @@ def test_a_fault_of_ours_gives_nothing_away(
     def fail(*_: object) -> None:
         raise RuntimeError("SELECT secret FROM /etc/passwd")
 
-    monkeypatch.setattr(type(at.log.overview), "reason", fail)
+    monkeypatch.setattr(type(at.log), "reason", fail)
     answer = viewer.client.get(f"/transactions/{STUCK}")
     assert answer.status_code == 500
     assert "secret" not in answer.get_data(as_text=True)
@@ -399,8 +404,8 @@ def test_many_who_look_cost_what_one_does(
     at: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as it is good, what participants have said is shown to everybody."""
-    for name in ("LOOK_EVERY", "VIEW_EVERY"):
-        monkeypatch.setattr(sight, name, 3600.0)
+    for name in ("SURVEY_EVERY", "VIEW_EVERY"):
+        monkeypatch.setattr(state, name, 3600.0)
     asked: list[str] = []
     first = at.observed["ledger"]
 
@@ -431,7 +436,7 @@ def test_an_orphan_is_shown_with_whom_it_is(viewer: Visitor, at: Site) -> None:
     at.worlds["ledger"].prepare("bookings.3.1", ONE)
     at.time.sleep(400)
     page = viewer.get("/transactions/bookings.3.1")
-    assert "Prepared, and no record can finish it: 3 rows have been prepared" in page
+    assert "orphaned: 3 rows have been prepared" in page
     assert "another log may own it" in page
 
 
@@ -446,7 +451,7 @@ def test_an_orphan_is_resolved_where_it_is(operator: Visitor, at: Site) -> None:
     answer = operator.resolve("bookings.3.1", "abort@ledger", batch="3")
     assert "Aborted at ledger." in operator.get(answer.location)
     assert at.worlds["ledger"].in_doubt() == 0
-    audit = at.log.overview.audit(TransactionId("bookings", 3, 1))
+    audit = at.log.audit(TransactionId("bookings", 3, 1))
     assert [one.who for one in audit] == ["Ada at the console"] * 2
 
 
@@ -462,12 +467,12 @@ def test_what_a_participant_refuses_is_said(operator: Visitor, at: Site) -> None
 def test_what_nobody_knows_is_not_there(viewer: Visitor, at: Site) -> None:
     """404, and the page says so; not before everybody has been asked."""
     page = viewer.get("/transactions/orders.99.1")
-    assert "not everybody could be asked" in page
+    assert "not every participant could be read" in page
     at.up("notifier")
     answer = viewer.client.get("/transactions/orders.99.1")
     assert answer.status_code == 404
     page = answer.get_data(as_text=True)
-    assert '<p class="sentence warning">Unknown: neither this log nor' in page
+    assert '<p class="sentence warning">Nobody knows orders.99.1: this log' in page
     assert "it needs nobody" not in page
     assert "What happens next by itself" not in page
 

@@ -16,14 +16,14 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
-from console_support import OURS, csrf_in
-from waiting import until
+from support.console import OURS, csrf_in
+from support.waiting import until
 
 from participants.processes import free_ports
 from tracing_2pc.cli import main
-from tracing_2pc.operations.console.server import PATIENCE, THREADS, gate_of
-from tracing_2pc.operations.console.sight import ASKING, DEEDS
-from tracing_2pc.states import Decision
+from tracing_2pc.console.server import PATIENCE, THREADS, gate_of
+from tracing_2pc.console.state import ASKING, RESOLVING
+from tracing_2pc.core.states import Decision
 from tracing_2pc.store import open_log
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def started(folder: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str],
     yield start
     for process in processes:
         process.kill()
-        process.wait(20)
+        process.wait(120)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -73,10 +73,10 @@ def test_it_says_how_to_log_in_and_ends_when_told(
     found = re.fullmatch(r"console at (\S+): log in with (\S{32})\n", line)
     assert found, line
     assert found[1] == f"http://{listen}/"
-    with urllib.request.urlopen(f"{found[1]}health/live", timeout=20) as answer:
+    with urllib.request.urlopen(f"{found[1]}health/live", timeout=120) as answer:
         assert answer.read() == b"ok\n"
     process.send_signal(end)
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
 
 
 def test_it_starts_before_its_log_does(
@@ -89,7 +89,7 @@ def test_it_starts_before_its_log_does(
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     process, line = started("--listen", listen)
     assert line.startswith(f"console at http://{listen}/: log in with"), line
-    with urllib.request.urlopen(f"http://{listen}/health/live", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{listen}/health/live", timeout=120) as answer:
         assert answer.read() == b"ok\n"
     assert process.poll() is None
 
@@ -170,7 +170,7 @@ def test_pages_that_wait_for_a_participant_hold_the_list_up_for_nobody(
     folder: Path, started: Callable[..., tuple[subprocess.Popen[str], str]]
 ) -> None:
     """One hangs, and more pages are open than there are threads: the list comes."""
-    assert 0 < ASKING + DEEDS < THREADS
+    assert 0 < ASKING + RESOLVING < THREADS
     with socket.create_server(("127.0.0.1", 0), backlog=100) as hanging:
         ids = _undelivered(folder, *hanging.getsockname()[:2])
         listen = f"127.0.0.1:{free_ports(1)[0]}"

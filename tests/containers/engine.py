@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from waiting import until
+from support.waiting import until
 
 from containers.files import ENGINE, ENV_FILES, ROOT, settings
 from participants.processes import Process, stopping
@@ -100,7 +100,7 @@ def engine(folder: Path) -> Iterator[Engine]:
     try:
         with stopping(process):
             process.start()
-            until((folder / "docker.sock").exists, seconds=30)
+            until((folder / "docker.sock").exists, seconds=120)
             yield made
             process.stop(timeout=60)
     finally:

@@ -12,7 +12,7 @@ import pytest
 from bundled.files import checked
 
 from containers.files import ROOT, filled, mounts, services
-from tracing_2pc.settings import Settings
+from tracing_2pc.core.settings import Settings
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from backends.jaeger import Jaeger
-from waiting import until
+from support.waiting import until
 
 from containers.engine import build, engine
 from containers.files import ENGINE, ONCE, services
@@ -34,7 +34,7 @@ ASK = """
 import json, sys, urllib.request as r
 body = json.dumps({"query": sys.argv[1], "variables": {"i": sys.argv[2]}}).encode()
 q = r.Request("http://oap:12800/graphql", body, {"Content-Type": "application/json"})
-print(r.urlopen(q, timeout=10).read().decode())
+print(r.urlopen(q, timeout=120).read().decode())
 """
 
 
@@ -122,7 +122,7 @@ def test_everything_comes_up(site: Stack) -> None:
 
 def test_the_console_lists_where_to_look(site: Stack) -> None:
     """It answers at its published port, and wants a token before it shows anything."""
-    with urllib.request.urlopen(site.url("CONSOLE"), timeout=10) as page:
+    with urllib.request.urlopen(site.url("CONSOLE"), timeout=120) as page:
         assert "/login" in page.url
     told = site.inside("console", "printenv", "TPC_LINKS")
     for name in ("JAEGER", "SKYWALKING", "GRAFANA", "PROMETHEUS", "SPARK"):

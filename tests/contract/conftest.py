@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from participant_support import World, sqlite_url, tagged_rows
+from support.participant import (
+    KINDS_AND_DATABASES,
+    World,
+    sqlite_url,
+    started,
+    tagged_rows,
+)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -30,3 +36,17 @@ def open_at(url: str) -> Iterator[Callable[..., World]]:
     yield start
     for world in made:
         world.resource.close()
+
+
+@pytest.fixture(params=KINDS_AND_DATABASES)
+def made(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[World, str, str]]:
+    """A participant of each kind on each database: it, its kind, and its URL."""
+    yield from started(request, tmp_path)
+
+
+@pytest.fixture
+def world(made: tuple[World, str, str]) -> World:
+    """That participant; a suite with a world of its own has another fixture."""
+    return made[0]

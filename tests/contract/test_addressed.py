@@ -9,40 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from participant_support import (
-    KINDS,
-    KINDS_AND_DATABASES,
+from support.participant import (
     ONE,
     World,
     sqlite_url,
     tagged_rows,
 )
-from spark_support import serving
+from support.spark import serving
 
 from tracing_2pc import ParticipantSink
-from tracing_2pc.errors import (
+from tracing_2pc.core.content import digest_of
+from tracing_2pc.core.errors import (
     ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.model import BranchId, TransactionId, TransactionRecord
-from tracing_2pc.states import Decision, TransactionState
-from tracing_2pc.transports.http import HttpParticipant
-from tracing_2pc.transports.wire import digest_of
+from tracing_2pc.core.model import BranchId, TransactionId, TransactionRecord
+from tracing_2pc.core.states import Decision, Refusal, TransactionState
+from tracing_2pc.http.client import HttpParticipant
 
 T = "orders.7.1"
-
-
-@pytest.fixture(params=KINDS_AND_DATABASES)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    kind, database = request.param
-    if database == "postgresql":
-        url = request.getfixturevalue("postgres_database")
-    else:
-        url = sqlite_url(tmp_path)
-    made = KINDS[kind](url)
-    yield made
-    made.resource.close()
 
 
 REQUESTS: dict[str, Callable[[World], Any]] = {
@@ -50,10 +36,10 @@ REQUESTS: dict[str, Callable[[World], Any]] = {
     "prepare later": lambda world: world.prepare("orders.8.1", ONE),
     "commit": lambda world: world.commit(T, ONE),
     "commit empty": lambda world: world.commit(T),
-    "commit later": lambda world: world.commit("orders.8.1", watermark=7),
+    "commit later": lambda world: world.commit("orders.8.1", forgotten_through=7),
     "abort": lambda world: world.abort(T),
     "abort branch": lambda world: world.abort(T, branch=ONE.branch),
-    "abort later": lambda world: world.abort("orders.8.1", watermark=7),
+    "abort later": lambda world: world.abort("orders.8.1", forgotten_through=7),
     "resolve": lambda world: world.resolve(T, "abort"),
     "look up": lambda world: world.show(T),
 }
@@ -110,14 +96,14 @@ def test_an_application_that_holds_nothing_may_be_named_anew(world: World) -> No
     assert first.prepare("orders.0.2").status_code == 421
     assert second.commit("orders.0.2", ONE).status_code == 200
     assert first.commit("orders.1.1").status_code == 421
-    assert second.commit("orders.1.1", watermark=0).status_code == 200
+    assert second.commit("orders.1.1", forgotten_through=0).status_code == 200
     assert first.abort("orders.2.1").status_code == 421
 
 
 def test_the_name_outlives_what_is_forgotten(world: World) -> None:
-    """Below the watermark nothing is kept but who it was."""
+    """Below forgotten_through nothing is kept but who it was."""
     assert world.commit("orders.0.1").status_code == 200
-    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
     assert world.called("ledger").commit("orders.10.1").status_code == 421
 
 
@@ -180,7 +166,7 @@ def test_a_decision_for_another_participant_is_kept(urls: dict[str, str]) -> Non
     )
     with pytest.raises(ParticipantUnavailableError, match="mend its address") as raised:
         swapped.commit(decided)
-    assert raised.value.status == 421
+    assert raised.value.refusal is Refusal.MISDIRECTED
     with pytest.raises(ParticipantUnavailableError, match="not 'ledger'"):
         swapped.show(decided.id)
     digest = digest_of(ONE.body)

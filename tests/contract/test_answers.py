@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from participant_support import (
-    KINDS,
-    KINDS_AND_DATABASES,
+from support.participant import (
+    CONTRACT_KINDS,
     ONE,
     OTHER,
     TWIN,
     Branch,
     World,
-    sqlite_url,
+    started,
 )
 
 T = "orders.7.1"
@@ -24,16 +23,11 @@ NEIGHBOUR = Branch(ONE.body, ONE.rows, "1.1")
 PREVIOUS = "orders.7.2"
 
 
-@pytest.fixture(params=KINDS_AND_DATABASES)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    kind, database = request.param
-    if database == "postgresql":
-        url = request.getfixturevalue("postgres_database")
-    else:
-        url = sqlite_url(tmp_path)
-    made = KINDS[kind](url)
-    yield made
-    made.resource.close()
+@pytest.fixture(params=CONTRACT_KINDS)
+def made(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[World, str, str]]:
+    yield from started(request, tmp_path)
 
 
 def prepared(world: World, branch: Branch = ONE) -> None:
@@ -67,7 +61,7 @@ def another_committed(world: World) -> None:
 
 def forgotten(world: World) -> None:
     committed(world)
-    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
 
 
 REQUESTS: dict[str, Callable[[World], Any]] = {
@@ -221,7 +215,9 @@ def test_while_a_prepare_is_under_way(world: World) -> None:
     assert (world.in_doubt(), world.visible()) == (1, 0)
 
 
-@pytest.mark.parametrize("how", ["whole", "branch", "commit without it", "watermark"])
+@pytest.mark.parametrize(
+    "how", ["whole", "branch", "commit without it", "forgotten_through"]
+)
 def test_an_upload_whose_transaction_is_sealed_votes_abort(
     world: World, how: str
 ) -> None:
@@ -231,11 +227,13 @@ def test_an_upload_whose_transaction_is_sealed_votes_abort(
             "whole": lambda: world.abort(T),
             "branch": lambda: world.abort(T, branch=ONE.branch),
             "commit without it": lambda: world.commit(T),
-            "watermark": lambda: world.commit("orders.8.1", watermark=7),
+            "forgotten_through": lambda: world.commit(
+                "orders.8.1", forgotten_through=7
+            ),
         }[how]()
         assert answer.status_code == 200
         late = upload.finish()
-    assert late.status_code == (410 if how == "watermark" else 409)
+    assert late.status_code == (410 if how == "forgotten_through" else 409)
     assert late.get_json()["vote"] == "abort"
     assert (world.in_doubt(), world.visible()) == (0, 0)
 
@@ -308,7 +306,7 @@ def test_an_empty_commit_counts_as_the_committed_attempt(world: World) -> None:
 
 def test_an_empty_branch_leaves_nothing(world: World) -> None:
     """Prepare of no rows is read_only: nothing in doubt, nothing to name."""
-    from participant_support import orders
+    from support.participant import orders
 
     empty = Branch(orders(), 0)
     answer = world.prepare(T, empty)
@@ -318,25 +316,25 @@ def test_an_empty_branch_leaves_nothing(world: World) -> None:
     assert world.commit(T).status_code == 200
 
 
-def test_the_watermark_never_falls(world: World) -> None:
+def test_forgotten_through_never_falls(world: World) -> None:
     """Only a 200 raises it, a repeated one too; a lower one changes nothing."""
     committed(world)
-    assert world.commit("orders.20.1", ONE, watermark=15).status_code == 404
+    assert world.commit("orders.20.1", ONE, forgotten_through=15).status_code == 404
     assert world.show(T).status_code == 200
-    assert world.commit(T, ONE, watermark=3).status_code == 200
+    assert world.commit(T, ONE, forgotten_through=3).status_code == 200
     assert world.prepare("orders.3.1").status_code == 410
-    assert world.abort("orders.9.1", watermark=2).status_code == 200
+    assert world.abort("orders.9.1", forgotten_through=2).status_code == 200
     assert world.prepare("orders.3.1").status_code == 410
     assert world.prepare("other.3.1").status_code == 200
-    assert world.commit(T, ONE, watermark=4).status_code == 200
+    assert world.commit(T, ONE, forgotten_through=4).status_code == 200
     assert world.prepare("orders.4.1").status_code == 410
     assert world.visible() == 3
 
 
-def test_a_prepared_branch_outlives_the_watermark(world: World) -> None:
-    """Below the watermark it is listed, and a person can still resolve it (rule 12)."""
+def test_a_prepared_branch_outlives_forgotten_through(world: World) -> None:
+    """Below forgotten_through it is listed, and a person can resolve it (rule 12)."""
     prepared(world)
-    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
     assert world.listed() == [(T, ONE.branch, "prepared")]
     assert world.commit(T, ONE).status_code == 410
     assert world.resolve(T, "abort").status_code == 200
@@ -371,11 +369,11 @@ def test_resolving_by_hand_commits_no_twins(world: World) -> None:
     assert world.visible() == 3
 
 
-def test_resolving_by_hand_below_the_watermark(world: World) -> None:
+def test_resolving_by_hand_below_forgotten_through(world: World) -> None:
     """What committed the batch may be forgotten there: only abort is safe."""
     prepared(world)
     another_committed(world)
-    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
     refused = world.resolve(T, "commit")
     assert (refused.status_code, refused.get_json()["state"]) == (409, "prepared")
     assert world.visible() == 3
@@ -385,7 +383,7 @@ def test_resolving_by_hand_below_the_watermark(world: World) -> None:
 
 def test_the_list(world: World) -> None:
     """Pages hold each open branch once, with its age, rows and first carrier."""
-    from participant_support import TRACE
+    from support.participant import TRACE
 
     for batch in range(5):
         world.prepare(f"orders.{batch}.1")
@@ -409,7 +407,7 @@ def test_the_list(world: World) -> None:
 
 def test_the_carrier_is_that_of_the_first_prepare(world: World) -> None:
     """Later branches of a transaction do not change its trace context at rest."""
-    from participant_support import TRACE
+    from support.participant import TRACE
 
     prepared(world)
     other = {"traceparent": f"00-{'c' * 32}-{'d' * 16}-01"}

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from participant_support import ONE, TWIN, World, records, sqlite_url, tagged_rows
-from telemetry_support import PATH
+from support.participant import ONE, TWIN, World, records, sqlite_url, tagged_rows
+from support.telemetry import PATH
 
-from tracing_2pc.participant import sqlite
+from tracing_2pc.participant.journal import sqlite
 
 T = "orders.7.1"
 
@@ -43,7 +43,7 @@ def at_once(*calls: Callable[[], Any]) -> list[int]:
     found = [0] * len(calls)
 
     def ask(n: int) -> None:
-        start.wait(20)
+        start.wait(120)
         found[n] = calls[n]().status_code
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(calls))]

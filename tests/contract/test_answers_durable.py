@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from participant_support import ONE, OTHER, TWIN, World, keep, select, tagged_rows
+from support.participant import ONE, OTHER, TWIN, World, keep, select, tagged_rows
 
 T = "orders.7.1"
 
@@ -97,8 +97,8 @@ class Failing:
 
 
 VERBS: dict[str, Callable[[World], Any]] = {
-    "commit": lambda world: world.commit(T, ONE, watermark=5),
-    "abort": lambda world: world.abort(T, watermark=5),
+    "commit": lambda world: world.commit(T, ONE, forgotten_through=5),
+    "abort": lambda world: world.abort(T, forgotten_through=5),
 }
 TABLES = ("application", "transaction", "branch", "hidden")
 
@@ -107,7 +107,7 @@ TABLES = ("application", "transaction", "branch", "hidden")
 def test_a_request_that_fails_at_any_statement_changes_nothing(
     open_at: Open, verb: str
 ) -> None:
-    """Seal, branches, watermark and what it drops: all of it, or none (rule 19)."""
+    """Seal, branches, forgotten_through, what it drops: all, or none (rule 19)."""
     world = open_at()
     for batch in (4, 5, 6):
         keep(world, f"orders.{batch}.1", OTHER)

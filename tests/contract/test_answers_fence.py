@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from participant_support import KINDS, ONE, OTHER, World, keep
+from support.participant import KINDS, ONE, OTHER, World, keep
 
 T = "orders.7.1"
 
@@ -16,7 +16,7 @@ OVERTAKE: dict[str, Callable[[World], Any]] = {
     "abort": lambda world: world.abort(T),
     "abort of the branch": lambda world: world.abort(T, branch=ONE.branch),
     "empty commit": lambda world: world.commit(T),
-    "watermark": lambda world: world.abort("orders.9.1", watermark=8),
+    "forgotten_through": lambda world: world.abort("orders.9.1", forgotten_through=8),
 }
 
 
@@ -46,18 +46,18 @@ def test_a_decision_waits_for_the_end_of_a_prepare(
     overtake = threading.Thread(
         target=lambda: found.append(OVERTAKE[by](other).status_code)
     )
-    prepared, waited = world.resource._journal.prepared, []
+    prepared, waited = world.resource._journal.mark_prepared, []
 
     def look_and_sleep(*arguments: Any) -> None:
         overtake.start()
         waited.append(blocks(postgres_database, overtake))
         prepared(*arguments)
 
-    world.resource._journal.prepared = look_and_sleep
+    world.resource._journal.mark_prepared = look_and_sleep
     assert world.prepare(T).status_code == 200
-    overtake.join(30)
+    overtake.join(120)
     assert (waited, found) == ([True], [200])
-    if by == "watermark":
+    if by == "forgotten_through":
         assert other.listed() == [(T, ONE.branch, "prepared")]
         assert other.resolve(T, "abort").status_code == 200
     assert (other.in_doubt(), other.visible()) == (0, OTHER.rows)

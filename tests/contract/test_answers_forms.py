@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from participant_support import ONE, World, sqlite_url, tagged_rows
+from support.participant import ONE, World, sqlite_url, tagged_rows
 
+from tracing_2pc.core import content
 from tracing_2pc.participant import TaggedRows
-from tracing_2pc.transports import wire
 
 T = "orders.7.1"
 BATCHES = itertools.count(100)
@@ -99,7 +99,7 @@ def test_a_header_given_twice(world: World) -> None:
         ("Tpc-Branch", "0.1"),
         ("Tpc-Rows", "3"),
         ("Content-Digest", ONE.digest),
-        ("Content-Type", wire.ARROW),
+        ("Content-Type", content.ARROW),
     ]
     answer = world.client.post("/prepare", data=ONE.body, headers=headers)
     assert answer.status_code == 400
@@ -171,16 +171,16 @@ NAMED = ONE.named
         ("/commit", {"branches": [{**NAMED, "branch": "1"}]}),
         ("/commit", {"branches": [{**NAMED, "more": 1}]}),
         ("/commit", {"branches": ["0.1"]}),
-        ("/commit", {"branches": [], "watermark": 7}),
-        ("/commit", {"branches": [], "watermark": -1}),
-        ("/commit", {"branches": [], "watermark": True}),
-        ("/commit", {"branches": [], "watermark": "6"}),
+        ("/commit", {"branches": [], "forgotten_through": 7}),
+        ("/commit", {"branches": [], "forgotten_through": -1}),
+        ("/commit", {"branches": [], "forgotten_through": True}),
+        ("/commit", {"branches": [], "forgotten_through": "6"}),
         ("/commit", {"branches": [], "watermrk": 6}),
         ("/abort", {"branch": 1}),
         ("/abort", {"brnch": "0.1"}),
-        ("/abort", {"watermark": 8}),
-        ("/abort", {"branch": "0.1", "watermark": 6}),
-        ("/abort", {"branch": "0.1", "watermark": None}),
+        ("/abort", {"forgotten_through": 8}),
+        ("/abort", {"branch": "0.1", "forgotten_through": 6}),
+        ("/abort", {"branch": "0.1", "forgotten_through": None}),
         ("/abort", {"branch": "0.1", "digest": "x"}),
         ("/abort", {"branch": "0.1", "digest": None}),
         ("/abort", {"branch": None}),
@@ -264,7 +264,9 @@ SOME_JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["transaction_id", "branches", "branch", "watermark", "x"]),
+            st.sampled_from(
+                ["transaction_id", "branches", "branch", "forgotten_through", "x"]
+            ),
             inner,
             max_size=4,
         )
@@ -302,6 +304,6 @@ def test_any_bytes_are_answered(world: World, cut: int, flip: int) -> None:
     mangled = bytearray(ONE.body)
     mangled[flip] ^= 0xFF
     body = bytes(mangled[:cut])
-    headers = {"Content-Digest": wire.digest_of(body)}
+    headers = {"Content-Digest": content.digest_of(body)}
     answer = world.prepare(f"orders.{next(BATCHES)}.1", data=body, headers=headers)
     assert answer.status_code in ({200, 400} if body else {411})

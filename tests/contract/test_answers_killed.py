@@ -12,40 +12,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from participant_support import (
-    KINDS,
-    KINDS_AND_DATABASES,
+from support.participant import (
+    CONTRACT_KINDS,
     ONE,
     OTHER,
     TWIN,
     Branch,
     World,
-    sqlite_url,
+    started,
 )
-from postgres_support import flushes
+from support.postgres import flushes
 
 from tracing_2pc.participant import TaggedRows
 
 T = "orders.7.1"
 
 
-@pytest.fixture(params=KINDS_AND_DATABASES)
+@pytest.fixture(params=CONTRACT_KINDS)
 def made(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[World, str, str]]:
-    kind, database = request.param
-    if database == "postgresql":
-        url = request.getfixturevalue("postgres_database")
-    else:
-        url = sqlite_url(tmp_path)
-    world = KINDS[kind](url)
-    yield world, kind, url
-    world.resource.close()
-
-
-@pytest.fixture
-def world(made: tuple[World, str, str]) -> World:
-    return made[0]
+    yield from started(request, tmp_path)
 
 
 def test_nobody_waits_for_a_slow_upload(world: World) -> None:
@@ -83,8 +70,8 @@ def test_a_participant_that_is_killed(
     script = f"""
         import sys
         sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-        from participant_support import KINDS, KINDS_AND_DATABASES, ONE
-        world = KINDS[{kind!r}]({url!r})
+        from support.participant import ALL_KINDS, ONE
+        world = ALL_KINDS[{kind!r}]({url!r})
         world.prepare("orders.7.1")
         world.commit("orders.7.1", ONE)
     """

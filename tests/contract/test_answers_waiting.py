@@ -1,4 +1,4 @@
-"""How long a participant keeps what: prepared for ever, sealed up to the watermark."""
+"""What a participant keeps: prepared for ever, sealed up to forgotten_through."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
-from participant_support import KINDS, ONE, OTHER, TWIN, World, keep
+from support.participant import KINDS, ONE, OTHER, TWIN, World, keep
 
 T = "orders.5.1"
 YEAR = 365 * 24 * 3600.0
@@ -35,14 +35,14 @@ def test_a_prepared_branch_waits_for_ever(open_at: Open) -> None:
     assert started.visible() == 3 * OTHER.rows + ONE.rows
 
 
-def test_what_is_sealed_is_kept_above_the_watermark(open_at: Open) -> None:
+def test_what_is_sealed_is_kept_above_forgotten_through(open_at: Open) -> None:
     """Through a start too: what was committed and what was aborted (rule 16)."""
     world = open_at()
     for batch in (5, 6):
         keep(world, f"orders.{batch}.1", ONE)
     assert world.abort("orders.6.2").status_code == 200
     assert world.abort("orders.7.1").status_code == 200
-    assert world.commit("orders.9.1", watermark=5).status_code == 200
+    assert world.commit("orders.9.1", forgotten_through=5).status_code == 200
     started = open_at()
     assert started.prepare("orders.5.2").status_code == 410
     assert started.commit("orders.6.1", ONE).status_code == 200
@@ -64,7 +64,7 @@ def test_a_counter_that_begins_anew_refuses_nobody(
         assert first.prepare(f"orders.{attempt}.1").status_code == 200
         assert first.commit(f"orders.{attempt}.1", ONE).status_code == 200
     first.resource.close()
-    name = first.resource._tables.branch.name
+    name = first.resource._journal.tables.branch.name
     with psycopg.connect(postgres_database) as connection:
         connection.execute(f"DELETE FROM {name}; ALTER SEQUENCE {name}_tag_seq RESTART")
     world = KINDS[kind](postgres_database)

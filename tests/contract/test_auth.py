@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from participant_support import ONE, OTHER, World, sqlite_url
-from tracing_support import exported  # noqa: F401 - a fixture
+from support.participant import ONE, OTHER, World, sqlite_url
 from werkzeug.test import TestResponse
 
-from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.participant import TaggedRows, participant_blueprint
-from tracing_2pc.participant.auth import TokenGate
+from tracing_2pc.core.access import TokenGate
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.participant import TaggedRows
 
 T = "orders.7.1"
 TOKENS = {
@@ -119,14 +119,14 @@ ASKS = DECIDES | WRITES
 FIELDS: dict[str, tuple[Callable[[World], TestResponse], set[str], int]] = {
     "commit, naming": (lambda world: world.commit(T, ONE), DECIDES, 200),
     "commit, naming nothing": (lambda world: world.commit(T), DECIDES, 200),
-    "commit, watermark": (
-        lambda world: world.commit("orders.9.1", watermark=8),
+    "commit, forgotten_through": (
+        lambda world: world.commit("orders.9.1", forgotten_through=8),
         DECIDES,
         200,
     ),
     "abort": (lambda world: world.abort(T), DECIDES, 200),
-    "abort, watermark": (
-        lambda world: world.abort("orders.9.1", watermark=8),
+    "abort, forgotten_through": (
+        lambda world: world.abort("orders.9.1", forgotten_through=8),
         DECIDES,
         200,
     ),
@@ -141,9 +141,9 @@ FIELDS: dict[str, tuple[Callable[[World], TestResponse], set[str], int]] = {
         ASKS,
         409,
     ),
-    "abort, branch and watermark": (
+    "abort, branch and forgotten_through": (
         lambda world: world.abort(
-            "orders.9.1", branch="0.1", digest=ONE.digest, watermark=8
+            "orders.9.1", branch="0.1", digest=ONE.digest, forgotten_through=8
         ),
         ASKS,
         400,
@@ -164,7 +164,7 @@ FIELDS: dict[str, tuple[Callable[[World], TestResponse], set[str], int]] = {
 def test_every_field_for_every_role(world: World, fields: str, role: str) -> None:
     """A role may send the fields that are its own; what is refused changes nothing.
 
-    No token that must not commit decides: it raises no watermark, and aborts no
+    No token that must not commit decides: it raises no forgotten_through, and aborts no
     prepared branch whose content it does not know.
     """
     job = As(world, TOKENS["job"])
@@ -407,7 +407,7 @@ def test_a_line_that_is_no_token(line: str, what: str) -> None:
 def test_no_token_anywhere(
     world: World,
     caplog: pytest.LogCaptureFixture,
-    exported: Callable[[], list[Any]],  # noqa: F811
+    exported: Callable[[], list[Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No token is in an answer, a log record, a span or a repr, whatever happens."""

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 import datetime
 import io
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from participant_support import (
-    KINDS,
-    KINDS_AND_DATABASES,
+from support.participant import (
     Branch,
     World,
     arrow,
     json_lines,
     records,
     select,
-    sqlite_url,
 )
 
+from tracing_2pc.core import content
 from tracing_2pc.participant import Outbox, arrow_stream
 from tracing_2pc.participant import json_lines as json_lines_module
-from tracing_2pc.transports import wire
-
-
-@pytest.fixture(params=KINDS_AND_DATABASES)
-def world(
-    request: pytest.FixtureRequest, tmp_path: Path, new_database: Callable[[], str]
-) -> Any:
-    kind, database = request.param
-    url = new_database() if database == "postgresql" else sqlite_url(tmp_path)
-    made = KINDS[kind](url)
-    yield made
-    made.resource.close()
 
 
 def compressed(table: pa.Table, codec: str) -> bytes:
@@ -117,7 +101,7 @@ def test_more_records_than_were_said_end_the_reading(
 
 
 @pytest.mark.parametrize("count", [1_501, 50_000])
-@pytest.mark.parametrize("content_type", [wire.ARROW, wire.NDJSON])
+@pytest.mark.parametrize("content_type", [content.ARROW, content.NDJSON])
 def test_columns_of_a_table_are_bounded(
     world: World, count: int, content_type: str
 ) -> None:
@@ -126,7 +110,7 @@ def test_columns_of_a_table_are_bounded(
         pytest.skip("it has no table of these columns")
     names = [f"c{n}" for n in range(count)]
     branch = json_lines(dict.fromkeys(names, 1))
-    if content_type == wire.ARROW:
+    if content_type == content.ARROW:
         branch = Branch(arrow(pa.table({name: [1] for name in names})), 1)
     assert "no more than 1500" in refusal(world, branch)
 
@@ -142,7 +126,7 @@ def test_as_many_columns_as_are_taken(world: World) -> None:
 @pytest.mark.parametrize("body", [b"null\n", b"null", b"\n", b'{"a": 1}\nnull\n' * 9])
 def test_lines_that_are_no_objects(world: World, body: bytes) -> None:
     """They are refused by the number of the line; the process goes on."""
-    branch = Branch(body, 1, content_type=wire.NDJSON)
+    branch = Branch(body, 1, content_type=content.NDJSON)
     assert refusal(world, branch)
 
 
@@ -160,14 +144,14 @@ def test_lines_that_are_no_objects(world: World, body: bytes) -> None:
 )
 def test_a_line_is_strict_json(world: World, line: bytes) -> None:
     """What one reader takes for this and another for that is refused, by its line."""
-    branch = Branch(b'{"a": 5}\n' + line, 2, content_type=wire.NDJSON)
+    branch = Branch(b'{"a": 5}\n' + line, 2, content_type=content.NDJSON)
     assert refusal(world, branch).startswith("line 2 ")
 
 
-@pytest.mark.parametrize("content_type", [wire.ARROW, wire.NDJSON])
+@pytest.mark.parametrize("content_type", [content.ARROW, content.NDJSON])
 def test_no_records_at_all(world: World, content_type: str) -> None:
     """A branch of nothing votes read_only, whatever its schema lacks."""
-    body = b"" if content_type == wire.NDJSON else arrow(pa.table({}))
+    body = b"" if content_type == content.NDJSON else arrow(pa.table({}))
     branch = Branch(body, 0, content_type=content_type)
     length = {"CONTENT_LENGTH": str(len(body))}
     answer = world.prepare("orders.7.1", branch, environ_overrides=length)

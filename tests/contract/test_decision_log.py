@@ -11,25 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
+from support.waiting import until
 
-from tracing_2pc.errors import (
+from tracing_2pc.core.errors import (
     AbortedError,
     ConfigurationError,
     ContractError,
     HeuristicError,
     IllegalTransitionError,
 )
-from tracing_2pc.interfaces import DecisionLog
-from tracing_2pc.model import (
+from tracing_2pc.core.model import (
     MAX_BRANCHES,
     Begun,
     BranchId,
     Receipt,
     TransactionId,
     TransactionRecord,
+    branch_receipts,
 )
-from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.core.ports import DecisionLog
+from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import InMemoryDecisionLog
 
@@ -81,15 +82,15 @@ def begin(log: DecisionLog, batch: int = 0, **other: Any) -> Begun:
     return log.begin(application, batch, **arguments)
 
 
-def receipt(partition: int = 0, task: int = 7, **other: Any) -> Receipt:
+def receipts_of(partition: int = 0, task: int = 7, **other: Any) -> tuple[Receipt, ...]:
     votes = {"ledger": Vote.COMMIT, "notifier": Vote.READ_ONLY}
     arguments = {"rows": 3, "digest": "sha-256=:x:", "votes": votes, **other}
-    return Receipt(BranchId(partition, task), **arguments)
+    return branch_receipts(BranchId(partition, task), **arguments)
 
 
 def commit(log: DecisionLog, batch: int = 0, **other: Any) -> TransactionRecord:
     begun = begin(log, batch, **other)
-    decided = log.decide(begun.record.id, COMMIT, [receipt()])
+    decided = log.decide(begun.record.id, COMMIT, receipts_of())
     assert decided is not None
     assert decided.decision is COMMIT
     return decided
@@ -131,7 +132,11 @@ def test_participants_are_on_record_first(log: DecisionLog) -> None:
     assert record.state is TransactionState.ACTIVE
     assert record.pending == record.participants == PARTICIPANTS
     assert (record.carrier, record.started) == ({"traceparent": "00-aa-bb-01"}, NOW)
-    assert (begun.replay, begun.superseded, record.watermark) == (False, (), None)
+    assert (begun.replay, begun.superseded, record.forgotten_through) == (
+        False,
+        (),
+        None,
+    )
 
 
 def test_participants_keep_their_order(log: DecisionLog) -> None:
@@ -175,13 +180,13 @@ def test_init_says_where_an_application_starts(log: DecisionLog) -> None:
     with pytest.raises(ConfigurationError, match="everything up to batch 4"):
         begin(log, 4)
     record = begin(log, 5).record
-    assert (str(record.id), record.watermark) == ("orders.5.1", 4)
+    assert (str(record.id), record.forgotten_through) == ("orders.5.1", 4)
 
 
-def test_init_from_batch_0_sets_no_watermark(log: DecisionLog) -> None:
+def test_init_from_batch_0_sets_no_forgotten_through(log: DecisionLog) -> None:
     """Nothing lies below batch 0."""
     log.initialise("orders", 0)
-    assert begin(log, 0).record.watermark is None
+    assert begin(log, 0).record.forgotten_through is None
 
 
 def test_init_is_for_unknown_applications(log: DecisionLog) -> None:
@@ -282,7 +287,7 @@ def test_who_loses_a_race_of_two_drivers_is_told_of_the_other(log: DecisionLog) 
     assert "another driver" not in str(older.value)
 
 
-def test_a_batch_at_the_watermark_is_refused(log: DecisionLog) -> None:
+def test_a_batch_at_forgotten_through_is_refused(log: DecisionLog) -> None:
     """What was forgotten must not be written again (the guard behind rule 17)."""
     finish(log, commit(log, 0))
     begin(log, 1)
@@ -428,7 +433,7 @@ def test_only_what_is_overdue_expires(log: DecisionLog, clock: Clock) -> None:
     assert (slow.timeout, slow.deadline is None, never.deadline) == (900.0, False, None)
     clock.time += 0.02
     decided = until(lambda: log.expire(quick.id), lambda found: found.decision)
-    assert (decided.decision, decided.made_here) == (ABORT, True)
+    assert (decided.decision, decided.newly_decided) == (ABORT, True)
     assert log.expire(quick.id) == log.read(quick.id) == decided
     assert [log.expire(r.id) for r in (slow, never)] == [slow, never]
     clock.time += 10.0**9
@@ -438,7 +443,7 @@ def test_only_what_is_overdue_expires(log: DecisionLog, clock: Clock) -> None:
 def test_what_is_decided_or_unknown_does_not_expire(log: DecisionLog) -> None:
     """A commit stands, however late it is; None where there is no record."""
     record = begin(log, timeout=1e-9).record
-    decided = log.decide(record.id, COMMIT, [receipt()])
+    decided = log.decide(record.id, COMMIT, receipts_of())
     assert log.expire(record.id) == decided
     assert log.expire(TransactionId("orders", 0, 2)) is None
 
@@ -449,9 +454,9 @@ def test_what_is_decided_or_unknown_does_not_expire(log: DecisionLog) -> None:
 def test_a_decision_is_read_back_whole(log: DecisionLog) -> None:
     """State, time, receipts, votes and handles are what was decided."""
     wanted = [
-        receipt(0, handle={"path": "a/b", "parts": [1, 2.5, None]}),
-        receipt(1, votes={"notifier": Vote.COMMIT}),
-        receipt(1, votes={"ledger": Vote.COMMIT}, rows=9),
+        *receipts_of(0, handle={"path": "a/b", "parts": [1, 2.5, None]}),
+        *receipts_of(1, votes={"notifier": Vote.COMMIT}, rows=9),
+        *receipts_of(1, votes={"ledger": Vote.COMMIT}, rows=9),
     ]
     decided = log.decide(begin(log).record.id, COMMIT, wanted)
     assert decided is not None
@@ -468,12 +473,21 @@ def test_a_commit_without_branches_is_a_commit(log: DecisionLog) -> None:
     assert (decided.decision, decided.receipts) == (COMMIT, ())
 
 
-def test_a_receipt_that_says_nothing_is_left_out(log: DecisionLog) -> None:
-    """A partition without rows and votes needs no record."""
-    nothing = receipt(1, rows=0, votes={})
-    decided = log.decide(begin(log).record.id, COMMIT, [receipt(0), nothing])
+def test_rows_are_counted_once_whoever_receives_them(log: DecisionLog) -> None:
+    """Two participants of one branch hold the same rows; routes have branches apart."""
+    wanted = [
+        *receipts_of(0),
+        *receipts_of(1, task=8, votes={"ledger": Vote.COMMIT}),
+        *receipts_of(1, task=9, votes={"notifier": Vote.COMMIT}),
+    ]
+    with pytest.raises(ContractError, match=r"no vote of notifier about branch 1\.8"):
+        log.decide(begin(log).record.id, COMMIT, wanted)
+    decided = log.decide(begin(log).record.id, COMMIT, wanted[2:])
     assert decided is not None
-    assert decided.receipts == (receipt(0),)
+    assert decided.rows == 6
+    whole = log.decide(begin(log, 1).record.id, COMMIT, receipts_of())
+    assert whole is not None
+    assert whole.rows == 3
 
 
 @pytest.mark.parametrize(("first", "second"), [(COMMIT, ABORT), (ABORT, COMMIT)])
@@ -482,9 +496,9 @@ def test_a_decision_is_written_once(
 ) -> None:
     """Whoever asks later is told what stands, in whatever state, and must obey."""
     record = begin(log).record
-    stands = log.decide(record.id, first, [receipt()])
-    assert log.decide(record.id, second, [receipt(5)]) == stands
-    assert log.decide(record.id, first, [receipt()]) == stands
+    stands = log.decide(record.id, first, receipts_of())
+    assert log.decide(record.id, second, receipts_of(5)) == stands
+    assert log.decide(record.id, first, receipts_of()) == stands
     done = finish(log, record)
     assert log.decide(record.id, second) == done
     assert done.decision is first
@@ -498,12 +512,12 @@ def test_without_a_record_nothing_is_decided(log: DecisionLog) -> None:
     assert states(log) == {str(record.id): "active"}
 
 
-def test_below_the_watermark_nothing_is_decided(log: DecisionLog) -> None:
+def test_below_forgotten_through_nothing_is_decided(log: DecisionLog) -> None:
     """A driver that slept past its own batch is told None, which means abort."""
     record = finish(log, commit(log, 0))
     begin(log, 1)
     forget(log)
-    assert log.decide(record.id, COMMIT, [receipt()]) is None
+    assert log.decide(record.id, COMMIT, receipts_of()) is None
     assert log.read(record.id) is None
 
 
@@ -511,10 +525,10 @@ def test_a_superseded_driver_is_told_abort(log: DecisionLog) -> None:
     """It wants to commit, another began in the meantime: abort stands (rule 14)."""
     old = begin(log, 0, run="old").record
     new = begin(log, 0, run="new").record
-    told = log.decide(old.id, COMMIT, [receipt()])
+    told = log.decide(old.id, COMMIT, receipts_of())
     assert told is not None
     assert told.decision is ABORT
-    taken = log.decide(new.id, COMMIT, [receipt()])
+    taken = log.decide(new.id, COMMIT, receipts_of())
     assert taken is not None
     assert taken.decision is COMMIT
 
@@ -522,16 +536,20 @@ def test_a_superseded_driver_is_told_abort(log: DecisionLog) -> None:
 @pytest.mark.parametrize(
     ("receipts", "why"),
     [
-        ([receipt(votes={"ledger": Vote.ABORT})], "ledger voted abort"),
-        ([receipt(votes={"stranger": Vote.COMMIT})], "stranger is not on record"),
-        ([receipt(votes={})], "nobody voted"),
-        ([receipt(0, 7), receipt(0, 7)], "two receipts"),
-        ([receipt(0, 7), receipt(0, 8)], "two receipts"),
-        ([receipt(handle="x" * 65_535)], "65537 bytes, at most 65536"),
-        ([receipt(handle=object())], "not plain JSON"),
-        ([receipt(handle=float("nan"))], "not plain JSON"),
+        (receipts_of(votes={"ledger": Vote.ABORT}), "ledger voted abort"),
+        (receipts_of(votes={"stranger": Vote.COMMIT}), "stranger is not on record"),
+        (receipts_of()[:1], "no vote of notifier"),
+        ((*receipts_of(0), *receipts_of(1)[:1]), "no vote of notifier about branch 1"),
+        (receipts_of(0, 7) * 2, "two receipts"),
+        ((*receipts_of(0, 7), *receipts_of(0, 8)), "two receipts"),
+        (receipts_of(handle="x" * 65_535), "65537 bytes, at most 65536"),
+        (receipts_of(handle=object()), "not plain JSON"),
+        (receipts_of(handle=float("nan")), "not plain JSON"),
     ],
-    ids=["abort", "stranger", "silence", "again", "twin", "large", "object", "nan"],
+    ids=[
+        *("abort", "stranger", "silence", "one branch", "again", "twin"),
+        *("large", "object", "nan"),
+    ],
 )
 def test_a_commit_needs_every_vote(
     log: DecisionLog, receipts: list[Receipt], why: str
@@ -550,7 +568,7 @@ def test_a_commit_needs_every_vote(
 def test_a_batch_of_too_many_branches_is_not_committed(log: DecisionLog) -> None:
     """More than a participant can be told at once: nothing is decided."""
     record = begin(log).record
-    many = [receipt(n) for n in range(MAX_BRANCHES + 1)]
+    many = [r for n in range(MAX_BRANCHES + 1) for r in receipts_of(n)]
     with pytest.raises(ContractError, match="coalesce") as refused:
         log.decide(record.id, COMMIT, many)
     assert refused.value.participant == "ledger"
@@ -559,11 +577,14 @@ def test_a_batch_of_too_many_branches_is_not_committed(log: DecisionLog) -> None
 
 def test_a_handle_of_64_kib_is_kept(log: DecisionLog) -> None:
     """The limit itself is allowed, and comes back as JSON would have it."""
-    large = receipt(0, handle="x" * 65_534)
-    odd = receipt(1, handle={1: (2, 3)})
-    decided = log.decide(begin(log).record.id, COMMIT, [large, odd])
+    large = receipts_of(0, handle="x" * 65_534)
+    odd = receipts_of(1, handle={1: (2, 3)})
+    decided = log.decide(begin(log).record.id, COMMIT, [*large, *odd])
     assert decided is not None
-    assert [r.handle for r in decided.receipts] == ["x" * 65_534, {"1": [2, 3]}]
+    assert [r.handle for r in decided.chosen("ledger")] == [
+        "x" * 65_534,
+        {"1": [2, 3]},
+    ]
     assert log.read(decided.id) == decided
 
 
@@ -579,7 +600,7 @@ def test_finished_only_after_every_acknowledgement(
 ) -> None:
     """One missing participant keeps it open (rule 11), of an abort as of a commit."""
     record = begin(log).record
-    log.decide(record.id, decision, [receipt()])
+    log.decide(record.id, decision, receipts_of())
     log.acknowledge(record.id, "ledger")
     with pytest.raises(ContractError, match="notifier has not acknowledged"):
         log.finish(record.id)
@@ -718,7 +739,7 @@ def test_a_person_aborts_what_is_undecided(log: DecisionLog) -> None:
     record = begin(log).record
     log.abort(record.id, who="ada", why="its driver is gone")
     assert states(log) == {str(record.id): "aborting"}
-    told = log.decide(record.id, COMMIT, [receipt()])
+    told = log.decide(record.id, COMMIT, receipts_of())
     assert told is not None
     assert told.decision is ABORT
 
@@ -740,7 +761,7 @@ def test_a_person_aborts_nothing_that_is_decided(log: DecisionLog) -> None:
 def test_resume_repeats_the_decision(log: DecisionLog, decision: Decision) -> None:
     """A person may only deliver again what stands; then everything goes on."""
     record = begin(log).record
-    decided = log.decide(record.id, decision, [receipt()])
+    decided = log.decide(record.id, decision, receipts_of())
     log.quarantine(record.id, "why")
     other = COMMIT if decision is ABORT else ABORT
     with pytest.raises(ContractError, match=f"decided {decision}: it cannot {other}"):
@@ -789,7 +810,7 @@ def test_whoever_is_given_up_is_not_waited_for(
 ) -> None:
     """The others go on being asked; then it is concluded, and never called whole."""
     record = begin(log).record
-    log.decide(record.id, decision, [receipt()])
+    log.decide(record.id, decision, receipts_of())
     log.give_up(record.id, "notifier", who="ada", why="its disk is gone")
     found = log.read(record.id)
     assert found is not None
@@ -841,7 +862,7 @@ def test_only_who_is_waited_for_is_given_up(log: DecisionLog) -> None:
             log.give_up(record.id, name, who="ada", why="gone")
 
     refused("ledger", "is active")
-    log.decide(record.id, COMMIT, [receipt()])
+    log.decide(record.id, COMMIT, receipts_of())
     refused("booking", "does not wait for booking")
     log.acknowledge(record.id, "ledger")
     refused("ledger", "does not wait for ledger")
@@ -880,7 +901,7 @@ def test_the_newest_batch_is_never_forgotten(log: DecisionLog) -> None:
     first, second = run_batches(log, 2)
     assert forget(log) == 1
     assert (log.read(first.id), forget(log)) == (None, 0)
-    assert begin(log, 1).record.watermark == 0
+    assert begin(log, 1).record.forgotten_through == 0
     begin(log, 2)
     assert forget(log) == 1
     assert log.read(second.id) is None
@@ -912,7 +933,7 @@ def test_a_finished_attempt_waits_for_the_later_one(log: DecisionLog) -> None:
 def test_what_is_unfinished_blocks_what_comes_after(
     log: DecisionLog, stuck: str
 ) -> None:
-    """The watermark passes nothing that is open; below it, it may rise."""
+    """forgotten_through passes nothing that is open; below it, it may rise."""
     run_batches(log, 1)
     record = commit(log, 1)
     finish(log, commit(log, 2))
@@ -922,7 +943,7 @@ def test_what_is_unfinished_blocks_what_comes_after(
     assert forget(log) == 1
     assert log.read(record.id) is not None
     if stuck == "committing":
-        assert begin(log, 3).record.watermark == 0
+        assert begin(log, 3).record.forgotten_through == 0
 
 
 def test_young_records_stay(log: DecisionLog) -> None:
@@ -938,7 +959,7 @@ def test_forget_works_in_slices(log: DecisionLog) -> None:
     other = finish(log, commit(log, 0, application="other"))
     begin(log, 1, application="other")
     assert [forget(log, limit=3) for _ in range(3)] == [3, 1, 0]
-    assert begin(log, 4).record.watermark == 3
+    assert begin(log, 4).record.forgotten_through == 3
     assert log.read(other.id) == other
 
 
@@ -951,14 +972,14 @@ def test_participants_are_told_what_the_next_begin_made_durable(
     assert forget(log) == 2
     for record in (log.read(unfinished.id), *log.unfinished()):
         assert record is not None
-        assert record.watermark is None
-    decided = log.decide(unfinished.id, COMMIT, [receipt()])
+        assert record.forgotten_through is None
+    decided = log.decide(unfinished.id, COMMIT, receipts_of())
     assert decided is not None
-    assert decided.watermark is None
+    assert decided.forgotten_through is None
     finish(log, unfinished)
-    assert begin(log, 2).record.watermark == 1
+    assert begin(log, 2).record.forgotten_through == 1
     record = begin(log, 3).record
-    assert record.watermark == 1
+    assert record.forgotten_through == 1
     assert log.read(record.id) == record
 
 
@@ -968,19 +989,19 @@ def test_receipts_are_kept_while_their_batch_may_be_replayed(log: DecisionLog) -
     A batch below a commit is never begun again, and 200 partitions are 200 receipts.
     """
     (first,) = run_batches(log, 1)
-    assert begin(log, 0, run="again").record.receipts == (receipt(),)
+    assert begin(log, 0, run="again").record.receipts == receipts_of()
     aborted = begin(log, 1, run="again").record
     log.decide(aborted.id, ABORT)
     finish(log, aborted)
     second = commit(log, 1, run="again")
     kept = log.read(first.id)
     assert kept is not None
-    assert (kept.receipts, kept.rows) == ((receipt(),), 3)
+    assert (kept.receipts, kept.rows) == (receipts_of(), 3)
     second = finish(log, second)
     left = log.read(first.id)
     assert left is not None
     assert (left.receipts, left.rows, left.state) == ((), 3, first.state)
-    assert second.receipts == (receipt(),)
+    assert second.receipts == receipts_of()
     with pytest.raises(ConfigurationError, match="batch 1 is decided commit"):
         begin(log, 0, run="again")
 
@@ -992,7 +1013,7 @@ def test_receipts_of_what_a_person_concluded_are_kept(log: DecisionLog) -> None:
     finish(log, commit(log, 1))
     kept = log.read(record.id)
     assert kept is not None
-    assert kept.receipts == (receipt(),)
+    assert kept.receipts == receipts_of()
 
 
 def test_a_superseded_run_stays_so_when_it_is_forgotten(log: DecisionLog) -> None:
@@ -1043,7 +1064,7 @@ def test_racing_decisions_leave_one(log: DecisionLog) -> None:
         record = begin(log, batch).record
         wanted = [COMMIT, ABORT] * 4
         told = together(
-            *(partial(log.decide, record.id, w, [receipt()]) for w in wanted)
+            *(partial(log.decide, record.id, w, receipts_of()) for w in wanted)
         )
         assert all(t == told[0] for t in told)
         assert log.read(record.id) == told[0]
@@ -1066,7 +1087,7 @@ def test_a_batch_commits_at_most_once(log: DecisionLog) -> None:
         begun = begin(log, 0, run=f"run-{next(numbers)}", query=None)
         if begun.replay:
             return begun.record
-        return log.decide(begun.record.id, COMMIT, [receipt()])
+        return log.decide(begun.record.id, COMMIT, receipts_of())
 
     told = together(*[drive] * 8)
     committed = {t.id for t in told if t.decision is COMMIT}

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tracing_2pc.model import TransactionId
-from tracing_2pc.states import Decision
-from tracing_2pc.store import SqlDecisionLog, database, statements
-from tracing_2pc.store.database import Database
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import Decision
+from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.store.engines.database import Database
+from tracing_2pc.store.log import database, statements
 
 RECORD = TransactionId("orders", 0, 1)
 
@@ -64,5 +65,5 @@ def test_begin_decide_and_forget_come_one_after_another(
         waiting.start()
         waiting.join(1.5)
         assert waiting.is_alive()
-    waiting.join(30)
+    waiting.join(120)
     assert len(done) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import multiprocessing
 import os
@@ -21,28 +22,28 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlite_support import copy_database
-from telemetry_support import PATH
+from support.log_tables import explain
+from support.sqlite import copy_database
+from support.telemetry import PATH
 
 from tracing_2pc.cli import main
-from tracing_2pc.errors import (
+from tracing_2pc.core.errors import (
     AbortedError,
     ConfigurationError,
     DecisionLogError,
     DecisionUnknownError,
 )
-from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
-from tracing_2pc.states import Decision, Vote
-from tracing_2pc.store import (
-    SqlDecisionLog,
-    database,
-    open_log,
-    records,
-    rules,
-    schema,
-    statements,
+from tracing_2pc.core.model import (
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+    branch_receipts,
 )
-from tracing_2pc.store.database import Database
+from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.store.engines.database import Database
+from tracing_2pc.store.log import database, records, schema, statements
 
 ABORT, COMMIT = Decision.ABORT, Decision.COMMIT
 NOW = 1_700_000_000.0
@@ -84,7 +85,11 @@ def begin(log: SqlDecisionLog, batch: int = 0, run: str = "r") -> TransactionRec
 
 def receipts() -> list[Receipt]:
     votes = {"ledger": Vote.COMMIT, "notifier": Vote.COMMIT}
-    return [Receipt(BranchId(p, 7), 3, "digest", votes, {"p": p}) for p in range(2)]
+    return [
+        receipt
+        for p in range(2)
+        for receipt in branch_receipts(BranchId(p, 7), 3, "digest", votes, {"p": p})
+    ]
 
 
 def commit(log: SqlDecisionLog, batch: int = 0) -> TransactionRecord:
@@ -162,7 +167,7 @@ def test_to_forget_waits_for_no_disk(log: SqlDecisionLog, flushed: Any) -> None:
     assert flushed(forget) == []
 
 
-def test_participants_are_told_a_watermark_that_is_durable(
+def test_participants_are_told_forgotten_through_that_is_durable(
     log: SqlDecisionLog, flushed: Any
 ) -> None:
     """What was forgotten is in no record, before a begin has flushed that.
@@ -172,10 +177,13 @@ def test_participants_are_told_a_watermark_that_is_durable(
     finish(log, commit(log))
     begin(log, 1)
     assert log.forget("orders", finished_before=NOW + 1, limit=9) == 1
-    assert [record.watermark for record in log.unfinished()] == [None]
+    assert [record.forgotten_through for record in log.unfinished()] == [None]
     found: list[int | None] = []
-    assert flushed(lambda: found.append(begin(log, 1).watermark)) == [True]
-    assert [*found, *(record.watermark for record in log.unfinished())] == [0, 0]
+    assert flushed(lambda: found.append(begin(log, 1).forgotten_through)) == [True]
+    assert [*found, *(record.forgotten_through for record in log.unfinished())] == [
+        0,
+        0,
+    ]
 
 
 def test_what_a_person_does_waits_for_the_disk(
@@ -221,7 +229,7 @@ def test_a_server_that_does_not_flush_is_refused(postgres_database: str) -> None
         try:
             while server.execute("SHOW fsync").fetchone() == ("on",):
                 pass
-            with pytest.raises(ConfigurationError, match="fsync off"):
+            with pytest.raises(ConfigurationError, match="set fsync = on"):
                 open_log(postgres_database)
         finally:
             server.execute("ALTER SYSTEM RESET fsync")
@@ -232,7 +240,7 @@ def test_a_server_that_does_not_flush_is_refused(postgres_database: str) -> None
 
 def test_a_transaction_costs_two_flushes_in_postgresql(postgres_database: str) -> None:
     """Begin and decide; acknowledgements and finish leave it to the next one."""
-    from postgres_support import flushes  # not where strace runs this file
+    from support.postgres import flushes  # not where strace runs this file
 
     base = database.connect(postgres_database)
     log = SqlDecisionLog(base)
@@ -349,10 +357,17 @@ def sneak_in(
 ) -> TransactionRecord:
     """Open an attempt as a begin would that had not looked at the others."""
     identity = TransactionId(record.id.application, record.id.batch, attempt)
-    at = {"now": NOW, "watermark": None, "timeout": 0.0, "clock": NOW}
-    sneaked = rules.opened(identity, "x", ("ledger",), {}, previous={}, **at)
+    sneaked = dataclasses.replace(
+        record,
+        id=identity,
+        participants=("ledger",),
+        state=TransactionState.ACTIVE,
+        decision=None,
+        receipts=(),
+        decided=None,
+    )
     with base.durable() as connection:
-        records.add(connection, sneaked)
+        records.SqlChange(connection, base.clock, lambda: NOW).add(sneaked)
     return sneaked
 
 
@@ -378,14 +393,14 @@ def test_a_committed_batch_cannot_commit_again(
     assert told.decision is ABORT
 
 
-def test_nothing_is_decided_at_the_watermark(
+def test_nothing_is_decided_at_forgotten_through(
     log: SqlDecisionLog, base: Database
 ) -> None:
     """Even if a record were left there: participants have forgotten the batch."""
     record = begin(log)
-    write(base, "UPDATE tpc_application SET durable_watermark = 0")
+    write(base, "UPDATE tpc_application SET durable_forgotten_through = 0")
     assert log.decide(record.id, COMMIT, receipts()) is None
-    write(base, "UPDATE tpc_application SET durable_watermark = NULL")
+    write(base, "UPDATE tpc_application SET durable_forgotten_through = NULL")
     assert log.read(record.id) == record
 
 
@@ -543,7 +558,7 @@ def test_a_frozen_driver_does_not_hold_the_others_for_ever(
     url: str, base: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever waits for its lock gives up with an error, having decided nothing."""
-    monkeypatch.setattr(database, "_PATIENCE", 0.2)
+    monkeypatch.setattr(database, "LOCK_WAIT", 0.2)
     log = open_log(url)
     record = begin(log)
     with base.durable() as frozen:
@@ -588,7 +603,7 @@ def test_a_clock_ahead_of_postgresql_expires_nothing(postgres_database: str) -> 
         assert [watcher.expire(one.id) for one in watcher.unfinished()] == (
             watcher.unfinished()
         )
-        assert watcher.overview.clock() == pytest.approx(time.time(), abs=600)
+        assert watcher.clock() == pytest.approx(time.time(), abs=600)
     assert record.deadline == pytest.approx(time.time() + 3600, abs=600)
 
 
@@ -618,7 +633,7 @@ def test_every_change_locks_its_application_first(postgres_database: str) -> Non
         seen.clear()
         call()
         looked = [s for s in seen if not s.startswith("UPDATE tpc_delivery")]
-        assert looked[0].startswith("SELECT tpc_application.query")
+        assert looked[0].startswith("SELECT tpc_application.name")
         assert looked[0].endswith("FOR UPDATE")
         assert looked[-1].startswith(("UPDATE", "INSERT", "DELETE"))
     sa.event.remove(base.durable_engine, "before_cursor_execute", note)
@@ -641,19 +656,14 @@ def test_unfinished_comes_from_the_partial_index(
     )
     assert write(base, filler) == 5000
     write(base, "ANALYZE")
-    explain = "EXPLAIN QUERY PLAN " if base.url.drivername == "sqlite" else "EXPLAIN "
     for query in (
         statements.load_transactions(statements.UNFINISHED),
-        statements.load_transactions(statements.UNFINISHED_OF).params(of="orders"),
+        statements.load_transactions(statements.UNFINISHED_OF),
         statements.UNFINISHED_APPLICATIONS,
     ):
-        literal = query.compile(base.durable_engine, compile_kwargs=LITERAL)
-        plan = "\n".join(str(row) for row in ask(base, f"{explain}{literal}"))
+        plan = explain(base, query, {"of": "orders"})
         assert "tpc_unfinished" in plan, plan
     assert [str(r.id) for r in log.unfinished()] == ["orders.0.1"]
-
-
-LITERAL = {"literal_binds": True}
 
 
 def test_a_commit_stores_its_rows(log: SqlDecisionLog, base: Database) -> None:
@@ -708,7 +718,9 @@ def test_forget_leaves_nothing_behind(log: SqlDecisionLog, base: Database) -> No
     for table in ("tpc_delivery", "tpc_receipt"):
         left = ask(base, f"SELECT DISTINCT transaction_id FROM {table}")
         assert left in ([], [("orders.1.1",)])
-    assert ask(base, "SELECT name, watermark FROM tpc_application") == [("orders", 0)]
+    assert ask(base, "SELECT name, forgotten_through FROM tpc_application") == [
+        ("orders", 0)
+    ]
     assert ask(base, "SELECT run FROM tpc_run") == [("r",)]
 
 
@@ -761,7 +773,7 @@ def test_to_forget_costs_what_is_forgotten(tmp_path: Path) -> None:
             write(log._database, filler)
             write(log._database, "DELETE FROM tpc_transaction WHERE batch = 0")
             counted.append(steps(log, lambda one: forget_slice(one, limit=100)))
-            assert log.overview.watermarks() == {"orders": 100}
+            assert log.forgotten_by_application() == {"orders": 100}
     small, large = counted
     assert large < 1.2 * small, counted
 
@@ -817,6 +829,30 @@ def test_processes_agree(url: str) -> None:
     log.close()
 
 
+FORKING = """
+import os, sys
+from tracing_2pc.core.states import Decision
+from tracing_2pc.store import open_log
+
+log = open_log(sys.argv[1])
+begun = log.begin("o", 0, run="r", query=None, participants=["a"], carrier={}).record
+if not (child := os.fork()):
+    if log._database.durable_engine.pool.checkedin():
+        os._exit(1)
+    log.decide(begun.id, Decision.ABORT)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(log.read(begun.id).decision)
+"""
+
+
+def test_a_forked_process_has_connections_of_its_own(url: str) -> None:
+    """One session for two processes would mix up their answers."""
+    command = [sys.executable, "-c", FORKING, url]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stdout) == (0, "abort\n"), ran.stderr
+
+
 def test_an_empty_database_may_be_opened_by_many_at_once(url: str) -> None:
     """One of them makes the schema; the others find it, and none of them fails."""
     start = threading.Barrier(6)
@@ -865,7 +901,7 @@ def test_a_record_is_read_in_one_piece(
 
 
 def _outcome(result: Any) -> list[tuple[str, str]]:
-    from tracing_2pc.errors import AbortedError
+    from tracing_2pc.core.errors import AbortedError
 
     try:
         return list(result.get(60))
@@ -897,7 +933,7 @@ def test_text_is_kept_whatever_the_encoding_of_the_database(
         ).record.id
         what = f"resolve {id_}"
         log.sign(what, who="Ada", why="größer", before="", after="")
-        assert log.overview.audit(id_)[-1].why == "größer"
+        assert log.audit(id_)[-1].why == "größer"
         if encoding == "LATIN1":
             with pytest.raises(DecisionLogError, match="LATIN1"):
                 log.sign(what, who="Ada", why="→", before="", after="")

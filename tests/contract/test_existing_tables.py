@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from participant_support import (
+from support.participant import (
     Branch,
     World,
     arrow,
@@ -19,10 +19,15 @@ from participant_support import (
     keep,
     prepared_transactions,
     records,
+    rows_table,
     select,
     sqlite_url,
     tagged_rows,
 )
+
+from tracing_2pc.participant.resources import column_table
+from tracing_2pc.participant.resources.column_table import ColumnTable
+from tracing_2pc.participant.resources.columns import check_fit
 
 D = decimal.Decimal
 UTC = datetime.timezone.utc
@@ -245,7 +250,7 @@ def test_what_the_table_fills_may_be_left_out(table: Table) -> None:
 def test_a_column_that_was_dropped(table: Table) -> None:
     """What was written before is refused from then on, with the reason."""
     world = table("id bigint, v bigint, w bigint")
-    rows = world.resource.rows
+    rows = rows_table(world)
     whole, rest = records(id=[1], v=[1], w=[1]), records(id=[2], v=[2])
     keep(world, "orders.1.1", whole)
     if rows == "orders_tpc":
@@ -258,6 +263,28 @@ def test_a_column_that_was_dropped(table: Table) -> None:
     assert second.status_code == 400
     assert second.get_json()["detail"].endswith("not in the table: w")
     assert world.prepare("orders.2.1", rest).status_code == 200
+
+
+@BOTH
+def test_a_column_that_is_dropped_beside_another_prepare(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one prepare learns about the table takes nothing from another one."""
+    read_records = ColumnTable.records
+    tables: list[ColumnTable] = []
+
+    def remember(self: ColumnTable, *given: Any) -> Any:
+        tables.append(self)
+        return read_records(self, *given)
+
+    def check_and_forget(*given: Any, **how: Any) -> None:
+        check_fit(*given, **how)
+        tables[-1].refused()  # as another thread's prepare does
+
+    world = table("id bigint, v bigint")
+    monkeypatch.setattr(ColumnTable, "records", remember)
+    monkeypatch.setattr(column_table, "check_fit", check_and_forget)
+    assert world.prepare("orders.1.1", records(id=[1], v=[1])).status_code == 200
 
 
 @POSTGRESQL

@@ -18,26 +18,26 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from participant_support import KINDS, POSTGRESQL_ONLY, World, select, sqlite_url
-from served import served
+from support.participant import KINDS, POSTGRESQL_ONLY, World, select, sqlite_url
+from support.served import served
 from werkzeug.serving import make_server
 
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.errors import ParticipantUnavailableError
-from tracing_2pc.interfaces import DecisionLog, SystemClock
-from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.errors import ParticipantUnavailableError
+from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.ports import DecisionLog, SystemClock
+from tracing_2pc.http import connection
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.patience import Patience
-from tracing_2pc.sinks import participants as sink_module
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.sinks import participant_sink as sink_module
 from tracing_2pc.sinks.base import write_branch
 from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.store import open_log
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
-from tracing_2pc.testing import Fault, FaultProxy, Seen
-from tracing_2pc.transports import connection
+from tracing_2pc.testing import Fault, FaultProxy, SeenRequest
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+MANUAL = Path(__file__).parents[2] / "docs" / "testing.md"
 
 ROWS = 4
 """Rows in a partition; a batch has two partitions."""
@@ -185,9 +185,9 @@ class Job:
         """
 
         def write(record: TransactionRecord) -> Sequence[Receipt]:
-            written = [self._task(record, n, after) for n in range(2)]
+            written = [r for n in range(2) for r in self._task(record, n, after)]
             after(-1)
-            return read_receipts((r.to_json() for r in written), self.sink, record)
+            return read_receipts(r.to_json() for r in written)
 
         return self._coordinator().apply(
             batch,
@@ -202,7 +202,7 @@ class Job:
         record: TransactionRecord,
         partition: int,
         after: Callable[[int], None],
-    ) -> Receipt:
+    ) -> tuple[Receipt, ...]:
         def batches() -> Iterator[pa.RecordBatch]:
             ids = pa.array(self.ids(record.id.batch, partition), pa.int64())
             yield pa.RecordBatch.from_pydict({"id": ids})
@@ -214,21 +214,21 @@ class Job:
         return write_branch(self.sink, context, batches())
 
     def _coordinator(self) -> Coordinator:
-        patience = Patience(SystemClock(), 0.005, 0.02, inline_tries=30)
+        retry = RetryPolicy(SystemClock(), 0.005, 0.02, inline_tries=30)
         tracing = OpenTelemetryTracing()
         known = self.sink.participants
         return Coordinator(
             self.application,
             tuple(known),
             self.servers.log,
-            Delivery(self.servers.log, known, tracing=tracing, patience=patience),
+            Delivery(self.servers.log, known, tracing=tracing, retry=retry),
             tracing,
             SystemClock(),
             self.settings,
-            patience,
+            retry,
         )
 
-    def happened(self, verb: str, fault: Fault) -> list[Seen]:
+    def happened(self, verb: str, fault: Fault) -> list[SeenRequest]:
         return [s for s in self.proxy.seen if (s.verb, s.fault) == (verb, fault)]
 
     def nothing_is_open(self) -> None:
@@ -268,10 +268,10 @@ def open_job(
 ) -> Iterator[Callable[..., Job]]:
     """Make a job whose tasks ask again soon, for a long time."""
 
-    def hasty(clock: Any, **_: Any) -> Patience:
-        return Patience(clock, 0.002, 0.01)
+    def hasty(clock: Any, **_: Any) -> RetryPolicy:
+        return RetryPolicy(clock, 0.002, 0.01)
 
-    monkeypatch.setattr(sink_module, "Patience", hasty)
+    monkeypatch.setattr(sink_module, "RetryPolicy", hasty)
     with contextlib.ExitStack() as stack:
 
         def start(timeout: float = 10.0) -> Job:
@@ -284,7 +284,7 @@ def open_job(
     connection.pool_of.cache_clear()
 
 
-def statuses_of(seen: Seen) -> tuple[int, ...]:
+def statuses_of(seen: SeenRequest) -> tuple[int, ...]:
     """Return what the participant answered, in no order for what was sent at once."""
     answered = [status for status in seen.statuses if status is not None]
     return tuple(sorted(answered)) if seen.fault is Fault.DUPLICATE else (*answered,)
@@ -355,7 +355,7 @@ def test_a_prepare_that_is_given_up_aborts(
     job = open_job(timeout_for(fault))
     job.proxy.plan("prepare", fault)
     with monkeypatch.context() as patch:
-        patch.setattr(sink_module, "PREPARE_PATIENCE", -1.0)
+        patch.setattr(sink_module, "PREPARE_SECONDS", -1.0)
         with pytest.raises(ParticipantUnavailableError):
             job.apply(0)
     job.nothing_is_open()
@@ -371,7 +371,7 @@ def test_a_prepare_after_the_seal_is_refused(
     open_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its branch's own abort was lost: the seal of the transaction keeps it out."""
-    monkeypatch.setattr(sink_module, "PREPARE_PATIENCE", -1.0)
+    monkeypatch.setattr(sink_module, "PREPARE_SECONDS", -1.0)
     job = open_job()
     job.proxy.plan("prepare", Fault.LATE_AFTER_ABORT)
     job.proxy.plan("abort", Fault.DROP)
@@ -433,13 +433,14 @@ def test_one_fault_after_another(open_job: Callable[..., Job], seed: int) -> Non
     assert happened["commit"] >= 6
 
 
-def test_the_example_in_the_readme(
+def test_the_example_in_the_manual(
     open_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A test like it passes on a participant that keeps the contract, and one batch."""
     job = open_job()
     monkeypatch.setenv("TPC_TOKEN", "not-looked-at")
-    (block,) = re.findall(r"^```python\n([^`]*FaultProxy.*?)^```", README, re.M | re.S)
+    text = MANUAL.read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n([^`]*FaultProxy.*?)^```", text, re.M | re.S)
     names: dict[str, Any] = {"run_one_batch": lambda sink: run_one(job, sink)}
     exec(block.replace("http://127.0.0.1:8081", job.servers.urls[0]), names)
     names["test_a_commit_whose_answer_is_lost"]()

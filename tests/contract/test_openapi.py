@@ -13,10 +13,12 @@ import yaml
 from flask import Response, request
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
-from participant_support import ONE, OTHER, Branch, World, orders, tagged_rows
+from support.participant import ONE, OTHER, Branch, World, orders, tagged_rows
 
-from tracing_2pc.participant import TaggedRows, arrow_stream, auth, forms, json_lines
-from tracing_2pc.transports import wire
+from tracing_2pc.core import content
+from tracing_2pc.core.access import MAY
+from tracing_2pc.http import contract, forms
+from tracing_2pc.participant import TaggedRows, arrow_stream, json_lines
 
 T = "orders.7.1"
 WRONG_VERSION = {"headers": {"Tpc-Version": "2"}}
@@ -24,7 +26,7 @@ FAR = {"environ_overrides": {"REMOTE_ADDR": "192.0.2.1"}}
 STATELESS = {"/health/live", "/health/ready"}
 
 SPEC: dict[str, Any] = yaml.safe_load(
-    (importlib.resources.files("tracing_2pc.participant") / "openapi.yaml").read_text()
+    (importlib.resources.files("tracing_2pc.http") / "openapi.yaml").read_text()
 )
 
 Seen = set[tuple[str, str, int]]
@@ -72,7 +74,7 @@ def test_roles() -> None:
             continue
         text = re.split(r"[.;]", operation["description"], maxsplit=1)[0]
         may = {word.strip() for word in text.partition(":")[2].split(",")}
-        assert may == set(map(str, auth.MAY[operation["operationId"]])), path
+        assert may == set(map(str, MAY[operation["operationId"]])), path
 
 
 def test_limits() -> None:
@@ -87,11 +89,11 @@ def test_limits() -> None:
     )
     assert limit["maximum"] == forms.MAX_PAGE
     assert "4 MiB" in SPEC["info"]["description"]
-    assert wire.MAX_CONTROL_BYTES == 4 << 20
+    assert contract.MAX_CONTROL_BYTES == 4 << 20
     records = SPEC["paths"]["/prepare"]["post"]["requestBody"]["content"]
     columns = f"{arrow_stream.MAX_COLUMNS} columns"
-    assert columns in records[wire.ARROW]["schema"]["description"]
-    assert "4 MiB" in records[wire.NDJSON]["schema"]["description"]
+    assert columns in records[content.ARROW]["schema"]["description"]
+    assert "4 MiB" in records[content.NDJSON]["schema"]["description"]
     assert json_lines.MAX_LINE == 4 << 20
 
 
@@ -115,7 +117,7 @@ def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "abort",
         "resolve",
         "show",
-        "in_doubt",
+        "list_open",
         "identity",
     ):
         monkeypatch.setattr(TaggedRows, method, fault)
@@ -157,7 +159,7 @@ def answered(world: World) -> None:
     world.prepare("orders.9.1")
     world.resolve("orders.9.1", "commit")
     world.show("orders.9.1")
-    world.commit("orders.20.1", watermark=9)
+    world.commit("orders.20.1", forgotten_through=9)
     for ask in (world.prepare, world.commit, world.abort, world.show):
         ask(T)
     world.resolve(T, "abort")
@@ -167,7 +169,7 @@ def answered(world: World) -> None:
 
 def malformed(world: World) -> None:
     """Send what is not in its form."""
-    control = {"content_type": wire.JSON, "headers": {"Tpc-Version": "1"}}
+    control = {"content_type": contract.JSON, "headers": {"Tpc-Version": "1"}}
     world.prepare(T, headers={"Content-Type": "text/csv"})
     world.prepare(T, data=None, environ_overrides={"CONTENT_LENGTH": ""})
     world.prepare(T, data=None, environ_overrides={"CONTENT_LENGTH": str(1 << 31)})
@@ -241,7 +243,7 @@ def _tokens(folder: Path, role: str) -> Path:
 
 def _request(path: str) -> dict[str, Any]:
     body = SPEC["paths"][path]["post"]["requestBody"]["content"]
-    found: dict[str, Any] = body[wire.JSON]["schema"]
+    found: dict[str, Any] = body[contract.JSON]["schema"]
     return found
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
-from participant_support import KINDS, ONE, TWIN
-from pooler_support import pgbouncer
+from support.log_tables import count_committed
+from support.participant import KINDS, ONE, TWIN
+from support.pooler import pgbouncer
 
-from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.model import BranchId, Receipt
-from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import BranchId, branch_receipts
+from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import open_log
 
 
@@ -49,8 +50,8 @@ def test_a_log_needs_no_session_of_its_own(
         record = log.begin(
             "orders", batch, run="run", query=None, participants=["a"], carrier={}
         ).record
-        receipt = Receipt(BranchId(0, 0), 1, "digest", {"a": Vote.COMMIT})
-        log.decide(record.id, Decision.COMMIT, [receipt])
+        receipts = branch_receipts(BranchId(0, 0), 1, "digest", {"a": Vote.COMMIT})
+        log.decide(record.id, Decision.COMMIT, receipts)
         log.acknowledge(record.id, "a")
         log.finish(record.id)
         with log._database.durable() as connection:
@@ -58,7 +59,7 @@ def test_a_log_needs_no_session_of_its_own(
             flushed.append(asked.scalar())
     assert set(flushed) == {"on"}
     assert logs[0]._database.durability()["synchronous_commit"] == "on"
-    assert logs[0].counts("orders") == {TransactionState.COMMITTED: 12}
+    assert count_committed(logs[0], "orders") == 12
     assert set_in_sessions(pooled) == {("0", "0")}
     for log in logs:
         log.close()

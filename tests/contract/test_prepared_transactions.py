@@ -18,7 +18,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan
-from participant_support import (
+from support.participant import (
     ONE,
     OTHER,
     TWIN,
@@ -33,22 +33,23 @@ from participant_support import (
     sqlite_url,
     tagged_rows,
 )
-from postgres_support import flushes, rows_read
-from spark_support import serving
-from tracing_support import exported, span_tree  # noqa: F401
+from support.postgres import flushes, rows_read
+from support.spark import serving
+from support.tracing import span_tree
 
 from tracing_2pc import ParticipantSink
-from tracing_2pc.errors import ConfigurationError, HeuristicError
-from tracing_2pc.interfaces import SystemClock
-from tracing_2pc.model import BranchId, Receipt
+from tracing_2pc.core.errors import ConfigurationError, HeuristicError
+from tracing_2pc.core.model import BranchId, branch_receipts
+from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.participant import PreparedTransactions
-from tracing_2pc.participant.postgresql import PostgreSQL
+from tracing_2pc.participant.engine import Query
+from tracing_2pc.participant.journal.postgresql import PostgreSQL
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.protocol.recovery import Recovery
-from tracing_2pc.states import Decision, TransactionState, Vote
+from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store import open_log
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 T = "orders.7.1"
 NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
@@ -173,7 +174,7 @@ def test_others_are_never_touched(world: World, postgres_database: str) -> None:
         assert world.in_doubt() == 1
         assert world.commit(T, ONE).status_code == 200
         assert world.abort("orders.8.1").status_code == 200
-        assert world.commit("orders.9.1", watermark=8).status_code == 200
+        assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
         assert other.listed() == []
         assert gids(postgres_database) == others
     finally:
@@ -237,12 +238,39 @@ def test_a_branch_in_doubt_is_in_nobodys_way(
 def test_metrics_count_the_slots(world: World) -> None:
     """An operator sees how many of the server's prepared transactions are taken."""
     world.resource.open()
-    before = world.resource.gauges()["tpc_prepared_slots_used"]
+    before = world.resource.gauges()["tpc.prepared_slots.used"]
     assert world.prepare(T).status_code == 200
     measured = world.resource.gauges()
-    assert measured["tpc_prepared_slots_used"] == before + 1
-    assert measured["tpc_prepared_slots_max"] == SLOTS
-    assert measured["tpc_in_doubt_branches"] == 1
+    assert measured["tpc.prepared_slots.used"] == before + 1
+    assert measured["tpc.prepared_slots.max"] == SLOTS
+    assert measured["tpc.in_doubt.branches"] == 1
+
+
+@pytest.mark.parametrize("request_", ["show", "list"])
+def test_a_commit_during_a_look_hides_nothing(world: World, request_: str) -> None:
+    """A branch is seen prepared or committed, never as one that is not there.
+
+    The server says what is prepared now. What is read after that is as new.
+    """
+    assert world.prepare(T).status_code == 200
+    engine = world.resource._database.engine
+    committed: list[int] = []
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def commit_now(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if "pg_prepared_xacts" in statement and not committed:
+            committed.append(0)
+            committed[0] = world.commit(T, ONE).status_code
+
+    if request_ == "show":
+        answer = world.show(T)
+        assert answer.status_code == 200, answer.get_json()
+        states = [branch["state"] for branch in answer.get_json()["branches"]]
+    else:
+        page = world.resource.list_open(Query(None, None, after=0, limit=9))
+        states = [str(row.state) for _, row, _ in page.branches]
+    assert committed == [200]
+    assert states == ["committed"]
 
 
 def test_what_is_rolled_back_by_hand_is_lost(
@@ -255,7 +283,7 @@ def test_what_is_rolled_back_by_hand_is_lost(
     for _ in range(2):
         answer = world.commit(T, ONE)
         assert (answer.status_code, answer.get_json()["state"]) == (404, "unknown")
-    assert world.resource.gauges()["tpc_in_doubt_branches"] == 0
+    assert world.resource.gauges()["tpc.in_doubt.branches"] == 0
     assert world.abort(T).status_code == 200
 
 
@@ -268,18 +296,18 @@ def test_a_prepared_row_that_is_removed_is_never_finished(
         contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log,
     ):
         participants = ParticipantSink({"ledger": url}, token=None).participants
-        tracing, patience = OpenTelemetryTracing(), Patience(SystemClock())
-        delivery = Delivery(log, participants, tracing=tracing, patience=patience)
+        tracing, retry = OpenTelemetryTracing(), RetryPolicy(SystemClock())
+        delivery = Delivery(log, participants, tracing=tracing, retry=retry)
         about = {"run": "r", "query": "q", "participants": ("ledger",), "carrier": {}}
         id_ = log.begin("orders", 0, **about).record.id
         assert world.called("ledger").prepare(str(id_)).status_code == 200
         votes = {"ledger": Vote.COMMIT}
-        receipt = Receipt(BranchId(0, 1), ONE.rows, ONE.digest, votes)
-        decided = log.decide(id_, Decision.COMMIT, [receipt])
+        receipts = branch_receipts(BranchId(0, 1), ONE.rows, ONE.digest, votes)
+        decided = log.decide(id_, Decision.COMMIT, receipts)
         assert decided is not None
         sql(postgres_database, f"ROLLBACK PREPARED '{gids(postgres_database)[0]}'")
         with pytest.raises(HeuristicError, match="404"):
-            delivery.once(decided)
+            delivery.send_once(decided)
         record = log.read(id_)
         assert record is not None
         assert record.state is TransactionState.QUARANTINED
@@ -337,7 +365,7 @@ def killed(url: str, folder: Path, point: str, verb: str = "commit") -> None:
     script = f"""
         import sys
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-        from participant_support import *
+        from support.participant import *
         NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
         world = prepared_transactions({url!r})
         for branch in (ONE, TWIN, NEIGHBOUR):
@@ -360,16 +388,16 @@ def killed(url: str, folder: Path, point: str, verb: str = "commit") -> None:
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
 
 
-def test_a_half_done_decision_outlives_the_watermark(
+def test_a_half_done_decision_outlives_forgotten_through(
     world: World, postgres_database: str, tmp_path: Path
 ) -> None:
     """What is decided and still prepared is counted, and finished by whoever asks."""
     killed(postgres_database, tmp_path, "participant.between_branches")
-    assert world.resource.gauges()["tpc_in_doubt_branches"] == 2
-    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert world.resource.gauges()["tpc.in_doubt.branches"] == 2
+    assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
     assert (gids(postgres_database), world.visible()) == ([], 5)
     assert world.show(T).status_code == 200
-    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
     assert (world.show(T).status_code, world.visible()) == (410, 5)
 
 
@@ -423,7 +451,7 @@ def test_as_many_prepares_as_sessions(world: World) -> None:
     resource, most = world.resource, 8
     resource._database.engine.dispose()
     few = PostgreSQL(resource._database.engine.url, most=most)
-    resource._database = resource._postgresql = few
+    resource._database = resource._store._database = few
     branches = [Branch(ONE.body, 3, f"{n}.0") for n in range(most)]
     with contextlib.ExitStack() as stack:
         uploads = [stack.enter_context(world.writing(T, b)) for b in branches]
@@ -460,7 +488,7 @@ def test_what_a_trigger_refuses_is_a_vote_to_abort(
     world.resource.close()
 
 
-def test_the_watermark_drops_outcomes_and_what_never_happened(
+def test_forgotten_through_drops_outcomes_and_what_never_happened(
     world: World, postgres_database: str
 ) -> None:
     """Below it nothing is kept but what is prepared in fact."""
@@ -471,7 +499,7 @@ def test_the_watermark_drops_outcomes_and_what_never_happened(
     sql(postgres_database, f"ROLLBACK PREPARED '{gids(postgres_database)[0]}'")
     assert world.prepare(T).status_code == 200
     assert count(resource, "orders_tpc_branch") == 3
-    assert world.commit("orders.9.1", watermark=8).status_code == 200
+    assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
     assert count(resource, "orders_tpc_branch") == 1
     assert count(resource, "orders_tpc_outcome") == 0
     assert world.listed() == [(T, ONE.branch, "prepared")]
@@ -653,7 +681,7 @@ def test_prepare_and_abort_at_once_leave_nothing(postgres_database: str) -> None
         thread.start()
         time.sleep(batch / 500)
         assert until(lambda: two.abort(id_).status_code == 200)  # noqa: B023
-        thread.join(30)
+        thread.join(120)
     assert gids(postgres_database) == []
     for world in (one, two):
         world.resource.close()
@@ -661,7 +689,7 @@ def test_prepare_and_abort_at_once_leave_nothing(postgres_database: str) -> None
 
 def test_its_statements_are_in_the_trace(
     world: World,
-    exported: Callable[[], list[ReadableSpan]],  # noqa: F811
+    exported: Callable[[], list[ReadableSpan]],
 ) -> None:
     """A trace shows which prepared transactions were made and which committed."""
     assert world.prepare(T).status_code == 200

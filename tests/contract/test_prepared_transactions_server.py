@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from participant_support import ONE, OTHER, TWIN, World, prepared_transactions
-from postgres_support import named
+from support.participant import ONE, OTHER, TWIN, World, prepared_transactions
+from support.postgres import named
 
-from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.core.errors import ConfigurationError
 
 T = "orders.7.1"
 
@@ -114,7 +114,7 @@ def test_an_answer_survives_the_death_of_the_server(server: Server) -> None:
     """A seal, a tombstone, a branch's abort: what was answered is known afterwards."""
     world = prepared_transactions(restarted(server))
     other = dataclasses.replace(TWIN, branch="5.5")
-    assert world.commit("seal.1.1", watermark=0).status_code == 200
+    assert world.commit("seal.1.1", forgotten_through=0).status_code == 200
     server.kill()
     server.start()
     assert until_answered(lambda: world.abort("seal.1.1")).status_code == 409

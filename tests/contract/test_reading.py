@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from flask import Response
-from participant_support import (
+from support.participant import (
     KINDS,
-    KINDS_AND_DATABASES,
     ONE,
     OTHER,
     TRACE,
@@ -23,13 +22,14 @@ from participant_support import (
     sqlite_url,
     tagged_rows,
 )
-from spark_support import serving
+from support.spark import serving
 
-from tracing_2pc.errors import ParticipantUnavailableError
-from tracing_2pc.model import BranchId, Holds, Shown, TransactionId
-from tracing_2pc.states import BranchState, ParticipantState
-from tracing_2pc.transports import reading, wire
-from tracing_2pc.transports.http import HttpParticipant
+from tracing_2pc.core.errors import ParticipantUnavailableError
+from tracing_2pc.core.model import BranchId, Holds, Shown, TransactionId
+from tracing_2pc.core.states import BranchState, ParticipantState
+from tracing_2pc.http import contract, reading
+from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.participant.engine import Query
 
 T = TransactionId("orders", 7, 1)
 SECOND = Branch(orders(5, 6), 2, "1.2")
@@ -51,16 +51,6 @@ def reachable(world: World) -> Iterator[HttpParticipant]:
     world.name = "ledger"
     with contextlib.closing(world.resource), serving(world.app) as url:
         yield HttpParticipant("ledger", url, None, 5.0)
-
-
-@pytest.fixture(params=KINDS_AND_DATABASES)
-def world(
-    request: pytest.FixtureRequest, tmp_path: Path, new_database: Callable[[], str]
-) -> World:
-    kind, database = request.param
-    postgresql = database == "postgresql"
-    url = new_database() if postgresql else sqlite_url(tmp_path)
-    return KINDS[kind](url)
 
 
 def test_what_is_in_doubt_is_listed_and_shown(world: World) -> None:
@@ -159,7 +149,7 @@ def test_forgotten_is_an_answer(tmp_path: Path) -> None:
     """410 is no outcome, and no error."""
     world = tagged_rows(sqlite_url(tmp_path))
     with reachable(world) as participant:
-        world.commit("orders.9.1", watermark=8)
+        world.commit("orders.9.1", forgotten_through=8)
         assert participant.show(T) == Shown(ParticipantState.FORGOTTEN)
 
 
@@ -198,14 +188,14 @@ def test_a_list_that_fails_on_page_2_says_so(
 ) -> None:
     """The first page is kept, and is not taken for all."""
 
-    real = paged.resource.in_doubt
+    real = paged.resource.list_open
 
-    def fails_later(*, after: int, **asked: Any) -> Any:
-        if after:
+    def fails_later(query: Query) -> Any:
+        if query.after:
             raise RuntimeError("a bug")
-        return real(after=after, **asked)
+        return real(query)
 
-    monkeypatch.setattr(paged.resource, "in_doubt", fails_later)
+    monkeypatch.setattr(paged.resource, "list_open", fails_later)
     with reachable(paged) as participant:
         listing = participant.prepared()
     assert len(listing.branches) == 2
@@ -284,7 +274,7 @@ def test_a_carrier_that_was_spoilt_at_rest_is_an_empty_one(world: World) -> None
     """What is stored and cannot be read keeps nobody from listing or committing."""
     with reachable(world) as participant:
         world.prepare(str(T), ONE)
-        journal = world.resource._tables.transaction
+        journal = world.resource._journal.tables.transaction
         with world.resource._database.engine.begin() as connection:
             connection.execute(journal.update().values(carrier='["nothing'))
         (branch,) = participant.prepared().branches
@@ -314,7 +304,7 @@ def test_a_long_trace_context_makes_no_list_unreadable(world: World) -> None:
 
 def in_doubt(world: World, branches: int, carrier: dict[str, str]) -> None:
     """Put a transaction with so many prepared branches into the journal."""
-    tables, resource = world.resource._tables, world.resource
+    tables, resource = world.resource._journal.tables, world.resource
     id_ = {"application": "orders", "batch": 7, "attempt": 1}
     branch = {**id_, "task_attempt": 1, "state": "prepared", "rows": 1}
     branch |= {"digest": ONE.digest, "since": 1.0}
@@ -331,7 +321,7 @@ def test_a_page_is_bounded_in_bytes(tmp_path: Path, value: str) -> None:
     world = tagged_rows(sqlite_url(tmp_path))
     in_doubt(world, 700, {"traceparent": TRACE["traceparent"], "other": value})
     page = world.client.get("/transactions?limit=700")
-    assert len(page.data) < wire.MAX_ANSWER_BYTES
+    assert len(page.data) < contract.MAX_ANSWER_BYTES
     with reachable(world) as participant:
         listing = dataclasses.replace(participant, timeout=60.0).prepared()
     assert listing.complete

@@ -17,12 +17,13 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from participant_support import ONE, Branch, World, sqlite_url, tagged_rows
+from support.participant import ONE, Branch, World, sqlite_url, tagged_rows
 from werkzeug.test import TestResponse
 
 from participants import processes
+from tracing_2pc.core import content
+from tracing_2pc.http import contract
 from tracing_2pc.participant import TaggedRows
-from tracing_2pc.transports import wire
 
 T = "orders.7.1"
 VERSION = {"Tpc-Version": "1"}
@@ -55,7 +56,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def send(world: World, route: str, text: bytes | str) -> TestResponse:
     data = text.encode() if isinstance(text, str) else text
-    about = {"headers": VERSION, "content_type": wire.JSON}
+    about = {"headers": VERSION, "content_type": contract.JSON}
     return world.client.post(route, data=data, **about)
 
 
@@ -116,16 +117,16 @@ NOT_STRICT = {
         "[]", '[{"branch": "0.1", "branch": "0.1", "rows": 1, "digest": "x"}]'
     )
     + "}",
-    "NaN": COMMIT + ', "watermark": NaN}',
-    "Infinity": COMMIT + ', "watermark": -Infinity}',
-    "a huge float": COMMIT + ', "watermark": 1e999}',
-    "a huge integer": COMMIT + ', "watermark": ' + "9" * 5000 + "}",
-    "a big integer": COMMIT + ', "watermark": ' + "9" * 30 + "}",
-    "nested too deeply": COMMIT + ', "watermark": ' + "[" * 50_000 + "}",
+    "NaN": COMMIT + ', "forgotten_through": NaN}',
+    "Infinity": COMMIT + ', "forgotten_through": -Infinity}',
+    "a huge float": COMMIT + ', "forgotten_through": 1e999}',
+    "a huge integer": COMMIT + ', "forgotten_through": ' + "9" * 5000 + "}",
+    "a big integer": COMMIT + ', "forgotten_through": ' + "9" * 30 + "}",
+    "nested too deeply": COMMIT + ', "forgotten_through": ' + "[" * 50_000 + "}",
     "an unknown field": COMMIT + ', "why": {}}',
     "an unknown huge integer": COMMIT + ', "why": ' + "9" * 5000 + "}",
-    "a control character": COMMIT + ', "watermark": "\x01"}',
-    "not UTF-8": COMMIT.encode() + b', "watermark": "\xff"}',
+    "a control character": COMMIT + ', "forgotten_through": "\x01"}',
+    "not UTF-8": COMMIT.encode() + b', "forgotten_through": "\xff"}',
     "UTF-16": (COMMIT + "}").encode("utf-16"),
 }
 
@@ -149,10 +150,10 @@ def test_a_reason_is_a_line_of_text(world: World, reason: Any) -> None:
 
 
 @pytest.mark.parametrize("route", ["/commit", "/abort"])
-def test_the_watermark_is_below_the_batch(world: World, route: str) -> None:
+def test_forgotten_through_is_below_the_batch(world: World, route: str) -> None:
     """Null and nothing mean none; the batch itself and beyond are 400."""
     fields: dict[str, Any] = {"branches": []} if route == "/commit" else {}
-    for transaction, watermark, status in (
+    for transaction, forgotten_through, status in (
         (T, 7, 400),
         (T, 8, 400),
         (T, -1, 400),
@@ -164,9 +165,13 @@ def test_the_watermark_is_below_the_batch(world: World, route: str) -> None:
         (T, 6, 200),
         (T, None, 200),
     ):
-        about = {"transaction_id": transaction, "watermark": watermark, **fields}
+        about = {
+            "transaction_id": transaction,
+            "forgotten_through": forgotten_through,
+            **fields,
+        }
         answer = send(world, route, json.dumps(about))
-        assert (watermark, answer.status_code) == (watermark, status)
+        assert (forgotten_through, answer.status_code) == (forgotten_through, status)
     about = {"transaction_id": T, **fields}
     assert send(world, route, json.dumps(about)).status_code == 200
     assert world.prepare("orders.6.1").status_code == 410
@@ -190,7 +195,7 @@ def test_too_large_is_refused_unread(
     headers = {
         **VERSION,
         "Tpc-Transaction-Id": T,
-        "Content-Type": wire.ARROW if route == "/prepare" else wire.JSON,
+        "Content-Type": content.ARROW if route == "/prepare" else contract.JSON,
     }
     for length, status in ((limit, 400), (limit + 1, 413), ("9" * 25, 413)):
         body = io.BytesIO(bytes(limit))
@@ -234,7 +239,7 @@ def test_a_fault_gives_nothing_away(
     def fault(*_: Any, **__: Any) -> None:
         raise error
 
-    for method in ("prepare", "commit", "abort", "resolve", "show", "in_doubt"):
+    for method in ("prepare", "commit", "abort", "resolve", "show", "list_open"):
         monkeypatch.setattr(TaggedRows, method, fault)
     monkeypatch.setattr(TaggedRows, "gauges", fault)
     bug = isinstance(error, RuntimeError | KeyError | sa.exc.ProgrammingError)
@@ -299,7 +304,7 @@ def test_nothing_of_a_record_is_logged(
 ) -> None:
     """A body that cannot be read is refused without a word of it, in the log too."""
     caplog.set_level(logging.DEBUG)
-    body = Branch(b'{"card": "of-somebody', 1, content_type=wire.NDJSON)
+    body = Branch(b'{"card": "of-somebody', 1, content_type=content.NDJSON)
     answer = world.prepare(T, body)
     assert is_problem(answer, 400)["vote"] == "abort"
     assert "of-somebody" not in answer.text + caplog.text
@@ -307,7 +312,8 @@ def test_nothing_of_a_record_is_logged(
 
 APP = """
 from flask import Flask
-from tracing_2pc.participant import TaggedRows, participant_blueprint
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.participant import TaggedRows
 app = Flask("ledger")
 app.register_blueprint(participant_blueprint(
     TaggedRows("env:DATABASE", "orders"), insecure=True, max_prepare_bytes=1 << 20
@@ -367,7 +373,7 @@ def _prepare(*lines: str, body: bytes = ONE.body) -> bytes:
         f"Tpc-Transaction-Id: {T}",
         "Tpc-Rows: 3",
         f"Content-Digest: {ONE.digest}",
-        f"Content-Type: {wire.ARROW}",
+        f"Content-Type: {content.ARROW}",
     )
     return _request("/prepare", *common, *lines, body=body)
 
@@ -403,7 +409,7 @@ def test_over_the_wire(port: int, request_: bytes, status: int, detail: str) -> 
 @pytest.mark.parametrize("route", ["/commit", "/prepare"])
 def test_the_answer_to_a_large_body_arrives(port: int, route: str) -> None:
     """Who sends megabytes before reading still gets the 413, not a reset."""
-    kind = wire.ARROW if route == "/prepare" else wire.JSON
+    kind = content.ARROW if route == "/prepare" else contract.JSON
     about = ("Tpc-Version: 1", f"Content-Type: {kind}", f"Content-Length: {20 << 20}")
     text = _request(route, *about, body=bytes(20 << 20))
     for _ in range(3):

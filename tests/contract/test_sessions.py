@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from participant_support import (
+from support.participant import (
     KINDS,
     ONE,
     OTHER,
@@ -20,7 +20,8 @@ from participant_support import (
 )
 from werkzeug.test import TestResponse
 
-from tracing_2pc.store import open_log, session
+from tracing_2pc.store import open_log
+from tracing_2pc.store.engines import postgresql
 
 T = "orders.7.1"
 SECOND = 1
@@ -33,7 +34,7 @@ def worlds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[list[World]]:
     """Two processes' worth of a participant that waits a second for the silent."""
-    monkeypatch.setattr(session, "PATIENCE", SECOND)
+    monkeypatch.setattr(postgresql, "PEER_TIMEOUT", SECOND)
     made = [KINDS[request.param](postgres_database) for _ in range(2)]
     yield made
     for world in made:
@@ -70,16 +71,16 @@ def test_who_is_frozen_between_two_of_them_loses_its_lock(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PreparedTransactions holds it by its session, while it carries a decision out."""
-    monkeypatch.setattr(session, "PATIENCE", SECOND)
+    monkeypatch.setattr(postgresql, "PEER_TIMEOUT", SECOND)
     frozen, other = (prepared_transactions(postgres_database) for _ in range(2))
     assert frozen.prepare(T).status_code == 200
-    carry_out, others = frozen.resource._carry_out, []
+    carry_out, others = frozen.resource._store._carry_out, []
 
     def late(*given: Any) -> Any:
         others.append(goes_on(lambda: other.commit(T, ONE)))
         return carry_out(*given)
 
-    monkeypatch.setattr(frozen.resource, "_carry_out", late)
+    monkeypatch.setattr(frozen.resource._store, "_carry_out", late)
     assert frozen.commit(T, ONE).status_code == 503
     assert others == [True]
     assert frozen.visible() == 3

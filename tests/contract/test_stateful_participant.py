@@ -19,16 +19,16 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from participant_support import (
-    KINDS,
-    KINDS_AND_DATABASES,
+from support.participant import (
+    ALL_KINDS,
+    CONTRACT_KINDS,
     Branch,
     Upload,
     World,
     orders,
     sqlite_url,
 )
-from stateful_support import explore
+from support.stateful import explore
 from werkzeug.test import TestResponse
 
 Cell = tuple[int, str]
@@ -102,7 +102,7 @@ TABLE: Final[Mapping[str, Mapping[str, Cell]]] = {
         "abort branch": (200, "aborted"),
         "look up": (404, "unknown"),
     },
-    "at or below the watermark": dict.fromkeys(
+    "at or below forgotten_through": dict.fromkeys(
         (
             "prepare",
             "prepare other",
@@ -171,18 +171,18 @@ class Model:
     """What a participant must hold and say: the table, and how it is to be read."""
 
     def __init__(self) -> None:
-        self.watermark = -1
+        self.forgotten_through = -1
         self.visible = 0
         self._transactions: dict[str, Transaction] = collections.defaultdict(
             Transaction
         )
 
     def row(self, transaction: str, branch: str) -> str:
-        """Say which row of the table answers. The watermark goes before every other."""
+        """Return the row that answers. forgotten_through goes before every other."""
         here = self._transactions[transaction]
         state = here.branches[branch].state if branch in here.branches else "unknown"
         if self.forgotten(transaction):
-            return "at or below the watermark"
+            return "at or below forgotten_through"
         if here.seal and state == "unknown":
             sealed = {"committed": "unknown, the transaction committed"}
             return sealed.get(here.seal, "aborted")
@@ -191,8 +191,8 @@ class Model:
         return state
 
     def forgotten(self, transaction: str) -> bool:
-        """At or below the watermark."""
-        return _batch(transaction) <= self.watermark
+        """At or below forgotten_through."""
+        return _batch(transaction) <= self.forgotten_through
 
     def rival(self, transaction: str) -> str | None:
         """Return another attempt of the batch that is committed here."""
@@ -251,21 +251,21 @@ class Model:
             del here.branches[branch]
 
     def commit(
-        self, transaction: str, named: Mapping[str, str], watermark: int | None
+        self, transaction: str, named: Mapping[str, str], forgotten_through: int | None
     ) -> set[Cell]:
         """Speak of all that is named, or of nobody; any refusal may be the answer."""
         cells = {self._cell("commit", transaction, *n) for n in named.items()}
         cells = cells or {TABLE[self.row(transaction, NEVER)]["commit nothing"]}
-        return self._obey(cells, transaction, "committed", named, watermark)
+        return self._obey(cells, transaction, "committed", named, forgotten_through)
 
-    def abort(self, transaction: str, watermark: int | None) -> set[Cell]:
+    def abort(self, transaction: str, forgotten_through: int | None) -> set[Cell]:
         """Speak of every branch; one that is committed speaks for all of them."""
         everybody = (*BRANCHES, NEVER)
         cells = {TABLE[self.row(transaction, b)]["abort"] for b in everybody}
-        return self._obey(cells, transaction, "aborted", (), watermark)
+        return self._obey(cells, transaction, "aborted", (), forgotten_through)
 
     def abort_branch(
-        self, transaction: str, branch: str, watermark: int | None
+        self, transaction: str, branch: str, forgotten_through: int | None
     ) -> set[Cell]:
         """Speak of one branch. Nothing is kept about one of a sealed transaction."""
         cell = TABLE[self.row(transaction, branch)]["abort branch"]
@@ -273,7 +273,7 @@ class Model:
             here = self._transactions[transaction]
             if not here.seal:
                 here.become(branch, "aborted")
-            self._forget(watermark)
+            self._forget(forgotten_through)
         return {cell}
 
     def resolve(self, transaction: str, outcome: str) -> Cell:
@@ -319,13 +319,13 @@ class Model:
         transaction: str,
         outcome: str,
         named: Collection[str],
-        watermark: int | None,
+        forgotten_through: int | None,
     ) -> set[Cell]:
         if refused := {cell for cell in cells if cell[0] != 200}:
             return refused
         if not (here := self._transactions[transaction]).seal:
             self._seal(here, outcome, named)
-        self._forget(watermark)
+        self._forget(forgotten_through)
         return {(200, outcome)}
 
     def _seal(self, here: Transaction, outcome: str, kept: Collection[str]) -> Cell:
@@ -337,11 +337,11 @@ class Model:
                 self.visible += BODIES[branch, held.content or ""].rows
         return 200, outcome
 
-    def _forget(self, watermark: int | None) -> None:
-        """Raise the watermark, which never falls: below it only the prepared stay."""
-        if watermark is None or watermark <= self.watermark:
+    def _forget(self, forgotten_through: int | None) -> None:
+        """Raise forgotten_through. It never falls; below it only the prepared stay."""
+        if forgotten_through is None or forgotten_through <= self.forgotten_through:
             return
-        self.watermark = watermark
+        self.forgotten_through = forgotten_through
         for transaction in filter(self.forgotten, TRANSACTIONS):
             here = self._transactions[transaction]
             prepared = {b: here.branches[b] for b in here.holding("prepared")}
@@ -371,7 +371,7 @@ Key = tuple[str, str, str]
 transactions = st.sampled_from(TRANSACTIONS)
 branches = st.sampled_from(BRANCHES)
 contents = st.sampled_from(CONTENTS)
-watermarks = st.sampled_from([None, None, None, 0, 1])
+forgotten_by_application = st.sampled_from([None, None, None, 0, 1])
 
 
 def named(min_size: int = 0) -> st.SearchStrategy[dict[str, str]]:
@@ -400,34 +400,44 @@ class ParticipantMachine(RuleBasedStateMachine):
         for branch, content in wanted.items():
             self._prepare(transaction, branch, content)
 
-    @rule(transaction=transactions, wanted=named(), watermark=watermarks)
+    @rule(
+        transaction=transactions,
+        wanted=named(),
+        forgotten_through=forgotten_by_application,
+    )
     def commit(
-        self, transaction: str, wanted: dict[str, str], watermark: int | None
+        self, transaction: str, wanted: dict[str, str], forgotten_through: int | None
     ) -> None:
-        if watermark is not None and watermark >= _batch(transaction):
-            self._refuses(transaction, watermark)
+        if forgotten_through is not None and forgotten_through >= _batch(transaction):
+            self._refuses(transaction, forgotten_through)
             return
         bodies = [BODIES[n] for n in wanted.items()]
         name = self._name(transaction)
-        answer = self._world.commit(name, *bodies, watermark=watermark)
-        cells = self._model.commit(transaction, wanted, watermark)
+        answer = self._world.commit(name, *bodies, forgotten_through=forgotten_through)
+        cells = self._model.commit(transaction, wanted, forgotten_through)
         self._check(transaction, answer, cells)
 
-    @rule(transaction=transactions, watermark=watermarks, but=st.sets(branches))
+    @rule(
+        transaction=transactions,
+        forgotten_through=forgotten_by_application,
+        but=st.sets(branches),
+    )
     def commit_what_is_prepared(
-        self, transaction: str, watermark: int | None, but: set[str]
+        self, transaction: str, forgotten_through: int | None, but: set[str]
     ) -> None:
         prepared = self._model.prepared(transaction)
         wanted = {b: content for b, content in prepared.items() if b not in but}
-        self.commit(transaction, wanted, watermark)
+        self.commit(transaction, wanted, forgotten_through)
 
-    @rule(transaction=transactions, watermark=watermarks)
-    def abort(self, transaction: str, watermark: int | None) -> None:
-        if watermark is not None and watermark >= _batch(transaction):
-            self._refuses(transaction, watermark)
+    @rule(transaction=transactions, forgotten_through=forgotten_by_application)
+    def abort(self, transaction: str, forgotten_through: int | None) -> None:
+        if forgotten_through is not None and forgotten_through >= _batch(transaction):
+            self._refuses(transaction, forgotten_through)
             return
-        answer = self._world.abort(self._name(transaction), watermark=watermark)
-        cells = self._model.abort(transaction, watermark)
+        answer = self._world.abort(
+            self._name(transaction), forgotten_through=forgotten_through
+        )
+        cells = self._model.abort(transaction, forgotten_through)
         self._check(transaction, answer, cells)
 
     @rule(transaction=transactions, branch=branches)
@@ -546,11 +556,17 @@ class ParticipantMachine(RuleBasedStateMachine):
         expected = self._model.look_up(transaction)
         assert (answer.status_code, found) == expected
 
-    def _refuses(self, transaction: str, watermark: int) -> None:
-        """A watermark at or above its own batch is no request at all."""
+    def _refuses(self, transaction: str, forgotten_through: int) -> None:
+        """forgotten_through at or above its own batch is no request at all."""
         name = self._name(transaction)
-        assert self._world.commit(name, watermark=watermark).status_code == 400
-        assert self._world.abort(name, watermark=watermark).status_code == 400
+        assert (
+            self._world.commit(name, forgotten_through=forgotten_through).status_code
+            == 400
+        )
+        assert (
+            self._world.abort(name, forgotten_through=forgotten_through).status_code
+            == 400
+        )
 
     def _close_old(self) -> None:
         while self._old and not self._uploads:
@@ -562,7 +578,7 @@ class ParticipantMachine(RuleBasedStateMachine):
             assert time.monotonic() < until, "a dead writer is taken for a living one"
 
 
-@pytest.mark.parametrize("where", KINDS_AND_DATABASES)
+@pytest.mark.parametrize("where", CONTRACT_KINDS)
 def test_any_history_is_answered_by_the_table(
     request: pytest.FixtureRequest, tmp_path: Path, where: tuple[str, str]
 ) -> None:
@@ -574,6 +590,6 @@ def test_any_history_is_answered_by_the_table(
     else:
         url = sqlite_url(tmp_path)
         quick, thorough = 8, 100
-    start = functools.partial(KINDS[kind], url)
+    start = functools.partial(ALL_KINDS[kind], url)
     machine = functools.partial(ParticipantMachine, start)
     explore(machine, steps=30, quick=quick, thorough=thorough)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from participant_support import (
+from sqlalchemy import Engine
+from support.participant import (
     ONE,
     OTHER,
     Branch,
@@ -18,10 +20,12 @@ from participant_support import (
     records,
     select,
 )
+from werkzeug.test import TestResponse
 
-from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.participant import TaggedRows
 
+OTHER_BRANCH = Branch(OTHER.body, OTHER.rows, "1.0")
 Open = Callable[..., World]
 
 
@@ -55,6 +59,36 @@ def test_rows_are_seen_when_they_are_committed(open_at: Open) -> None:
     assert (world.visible(), reader.visible()) == (1, 1)
     keep(world, "orders.1.2", two)
     assert (world.visible(), reader.visible()) == (3, 3)
+
+
+def test_two_first_prepares_at_once(open_at: Open) -> None:
+    """The table is nobody's to write before it is there for everybody."""
+    world = open_at()
+    answers: list[TestResponse] = []
+
+    def prepare_second() -> None:
+        answers.append(world.prepare("orders.0.1", OTHER_BRANCH))
+
+    second = threading.Thread(target=prepare_second)
+    makes_view = threading.local()
+
+    def see(_: Any, cursor: Any, statement: str, *__: Any) -> None:
+        makes_view.now = statement.startswith("CREATE VIEW")
+
+    def start_second(_: Any) -> None:
+        if getattr(makes_view, "now", False):
+            second.start()
+            second.join(0.5)  # it answers at once only if it does not wait
+
+    sa.event.listen(Engine, "before_cursor_execute", see)
+    sa.event.listen(Engine, "commit", start_second)
+    try:
+        answers.append(world.prepare("orders.0.1", ONE))
+        second.join()
+    finally:
+        sa.event.remove(Engine, "before_cursor_execute", see)
+        sa.event.remove(Engine, "commit", start_second)
+    assert [answer.status_code for answer in answers] == [200, 200]
 
 
 def test_a_key_shows_the_latest_committed_row(open_at: Open) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from participant_support import (
+from support.participant import (
     Branch,
     World,
     count,
@@ -21,9 +21,9 @@ from participant_support import (
     sqlite_url,
     tagged_rows,
 )
-from postgres_support import flushes
+from support.postgres import flushes
 
-from tracing_2pc.participant.resources import sweeper
+from tracing_2pc.participant.resources import tagged_branches
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -56,7 +56,7 @@ def test_aborted_rows_are_deleted_by_later_prepares(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They go in slices, the hidden tag with the last of them, and no others go."""
-    monkeypatch.setattr(sweeper, "SLICE", 4)
+    monkeypatch.setattr(tagged_branches, "SLICE", 4)
     keep(world, "orders.0.1", records(id=[1, 2]))
     drop(world, "orders.1.1", records(id=list(range(10))))
     left = []
@@ -255,12 +255,12 @@ def test_flushes(postgres_database: str) -> None:
     world.resource.close()
 
 
-def test_an_aborted_branch_is_swept_below_the_watermark(world: World) -> None:
+def test_an_aborted_branch_is_swept_below_forgotten_through(world: World) -> None:
     """Forgetting a transaction does not forget the rows that it left."""
     drop(world, "orders.0.1", records(id=[1, 2]))
     keep(world, "orders.1.1", records(id=[3]))
     drop(world, "orders.2.1", records(id=[4]))
-    assert world.commit("orders.5.1", watermark=4).status_code == 200
+    assert world.commit("orders.5.1", forgotten_through=4).status_code == 200
     keep(world, "orders.6.1", records(id=[5]))
     rows = select(world.resource, "SELECT id FROM orders_tpc ORDER BY id")
     assert rows == [(3,), (5,)]

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from participant_support import (
+from support.participant import (
     ONE,
     Branch,
     World,
@@ -201,21 +201,21 @@ def test_text_is_kept_whatever_the_encoding_of_the_database(
 
 FIRST_PREPARE = """
 import pathlib, sys
-from tracing_2pc.model import BranchId, TransactionId
+from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.participant import TaggedRows
-from tracing_2pc.participant.answers import Named
+from tracing_2pc.participant.answers import BranchRef
 from tracing_2pc.participant.body import Body
-from tracing_2pc.transports import wire
+from tracing_2pc.core import content
 
 file, url = sys.argv[1:]
-digest = wire.digest_of(pathlib.Path(file).read_bytes())
+digest = content.digest_of(pathlib.Path(file).read_bytes())
 with open(file, "rb") as stream:
-    body = Body(stream, pathlib.Path(file).stat().st_size, wire.ARROW, digest)
-    named = Named(BranchId(0, 1), 3, digest)
+    body = Body(stream, pathlib.Path(file).stat().st_size, content.ARROW, digest)
+    named = BranchRef(BranchId(0, 1), 3, digest)
     resource = TaggedRows(url, "orders", key="id")
     transaction = TransactionId("orders", 0, 1)
     answer = resource.prepare(transaction, "ledger", named, body, {})
-assert answer.status == 200, answer
+assert answer.refusal is None, answer
 resource.close()
 print("pandas" in sys.modules)
 """

@@ -15,12 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from participant_support import ONE, World, sqlite_url, tagged_rows
-from spark_support import serving
-from waiting import until
+from support.participant import ONE, World, sqlite_url, tagged_rows
+from support.spark import serving
+from support.waiting import until
 
 from participants import processes
-from tracing_2pc.participant import time_limits
+from tracing_2pc.http import time_limits
 
 TOKEN = "a-token-of-the-job-0123456789"
 MANY = 1_000

@@ -14,34 +14,41 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from metrics_support import measured  # noqa: F401 - a fixture
-from participant_support import KINDS, ONE, TRACE, World
-from spark_support import serving
-from tracing_support import exported  # noqa: F401 - a fixture
-from watch_support import NAMES, SETTINGS, Site, names_of, site
+from support.participant import KINDS, ONE, TRACE, World
+from support.spark import serving
+from support.watch import NAMES, SETTINGS, Site, names_of, site
 
-from tracing_2pc.errors import ParticipantUnavailableError
-from tracing_2pc.model import BranchId, InDoubt, Listing, TransactionId
-from tracing_2pc.operations.sweep import LINES, Sweep, items, line
-from tracing_2pc.operations.watch_metrics import WatchMetrics
-from tracing_2pc.operations.watcher import HOUR, Watcher, next_after
+from tracing_2pc.cli.watch import LINES, items, line
+from tracing_2pc.core.errors import ParticipantUnavailableError
+from tracing_2pc.core.model import BranchId, InDoubt, Listing, TransactionId
+from tracing_2pc.core.states import Decision, TransactionState, Verdict
+from tracing_2pc.http import reading
+from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.inspection.participants import (
+    Source,
+    SourceKind,
+    participant_source,
+)
+from tracing_2pc.operations.watch import observe_sweeps
+from tracing_2pc.operations.watcher import HOUR, Sweep, Watcher, next_after
+from tracing_2pc.participant.engine import Query
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.patience import Patience
 from tracing_2pc.protocol.recovery import Recovery
-from tracing_2pc.sinks.participants import PhasedParticipant
-from tracing_2pc.states import Decision, TransactionState, Verdict
-from tracing_2pc.telemetry import metrics
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
-from tracing_2pc.transports import reading
-from tracing_2pc.transports.http import HttpParticipant
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.sinks.participant_sink import PhasedParticipant
+from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 T = TransactionId("orders", 7, 1)
+LEDGER, NOTIFIER = map(participant_source, ("ledger", "notifier"))
+LOG_OF_ORDERS = Source(SourceKind.RECORDS, application="orders")
+BEYOND_ORDERS = Source(SourceKind.SCOPE, "ledger", "orders")
 
 
 @pytest.fixture(autouse=True)
 def _no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test has measured is not read in the next one."""
-    monkeypatch.setattr(metrics, "_observed", dict(metrics._observed))
+    monkeypatch.setattr(instruments, "_observed", dict(instruments._observed))
 
 
 @pytest.fixture
@@ -62,11 +69,11 @@ def watching(
     if recover:
         told = {n: PhasedParticipant(p) for n, p in at.observed.items()}  # type: ignore[arg-type]
         tracing = OpenTelemetryTracing()
-        delivery = Delivery(at.log, told, tracing=tracing, patience=Patience(at.time))
-        recovery = Recovery(at.log, delivery, tracing)
+        delivery = Delivery(at.log, told, tracing=tracing, retry=RetryPolicy(at.time))
+        recovery = Recovery(at.log, delivery, tracing).sweep
     return Watcher(
         at.log, at.observed, SETTINGS, clock=at.time, pause=at.time.pause,
-        recovery=recovery, holder=holder, steady=steady,
+        recover=recovery, holder=holder, steady=steady,
     )  # fmt: skip
 
 
@@ -99,12 +106,12 @@ def test_a_participant_that_is_down_is_stuck_and_then_decided_not_applied(
     sweep = watcher.sweep()
     assert names_of(list(sweep.diagnoses)) == [(str(T), "stuck")]
     assert sweep.diagnoses[0].participants == ("notifier",)
-    assert "nothing listens" in sweep.unreadable["notifier"]
+    assert "nothing listens" in sweep.unreadable[NOTIFIER]
     at.up("notifier")
     sweep = watcher.sweep()
-    assert names_of(list(sweep.found)) == [(str(T), "decided_not_applied")]
-    assert names_of(list(sweep.gone)) == [(str(T), "stuck")]
-    assert sweep.readable == ("notifier",)
+    assert names_of(list(sweep.added)) == [(str(T), "decided_not_applied")]
+    assert names_of(list(sweep.removed)) == [(str(T), "stuck")]
+    assert sweep.readable == (NOTIFIER,)
     assert sweep.diagnoses[0].verdict is Verdict.FINISH
 
 
@@ -121,12 +128,12 @@ def test_a_journal_that_is_removed_behind_our_back_is_lost(at: Site) -> None:
     assert "ledger says unknown" in found.why
 
 
-def test_a_watermark_that_ran_ahead_is_lost(at: Site) -> None:
+def test_forgotten_through_that_ran_ahead_is_lost(at: Site) -> None:
     """It has forgotten what the log has not finished."""
     at.committing()
-    at.worlds["ledger"].commit("orders.9.1", watermark=8)
+    at.worlds["ledger"].commit("orders.9.1", forgotten_through=8)
     at.time.sleep(30)
-    # Below the watermark what is prepared is kept and listed; it answers 410.
+    # Below forgotten_through what is prepared is kept and listed; it answers 410.
     assert said(at) == [(str(T), "lost")]
 
 
@@ -139,7 +146,10 @@ def test_what_the_log_forgets_while_we_look_is_not_lost(at: Site) -> None:
         for name in NAMES:
             assert at.worlds[name].commit(str(T), ONE).status_code == 200
             at.log.acknowledge(T, name)
-            assert at.worlds[name].commit("orders.9.1", watermark=8).status_code == 200
+            assert (
+                at.worlds[name].commit("orders.9.1", forgotten_through=8).status_code
+                == 200
+            )
         at.log.finish(T)
 
     at.time.at_pause.append(finish)
@@ -158,13 +168,13 @@ def test_prepared_without_a_record_is_orphaned(at: Site) -> None:
     assert "another log may own it" in found.why
 
 
-def test_prepared_below_the_watermark_is_orphaned(at: Site) -> None:
+def test_prepared_below_forgotten_through_is_orphaned(at: Site) -> None:
     """Its record was forgotten: nobody knows any more what was decided."""
     at.prepare("orders.3.1", "ledger")
     at.time.sleep(400)
     (found,) = watching(at).sweep().diagnoses
     assert (str(found.diagnosis), found.verdict) == ("orphaned", Verdict.ESCALATE)
-    assert "its record is forgotten (watermark 6)" in found.why
+    assert "its record is forgotten (forgotten_through 6)" in found.why
 
 
 def test_one_committed_by_hand_and_another_aborted_is_diverged(at: Site) -> None:
@@ -195,10 +205,10 @@ def test_a_prepare_that_lands_after_the_first_look_is_not_spoken_of(at: Site) ->
     """Even if its clock says that it is old: it was not in both lists."""
 
     def land() -> None:
-        clock = at.worlds["ledger"].resource
-        clock._clock, real = (lambda: at.time.time - 4000), clock._clock
+        journal = at.worlds["ledger"].resource._journal
+        journal.clock, real = (lambda: at.time.time - 4000), journal.clock
         at.prepare("bookings.3.1", "ledger")
-        clock._clock = real
+        journal.clock = real
 
     at.time.at_pause.append(land)
     watcher = watching(at)
@@ -211,14 +221,14 @@ def test_what_begins_after_the_log_was_read_is_no_orphan(
     at: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lists come first: what is in them and not in the log is never too new."""
-    at.worlds["ledger"].resource._clock = lambda: at.time.time - 4000
+    at.worlds["ledger"].resource._journal.clock = lambda: at.time.time - 4000
     real = at.log.unfinished_applications
 
     def then_begin() -> list[str]:
         found = real()
         at.begin()
         at.prepare(T, "ledger")
-        at.worlds["ledger"].resource._clock = at.time
+        at.worlds["ledger"].resource._journal.clock = at.time
         return found
 
     monkeypatch.setattr(at.log, "unfinished_applications", then_begin)
@@ -244,16 +254,16 @@ def test_a_list_that_fails_on_page_2_says_nothing(
         at.prepare("bookings.4.1", name)
     at.time.sleep(400)
     ledger = at.worlds["ledger"].resource
-    real = ledger.in_doubt
+    real = ledger.list_open
 
-    def fails_later(*, after: int, **asked: Any) -> Any:
-        if after:
+    def fails_later(query: Query) -> Any:
+        if query.after:
             raise RuntimeError("a bug")
-        return real(after=after, **asked)
+        return real(query)
 
-    monkeypatch.setattr(ledger, "in_doubt", fails_later)
+    monkeypatch.setattr(ledger, "list_open", fails_later)
     sweep = watching(at).sweep()
-    assert "answered 500" in sweep.unreadable["ledger"]
+    assert "answered 500" in sweep.unreadable[LEDGER]
     assert {one.participants for one in sweep.diagnoses} == {("notifier",)}
 
 
@@ -281,8 +291,8 @@ def test_a_participant_that_hangs_holds_up_no_other(at: Site) -> None:
         url = f"http://127.0.0.1:{hanging.getsockname()[1]}"
         at.observed["ledger"] = HttpParticipant("ledger", url, None, 0.3)
         sweep = watching(at).sweep()
-    assert "no answer to GET /transactions at http" in sweep.unreadable["ledger"]
-    assert "within 0.3 s" in sweep.unreadable["ledger"]
+    assert "no answer to GET /transactions at http" in sweep.unreadable[LEDGER]
+    assert "within 0.3 s" in sweep.unreadable[LEDGER]
     assert names_of(list(sweep.diagnoses)) == [("bookings.3.1", "orphaned")]
 
 
@@ -291,14 +301,14 @@ def test_a_participant_that_is_down_keeps_what_was_said_of_it(at: Site) -> None:
     at.prepare("bookings.3.1", "ledger")
     at.time.sleep(400)
     watcher = watching(at)
-    assert len(watcher.sweep().found) == 1
+    assert len(watcher.sweep().added) == 1
     at.down("ledger")
     sweep = watcher.sweep()
-    assert (sweep.found, sweep.gone) == ((), ())
+    assert (sweep.added, sweep.removed) == ((), ())
     assert names_of(list(sweep.diagnoses)) == [("bookings.3.1", "orphaned")]
     at.up("ledger")
     at.worlds["ledger"].resolve("bookings.3.1", "abort")
-    assert names_of(list(watcher.sweep().gone)) == [("bookings.3.1", "orphaned")]
+    assert names_of(list(watcher.sweep().removed)) == [("bookings.3.1", "orphaned")]
 
 
 def test_who_is_waited_for_without_an_address_is_named_at_once(at: Site) -> None:
@@ -309,14 +319,12 @@ def test_who_is_waited_for_without_an_address_is_named_at_once(at: Site) -> None
     assert watcher.sweep().clean, "its driver may be at it"
     at.time.sleep(SETTINGS.safety_interval)
     sweep = watcher.sweep()
-    assert sweep.newly_unreadable == ("notifier",)
-    assert (
-        "no address here, and orders.7.1 waits for it" in sweep.unreadable["notifier"]
-    )
+    assert sweep.newly_unreadable == (NOTIFIER,)
+    assert "no address here, and orders.7.1 waits for it" in sweep.unreadable[NOTIFIER]
     assert not sweep.diagnoses
     at.committing(8)
     at.time.sleep(SETTINGS.safety_interval)
-    assert "orders.7.1 and 1 more wait for it" in watcher.sweep().unreadable["notifier"]
+    assert "orders.7.1 and 1 more wait for it" in watcher.sweep().unreadable[NOTIFIER]
 
 
 def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
@@ -343,8 +351,8 @@ def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
     at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", 2.0)
     watcher = watching(at)
     sweep = watcher.sweep()
-    assert list(sweep.unreadable) == ["ledger beyond orders"]
-    assert "bound to orders" in sweep.unreadable["ledger beyond orders"]
+    assert list(sweep.unreadable) == [BEYOND_ORDERS]
+    assert "bound to orders" in sweep.unreadable[BEYOND_ORDERS]
     assert not sweep.clean
     assert "ledger" in watcher.succeeded
     assert (str(T), "lost") in names_of(list(sweep.diagnoses))
@@ -370,7 +378,7 @@ def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(
     assert found() == [(str(T), "stuck")]
     at.time.time -= 7200
     assert found() == [(str(T), "stuck")]
-    said = watcher.last.unreadable["the clock"]
+    said = watcher.last.unreadable[Source(SourceKind.CLOCK)]
     assert "the last step of orders.7.1 is 113 min ahead of this machine's" in said
     assert not watching(at).sweep().diagnoses, "who has watched nothing knows nothing"
     at.begin(8)
@@ -421,17 +429,17 @@ def test_a_token_that_is_bound_meanwhile_makes_nothing_well(
     guarded = World(world.resource, world.visible, tokens=tokens, name="guarded")
     url = at.stack.enter_context(serving(guarded.app))
     at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", 2.0)
-    assert not watcher.sweep().gone
+    assert not watcher.sweep().removed
     world.abort("sales.1.1")
-    assert names_of(list(watcher.sweep().gone)) == [("sales.1.1", "orphaned")]
+    assert names_of(list(watcher.sweep().removed)) == [("sales.1.1", "orphaned")]
 
 
-def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:  # noqa: F811
+def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:
     """No record that can be read: leave alone; its heartbeat stands still."""
     at.prepare("bookings.3.1", "ledger")
     at.time.sleep(400)
     watcher = watching(at)
-    WatchMetrics(watcher, NAMES, at.time).observe()
+    observe_sweeps(watcher, NAMES, at.time)
     watcher.sweep()
     before = at.time.time
     heart = 'tpc_watcher_last_success_timestamp_seconds{participant="%s"}'
@@ -444,8 +452,8 @@ def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:  # no
         left.unlink()
     file.write_bytes(b"no database" * 1000)
     sweep = watcher.sweep()
-    assert (sweep.found, sweep.gone) == ((), ())
-    assert "decision log" in sweep.unreadable["log"]
+    assert (sweep.added, sweep.removed) == ((), ())
+    assert "decision log" in sweep.unreadable[Source(SourceKind.LOG)]
     assert measured()[heart % "log"] == before
     assert measured()[heart % "ledger"] == at.time.time
 
@@ -467,9 +475,9 @@ def test_a_record_that_cannot_be_trusted_is_told(at: Site) -> None:
     before = watcher.sweep().diagnoses
     tamper(at)
     sweep = watcher.sweep()
-    assert sweep.newly_unreadable == ("log of orders",)
-    assert str(T) in sweep.unreadable["log of orders"]
-    assert (sweep.diagnoses, sweep.gone) == (before, ())
+    assert sweep.newly_unreadable == (LOG_OF_ORDERS,)
+    assert str(T) in sweep.unreadable[LOG_OF_ORDERS]
+    assert (sweep.diagnoses, sweep.removed) == (before, ())
     assert watcher.succeeded["log"] == at.time.time
     assert not watching(at).sweep().clean
 
@@ -479,17 +487,17 @@ def tamper(at: Site) -> None:
         connection.execute(sa.text("UPDATE tpc_transaction SET run = 'x'"))
 
 
-def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> None:  # noqa: F811
+def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> None:
     """A person knows of it already; what is wrong with it is still looked at."""
     at.committing()
     at.log.quarantine(T, "for a test")
     at.time.sleep(1000)
     watcher = watching(at)
-    WatchMetrics(watcher, NAMES, at.time).observe()
+    observe_sweeps(watcher, NAMES, at.time)
     assert watcher.sweep().clean
     assert measured()["tpc_quarantined_transactions"] == 1
     at.worlds["ledger"].resolve(str(T), "abort")
-    assert names_of(list(watcher.sweep().found)) == [(str(T), "diverged")]
+    assert names_of(list(watcher.sweep().added)) == [(str(T), "diverged")]
 
 
 # --- PostgreSQL's own prepared transactions ------------------------------------------
@@ -596,13 +604,13 @@ def test_who_dies_with_a_lease_is_replaced(at: Site) -> None:
     """It ends by itself; and at once where a watcher stops."""
     at.committing()
     at.time.sleep(30)
-    assert at.log.overview.take_lease("orders", "dead", 120)
+    assert at.log.take_lease("orders", "dead", 120)
     other = watching(at, recover=True, holder="other")
     assert other.sweep().recovered == ()
     at.time.sleep(120)
     assert [item.done for item in other.sweep().recovered] == [True]
     other.stop()
-    assert at.log.overview.take_lease("orders", "next", 120)
+    assert at.log.take_lease("orders", "next", 120)
 
 
 # --- what is told --------------------------------------------------------------------
@@ -611,15 +619,20 @@ def test_who_dies_with_a_lease_is_replaced(at: Site) -> None:
 def test_a_diagnosis_is_told_when_it_appears_and_when_it_goes(
     at: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once each, as a line, as an object, and in the log with its ids as extras."""
+    """Once each, as a line, as an object, and in the log with its ids."""
     at.prepare("bookings.3.1", "ledger")
     at.time.sleep(400)
     watcher = watching(at)
-    with caplog.at_level(logging.INFO, "tracing_2pc.watcher"):
+    with caplog.at_level(logging.INFO, "tracing_2pc.operations.watcher"):
         (found,) = items(watcher.sweep())
         assert list(items(watcher.sweep())) == []
-    (logged,) = [r for r in caplog.records if r.name == "tracing_2pc.watcher"]
-    assert logged.__dict__["transaction_id"] == "bookings.3.1"
+    (logged,) = [
+        r for r in caplog.records if r.name == "tracing_2pc.operations.watcher"
+    ]
+    assert logged.getMessage() == (
+        "found: transaction=bookings.3.1 diagnosis=orphaned verdict=leave"
+    )
+    assert logged.__dict__["tpc_transaction_id"] == "bookings.3.1"
     assert (found["event"], found["diagnosis"]) == ("found", "orphaned")
     assert found["verdict"] == "leave"
     assert "found      warning orphaned bookings.3.1: 3 rows" in line(found)
@@ -649,14 +662,14 @@ class Many:
 
 def test_ten_thousand_orphans(
     at: Site,
-    measured: Any,  # noqa: F811
-    exported: Any,  # noqa: F811
+    measured: Any,
+    exported: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Counted; lines, spans and labels are bounded."""
     at.observed = {"ledger": Many()}
     watcher = watching(at)
-    WatchMetrics(watcher, ["ledger"], at.time).observe()
+    observe_sweeps(watcher, ["ledger"], at.time)
     caplog.set_level(logging.INFO)
     sweep = watcher.sweep()
     assert len(sweep.diagnoses) == 10_000
@@ -675,12 +688,12 @@ def test_ten_thousand_orphans(
 
 def test_measurements_are_there_from_the_start_and_cost_no_statement(
     at: Site,
-    measured: Any,  # noqa: F811
+    measured: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every combination, so that an alert resolves; ages grow between two sweeps."""
     watcher = watching(at)
-    WatchMetrics(watcher, NAMES, at.time).observe()
+    observe_sweeps(watcher, NAMES, at.time)
     assert measured()['tpc_diagnoses{diagnosis="lost",participant="notifier"}'] == 0
     age = 'tpc_oldest_unfinished_age_seconds{state="committing"}'
     assert measured()[age] == 0
@@ -698,14 +711,14 @@ def test_measurements_are_there_from_the_start_and_cost_no_statement(
 
 def test_a_participant_without_an_address_is_counted_as_other(
     at: Site,
-    measured: Any,  # noqa: F811
+    measured: Any,
 ) -> None:
     """Labels are configured names, and nothing else that a record may say."""
     at.committing()
     at.time.sleep(400)
     del at.observed["notifier"]
     watcher = watching(at)
-    WatchMetrics(watcher, ["ledger"], at.time).observe()
+    observe_sweeps(watcher, ["ledger"], at.time)
     watcher.sweep()
     found = {k for k, v in measured().items() if v and k.startswith("tpc_diagnoses")}
     assert found == {
@@ -716,7 +729,7 @@ def test_a_participant_without_an_address_is_counted_as_other(
 # --- snapshots -----------------------------------------------------------------------
 
 
-def test_what_is_stuck_is_seen_in_its_own_trace(at: Site, exported: Any) -> None:  # noqa: F811
+def test_what_is_stuck_is_seen_in_its_own_trace(at: Site, exported: Any) -> None:
     """At 1, 2, 4 … times the threshold; no length, an id each, below the root."""
     at.begin()
     at.decide(T, Decision.ABORT)
@@ -792,7 +805,7 @@ def test_a_try_that_fails_as_before_is_told_once(at: Site) -> None:
     assert told == [["unreadable", "waiting", "tried"], [], []]
 
 
-def test_what_is_not_traced_gets_no_snapshot(at: Site, exported: Any) -> None:  # noqa: F811
+def test_what_is_not_traced_gets_no_snapshot(at: Site, exported: Any) -> None:
     """A span without a root would be a trace that nobody can place."""
     at.log.begin("bookings", 0, run="r", query=None, participants=NAMES, carrier={})
     at.time.sleep(2000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg
-from postgres_support import named, roll_back_prepared
+from support.postgres import named, roll_back_prepared
 
 NAMES = ("log", "ledger", "notifier")
 

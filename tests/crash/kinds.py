@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from tracing_2pc.participant import Outbox, PreparedTransactions, TaggedRows
-from tracing_2pc.participant.resources.base import Resource
+from tracing_2pc.participant.engine import ParticipantEngine
 
 TABLE = "numbers"
 """What readers of a ledger SELECT from."""
@@ -25,20 +25,20 @@ class Kind:
     """
 
     database: str
-    ledger: Callable[[str], Resource]
+    ledger: Callable[[str], ParticipantEngine]
 
 
-def tagged_rows(url: str) -> Resource:
+def tagged_rows(url: str) -> ParticipantEngine:
     """Return rows that carry a tag."""
     return TaggedRows(url, TABLE)
 
 
-def prepared_transactions(url: str) -> Resource:
+def prepared_transactions(url: str) -> ParticipantEngine:
     """Return rows that PostgreSQL itself holds back."""
     return PreparedTransactions(url, TABLE)
 
 
-def outbox(url: str, partner: str) -> Resource:
+def outbox(url: str, partner: str) -> ParticipantEngine:
     """Return requests to a partner."""
     return Outbox(url, partner=partner, timeout=TIMEOUT, lease=LEASE)
 

@@ -20,9 +20,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import fork_server
+from support import fork_server
 
-from tracing_2pc import failpoints
+from tracing_2pc.core import failpoints
 
 _TESTS = Path(__file__).parents[1]
 _PRELOAD = [
@@ -127,7 +127,7 @@ class Process:
         """Kill it, if it runs, as a power cut would."""
         if self.ended() is None:
             self._forked.kill()
-            self.wait(20)
+            self.wait(120)
 
 
 def _live(life: Life, role: Callable[..., None], about: tuple[Any, ...]) -> None:

@@ -21,19 +21,21 @@ from crash import source
 from crash.checkpoint import Checkpoint
 from participants.partner import create_app
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.errors import TwoPhaseError
-from tracing_2pc.interfaces import SystemClock
-from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
-from tracing_2pc.operations.recover import configured_log, recover
-from tracing_2pc.participant import participant_blueprint
-from tracing_2pc.participant.resources.base import Resource
+from tracing_2pc.core.errors import TwoPhaseError
+from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.operations.recover import recover
+from tracing_2pc.operations.wiring import open_configured_log
+from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import write_branch
 from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.store import open_log
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.store.log.records import SqlChange
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 BEFORE_TASKS = "before tasks"
 AFTER_TASKS = "after tasks"
@@ -114,7 +116,7 @@ def partner(database: Path, port: int) -> None:
 
 
 def participant(
-    make: Callable[..., Resource], about: tuple[str, ...], port: int
+    make: Callable[..., ParticipantEngine], about: tuple[str, ...], port: int
 ) -> None:
     """Be a participant."""
     app = Flask("participant")
@@ -136,7 +138,7 @@ def recovery(log: str, participants: dict[str, str]) -> None:
     """Run `tracing-2pc recover` once, as an operator's timer would."""
     logging.basicConfig(level=logging.INFO, format=_LINE)
     settings = Settings(log=log, participants=participants)
-    with configured_log(settings) as opened:
+    with open_configured_log(settings) as opened:
         for item in recover(opened, settings, None):
             logging.info("%s: %s", item.record.id, item.remark)
 
@@ -166,11 +168,11 @@ def _coordinator(job: Job) -> Coordinator:
     participants = job.sink().participants
     log = open_log(job.log, now=lambda: time.time() - job.behind)
     if job.behind:  # the log's own clock judges the deadline, so it is set back, too
-        log._clock = lambda _: time.time() - job.behind  # type: ignore[method-assign]
+        SqlChange.clock = lambda _: time.time() - job.behind  # type: ignore[method-assign]
     tracing = OpenTelemetryTracing()
     base, cap = settings.backoff_base, settings.backoff_cap
-    patience = Patience(clock, base, cap, settings.inline_tries)
-    delivery = Delivery(log, participants, tracing=tracing, patience=patience)
+    retry = RetryPolicy(clock, base, cap, settings.inline_tries)
+    delivery = Delivery(log, participants, tracing=tracing, retry=retry)
     return Coordinator(
         job.application,
         tuple(participants),
@@ -179,7 +181,7 @@ def _coordinator(job: Job) -> Coordinator:
         tracing,
         clock,
         settings,
-        patience,
+        retry,
     )
 
 
@@ -205,7 +207,7 @@ class _Tasks:
         self._wait_at(BEFORE_TASKS, record)
         written = self._run(record)
         self._wait_at(AFTER_TASKS, record)
-        return read_receipts(written, self._job.sink(), record)
+        return read_receipts(written)
 
     def _wait_at(self, gate: str, record: TransactionRecord) -> None:
         if (self._job.gate, MIDDLE) != (gate, record.id.batch):
@@ -222,7 +224,7 @@ class _Tasks:
                 assert isinstance(executor, Connection)
                 partition = working.pop(executor)
                 if (answer := _answer(executor)) is not None:
-                    written.append(answer)
+                    written += answer
                     continue
                 self._lost(executor)
                 working[self._send(record, partition)] = partition
@@ -243,8 +245,8 @@ class _Tasks:
         self._executors[self._executors.index(executor)] = self._executors.pop()
 
 
-def _answer(executor: Connection) -> str | None:
-    """Return a receipt, or None if the executor is dead.
+def _answer(executor: Connection) -> list[str] | None:
+    """Return a task's receipts, or None if the executor is dead.
 
     Raises:
         TaskLostError: the task has raised.
@@ -255,7 +257,7 @@ def _answer(executor: Connection) -> str | None:
         return None
     if isinstance(answer, Failed):
         raise TaskLostError(answer.error)
-    return str(answer)
+    return list(answer)
 
 
 def executor(job: Job, tasks: Connection) -> None:
@@ -270,14 +272,15 @@ def executor(job: Job, tasks: Connection) -> None:
             return
 
 
-def _run(job: Job, sink: ParticipantSink, task: Task) -> str | Failed:
+def _run(job: Job, sink: ParticipantSink, task: Task) -> list[str] | Failed:
     if job.takes_driver:
         os.environ["TPC_FAILPOINT_GROUP"] = str(task.driver)
     record = task.record
     names = tuple(sink.participants)
     context = BranchContext(record.id, task.branch, names, record.carrier)
     try:
-        return write_branch(sink, context, _batches(job, task)).to_json()
+        receipts = write_branch(sink, context, _batches(job, task))
+        return [receipt.to_json() for receipt in receipts]
     except (TwoPhaseError, RuntimeError) as error:
         logging.exception("task failed: %s %s", record.id, task.branch)
         return Failed(f"{type(error).__name__}: {error}")

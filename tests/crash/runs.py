@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import memory
-from postgres_support import postgresql
+from support import memory
+from support.postgres import postgresql
 
 from crash import databases, oracle, processes, stories
 from crash.kinds import KINDS
@@ -21,7 +21,7 @@ from crash.oracle import Verdict
 from crash.points import SCENARIOS, Scenario, Variant
 from crash.roles import MIDDLE
 from crash.world import World
-from tracing_2pc.names import FAILPOINTS
+from tracing_2pc.core.names import FAILPOINTS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def where() -> Iterator[Field]:
 def test_a_kill_at_a_point_costs_nothing(where: Field, point: str) -> None:
     """Killed there and started again: each record is everywhere once, nothing stuck."""
     row = report.row(point, [where.run(*planned) for planned in plan(point, 1)])
-    assert row.clean, row
+    assert row.clean, str(row)
 
 
 @pytest.mark.more
@@ -33,7 +33,7 @@ def test_a_kill_at_a_point_costs_nothing(where: Field, point: str) -> None:
 def test_with_each_kind_of_participant(where: Field, point: str) -> None:
     """Whatever it holds its data with."""
     row = report.row(point, [where.run(*planned) for planned in every_kind(point)])
-    assert row.clean, row
+    assert row.clean, str(row)
 
 
 def test_few_runs_meet_every_kind() -> None:

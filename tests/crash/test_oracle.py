@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from spark_support import serving
+from support.spark import serving
 
 from crash import databases, oracle, report, source
 from crash.checkpoint import Checkpoint
@@ -18,7 +18,7 @@ from crash.oracle import Places, Record, Verdict
 from crash.points import SCENARIOS, Scenario
 from crash.runs import Result, points
 from participants.partner import Store, create_app
-from tracing_2pc.names import FAILPOINTS
+from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.participant import Outbox, TaggedRows
 from tracing_2pc.store import open_log
 

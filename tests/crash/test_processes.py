@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from crash.deaths import Deaths
 from crash.processes import Life, Process, pipe, start_server
-from tracing_2pc import failpoints
+from tracing_2pc.core import failpoints
 
 POINT = "driver.after_decide"
 SECONDS = 60
@@ -71,12 +72,20 @@ def test_a_process_is_armed_by_the_environment_that_it_has_now(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """`arm` reads again what was read at import, before the fork."""
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))
     monkeypatch.setenv("TPC_FAILPOINT", f"{POINT}:2")
     monkeypatch.setenv("TPC_FAILPOINT_FILE", str(tmp_path / "fired"))
     try:
         failpoints.arm()
-        assert failpoints.is_armed(POINT)
+        failpoints.failpoint(POINT)
+        assert killed == []
+        failpoints.failpoint(POINT)
+        assert killed == [os.getpgrp()]
     finally:
         monkeypatch.delenv("TPC_FAILPOINT")
         failpoints.arm()
-    assert not failpoints.is_armed(POINT)
+    (tmp_path / "fired").unlink()
+    failpoints.failpoint(POINT)
+    failpoints.failpoint(POINT)
+    assert killed == [os.getpgrp()]

@@ -19,7 +19,7 @@ from participants.processes import answers, free_ports
 from tracing_2pc.testing import Collector, span_tree
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-_, SAID, TREE = re.findall(
+_, OUTPUT, TREE = re.findall(
     r"^```\w*\n(.*?)^```", (EXAMPLES / "README.md").read_text(), re.M | re.S
 )
 ROLLED_BACK = ("PartnerSink.abort", "POST /rollback/<batch>")
@@ -42,7 +42,7 @@ def environment(collector: Collector, name: str) -> dict[str, str]:
 
 @pytest.fixture
 def partner(collector: Collector, tmp_path: Path) -> Iterator[str]:
-    """The service, started as the README says it."""
+    """The service, started by the command of the README."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     with (tmp_path / "output").open("wb") as output:
@@ -64,10 +64,10 @@ def partner(collector: Collector, tmp_path: Path) -> Iterator[str]:
 
 
 def traces(spans: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    found = defaultdict(list)
+    by_id = defaultdict(list)
     for span in spans:
-        found[span["trace_id"]].append(span)
-    return sorted(found.values(), key=lambda one: min(s["start"] for s in one))
+        by_id[span["trace_id"]].append(span)
+    return sorted(by_id.values(), key=lambda trace: min(s["start"] for s in trace))
 
 
 def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(
@@ -82,7 +82,7 @@ def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(
         timeout=60,
         check=False,
     )
-    assert (done.stdout, done.stderr) == (SAID, "")
+    assert (done.stdout, done.stderr) == (OUTPUT, "")
     first, second, third = traces(collector.wait_for(lambda spans: len(spans) >= 24))
     committed = TREE.splitlines()
     rolled_back = [
@@ -91,7 +91,7 @@ def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(
         )
         for line in committed
     ]
-    assert [span_tree(one) for one in (first, second, third)] == [
+    assert [span_tree(trace) for trace in (first, second, third)] == [
         committed,
         rolled_back,
         committed,
@@ -100,7 +100,7 @@ def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(
     assert refused["attributes"]["error.type"] == "HTTPError"
     (counted,) = [s for s in first if s["name"] == "PartnerSink.invoke"]
     assert counted["attributes"]["tpc.rows"] == 3
-    kept = requests.get(f"{partner}/orders", timeout=5).json()
+    kept = requests.get(f"{partner}/orders", timeout=120).json()
     assert (kept["prepared"], kept["orders"].keys()) == ({}, {"orders-0", "orders-2"})
 
 
@@ -115,4 +115,4 @@ def test_without_a_collector_the_example_just_works(partner: str) -> None:
         timeout=60,
         check=False,
     )
-    assert (done.stdout, done.stderr) == (SAID, "")
+    assert (done.stdout, done.stderr) == (OUTPUT, "")

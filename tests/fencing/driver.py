@@ -18,7 +18,7 @@ from pathlib import Path
 from fencing_support import Checkpoint, Ending, Query
 
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.model import Receipt, TransactionRecord
+from tracing_2pc.core.model import Receipt, TransactionRecord
 from tracing_2pc.store import open_log
 
 TRIES = 5

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service import create_app
-from spark_support import held, serving
+from support.service import create_app
+from support.spark import held, serving
 
 from tracing_2pc import ParticipantSink
 
@@ -29,7 +29,7 @@ class Service:
 
     def in_doubt(self) -> int:
         """Count the branches that wait for a decision."""
-        return int(self.resource.gauges()["tpc_in_doubt_branches"])
+        return int(self.resource.gauges()["tpc.in_doubt.branches"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

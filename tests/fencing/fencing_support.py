@@ -13,25 +13,25 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-from spark_support import ROWS
+from support.spark import ROWS
 
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.errors import TwoPhaseError
-from tracing_2pc.interfaces import DecisionLog, Participant, SystemClock
-from tracing_2pc.model import (
+from tracing_2pc.core.errors import TwoPhaseError
+from tracing_2pc.core.model import (
     BranchContext,
     BranchId,
     Receipt,
     TransactionId,
     TransactionRecord,
 )
+from tracing_2pc.core.ports import DecisionLog, Participant, SystemClock
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.patience import Patience
+from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import participants_of, write_branch
 from tracing_2pc.spark.tasks import read_receipts
-from tracing_2pc.states import TransactionState
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 APPLICATION = "fence"
 PARTITIONS = 2
@@ -137,8 +137,8 @@ class Query:
         """Put a coordinator together as `two_phase_commit` does."""
         settings, clock, tracing = self.settings, SystemClock(), OpenTelemetryTracing()
         base, cap = settings.backoff_base, settings.backoff_cap
-        patience = Patience(clock, base, cap, settings.inline_tries)
-        delivery = Delivery(self.log, participants, tracing=tracing, patience=patience)
+        retry = RetryPolicy(clock, base, cap, settings.inline_tries)
+        delivery = Delivery(self.log, participants, tracing=tracing, retry=retry)
         return Coordinator(
             self.application,
             tuple(participants),
@@ -147,17 +147,17 @@ class Query:
             tracing,
             clock,
             settings,
-            patience,
+            retry,
         )
 
     def write(self, record: TransactionRecord) -> list[Receipt]:
         """Run the tasks, one after another, and read their receipts."""
-        written = [self.task(record, p).to_json() for p in range(PARTITIONS)]
-        return read_receipts(written, self.sink, record)
+        written = [r for p in range(PARTITIONS) for r in self.task(record, p)]
+        return read_receipts(r.to_json() for r in written)
 
     def task(
         self, record: TransactionRecord, partition: int, task_attempt: int | None = None
-    ) -> Receipt:
+    ) -> tuple[Receipt, ...]:
         """Write one partition as a branch of its own, and vote."""
         branch = BranchId(
             partition, partition if task_attempt is None else task_attempt

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers
-from participant_support import KINDS, KINDS_AND_DATABASES, Upload, World, records
-from spark_support import ROWS, serving
+from support.participant import KINDS, KINDS_AND_DATABASES, Upload, World, records
+from support.spark import ROWS, serving
 
 from tracing_2pc import ParticipantSink
-from tracing_2pc.errors import ParticipantRefusedError, ParticipantUnavailableError
-from tracing_2pc.interfaces import Participant
-from tracing_2pc.model import Receipt, TransactionRecord
+from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
+from tracing_2pc.core.model import Receipt, TransactionRecord
+from tracing_2pc.core.ports import Participant
+from tracing_2pc.core.states import Refusal
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.store import SqlDecisionLog, open_log
 
@@ -115,11 +116,11 @@ def late(worlds: list[World], tmp_path: Path) -> Iterator[Late]:
 
 
 @contextlib.contextmanager
-def refused(status: int, says: str) -> Iterator[None]:
+def refused(refusal: Refusal, says: str) -> Iterator[None]:
     """Expect a participant's definite no, which ends the task."""
     with pytest.raises(ParticipantRefusedError, match=says) as caught:
         yield
-    assert caught.value.status == status
+    assert caught.value.refusal is refusal
 
 
 def test_a_late_task_after_the_abort(late: Late) -> None:
@@ -130,11 +131,11 @@ def test_a_late_task_after_the_abort(late: Late) -> None:
     assert late.in_doubt() == (1, 1)
     newer.coordinator(late.sink.participants).begin(1, newer.run, late.checkpoint.query)
     assert late.in_doubt() == (0, 0)
-    with refused(409, "this transaction is sealed: aborted"):
+    with refused(Refusal.CONFLICT, "this transaction is sealed: aborted"):
         older.task(record, 1)
     newer.apply(1)
     late.assert_holds(batches=2)
-    with refused(409, "this transaction is sealed: aborted"):
+    with refused(Refusal.CONFLICT, "this transaction is sealed: aborted"):
         older.task(record, 0, TWIN)
     late.assert_holds(batches=2)
 
@@ -146,14 +147,14 @@ def test_a_late_task_after_the_commit_of_another_attempt(late: Late) -> None:
     older.task(record, 0)
     late.run("newer", AbortsGetLost).apply(1)
     assert late.in_doubt() == (1, 1)
-    with refused(409, f"{OTHER} has committed this batch"):
+    with refused(Refusal.CONFLICT, f"{OTHER} has committed this batch"):
         older.task(record, 1)
     assert late.in_doubt() == (1, 1)
     late.run("newer").apply(2)
     late.assert_holds(batches=3)
 
 
-def test_a_late_task_after_the_watermark(late: Late) -> None:
+def test_a_late_task_after_forgotten_through(late: Late) -> None:
     """All is forgotten but how far it went: at or below that nothing is prepared."""
     older = late.run("older")
     record = late.begun_by(older)
@@ -161,7 +162,7 @@ def test_a_late_task_after_the_watermark(late: Late) -> None:
     newer = late.run("newer", keep=0.0)
     for batch in (1, 2, 3):
         newer.apply(batch)
-    with refused(410, "at or below the watermark 1"):
+    with refused(Refusal.FORGOTTEN, "at or below forgotten_through 1"):
         older.task(record, 1)
     late.assert_holds(batches=4)
 
@@ -170,7 +171,7 @@ OVERTAKEN = {
     # by what, the next run, its batches; then the answer's status, state, `committed`
     "abort": (Query, 1, 409, "aborted", OTHER),
     "commit of another attempt": (AbortsGetLost, 1, 409, "committed", OTHER),
-    "watermark": (Query, 3, 410, "forgotten", None),
+    "forgotten_through": (Query, 3, 410, "forgotten", None),
 }
 
 
@@ -200,7 +201,7 @@ def test_of_twins_the_one_that_reported_is_committed(late: Late) -> None:
 
     def write(record: TransactionRecord) -> list[Receipt]:
         query.task(record, 0)
-        receipts = [query.task(record, 0, TWIN), query.task(record, 1)]
+        receipts = [*query.task(record, 0, TWIN), *query.task(record, 1)]
         assert late.in_doubt() == (3, 3)
         return receipts
 
@@ -218,7 +219,7 @@ def test_a_twin_that_prepares_after_the_commit_is_refused(late: Late) -> None:
         return query.write(record)
 
     apply(late, query, write)
-    with refused(409, "this transaction is sealed: committed"):
+    with refused(Refusal.CONFLICT, "this transaction is sealed: committed"):
         query.task(written[0], 0, TWIN)
     late.assert_holds(batches=1)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from fencing_support import Checkpoint, Query
-from participant_support import World, tagged_rows
-from spark_support import ROWS, serving
+from support.participant import World, tagged_rows
+from support.spark import ROWS, serving
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.store import open_log

@@ -20,13 +20,15 @@ from pathlib import Path
 import pytest
 from fencing_services import Services, services
 from fencing_support import APPLICATION, Ending, state
-from spark_support import numbers_of
+from support.spark import numbers_of
 
+from participants.demo_report import count_states
 from participants.processes import Process
-from tracing_2pc import failpoints
-from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.states import TransactionState
+from tracing_2pc.core import failpoints
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing import Fault, FaultProxy
 
 HERE = Path(__file__).parent
 BATCHES = 4
@@ -45,16 +47,16 @@ class Driver(Process):
         run: str,
         folder: Path,
         log: str,
-        to: Services,
+        to: tuple[str, str],
         *,
         batches: int = BATCHES,
         seconds: float = 0.0,
     ) -> None:
         self._folder = folder
-        path = os.pathsep.join(map(str, (HERE.parents[1], HERE.parent / "spark")))
+        path = os.pathsep.join(map(str, (HERE.parents[1], HERE.parent)))
         command = [
             *(sys.executable, str(HERE / "driver.py"), str(folder), log),
-            *(to.a.url, to.b.url, run, str(batches), str(seconds)),
+            *(*to, run, str(batches), str(seconds)),
         ]
         super().__init__(run, command, folder / f"{run}.log", {"PYTHONPATH": path})
 
@@ -92,23 +94,32 @@ class World:
     services: Services
     stack: contextlib.ExitStack
 
-    def driver(self, run: str, batches: int = BATCHES, seconds: float = 0.0) -> Driver:
+    def driver(
+        self,
+        run: str,
+        batches: int = BATCHES,
+        seconds: float = 0.0,
+        b: str | None = None,
+    ) -> Driver:
+        to = (self.services.a.url, b or self.services.b.url)
         made = Driver(
-            run,
-            self.folder,
-            self.log_url,
-            self.services,
-            batches=batches,
-            seconds=seconds,
+            run, self.folder, self.log_url, to, batches=batches, seconds=seconds
         )
         self.stack.callback(made.kill)
         return made
+
+    def older(self) -> Driver:
+        """Return a driver of which b never gets the commit of batch 1."""
+        proxy = self.stack.enter_context(FaultProxy(self.services.b.url))
+        proxy.plan("commit", Fault.DELAY, after=0.0)  # batch 0: nothing goes wrong
+        proxy.plan("commit", Fault.DROP)
+        return self.driver("older", b=proxy.url)
 
     def state(self, transaction: str) -> TransactionState | None:
         return state(self.log, transaction)
 
     def counts(self) -> Counter[TransactionState]:
-        return self.log.counts(APPLICATION)
+        return count_states(self.log, APPLICATION)
 
     def assert_exactly_once(self, batches: int = BATCHES) -> None:
         """Each participant holds each row once; nothing waits for a decision."""
@@ -191,7 +202,7 @@ def test_a_paused_driver_is_fenced(world: World, point: Point) -> None:
     decision, if it had decided, or an error that says why not. Then every batch that
     it asks for is refused, and it changes nothing any more.
     """
-    older, newer = world.driver("older"), world.driver("newer", BATCHES - 1)
+    older, newer = world.older(), world.driver("newer", BATCHES - 1)
     older.pause_at(point.failpoint)
     assert world.state(PAUSED) is point.state
     assert world.services.in_doubt() == point.in_doubt
@@ -216,12 +227,12 @@ FORGOTTEN = [
     Point(
         "driver.after_begin:2",
         *(ACTIVE, (0, 0), ABORTED),
-        *("ParticipantRefusedError", "at or below the watermark 1"),
+        *("ParticipantRefusedError", "at or below forgotten_through 1"),
     ),
     Point(
         "executor.after_pre_commit:3",
         *(ACTIVE, (1, 1), ABORTED),
-        *("ParticipantRefusedError", "at or below the watermark 1"),
+        *("ParticipantRefusedError", "at or below forgotten_through 1"),
     ),
     *LATE,
 ]
@@ -236,7 +247,7 @@ def test_a_driver_that_slept_until_all_was_forgotten(
 
     And a commit that it sends once more is no contradiction: nothing is quarantined.
     """
-    older, newer = world.driver("older"), world.driver("newer", BATCHES - 1)
+    older, newer = world.older(), world.driver("newer", BATCHES - 1)
     older.pause_at(point.failpoint)
     assert world.services.in_doubt() == point.in_doubt
     newer.start(TPC_KEEP_FINISHED="0")
@@ -301,7 +312,8 @@ def test_a_failpoint_knows_two_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPC_FAILPOINT_SIGNAL", "TERM")
     with pytest.raises(ConfigurationError, match="=TERM: expected KILL or STOP"):
         failpoints.arm()
-    assert not failpoints.is_armed("driver.before_begin")
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("it is armed"))
+    failpoints.failpoint("driver.before_begin")
 
 
 def assert_refused(endings: list[Ending]) -> None:

@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 from fencing_services import Services, services
 from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers, state
-from spark_support import numbers_of
-from sqlite_support import copy_database
+from support.spark import numbers_of
+from support.sqlite import copy_database
 
 from tracing_2pc.cli import main
-from tracing_2pc.errors import (
+from tracing_2pc.core.errors import (
     ConfigurationError,
     HeuristicError,
     ParticipantRefusedError,
 )
-from tracing_2pc.model import Receipt, TransactionRecord
-from tracing_2pc.states import TransactionState
+from tracing_2pc.core.model import Receipt, TransactionRecord
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 
 BATCHES = 3
@@ -86,7 +86,7 @@ class World:
         found = []
         for service in (self.services.a, self.services.b):
             with urllib.request.urlopen(
-                f"{service.url}/transactions/{transaction}", timeout=10
+                f"{service.url}/transactions/{transaction}", timeout=120
             ) as answer:
                 found.append(json.load(answer)["state"])
         return found
@@ -187,13 +187,15 @@ def test_a_log_that_knows_nothing_and_a_lost_checkpoint(world: World, log: str) 
 
 
 def test_a_log_that_knows_nothing_and_participants_that_forgot(world: World) -> None:
-    """They keep no batch below the watermark, and refuse each of them all the same.
+    """They keep no batch below forgotten_through, and refuse each of them all the same.
 
     Way out: as for any lost log and checkpoint, a new application.
     """
     forgetting = dataclasses.replace(QUICK, keep_finished=0.0)
     world.query(settings=forgetting).start(BATCHES + 2)
-    with pytest.raises(HeuristicError, match=r"fence\.0\.1.*at or below the watermark"):
+    with pytest.raises(
+        HeuristicError, match=r"fence\.0\.1.*at or below forgotten_through"
+    ):
         world.query(log="empty", checkpoint="new").start(BATCHES)
     world.assert_holds(BATCHES + 2)
     afresh(world, log="empty", after=BATCHES + 2)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-import memory
-from participant_support import KINDS, POSTGRESQL_ONLY
-from postgres_support import postgresql
+from support import memory
+from support.participant import KINDS, POSTGRESQL_ONLY
+from support.postgres import postgresql
 
 from fuzz import runs
 from fuzz.bodies import draw

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tracing_2pc.transports import wire
+from tracing_2pc.core import content
 
 UTC = datetime.timezone.utc
 LENGTHS = (0, 1, -1, 2**15, 2**31 - 1, -(2**31), 2**32 - 1)
@@ -57,7 +57,7 @@ def _lines(dice: random.Random, number: int) -> Case:
     body = b"\n".join(lines)
     if dice.random() < 0.3:
         body = _mangle(dice, body)
-    return Case(number, wire.NDJSON, body, _said(dice, len(lines)))
+    return Case(number, content.NDJSON, body, _said(dice, len(lines)))
 
 
 def _line(dice: random.Random) -> bytes:
@@ -91,7 +91,7 @@ def _stream(dice: random.Random, number: int) -> Case:
     body = sink.getvalue()
     if dice.random() < 0.75:
         body = _mangle(dice, body)
-    return Case(number, wire.ARROW, body, _said(dice, rows * times if count else 0))
+    return Case(number, content.ARROW, body, _said(dice, rows * times if count else 0))
 
 
 def _said(dice: random.Random, rows: int) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from participant_support import KINDS_AND_DATABASES
+from support.participant import KINDS_AND_DATABASES
 
 from fuzz import runs
 from fuzz.bodies import NASTY_LINES, Case, draw
-from tracing_2pc.transports import wire
+from tracing_2pc.core import content
 
 CASES = 40
 FAULTS = ((7, 551),)
@@ -26,7 +26,7 @@ def test_whatever_arrives(
     cases = [draw(16, number) for number in range(CASES)]
     cases += [draw(*fault) for fault in FAULTS]
     if database == "sqlite":
-        cases += [Case(0, wire.NDJSON, line, 1) for line in NASTY_LINES]
+        cases += [Case(0, content.NDJSON, line, 1) for line in NASTY_LINES]
     assert list(runs.faults(kind, cases, url)) == []
 
 

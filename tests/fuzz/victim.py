@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from participant_support import (
+from support.participant import (
     KINDS,
     Branch,
     end,
     keep,
     records,
+    rows_table,
     sqlite_url,
 )
 
@@ -80,7 +81,7 @@ class _Victim:
         with self._world.resource._database.setup() as connection:
             if isinstance(self._world.resource, TaggedRows):
                 connection.execute(sa.text("DROP VIEW IF EXISTS orders"))
-            rows = self._world.resource.rows
+            rows = rows_table(self._world)
             connection.execute(sa.text(f"DROP TABLE IF EXISTS {rows}"))
         self._world.resource.close()
         self._world = KINDS[self._kind](self._url)

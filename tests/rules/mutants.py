@@ -1,7 +1,9 @@
 """The table: a rule, how it is taken out, and the test that turns red. Add here.
 
-An edit that more than one mutation needs has a name: guards behind each other are
-taken out alone, and together.
+Each edit says what is replaced in which function, in the language of `edits`. Names of
+variables that say nothing of the rule are placeholders there: `__name`. An edit that
+more than one mutation needs has a name: guards behind each other are taken out alone,
+and together.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from rules.copies import Edit
+from rules.edits import Edit
 
 RULES: Final = range(1, 21)
 
@@ -36,114 +38,112 @@ class Mutant:
         return f"tests/{self.test}"
 
 
-def edit(file: str, old: str, new: str) -> Edit:
-    """Make an edit of a file of the package."""
-    return Edit(f"tracing_2pc/{file}", old, new)
+def edit(file: str, where: str, old: str, new: str) -> Edit:
+    """Make an edit of a module of the package: of Python, see `edits`."""
+    return Edit(f"tracing_2pc/{file}", where, old, new)
 
 
+def edit_text(file: str, where: str, old: str, new: str) -> Edit:
+    """Make an edit of the words of a string constant, as SQL is."""
+    return Edit(f"tracing_2pc/{file}", where, old, new, in_text=True)
+
+
+VOTES = "protocol/votes.py"
 COORDINATOR = "protocol/coordinator.py"
 DELIVERY = "protocol/delivery.py"
 RECOVERY = "protocol/recovery.py"
-ASKING = "protocol/asking.py"
-DATABASE = "store/database.py"
-LOG = "store/decision_log.py"
-STATEMENTS = "store/statements.py"
-RECORD_RULES = "store/rules.py"
+ASKING = "protocol/decisions.py"
+LOG = "store/log/decision_log.py"
+STATEMENTS = "store/log/statements.py"
+RECORD_RULES = "store/log/rules.py"
 ANSWERS = "participant/answers.py"
-JOURNAL = "participant/journal.py"
-JOURNALLED = "participant/resources/journalled.py"
-PREPARED = "participant/resources/prepared_transactions.py"
-PREPARED_JOURNAL = "participant/resources/prepared_journal.py"
-POSTGRESQL = "participant/postgresql.py"
-SESSION = "store/session.py"
-SQLITE = "participant/sqlite.py"
-HTTP = "transports/http.py"
-EVIDENCE = "protocol/evidence.py"
-OBSERVATION = "operations/observation.py"
+JOURNAL = "participant/journal/journal.py"
+TAGGED = "participant/resources/tagged_branches.py"
+EXTERNAL = "participant/resources/external_branches.py"
+PARTICIPANT_DATABASE = "participant/journal/database.py"
+POSTGRESQL = "participant/journal/postgresql.py"
+POSTGRESQL_ENGINE = "store/engines/postgresql.py"
+SQLITE_ENGINE = "store/engines/sqlite.py"
+SQLITE = "participant/journal/sqlite.py"
+HTTP = "http/client.py"
+EVIDENCE = "inspection/evidence.py"
+SURVEY = "inspection/survey.py"
 
 # --- edits with a name ---------------------------------------------------------------
 
 NO_TOMBSTONE = edit(
     ANSWERS,
-    "    seal = outcome if seen.seal is None else None\n",
-    "    seal = outcome if seen.seal is None and seen.recorded else None\n",
+    "_yes",
+    "__outcome if __seen.seal is None else None",
+    "__outcome if __seen.seal is None and __seen.recorded else None",
 )
 NOT_LISTED = edit(
     JOURNAL,
-    ".where(b.c.sealed.is_(None), b.c.tag > after)\n        )\n        if application",
-    '.where(b.c.state != "prepared", b.c.sealed.is_(None), b.c.tag > after)\n'
-    "        )\n        if application",
+    "list_open",
+    "__q.where(__b.c.sealed.is_(None), __newer)",
+    '__q.where(__b.c.state != "prepared", __b.c.sealed.is_(None), __newer)',
 )
 BEGIN_ABORTS_NOBODY = edit(
     LOG,
-    "                for record in active\n            )",
-    "                for record in active[:0]\n            )",
+    "begin",
+    "(self._write_decision(...) for __r in __active)",
+    "(self._write_decision(...) for __r in __active[:0])",
 )
-OLDER_MAY_COMMIT = edit(
-    STATEMENTS,
-    'sa.or_(transaction.c.attempt > sa.bindparam("than_attempt"), _COMMIT)',
-    "_COMMIT",
-)
+OLDER_MAY_COMMIT = edit_text(STATEMENTS, "RIVALS", "attempt > :than_attempt OR", "")
 DECIDED_AGAIN = edit(
     LOG,
-    "            if record.state is not TransactionState.ACTIVE:\n"
-    "                return record\n            kept",
-    "            kept",
+    "BaseDecisionLog.decide",
+    "if __r.state is not TransactionState.ACTIVE: ...",
+    "",
 )
 ABORTING_MAY_COMMIT = edit(
-    "states.py",
-    "    (T.COMMITTING, E.FINISH): T.COMMITTED,\n",
-    "    (T.COMMITTING, E.FINISH): T.COMMITTED,\n"
-    "    (T.ABORTING, E.DECIDE_COMMIT): T.COMMITTING,\n",
+    "core/states.py",
+    "",
+    "TRANSACTION_TABLE: __type = __table",
+    "TRANSACTION_TABLE: __type = "
+    "{**__table, (T.ABORTING, E.DECIDE_COMMIT): T.COMMITTING}",
 )
-FINISH_UNHEARD = edit(RECORD_RULES, "    if record.pending:\n", "    if False:\n")
-DELIVERED_UNHEARD = edit(
-    DELIVERY, "            if not silent:\n", "            if True:\n"
+FINISH_UNHEARD = edit(
+    LOG, "BaseDecisionLog.finish", "if __r.pending: ...", "if False: ..."
 )
-NEWEST_FORGOTTEN = edit(
+DELIVERED_UNHEARD = edit(DELIVERY, "send_once", "if not __reasons: ...", "if True: ...")
+NEWEST_FORGOTTEN = edit_text(
     STATEMENTS,
-    "first_to_stay.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery()\n",
-    "first_to_stay.scalar_subquery(), _NEWEST_BEGUN.scalar_subquery() + 1\n",
+    "_MAY_GO",
+    "(SELECT batch FROM tpc_transaction WHERE application = :of ORDER",
+    "(SELECT batch + 1 FROM tpc_transaction WHERE application = :of ORDER",
 )
-BEGIN_BELOW_WATERMARK = edit(
+BEGIN_BELOW_FORGOTTEN_THROUGH = edit(
     RECORD_RULES,
-    "    if standing.watermark is not None and batch <= standing.watermark:\n"
-    "        passed",
-    "    if False:\n        passed",
+    "_check_age",
+    "__s.forgotten_through is not None and __b <= __s.forgotten_through",
+    "False",
 )
-DECIDE_BELOW_WATERMARK = edit(
-    RECORD_RULES,
-    "    return record.watermark is not None and record.id.batch <= record.watermark\n",
-    "    return False\n",
+DECIDE_BELOW_FORGOTTEN_THROUGH = edit(
+    RECORD_RULES, "is_forgotten", "return __answer", "return False"
 )
-NO_UNIQUE_COMMIT = edit("store/schema.py", "    unique=True,\n", "    unique=False,\n")
+NO_UNIQUE_COMMIT = edit(
+    "store/log/schema.py",
+    "",
+    'sa.Index("tpc_one_commit", ..., unique=True)',
+    'sa.Index("tpc_one_commit", ..., unique=False)',
+)
 NO_REPLAY = edit(
     LOG,
-    "            if replayed := records.load(connection, sql.COMMITTED, of):\n",
-    "            if replayed := records.load(connection, sql.COMMITTED, of)[:0]:\n",
+    "begin",
+    "__c.committed(...)",
+    "None",
 )
-COMMITTED_IS_NO_RIVAL = edit(
-    STATEMENTS,
-    'sa.or_(transaction.c.attempt > sa.bindparam("than_attempt"), _COMMIT)',
-    'transaction.c.attempt > sa.bindparam("than_attempt")',
-)
+COMMITTED_IS_NO_RIVAL = edit_text(STATEMENTS, "RIVALS", "OR decision = 'commit'", "")
 COMMITS_ANOTHER_ATTEMPT = edit(
-    ANSWERS,
-    "    if seen.seal is None and seen.committed:\n",
-    "    if False:\n",
+    ANSWERS, "commit", "__seen.seal is None and __seen.committed", "False"
 )
 PREPARES_ANOTHER_ATTEMPT = edit(
-    ANSWERS,
-    "    if seen.committed:\n        return _no(seen, 409, COMMITTED, f",
-    "    if False:\n        return _no(seen, 409, COMMITTED, f",
+    ANSWERS, "_closed", "if __seen.committed: ...", "if False: ..."
 )
-NO_RECOVERY_AT_START = edit(
-    COORDINATOR, "delivered = self.recover()\n", "delivered = set()\n"
-)
+NO_RECOVERY_AT_START = edit(COORDINATOR, "open", "self.recover()", "set()")
 REPLAY_NOT_DELIVERED = edit(
-    COORDINATOR,
-    "                self.deliver(record)\n            return False",
-    "                pass\n            return False",
+    COORDINATOR, "open", "if __r.id not in __delivered: ...", ""
 )
 
 # --- the table -----------------------------------------------------------------------
@@ -151,9 +151,10 @@ REPLAY_NOT_DELIVERED = edit(
 LOG_TEST = "contract/test_decision_log.py::"
 SQL_TEST = "contract/test_decision_log_sql.py::"
 ANSWERS_TEST = "contract/test_answers.py::"
-COORDINATOR_TEST = "unit/test_coordinator.py::"
-RECOVERY_TEST = "unit/test_recovery.py::"
-TRANSPORT_TEST = "unit/test_http_transport.py::"
+COORDINATOR_TEST = "component/test_coordinator.py::"
+GUARDS_TEST = "component/test_coordinator_guards.py::"
+RECOVERY_TEST = "component/test_recovery.py::"
+TRANSPORT_TEST = "component/test_http_transport.py::"
 PREPARED_TEST = "contract/test_prepared_transactions.py::"
 WATCHER_TEST = "contract/test_watcher.py::"
 LEAVE_ALONE_TEST = "unit/test_diagnosis.py::test_any_leave_alone_wins"
@@ -165,21 +166,33 @@ MUTANTS: Final = (
         LOG_TEST + "test_a_commit_needs_every_vote[sqlite-abort]",
         (
             edit(
-                "store/receipts.py",
-                "not in (Vote.COMMIT, Vote.READ_ONLY)",
-                "not in (Vote.COMMIT, Vote.READ_ONLY, Vote.ABORT)",
+                VOTES,
+                "check_votes",
+                "(Vote.COMMIT, Vote.READ_ONLY)",
+                "(Vote.COMMIT, Vote.READ_ONLY, Vote.ABORT)",
             ),
         ),
     ),
     Mutant(
         1,
-        "decide takes rows that nobody voted for",
+        "decide takes a participant that has not voted",
         LOG_TEST + "test_a_commit_needs_every_vote[sqlite-silence]",
         (
             edit(
-                "store/receipts.py",
-                "if receipt.rows and not receipt.votes:",
-                "if False:",
+                "store/log/receipts.py", "check_receipts", "check_votes(__r, __all)", ""
+            ),
+        ),
+    ),
+    Mutant(
+        1,
+        "decide takes a branch that lacks a vote",
+        LOG_TEST + "test_a_commit_needs_every_vote[sqlite-one branch]",
+        (
+            edit(
+                VOTES,
+                "_check_nobody_is_missing",
+                "set().union(...) - __names",
+                "set()",
             ),
         ),
     ),
@@ -189,42 +202,24 @@ MUTANTS: Final = (
         LOG_TEST + "test_a_commit_needs_every_vote[sqlite-twin]",
         (
             edit(
-                "store/receipts.py",
-                "(key := (participant, receipt.branch.partition)) in seen",
-                "(key := (participant, receipt.branch)) in seen",
+                VOTES,
+                "check_votes",
+                "(__name, __r.branch.partition)",
+                "(__name, __r.branch)",
             ),
         ),
     ),
     Mutant(
         1,
-        "the driver takes receipts that lack a vote",
-        "unit/test_tasks.py::test_a_receipt_without_everybodys_vote_is_refused"
-        "[one missing]",
-        (
-            edit(
-                "spark/tasks.py",
-                "set(r.votes) != expected for r in receipts",
-                "not r.votes for r in receipts",
-            ),
-        ),
-    ),
-    Mutant(
-        1,
-        "the driver takes two receipts for a partition",
-        "unit/test_tasks.py::test_two_receipts_for_a_partition_are_refused",
-        (
-            edit(
-                "spark/tasks.py",
-                "len(set(partitions)) != len(partitions) or any",
-                "any",
-            ),
-        ),
+        "the coordinator asks for a commit that lacks a vote",
+        GUARDS_TEST + "test_the_log_is_not_asked_for_a_commit_without_every_vote",
+        (edit(COORDINATOR, "decide", "check_votes(__r, __all)", ""),),
     ),
     Mutant(
         1,
         "an answer that does not vote commit counts as a vote",
         TRANSPORT_TEST + "test_rows_without_a_vote_to_commit_are_refused[read_only]",
-        (edit(HTTP, 'if item.get("vote") != Vote.COMMIT:', "if False:"),),
+        (edit(HTTP, "_no_vote", '__item.get("vote") != Vote.COMMIT', "False"),),
     ),
     Mutant(
         2,
@@ -233,10 +228,13 @@ MUTANTS: Final = (
         (
             edit(
                 COORDINATOR,
-                "                record = self.decide(record, receipts)\n",
-                "                self.delivery._ask_all(dataclasses.replace(record,\n"
-                "                    decision=Decision.COMMIT, receipts=receipts))\n"
-                "                record = self.decide(record, receipts)\n",
+                "decide",
+                "check_votes(__r, __receipts)",
+                "self.delivery._ask_all(\n"
+                "    dataclasses.replace(\n"
+                "        __r, decision=Decision.COMMIT, receipts=__receipts\n"
+                "    )\n"
+                ")\n",
             ),
         ),
     ),
@@ -245,8 +243,8 @@ MUTANTS: Final = (
         "SQLite: decide does not flush (synchronous NORMAL for FULL)",
         SQL_TEST + "test_begin_and_decide_wait_for_the_disk[sqlite]",
         (
-            edit(
-                DATABASE, '_sqlite_engine(url, "FULL")', '_sqlite_engine(url, "NORMAL")'
+            edit_text(
+                SQLITE_ENGINE, "_DURABLE", "synchronous = FULL", "synchronous = NORMAL"
             ),
         ),
     ),
@@ -256,9 +254,10 @@ MUTANTS: Final = (
         SQL_TEST + "test_begin_and_decide_wait_for_the_disk[postgresql]",
         (
             edit(
-                DATABASE,
-                "execution_options=flushed,",
-                "execution_options=unflushed,",
+                POSTGRESQL_ENGINE,
+                "open_postgresql",
+                "{BEGIN: (f'SELECT {FLUSHED}, {__limits}',)}",
+                "{BEGIN: (f'SELECT {UNFLUSHED}, {__limits}',)}",
             ),
         ),
     ),
@@ -267,10 +266,11 @@ MUTANTS: Final = (
         "PostgreSQL: a role that does not flush is not overruled",
         SQL_TEST + "test_a_role_that_does_not_flush_is_overruled",
         (
-            edit(
-                SESSION,
-                "WHEN 'off' THEN 'on' ELSE",
-                "WHEN 'off' THEN 'off' ELSE",
+            edit_text(
+                POSTGRESQL_ENGINE,
+                "FLUSHED",
+                "WHEN 'off' THEN 'on'",
+                "WHEN 'off' THEN 'off'",
             ),
         ),
     ),
@@ -280,9 +280,10 @@ MUTANTS: Final = (
         SQL_TEST + "test_a_server_that_does_not_flush_is_refused",
         (
             edit(
-                DATABASE,
-                'if cursor.execute("SHOW fsync").fetchone() != ("on",):',
-                "if False:",
+                POSTGRESQL_ENGINE,
+                "_check_fsync",
+                '__c.execute("SHOW fsync").fetchone() != __on',
+                "False",
             ),
         ),
     ),
@@ -290,38 +291,25 @@ MUTANTS: Final = (
         3,
         "the attempt is not counted up",
         LOG_TEST + "test_an_attempt_is_never_numbered_twice[sqlite]",
-        (edit(LOG, "newest.attempt + 1 if newest", "newest.attempt if newest"),),
+        (edit(LOG, "begin", "__attempt + 1", "max(1, __attempt)"),),
     ),
     Mutant(
         4,
         "a participant commits all that is prepared",
         ANSWERS_TEST + "test_a_branch_that_is_not_named_aborts[TaggedRows-sqlite]",
-        (
-            edit(
-                JOURNALLED,
-                "losers = [held for held in prepared if held.named.branch not in "
-                "chosen]",
-                "losers = [held for held in prepared if not chosen]",
-            ),
-        ),
+        (edit(ANSWERS, "commit", "__branch not in __named", "not __named"),),
     ),
     Mutant(
         4,
         "a participant commits a branch whatever its content",
         ANSWERS_TEST + "test_commit_is_all_or_nothing[TaggedRows-sqlite]",
-        (
-            edit(
-                ANSWERS,
-                "    if held.named != wanted:\n        detail = (",
-                "    if False:\n        detail = (",
-            ),
-        ),
+        (edit(ANSWERS, "_uncommittable", "__there != __wanted", "False"),),
     ),
     Mutant(
         4,
         "the request names branches that were not chosen",
-        TRANSPORT_TEST + "test_a_commit_names_its_branches_and_the_watermark",
-        (edit(HTTP, "for r in record.chosen(self.name)", "for r in record.receipts"),),
+        TRANSPORT_TEST + "test_a_commit_names_its_branches_and_forgotten_through",
+        (edit(HTTP, "commit", "__r.chosen(self.name)", "__r.receipts"),),
     ),
     Mutant(
         5,
@@ -330,9 +318,9 @@ MUTANTS: Final = (
         (
             edit(
                 ANSWERS,
-                "    if held is None:\n        return _no(seen, 404",
-                "    if held is None:\n        return None\n"
-                "    if held is None:\n        return _no(seen, 404",
+                "_uncommittable",
+                "if __held is None: ...",
+                "if __held is None: return None",
             ),
         ),
     ),
@@ -341,23 +329,25 @@ MUTANTS: Final = (
         "PreparedTransactions answers success for a branch that was rolled back",
         PREPARED_TEST
         + "test_the_rest_of_a_half_done_commit_that_is_rolled_back_by_hand",
-        (edit(PREPARED, "self._check(connection, transaction)", "pass"),),
+        (edit(EXTERNAL, "deciding", "self._check(...)", "pass"),),
     ),
     Mutant(
         5,
-        "the driver takes 404 for an acknowledgement",
+        "the driver takes unknown for an acknowledgement",
         COORDINATOR_TEST + "test_lost_or_contradicted_is_quarantined[answer0]",
         (
             edit(
                 DELIVERY,
-                "        if answer is None:\n",
-                '        if answer is None or getattr(answer, "status", 0) == 404:\n',
+                "_acknowledge",
+                "__answer is None",
+                '__answer is None or getattr(__answer, "refusal", "") == "unknown"',
             ),
             edit(
                 DELIVERY,
-                "        if answer is None or isinstance(",
-                '        if getattr(answer, "status", 0) == 404 or answer is None '
-                "or isinstance(",
+                "_postpone",
+                "__answer is None or __not_told",
+                "__answer is None or __not_told "
+                'or getattr(__answer, "refusal", "") == "unknown"',
             ),
         ),
     ),
@@ -392,8 +382,9 @@ MUTANTS: Final = (
         (
             edit(
                 RECOVERY,
-                "self.log.expire(record.id)",
-                "self.log.decide(record.id, Decision.ABORT)",
+                "settle",
+                "self.log.expire(__id)",
+                "self.log.decide(__id, Decision.ABORT)",
             ),
         ),
     ),
@@ -401,13 +392,7 @@ MUTANTS: Final = (
         8,
         "the log takes an attempt that is in time for overdue",
         LOG_TEST + "test_only_what_is_overdue_expires[sqlite]",
-        (
-            edit(
-                RECORD_RULES,
-                "record.deadline is not None and clock >= record.deadline",
-                "record.deadline is not None",
-            ),
-        ),
+        (edit(LOG, "expire", "__clock >= __r.deadline", "True"),),
     ),
     Mutant(
         8,
@@ -418,8 +403,9 @@ MUTANTS: Final = (
         (
             edit(
                 RECOVERY,
-                "decided = self.log.expire(record.id)",
-                "decided = dataclasses.replace(record, decision=Decision.ABORT)",
+                "settle",
+                "self.log.expire(__r.id)",
+                "dataclasses.replace(__r, decision=Decision.ABORT)",
             ),
         ),
     ),
@@ -431,61 +417,64 @@ MUTANTS: Final = (
         (
             edit(
                 COORDINATOR,
-                "decided = ask_abort(self.log, record, cause, self.tracing)",
-                "decided = dataclasses.replace(record, decision=Decision.ABORT)",
+                "fail",
+                "decide_abort(__log, __r, ...)",
+                "dataclasses.replace(__r, decision=Decision.ABORT)",
             ),
         ),
     ),
     Mutant(
         8,
         "the driver takes a log that does not answer for an abort",
-        "unit/test_coordinator_guards.py::"
+        "component/test_coordinator_guards.py::"
         "test_an_abort_that_the_log_did_not_take_is_not_sent[DecisionLogError]",
         (
             edit(
                 COORDINATOR,
-                "decided = ask_abort(self.log, record, cause, self.tracing)\n",
-                "decided = ask_abort(\n"
-                "            self.log, record, cause, self.tracing\n"
-                "        ) or dataclasses.replace(record, decision=Decision.ABORT)\n",
+                "fail",
+                "decide_abort(__log, __r, ...)",
+                "decide_abort(__log, __r, ...) "
+                "or dataclasses.replace(__r, decision=Decision.ABORT)",
             ),
         ),
     ),
     Mutant(
         9,
         "a log that cannot be read looks empty to recovery",
-        "unit/test_recovery_guards.py::test_a_log_that_fails_half_way_means_leave_alone",
-        (
-            edit(
-                RECOVERY,
-                "raise  # the log itself cannot be read",
-                "continue  # the log itself cannot be read",
-            ),
-        ),
+        "component/test_recovery_guards.py::test_a_log_that_fails_half_way_means_leave_alone",
+        (edit(RECOVERY, "_read", "raise", "continue"),),
     ),
     Mutant(
         9,
         "a record that does not match its checksum is believed",
         SQL_TEST + "test_an_edited_record_is_refused[sqlite-run]",
-        (edit("store/rows.py", 'if checksum(record) == row["checksum"]:', "if True:"),),
-    ),
-    Mutant(
-        9,
-        "410 is taken for done without a look into the log",
-        COORDINATOR_TEST + "test_forgotten_there_and_unfinished_here_is_lost",
         (
             edit(
-                DELIVERY,
-                "return current is None or current.finished is not None",
-                "return True",
+                "store/log/records.py",
+                "_record",
+                "_checksum(__r) == __kept",
+                "True",
             ),
         ),
     ),
     Mutant(
         9,
+        "forgotten is taken for done without a look into the log",
+        COORDINATOR_TEST + "test_forgotten_there_and_unfinished_here_is_lost",
+        (edit(DELIVERY, "_is_closed", "return __answer", "return True"),),
+    ),
+    Mutant(
+        9,
         "a log that cannot be read looks empty to the watcher",
         WATCHER_TEST + "test_without_the_log_nothing_is_said",
-        (edit(OBSERVATION, "logged = None", "logged = Logged({}, {}, {}, {}, 0)"),),
+        (
+            edit(
+                SURVEY,
+                "survey_all",
+                "__read = None",
+                "__read = LogEvidence({}, {}, {}, {}, 0)",
+            ),
+        ),
     ),
     Mutant(
         9,
@@ -493,10 +482,11 @@ MUTANTS: Final = (
         WATCHER_TEST + "test_what_begins_after_the_log_was_read_is_no_orphan",
         (
             edit(
-                OBSERVATION,
-                "        logged = read_log(log, first, unreadable)\n",
-                "        logged = read_log(log, first, unreadable)\n"
-                "        first = list_all(participants, unreadable)\n",
+                SURVEY,
+                "survey_all",
+                "__read = _read_log(__log, __first, __notes)",
+                "__read = _read_log(__log, __first, __notes)\n"
+                "__first = list_prepared(participants, __notes)\n",
             ),
         ),
     ),
@@ -507,8 +497,9 @@ MUTANTS: Final = (
         (
             edit(
                 EVIDENCE,
-                "if (b.transaction, b.branch) in before]",
-                "if before is not None]",
+                "_in_both",
+                "__branch in __before",
+                "__before is not None",
             ),
         ),
     ),
@@ -516,12 +507,19 @@ MUTANTS: Final = (
         9,
         "half a list is evidence to the watcher",
         LEAVE_ALONE_TEST + "[half a first list]",
-        (edit(EVIDENCE, "not (first.complete and second.complete)", "False"),),
+        (
+            edit(
+                EVIDENCE,
+                "_in_both",
+                "not (__first.complete and __second.complete)",
+                "False",
+            ),
+        ),
     ),
     Mutant(
         10,
         "the driver does not deliver what it finds unfinished",
-        "unit/test_coordinator_guards.py::"
+        "component/test_coordinator_guards.py::"
         "test_what_is_decided_is_delivered_before_the_next_batch",
         (NO_RECOVERY_AT_START,),
     ),
@@ -539,8 +537,8 @@ MUTANTS: Final = (
         (
             edit(
                 COORDINATOR,
-                "            elif record.state is TransactionState.ABORTING:\n"
-                "                self.delivery.abort(record)\n",
+                "recover",
+                "if __r.state is TransactionState.ABORTING: ...",
                 "",
             ),
         ),
@@ -549,25 +547,13 @@ MUTANTS: Final = (
         10,
         "recovery does not deliver",
         RECOVERY_TEST + "test_what_is_decided_is_delivered",
-        (
-            edit(
-                RECOVERY,
-                "            silent = self.delivery.once(record)\n",
-                "            silent: Mapping[str, str] = {}\n",
-            ),
-        ),
+        (edit(RECOVERY, "settle", "self.delivery.send_once(__r)", "{}"),),
     ),
     Mutant(
         10,
         "the driver gives up after the first try",
         COORDINATOR_TEST + "test_waiting_is_the_default_and_backs_off",
-        (
-            edit(
-                DELIVERY,
-                "            last = give_up and tries >= inline\n",
-                "            last = True\n",
-            ),
-        ),
+        (edit(DELIVERY, "commit", "give_up and __tries >= __inline", "True"),),
     ),
     Mutant(
         11,
@@ -589,35 +575,36 @@ MUTANTS: Final = (
         (
             edit(
                 DELIVERY,
-                "        self._log.postpone(record.id, name, reason, due)\n"
-                "        return reason\n",
-                "        self._log.acknowledge(record.id, name)\n        return None\n",
+                "_postpone",
+                "self._log.postpone(__r.id, __name, ...)\nreturn __reason\n",
+                "self._log.acknowledge(__r.id, __name)\nreturn None\n",
             ),
         ),
     ),
     Mutant(
         12,
-        "the watermark takes prepared branches with it",
+        "forgotten_through takes prepared branches with it",
         ANSWERS_TEST
-        + "test_a_prepared_branch_outlives_the_watermark[TaggedRows-sqlite]",
+        + "test_a_prepared_branch_outlives_forgotten_through[TaggedRows-sqlite]",
         (
             edit(
                 JOURNAL,
-                'b.delete().where(*below, b.c.state != "prepared")',
-                "b.delete().where(*below)",
+                "raise_forgotten_through",
+                '__b.delete().where(*__below, __b.c.state != "prepared")',
+                "__b.delete().where(*__below)",
             ),
         ),
     ),
     Mutant(
         12,
         "and in PreparedTransactions what it says of them",
-        PREPARED_TEST + "test_the_watermark_drops_outcomes_and_what_never_happened",
+        PREPARED_TEST + "test_forgotten_through_drops_outcomes_and_what_never_happened",
         (
             edit(
-                PREPARED_JOURNAL,
-                "        super().raise_watermark(connection, seen, to)\n",
-                "        connection.execute(b.delete().where(*below))\n"
-                "        super().raise_watermark(connection, seen, to)\n",
+                EXTERNAL,
+                "raise_forgotten_through",
+                "b.delete().where(b.c.tag.in_(__gone))",
+                "b.delete().where(*below)",
             ),
         ),
     ),
@@ -629,12 +616,15 @@ MUTANTS: Final = (
         (
             edit(
                 JOURNAL,
-                "        self._record(connection, seen, carrier)\n"
-                "        b = self.t.branch\n        connection.execute(\n",
-                "        self._record(connection, seen, carrier)\n"
-                "        b = self.t.branch\n        connection.execute(\n"
-                '            b.delete().where(b.c.state == "prepared", '
-                "b.c.since < now - 3600)\n        )\n        connection.execute(\n",
+                "claim",
+                "self._record(...)",
+                "self._record(...)\n"
+                "b = self.tables.branch\n"
+                "connection.execute(\n"
+                "    b.delete().where(\n"
+                '        b.c.state == "prepared", b.c.since < self.clock() - 3600\n'
+                "    )\n"
+                ")\n",
             ),
         ),
     ),
@@ -645,11 +635,14 @@ MUTANTS: Final = (
         "test_a_prepared_branch_waits_for_ever[sqlite]",
         (
             edit(
-                JOURNAL,
-                "            sa.select(h.c.tag, h.c.doomed)\n"
-                "            .where(h.c.doomed.is_not(None), h.c.tag > after)\n",
-                "            sa.select(h.c.tag, sa.func.coalesce(h.c.doomed, 9)"
-                '.label("doomed"))\n            .where(h.c.tag > after)\n',
+                TAGGED,
+                "_next_doomed",
+                "sa.select(__h.c.tag, __h.c.doomed).where(\n"
+                "    __h.c.doomed.is_not(None), __newer\n"
+                ")\n",
+                "sa.select(\n"
+                '    __h.c.tag, sa.func.coalesce(__h.c.doomed, 9).label("doomed")\n'
+                ").where(__newer)\n",
             ),
         ),
     ),
@@ -660,8 +653,9 @@ MUTANTS: Final = (
         (
             edit(
                 SQLITE,
-                '        return self._database.decide("")\n',
-                '        return self._database.note("")\n',
+                "_SQLiteWriter.write",
+                "self._database.decide(__of)",
+                "self._database.note(__of)",
             ),
         ),
     ),
@@ -673,8 +667,9 @@ MUTANTS: Final = (
         (
             edit(
                 POSTGRESQL,
-                'f"SELECT {session.FLUSHED}, pg_advisory_xact_lock_shared',
-                'f"SELECT {session.UNFLUSHED}, pg_advisory_xact_lock_shared',
+                "_PostgreSQLWriter.write",
+                "self._database.begin(__c, durable=True)",
+                "self._database.begin(__c, durable=False)",
             ),
         ),
     ),
@@ -684,9 +679,10 @@ MUTANTS: Final = (
         "contract/test_answers_durable.py::test_each_answer_waits_for_the_disk[sqlite]",
         (
             edit(
-                SQLITE,
-                'SQLite has one writer."""\n        return self._write("FULL")',
-                'SQLite has one writer."""\n        return self._write("NORMAL")',
+                PARTICIPANT_DATABASE,
+                "Database.decide",
+                "self.connections.durable(...)",
+                "self.connections.relaxed(...)",
             ),
         ),
     ),
@@ -695,10 +691,11 @@ MUTANTS: Final = (
         "PostgreSQL: a role that does not flush is not overruled",
         "contract/test_answers_durable.py::test_a_role_that_does_not_flush_is_overruled",
         (
-            edit(
-                SESSION,
-                "WHEN 'off' THEN 'on' ELSE",
-                "WHEN 'off' THEN 'off' ELSE",
+            edit_text(
+                POSTGRESQL_ENGINE,
+                "FLUSHED",
+                "WHEN 'off' THEN 'on'",
+                "WHEN 'off' THEN 'off'",
             ),
         ),
     ),
@@ -708,9 +705,10 @@ MUTANTS: Final = (
         PREPARED_TEST + "test_flushes[0]",
         (
             edit(
-                PREPARED,
-                "flushed(connection)\n                    commit(connection)",
-                "unflushed(connection)\n                    commit(connection)",
+                EXTERNAL,
+                "deciding",
+                "if flushed_by_branch: ...\nelse: ...",
+                "self._database.skip_flush(connection)",
             ),
         ),
     ),
@@ -733,11 +731,13 @@ MUTANTS: Final = (
         (
             edit(
                 ASKING,
-                "            return log.decide(record.id, Decision.COMMIT, receipts)\n",
-                "            log.decide(record.id, Decision.COMMIT, receipts)\n"
-                "            import dataclasses\n"
-                "            return dataclasses.replace(record, receipts=receipts,\n"
-                "                decision=Decision.COMMIT)\n",
+                "decide_commit",
+                "return __log.decide(__r.id, Decision.COMMIT, __receipts)",
+                "import dataclasses\n"
+                "__log.decide(__r.id, Decision.COMMIT, __receipts)\n"
+                "return dataclasses.replace(\n"
+                "    __r, receipts=__receipts, decision=Decision.COMMIT\n"
+                ")\n",
             ),
         ),
     ),
@@ -745,7 +745,7 @@ MUTANTS: Final = (
         15,
         "a decide without an answer is taken for abort",
         COORDINATOR_TEST + "test_a_decide_without_an_answer_is_asked_again",
-        (edit(ASKING, "            last = error\n", "            return None\n"),),
+        (edit(ASKING, "decide_commit", "__last = error", "return None"),),
     ),
     Mutant(
         15,
@@ -754,54 +754,50 @@ MUTANTS: Final = (
         (
             edit(
                 ASKING,
-                "for tries in itertools.islice(patience.tries(), "
-                "patience.inline_tries)",
-                "for tries in itertools.islice(patience.tries(), 1)",
+                "decide_commit",
+                "itertools.islice(__tries, __most)",
+                "itertools.islice(__tries, 1)",
             ),
         ),
     ),
     Mutant(
         15,
         "a driver that waits does not look into the log again",
-        "unit/test_coordinator_guards.py::"
+        "component/test_coordinator_guards.py::"
         "test_who_waits_for_an_acknowledgement_looks_into_the_log",
+        (edit(DELIVERY, "commit", "if __tries > 1: ...", ""),),
+    ),
+    Mutant(
+        16,
+        "seals above forgotten_through are dropped",
+        "contract/test_answers_waiting.py::"
+        "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
         (
             edit(
-                DELIVERY,
-                "            if tries > 1:\n"
-                "                current = self._read(record)\n",
-                "",
+                JOURNAL,
+                "raise_forgotten_through",
+                "b.c.batch <= __to",
+                "b.c.batch <= __to + 1",
+            ),
+            edit(
+                JOURNAL,
+                "raise_forgotten_through",
+                "t.c.batch <= __to",
+                "t.c.batch <= __to + 1",
             ),
         ),
     ),
     Mutant(
         16,
-        "seals above the watermark are dropped",
+        "tombstones are dropped whatever forgotten_through",
         "contract/test_answers_waiting.py::"
-        "test_what_is_sealed_is_kept_above_the_watermark[sqlite]",
+        "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
         (
             edit(
                 JOURNAL,
-                "        below = (b.c.application == name, b.c.batch <= to)\n",
-                "        below = (b.c.application == name, b.c.batch <= to + 1)\n",
-            ),
-            edit(
-                JOURNAL,
-                "        below = (t.c.application == name, t.c.batch <= to)\n",
-                "        below = (t.c.application == name, t.c.batch <= to + 1)\n",
-            ),
-        ),
-    ),
-    Mutant(
-        16,
-        "tombstones are dropped whatever the watermark",
-        "contract/test_answers_waiting.py::"
-        "test_what_is_sealed_is_kept_above_the_watermark[sqlite]",
-        (
-            edit(
-                JOURNAL,
-                "        below = (t.c.application == name, t.c.batch <= to)\n",
-                "        below = (t.c.application == name,)\n",
+                "raise_forgotten_through",
+                "(__of, t.c.batch <= __to)",
+                "(__of,)",
             ),
         ),
     ),
@@ -813,22 +809,26 @@ MUTANTS: Final = (
     ),
     Mutant(
         17,
-        "a batch at the watermark may begin",
-        LOG_TEST + "test_a_batch_at_the_watermark_is_refused[sqlite]",
-        (BEGIN_BELOW_WATERMARK,),
+        "a batch at forgotten_through may begin",
+        LOG_TEST + "test_a_batch_at_forgotten_through_is_refused[sqlite]",
+        (BEGIN_BELOW_FORGOTTEN_THROUGH,),
     ),
     Mutant(
         17,
-        "a batch at the watermark may be decided",
-        SQL_TEST + "test_nothing_is_decided_at_the_watermark[sqlite]",
-        (DECIDE_BELOW_WATERMARK,),
+        "a batch at forgotten_through may be decided",
+        SQL_TEST + "test_nothing_is_decided_at_forgotten_through[sqlite]",
+        (DECIDE_BELOW_FORGOTTEN_THROUGH,),
     ),
     Mutant(
         17,
         "all three",
-        "unit/test_coordinator_guards.py::"
+        "component/test_coordinator_guards.py::"
         "test_a_batch_that_was_forgotten_is_not_written_again",
-        (NEWEST_FORGOTTEN, BEGIN_BELOW_WATERMARK, DECIDE_BELOW_WATERMARK),
+        (
+            NEWEST_FORGOTTEN,
+            BEGIN_BELOW_FORGOTTEN_THROUGH,
+            DECIDE_BELOW_FORGOTTEN_THROUGH,
+        ),
     ),
     Mutant(
         18,
@@ -875,21 +875,22 @@ MUTANTS: Final = (
     ),
     Mutant(
         19,
-        "a prepare at or below the watermark is taken",
+        "a prepare at or below forgotten_through is taken",
         ANSWERS_TEST + "test_every_cell[TaggedRows-sqlite-forgotten-prepare same]",
-        (
-            edit(
-                ANSWERS,
-                '18, 19 and 20)."""\n    if seen.forgotten:\n',
-                '18, 19 and 20)."""\n    if False:\n',
-            ),
-        ),
+        (edit(ANSWERS, "_closed", "if __seen.forgotten: ...", "if False: ..."),),
     ),
     Mutant(
         19,
-        "the watermark may fall",
-        ANSWERS_TEST + "test_the_watermark_never_falls[TaggedRows-sqlite]",
-        (edit(JOURNAL, "and to <= seen.watermark:", "and to == seen.watermark:"),),
+        "forgotten_through may fall",
+        ANSWERS_TEST + "test_forgotten_through_never_falls[TaggedRows-sqlite]",
+        (
+            edit(
+                JOURNAL,
+                "raise_forgotten_through",
+                "__to <= __seen.forgotten_through",
+                "__to == __seen.forgotten_through",
+            ),
+        ),
     ),
     Mutant(
         19,
@@ -899,41 +900,42 @@ MUTANTS: Final = (
         (
             edit(
                 JOURNAL,
-                "        connection.execute(statement)\n        below",
-                "        connection.execute(statement)\n"
-                '        connection.exec_driver_sql("COMMIT")\n'
-                '        connection.exec_driver_sql("BEGIN")\n        below',
+                "raise_forgotten_through",
+                "__c.execute(update.values(forgotten_through=__to))",
+                "__c.execute(update.values(forgotten_through=__to))\n"
+                '__c.exec_driver_sql("COMMIT")\n'
+                '__c.exec_driver_sql("BEGIN")\n',
             ),
         ),
     ),
     Mutant(
         19,
-        "participants are told a watermark that is not durable",
-        SQL_TEST + "test_participants_are_told_a_watermark_that_is_durable[sqlite]",
+        "participants are told forgotten_through that is not durable",
+        SQL_TEST
+        + "test_participants_are_told_forgotten_through_that_is_durable[sqlite]",
         (
             edit(
                 STATEMENTS,
-                'application.c.durable_watermark.label("watermark")',
-                "application.c.watermark",
+                "load_transactions",
+                "__a.c.durable_forgotten_through",
+                "__a.c.forgotten_through",
             ),
         ),
     ),
     Mutant(
         20,
-        "a prepare does not look at seal and watermark again",
+        "a prepare does not look at seal and forgotten_through again",
         ANSWERS_TEST + "test_an_upload_whose_transaction_is_sealed_votes_abort"
-        "[TaggedRows-sqlite-watermark]",
+        "[TaggedRows-sqlite-forgotten_through]",
         (
             edit(
-                ANSWERS,
-                '(rule 20)?"""\n    if (refused := _closed(seen, wanted.branch)) '
-                "is not None:\n        return refused\n",
-                '(rule 20)?"""\n',
+                ANSWERS, "finish", "if (__refused := _closed(...)) is not None: ...", ""
             ),
             edit(
                 ANSWERS,
-                "if held is None or held.tag != tag or held.state is not WRITING:",
-                "if held is not None and held.state is ABORTED:",
+                "finish",
+                "__held is None or __held.tag != __tag or __held.state is not WRITING",
+                "__held is not None and __held.state is ABORTED",
             ),
         ),
     ),
@@ -945,8 +947,9 @@ MUTANTS: Final = (
         (
             edit(
                 ANSWERS,
-                "if held is None or held.tag != tag or held.state is not WRITING:",
-                "if held is None:",
+                "finish",
+                "__held is None or __held.tag != __tag or __held.state is not WRITING",
+                "__held is None",
             ),
         ),
     ),
@@ -955,13 +958,7 @@ MUTANTS: Final = (
         "TaggedRows looks without the lock",
         "contract/test_answers_fence.py::test_a_decision_waits_for_the_end_of_a_prepare"
         "[abort-TaggedRows]",
-        (
-            edit(
-                JOURNALLED,
-                "        writer.share(connection, transaction.application)\n",
-                "",
-            ),
-        ),
+        (edit(TAGGED, "prepare", "upload.writer.share(...)", "pass"),),
     ),
     Mutant(
         20,
@@ -970,9 +967,10 @@ MUTANTS: Final = (
         "[abort-PreparedTransactions]",
         (
             edit(
-                PREPARED,
-                "        with writer.fence(transaction.application):\n",
-                "        with contextlib.nullcontext():\n",
+                EXTERNAL,
+                "ExternalBranches.prepare",
+                "upload.writer.fence(...)",
+                "contextlib.nullcontext()",
             ),
         ),
     ),
@@ -982,9 +980,10 @@ MUTANTS: Final = (
         PREPARED_TEST + "test_an_abort_ends_a_prepare_between_two_of_its_statements",
         (
             edit(
-                PREPARED,
-                "kept := answer.status == 200 and wanted.rows > 0",
-                "kept := wanted.rows > 0",
+                EXTERNAL,
+                "ExternalBranches.prepare",
+                "__votes_commit and __rows > 0",
+                "__rows > 0",
             ),
         ),
     ),
@@ -992,7 +991,7 @@ MUTANTS: Final = (
         "begin first",
         "tasks run before their attempt is on record",
         COORDINATOR_TEST + "test_participants_are_on_record_before_anybody_is_asked",
-        (edit(LOG, "            records.add(connection, opened)\n", ""),),
+        (edit(LOG, "begin", "change.add(...)", ""),),
     ),
     Mutant(
         "decided once",
@@ -1010,20 +1009,18 @@ MUTANTS: Final = (
         "one at a time",
         "PostgreSQL: begin, decide and forget do not lock the application",
         SQL_TEST + "test_every_change_locks_its_application_first",
-        (edit(STATEMENTS, "    .with_for_update()\n)\n", ")\n"),),
+        (
+            edit(
+                STATEMENTS, "LOCK_APPLICATION", "__select.with_for_update()", "__select"
+            ),
+        ),
     ),
     Mutant(
         "one at a time",
         "SQLite: begin and decide do not lock before they read",
         "contract/test_decision_log_locks.py::"
         "test_begin_decide_and_forget_come_one_after_another[sqlite-decide]",
-        (
-            edit(
-                DATABASE,
-                '        durable.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"}),\n',
-                '        durable.execution_options(**{_BEGIN: "BEGIN"}),\n',
-            ),
-        ),
+        (edit_text(SQLITE_ENGINE, "_DURABLE", "BEGIN IMMEDIATE", "BEGIN"),),
     ),
     Mutant(
         "tombstone",
@@ -1039,8 +1036,9 @@ MUTANTS: Final = (
         (
             edit(
                 JOURNAL,
-                'values = {"seal": str(outcome), "resolved_because": because}',
-                'values = {"resolved_because": because}',
+                "seal",
+                '{"seal": __outcome, "resolved_because": __because}',
+                '{"resolved_because": __because}',
             ),
         ),
     ),
@@ -1051,11 +1049,15 @@ MUTANTS: Final = (
         (
             edit(
                 JOURNAL,
-                "        self._abort(connection, losers, now)\n"
-                "        of = (*rows_of(b, seen.transaction), b.c.sealed.is_(None))\n",
-                "        left = b.c.tag.not_in(list(losers))\n"
-                "        of = (*rows_of(b, seen.transaction), b.c.sealed.is_(None), "
-                "left)\n",
+                "seal",
+                "self._abort(__c, __losers)",
+                "pass",
+            ),
+            edit(
+                JOURNAL,
+                "seal",
+                "(*__rows, __b.c.sealed.is_(None))",
+                "(*__rows, __b.c.sealed.is_(None), __b.c.tag.not_in(list(losers)))",
             ),
         ),
     ),
@@ -1065,51 +1067,55 @@ MUTANTS: Final = (
         PREPARED_TEST + "test_a_commit_of_many_branches_that_is_killed_half_way",
         (
             edit(
-                PREPARED,
-                "                yield connection, "
-                "self._journal.read(connection, transaction)\n",
-                "                seen = self._journal.read(connection, transaction)\n"
-                "                yield connection, seen\n",
+                EXTERNAL,
+                "deciding",
+                "yield __c, self.journal.read(__c, __id)",
+                "row = self.journal.read(__c, __id)\nyield __c, row\n",
             ),
             edit(
-                PREPARED,
-                "sealed = self._journal.sealed(connection, transaction)",
-                "sealed = [] if seen.seal else "
-                "self._journal.sealed(connection, transaction)",
+                EXTERNAL,
+                "deciding",
+                "self._decided(...)",
+                "[] if row.seal else self._decided(...)",
             ),
         ),
     ),
     Mutant(
         "everybody",
         "a participant without branches is not told the commit",
-        "unit/test_coordinator_guards.py::"
+        "component/test_coordinator_guards.py::"
         "test_a_participant_without_branches_is_told_the_commit",
         (
             edit(
                 DELIVERY,
-                "for n in record.pending if n in self._participants}",
-                "for n in record.pending if n in self._participants\n"
-                "            and (record.chosen(n) or not record.receipts)}",
+                "_ask_all",
+                "{__n: __n for __n in __r.pending if __n in __known}",
+                "{\n"
+                "    __n: __n\n"
+                "    for __n in __r.pending\n"
+                "    if __n in __known and (__r.chosen(__n) or not __r.receipts)\n"
+                "}\n",
             ),
             edit(
                 DELIVERY,
-                '            return "no address"\n',
-                "            self._log.acknowledge(record.id, name)\n"
-                "            return None\n",
+                "send_once",
+                "__answers = self._ask_all(__r)",
+                "__answers = self._ask_all(__r)\n"
+                "for name in set(__r.pending) - set(__answers):\n"
+                "    self._log.acknowledge(__r.id, name)\n",
             ),
         ),
     ),
     Mutant(
-        "watermark",
+        "forgotten_through",
         "it passes an abort that was not acknowledged",
         LOG_TEST + "test_all_attempts_of_a_batch_go_together[sqlite]",
         (
-            edit(
+            edit_text(
                 STATEMENTS,
-                "sa.or_(_OPEN, sa.not_(old))",
-                "sa.or_(\n"
-                '            sa.and_(_OPEN, transaction.c.state != "aborting"),\n'
-                "            sa.not_(old),\n        )",
+                "_MAY_GO",
+                "(finished IS NULL OR",
+                "(finished IS NULL AND state != 'aborting' OR",
             ),
         ),
     ),
@@ -1119,9 +1125,10 @@ MUTANTS: Final = (
         TRANSPORT_TEST + "test_anything_else_is_no_answer[another transaction]",
         (
             edit(
-                "transports/wire.py",
-                'item is None or item.get("transaction_id") != request.transaction_id:',
-                "item is None:",
+                "http/contract.py",
+                "",
+                '__item is None or __item.get("transaction_id") != __id',
+                "__item is None",
             ),
         ),
     ),

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rules import trial
-from rules.copies import ROOT, DoesNotApplyError, apply, copy
+from rules.copies import ROOT, copy
+from rules.edits import DoesNotApplyError, apply
 from rules.mutants import Mutant
 from rules.trial import Verdict
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rules import report, runs
-from rules.copies import ROOT, DoesNotApplyError, Edit, edited
+from rules.copies import ROOT
+from rules.edits import DoesNotApplyError, Edit, edited
 from rules.mutants import MUTANTS, RULES, Mutant
 from rules.runs import Tried
 from rules.trial import Verdict
@@ -36,7 +37,12 @@ def test_every_rule_can_be_taken_out() -> None:
 )
 def test_every_mutation_still_applies(mutant: Mutant) -> None:
     """Each edit finds its place exactly once, and what it makes is a program."""
-    for file, text in edited(mutant.edits, ROOT).items():
+    try:
+        texts = edited(mutant.edits, ROOT)
+    except DoesNotApplyError as error:
+        entry = f"{mutant.rule}, {mutant.words!r} of tests/rules/mutants.py"
+        pytest.fail(f"{entry}: {error}")
+    for file, text in texts.items():
         compile(text, file, "exec")
 
 
@@ -79,17 +85,15 @@ def test_a_rule_taken_out_turns_its_test_red(source: Path, mutant: Mutant) -> No
 @pytest.mark.parametrize(
     ("new", "word"),
     [
-        ("set()\n", "red"),
-        ("self.recover()  # as it was\n", "SURVIVED"),
-        ("self.no_such_method()\n", "broken"),
+        ("set()", "red"),
+        ("self.recover()", "SURVIVED"),
+        ("self.no_such_method()", "broken"),
     ],
 )
 def test_a_mutation_is_judged(source: Path, new: str, word: str) -> None:
     """One that nobody notices is said so, and an error of ours is no red."""
     (old,) = QUICK[1].edits
-    mutant = dataclasses.replace(
-        QUICK[1], edits=(Edit(old.file, "self.recover()\n", new),)
-    )
+    mutant = dataclasses.replace(QUICK[1], edits=(dataclasses.replace(old, new=new),))
     assert runs.one(source, mutant, GREEN).word == word
 
 
@@ -100,11 +104,78 @@ def test_a_test_that_was_not_green_proves_nothing(source: Path) -> None:
     assert Tried(QUICK[0], red, red).word == "NOT GREEN WITHOUT IT: failed"
 
 
-def test_an_edit_that_does_not_apply_is_said_so(source: Path) -> None:
-    """Nowhere, or in two places: the mutation must be written anew."""
-    for old in ("no such text", "import"):
-        edits = (Edit("tracing_2pc/states.py", old, ""),)
-        with pytest.raises(DoesNotApplyError, match="not once"):
-            edited(edits, source)
-        mutant = dataclasses.replace(QUICK[0], edits=edits)
-        assert runs.one(source, mutant, GREEN).word == "does not apply"
+STATES = "tracing_2pc/core/states.py"
+
+
+@pytest.mark.parametrize(
+    ("where", "old", "new", "why"),
+    [
+        ("no_such", "x", "", r"no such class.*Near it"),
+        ("advance", "TABLE[event]", "1", r"0 times, not once.*Lines like it.*TABLE\["),
+        (
+            "TransactionState",
+            "__any[state, event]",
+            "1",
+            "0 times, not once. It stands in",
+        ),
+        ("TransactionState", "__x = __y", "", r"\d times, not once"),
+        ("advance", "table[__key]", "gone[__key]", "`gone`, which the file does not"),
+        ("advance", "table[__key]", "__other", "__other is not in what is replaced"),
+    ],
+)
+def test_an_edit_that_does_not_apply_is_said_so(
+    source: Path, where: str, old: str, new: str, why: str
+) -> None:
+    """Nowhere, or in two places, or with names that are gone: what to mend is said."""
+    edits = (Edit(STATES, where, old, new),)
+    with pytest.raises(DoesNotApplyError, match=f"(?s){STATES}.*{why}"):
+        edited(edits, source)
+    mutant = dataclasses.replace(QUICK[0], edits=edits)
+    assert runs.one(source, mutant, GREEN).word == "does not apply"
+
+
+BEFORE = '''
+class Sender:
+    """Words."""
+
+    def send(self, rows, *, to="you"):
+        """More words."""
+        # a comment
+        if rows:
+            first = pick(
+                rows, key="a",
+                low=1,
+            )
+            sql = ("SELECT 1 "
+                   "WHERE FALSE")
+            return first
+        return None
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (
+            "pick(__rows, ..., low=__low)",
+            "pick(..., low=__low + 1)",
+            "pick(low=1 + 1, key='a')",
+        ),
+        ("__x = pick(...)", "__x = 0", "first = 0"),
+        ("__x = pick(...)", "", "pass"),
+        ("if __rows: ...", "if not __rows: ...", "if not rows:"),
+        ("return None", "raise", "raise"),
+        ("return __x", "", "2 times"),
+        ("WHERE FALSE", "", "sql = 'SELECT 1 '"),
+    ],
+)
+def test_edits(tmp_path: Path, old: str, new: str, line: str) -> None:
+    """The language of `edits`: line breaks, comments and docstrings don't count."""
+    (tmp_path / "sender.py").write_text(BEFORE)
+    edit = Edit("sender.py", "send", old, new, in_text=old == "WHERE FALSE")
+    if line.endswith("times"):
+        with pytest.raises(DoesNotApplyError, match=line):
+            edited([edit], tmp_path)
+        return
+    lines = edited([edit], tmp_path)["sender.py"].splitlines()
+    assert line in " ".join(text.strip() for text in lines)

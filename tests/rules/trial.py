@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import fork_server
+from support import fork_server
 
 from rules.copies import ROOT
 
@@ -106,7 +106,7 @@ def _import_from(copy: Path) -> None:
     """Let this process and those it starts import from the copy, and nowhere else."""
     assert not [name for name in sys.modules if name.startswith("tracing_2pc")]
     ours = {str(ROOT), "", *(str(f) for f in (ROOT / "tests").glob("**/"))}
-    paths = [str(copy), str(copy / "tests"), str(copy / "tests" / "spark")]
+    paths = [str(copy), str(copy / "tests")]
     sys.path[:] = [*paths, *(path for path in sys.path if path not in ours)]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.chdir(copy)

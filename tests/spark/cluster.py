@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
-from process_tree import descendants
-from waiting import until
+from support.process_tree import descendants
+from support.waiting import until
 
 from participants.processes import Process, free_ports, stopping
 

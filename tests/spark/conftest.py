@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from spark_support import new_session
+from support.spark import new_session
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
 
-from spark_support import new_session
+from support.spark import new_session
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.spark import two_phase_commit

@@ -16,8 +16,8 @@ from typing import Any
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
-from spark_support import new_session
-from waiting import until
+from support.spark import new_session
+from support.waiting import until
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.spark import two_phase_commit

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from spark_support import held, numbers_of, write_numbers
+from support.spark import held, numbers_of, write_numbers
 
 from participants.processes import Process, Service, answers, free_ports, stopping
-from tracing_2pc.model import TransactionId
-from tracing_2pc.states import TransactionState
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import open_log
+from tracing_2pc.testing import Fault, FaultProxy
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -22,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 class Participant(Service):
-    """`service.py` under gunicorn, with its own SQLite file."""
+    """`support/service.py` under gunicorn, with its own SQLite file."""
 
     def __init__(self, name: str, folder: Path) -> None:
         (port,) = free_ports(1)
@@ -32,21 +35,22 @@ class Participant(Service):
         config = ROOT / "participants" / "gunicorn_conf.py"
         self._command = [
             *(sys.executable, "-m", "gunicorn", "--config", str(config)),
-            *("--pythonpath", str(HERE), "--bind", f"127.0.0.1:{port}"),
-            "service:create_app()",
+            *("--pythonpath", str(HERE.parent), "--bind", f"127.0.0.1:{port}"),
+            "support.service:create_app()",
         ]
 
 
 class Crash:
-    """Two participants and a driver that can be told where to die."""
+    """Two participants, one behind a proxy, and a driver that is told where to die."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder = folder
         self.a, self.b = Participant("a", folder), Participant("b", folder)
-        path = os.pathsep.join([str(HERE), str(ROOT)])
+        self.to_b = stack.enter_context(FaultProxy(self.b.url))
+        path = os.pathsep.join([str(HERE.parent), str(ROOT)])
         command = [
             *(sys.executable, str(HERE / "job.py"), str(folder)),
-            *(self.a.url, self.b.url),
+            *(self.a.url, self.to_b.url),
         ]
         self.job = Process("job", command, folder / "job.log", {"PYTHONPATH": path})
         write_numbers(folder, range(BATCHES))
@@ -87,34 +91,51 @@ class Crash:
 
 @pytest.fixture
 def crash(tmp_path: Path) -> Iterator[Crash]:
-    crash = Crash(tmp_path)
-    with stopping(crash.a, crash.b, crash.job):
+    with contextlib.ExitStack() as stack:
+        crash = Crash(tmp_path, stack)
+        stack.enter_context(stopping(crash.a, crash.b, crash.job))
         yield crash
 
 
 STATES = TransactionState
+BETWEEN = "delivery.between_commits:3"
+"""The third acknowledgement is that of a, for a commit that never reaches b."""
+
 LIVES = [
     # failpoint, what was under way then and its state, rows that readers of a and b see
     ("executor.after_first_prepare:2", "crash.1.1", STATES.ACTIVE, (10, 10)),
     ("driver.after_decide:2", "crash.2.1", STATES.COMMITTING, (20, 20)),
-    ("delivery.between_commits:3", "crash.3.1", STATES.COMMITTING, (40, 30)),
+    (BETWEEN, "crash.3.1", STATES.COMMITTING, (40, 30)),
     ("driver.after_finish:1", "crash.4.1", STATES.COMMITTED, (50, 50)),
 ]
+ONE_LIFE = [(BETWEEN, "crash.1.1", STATES.COMMITTING, (20, 10))]
 
 
-def test_the_driver_is_killed(crash: Crash) -> None:
+@pytest.mark.parametrize(
+    ("lives", "attempts"),
+    [
+        pytest.param(ONE_LIFE, {"crash.1.1": STATES.COMMITTED}, id="once"),
+        pytest.param(
+            LIVES, {"crash.1.2": STATES.COMMITTED, "crash.2.2": None}, id="often"
+        ),
+    ],
+)
+def test_the_driver_is_killed(crash: Crash, lives: Any, attempts: Any) -> None:
     """Whatever step a driver dies at, the next one makes its batch whole, once."""
     crash.a.start()
     crash.b.start()
-    for failpoint, transaction, state, rows in LIVES:
+    for failpoint, transaction, state, rows in lives:
+        if failpoint == BETWEEN:
+            crash.to_b.plan("commit", Fault.DELAY, after=0.0)  # the first of this life
+            crash.to_b.plan("commit", Fault.DROP)
         assert crash.run(**crash.arm(failpoint)) == -9, crash.job.tail()
         assert crash.fired(failpoint)
         assert crash.state(transaction) is state
         assert crash.held() == rows
     assert crash.run() == 0, crash.job.tail()
     crash.assert_exactly_once()
-    assert crash.state("crash.1.2") is STATES.COMMITTED
-    assert crash.state("crash.2.2") is None
+    for transaction, state in attempts.items():
+        assert crash.state(transaction) is state
 
 
 def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:

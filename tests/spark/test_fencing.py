@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from service import create_app
-from spark_support import held, numbers_of, serving, write_numbers
+from support.service import create_app
+from support.spark import held, numbers_of, serving, write_numbers
 
 from participants.processes import Process
-from tracing_2pc.model import TransactionId
-from tracing_2pc.states import TransactionState
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 
 HERE = Path(__file__).parent
@@ -58,7 +58,7 @@ def test_a_driver_that_sleeps_through_its_replacement_obeys(
     apart: the woken one asks it, and ends before Spark's own check, which comes when
     it commits a batch that is committed already. The last line that it prints says so.
     """
-    path = os.pathsep.join(map(str, (HERE, HERE.parents[1])))
+    path = os.pathsep.join(map(str, (HERE.parent, HERE.parents[1])))
     older, newer = (
         Process(name, command, tmp_path / f"{name}.log", {"PYTHONPATH": path})
         for name in ("older", "newer")

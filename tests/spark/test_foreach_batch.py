@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service import create_app
-from spark_support import ROWS, held, numbers_of, serving, write_numbers
+from support.service import create_app
+from support.spark import ROWS, held, numbers_of, serving, write_numbers
 
 from participants.processes import free_ports
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.errors import ConfigurationError, DecisionLogError
-from tracing_2pc.model import TransactionId
+from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.spark import two_phase_commit
-from tracing_2pc.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -257,7 +257,7 @@ def test_what_ends_a_query_is_one_line(
     said = str(query.exception())
     assert len(said.splitlines()) < 40, said
     cure = "10 poisoned rows. Nothing was committed; start the query again"
-    assert f"tracing_2pc.errors.AbortedError: ValueError: {cure}" in said
+    assert f"tracing_2pc.core.errors.AbortedError: ValueError: {cure}" in said
     ours = [r for r in caplog.records if r.name.startswith("tracing_2pc")]
     assert ours[-1].levelname == "ERROR"
     assert cure in ours[-1].getMessage()
@@ -269,9 +269,10 @@ def test_a_job_that_works_says_so(
 ) -> None:
     """At INFO: a line when it is set up, and one a batch."""
     write_numbers(world.folder, range(2))
-    with caplog.at_level("INFO", "tracing_2pc.spark"):
+    name = "tracing_2pc.spark.foreach_batch"
+    with caplog.at_level("INFO", name):
         world.run(world.callback())
-    lines = [r.getMessage() for r in caplog.records if r.name == "tracing_2pc.spark"]
+    lines = [r.getMessage() for r in caplog.records if r.name == name]
     assert lines[0].startswith("two-phase commit: application=test participants=a,b")
     assert [line.partition(" seconds=")[0] for line in lines[1:]] == [
         f"committed: application=test batch={n} rows={ROWS}" for n in (0, 1)
@@ -462,9 +463,9 @@ def _b_down_at_commit(world: World) -> Iterator[threading.Event]:
     """Let participant b answer prepares, and hang up on commits."""
     import urllib3
 
-    from tracing_2pc.transports import http
+    from tracing_2pc.http import client
 
-    gone, real = threading.Event(), http.ask
+    gone, real = threading.Event(), client.ask
 
     def ask(pool: Any, method: str, path: str, *rest: Any) -> Any:
         if path == "/commit" and str(pool.port) in world.b:
@@ -473,7 +474,7 @@ def _b_down_at_commit(world: World) -> Iterator[threading.Event]:
         return real(pool, method, path, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http, "ask", ask)
+        patch.setattr(client, "ask", ask)
         yield gone
 
 

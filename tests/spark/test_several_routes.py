@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 from cluster import cluster
-from service import create_app
-from spark_support import held, serving, write_numbers
-from waiting import until
+from support.service import create_app
+from support.spark import held, serving, write_numbers
+from support.waiting import until
 
 from participants.processes import Process, stopping
-from tracing_2pc.model import TransactionId
-from tracing_2pc.states import TransactionState
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import open_log
 
 HERE = Path(__file__).parent
-PYTHON = (HERE, HERE.parent, HERE.parents[1])
+PYTHON = (HERE.parent, HERE.parents[1])
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench_support import assert_counts_hold
+from support.bench import assert_counts_hold
 
 
 @pytest.mark.spark

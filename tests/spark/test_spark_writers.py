@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracing_support import read_trace_file, span_tree
+from support.tracing import read_trace_file, span_tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 HERE = Path(__file__).parent
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What all processes of the job have exported by the time that it has ended."""
     folder = tmp_path_factory.mktemp("writers")
-    search = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
+    search = os.pathsep.join([str(HERE.parent), str(HERE.parents[1])])
     with (folder / "output").open("wb") as output:
         done = subprocess.run(
             [sys.executable, HERE / "writer_job.py", folder],

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     WriterCommitMessage,
 )
-from spark_support import new_session
+from support.spark import new_session
 
 from tracing_2pc import traced_sink
 

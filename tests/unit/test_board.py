@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from waiting import until
+from support.waiting import until
 
-from tracing_2pc.errors import DecisionLogError
-from tracing_2pc.model import DeliveryRecord, TransactionId
-from tracing_2pc.operations.console.board import LINES, Logged, Observed, board
-from tracing_2pc.operations.console.cached import Behind, Cached, CachedByKey
-from tracing_2pc.operations.console.charts import HEIGHT, MINUTES, hour
-from tracing_2pc.protocol.diagnosis import Diagnosis
-from tracing_2pc.states import (
+from tracing_2pc.console.board import (
+    ROWS,
+    LogSnapshot,
+    Mood,
+    SurveySnapshot,
+    board,
+)
+from tracing_2pc.console.cached import CachedByKey, MadeInBackground
+from tracing_2pc.console.charts import HEIGHT, MINUTES, hour
+from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.log_reader import MOST, TransactionSummary
+from tracing_2pc.core.model import DeliveryRecord, TransactionId
+from tracing_2pc.core.states import (
     Decision,
     DiagnosisKind,
     Severity,
     TransactionState,
     Verdict,
 )
-from tracing_2pc.store.overview import MOST, Summary
+from tracing_2pc.inspection.diagnosis import Diagnosis
+from tracing_2pc.inspection.participants import (
+    Source,
+    SourceKind,
+    participant_source,
+)
 
 NOW = 1_700_000_000.0
+LEDGER = participant_source("ledger")
 
 
 def summary(
@@ -36,10 +49,10 @@ def summary(
     took: float = 2,
     decision: Decision | None = Decision.COMMIT,
     **more: Any,
-) -> Summary:
+) -> TransactionSummary:
     decided = None if decision is None else NOW - ago
     open_ = state not in {TransactionState.COMMITTED, TransactionState.ABORTED}
-    return Summary(
+    return TransactionSummary(
         TransactionId(application, batch, 1),
         state,
         decision,
@@ -68,18 +81,20 @@ def wrong(
     )
 
 
-def logged(*open_: Summary, **more: Any) -> Logged:
-    return Logged(NOW, open_, more.get("deliveries", {}), more.get("newest", ()))
+def logged(*open_: TransactionSummary, **more: Any) -> LogSnapshot:
+    return LogSnapshot(NOW, open_, more.get("deliveries", {}), more.get("newest", ()))
 
 
 def observed(
-    *found: Diagnosis, judged: tuple[int, ...] = (), **unread: str
-) -> Observed:
+    *found: Diagnosis,
+    judged: tuple[int, ...] = (),
+    unread: Mapping[Source, str] | None = None,
+) -> SurveySnapshot:
     ids = frozenset(TransactionId("orders", batch, 1) for batch in judged)
-    return Observed(NOW, found, ids, unread)
+    return SurveySnapshot(NOW, found, ids, unread or {})
 
 
-def of_log(*found: Diagnosis, judged: tuple[int, ...] = ()) -> Observed:
+def of_log(*found: Diagnosis, judged: tuple[int, ...] = ()) -> SurveySnapshot:
     return observed(*found, judged=judged)._replace(at=None)
 
 
@@ -89,13 +104,19 @@ def test_the_oldest_of_very_many_is_not_taken_for_finished() -> None:
     newest = [summary(n, active, decision=None) for n in range(10, 10 + MOST)]
     stuck = wrong(7, DiagnosisKind.STUCK, Severity.CRITICAL)
     found = board(logged(*newest), observed(stuck, judged=(7,)))
-    assert found.lines[0].transaction == stuck.transaction
-    assert not found.well
+    assert found.rows[0].transaction == stuck.transaction
+    assert found.mood is not Mood.WELL
 
 
 def test_what_cannot_be_read_of_another_application_is_not_shown() -> None:
     """Who may see one application hears nothing of the others' records."""
-    looked = observed(**{"log of orders": "why", "log of sales": "why", "ledger": "x"})
+    looked = observed(
+        unread={
+            Source(SourceKind.RECORDS, application="orders"): "why",
+            Source(SourceKind.RECORDS, application="sales"): "why",
+            LEDGER: "x",
+        }
+    )
     assert len(board(logged(), looked).doubts) == 3
     seen = board(logged(), looked, "sales").doubts
     assert [doubt.partition(" could")[0] for doubt in seen] == [
@@ -120,22 +141,22 @@ def test_the_worst_stands_first() -> None:
             wrong(9, DiagnosisKind.LOST, Severity.CRITICAL),
         ),
     )
-    assert [one.transaction.batch for one in found.lines] == [9, 4, 3, 2, 1]
+    assert [one.transaction.batch for one in found.rows] == [9, 4, 3, 2, 1]
     assert found.headline == "4 transactions need you; 1 under way"
-    assert found.lines[2].why == "ledger answered 409"
-    assert found.lines[-1].whom == ("ledger",)
-    assert not found.well
+    assert found.rows[2].why == "ledger answered 409"
+    assert found.rows[-1].participants == ("ledger",)
+    assert found.mood is not Mood.WELL
 
 
 def test_all_is_well_is_said_only_when_all_were_asked() -> None:
     """Before the first look, and with one that cannot be read, it is not known."""
     assert board(logged(), observed()).headline == "All is well"
-    assert board(logged(), observed()).well
-    unread = observed(ledger="nothing listens")
+    assert board(logged(), observed()).mood is Mood.WELL
+    unread = observed(unread={LEDGER: "nothing listens"})
     for seen, said in (of_log(), "Not known yet"), (unread, "Nothing wrong is known"):
         found = board(logged(), seen)
         assert found.headline == said
-        assert not found.well
+        assert found.mood is not Mood.WELL
         assert found.doubts
 
 
@@ -144,9 +165,9 @@ def test_before_the_first_look_nothing_is_called_normal() -> None:
     open_ = summary(1, TransactionState.COMMITTING, ago=1, pending=("ledger",))
     found = board(logged(open_), of_log())
     assert found.headline == "Not known yet; 1 unfinished"
-    assert "normal" not in found.lines[0].what
-    assert found.looked is None
-    assert not found.well
+    assert "normal" not in found.rows[0].what
+    assert found.surveyed is None
+    assert found.mood is not Mood.WELL
 
 
 def test_a_commit_that_hangs_is_in_the_headline() -> None:
@@ -156,9 +177,9 @@ def test_a_commit_that_hangs_is_in_the_headline() -> None:
     for look in (observed(judged=(1,)), of_log()):
         found = board(logged(one, deliveries={"orders.1.1": told}), look)
         assert found.headline.startswith("orders is held back by ledger since 22:13:08")
-        assert not found.well
-        assert found.lines[0].rank == "warning"
-        assert "3 tries; the last answer: no answer" in found.lines[0].why
+        assert found.mood is not Mood.WELL
+        assert found.rows[0].rank == "warning"
+        assert "3 tries; the last answer: no answer" in found.rows[0].why
     stuck = wrong(2, DiagnosisKind.STUCK, Severity.WARNING)
     both = board(logged(one, deliveries={"orders.1.1": told}), observed(stuck))
     assert both.headline == "1 transaction needs you; 1 under way"
@@ -170,7 +191,7 @@ def test_what_the_log_proves_is_said_before_the_first_look() -> None:
     seen = of_log(wrong(1, DiagnosisKind.STUCK, Severity.WARNING), judged=(1, 2))
     found = board(logged(*open_), seen)
     assert found.headline == "1 transaction needs you; 1 more unfinished"
-    assert found.lines[0].what == "stuck"
+    assert found.rows[0].what == "stuck"
     assert found.doubts == (
         "Participants are being asked; until they answer, this is the log alone.",
     )
@@ -183,7 +204,7 @@ def test_what_was_finished_since_the_look_is_left_out() -> None:
         wrong(6, DiagnosisKind.ORPHANED, Severity.WARNING),
         judged=(5,),
     )
-    assert [one.transaction.batch for one in board(logged(), seen).lines] == [6]
+    assert [one.transaction.batch for one in board(logged(), seen).rows] == [6]
 
 
 def test_ten_thousand_orphans_are_a_hundred_lines() -> None:
@@ -191,9 +212,9 @@ def test_ten_thousand_orphans_are_a_hundred_lines() -> None:
     kind = DiagnosisKind.ORPHANED
     seen = observed(*(wrong(n, kind, Severity.WARNING) for n in range(10_000)))
     found = board(logged(), seen)
-    assert len(found.lines) == LINES
-    assert found.more == (("prepared, and no record can finish it", 10_000 - LINES),)
-    assert found.headline.startswith("10\u202f000 transactions need you")
+    assert len(found.rows) == ROWS
+    assert found.more == (("prepared, and no record can finish it", 10_000 - ROWS),)
+    assert found.headline.startswith("10,000 transactions need you")
 
 
 def test_next_try_is_the_soonest_of_those_who_have_not_acknowledged() -> None:
@@ -205,7 +226,7 @@ def test_next_try_is_the_soonest_of_those_who_have_not_acknowledged() -> None:
     }
     one = summary(1, TransactionState.COMMITTING)
     found = board(logged(one, deliveries={"orders.1.1": told}), observed())
-    assert found.lines[0].next_try == NOW + 5
+    assert found.rows[0].next_try == NOW + 5
 
 
 def test_a_bound_token_sees_its_application() -> None:
@@ -217,12 +238,12 @@ def test_a_bound_token_sees_its_application() -> None:
 def test_a_bound_token_reads_of_no_other_application() -> None:
     """An id of another one is taken out of a text; an address is no id."""
     why = "orders.7.1, sales.3.1: nothing listens at http://127.0.0.1:9 for sales.3.1."
-    (found,) = board(logged(), observed(ledger=why), "orders").doubts
+    (found,) = board(logged(), observed(unread={LEDGER: why}), "orders").doubts
     assert found.endswith(
         "orders.7.1, a transaction: nothing listens at http://127.0.0.1:9 for "
         "a transaction."
     )
-    assert why in board(logged(), observed(ledger=why)).doubts[0]
+    assert why in board(logged(), observed(unread={LEDGER: why})).doubts[0]
 
 
 def test_an_hour_is_bars_by_the_minute() -> None:
@@ -244,10 +265,10 @@ def test_an_hour_is_bars_by_the_minute() -> None:
     assert [bar.height for bar in bars] == [HEIGHT / 2, HEIGHT]
     assert [bar.y + bar.height for bar in bars] == [HEIGHT, HEIGHT]
     assert found.commits.top == "2 a minute"
-    assert found.ages.said == "median 2.0 s, slowest 4.0 s"
+    assert found.ages.summary == "median 2.0 s, slowest 4.0 s"
     assert [bar.height for bar in found.ages.back] == [12.8, 51.2]
     assert [bar.height for bar in found.ages.front] == [12.8, 38.4]
-    assert found.said == "3 commits decided, 30 rows; 1 aborted"
+    assert found.summary == "3 commits decided, 30 rows; 1 aborted"
     assert found.since is None
 
 
@@ -259,15 +280,15 @@ def test_a_bar_stands_still_while_its_minute_passes() -> None:
     assert len(places) == 1
     (later,) = hour("orders", [one], start + 60).commits.front
     assert later.x < places.pop()
-    assert later.said.startswith("22:13 UTC")
+    assert later.title.startswith("22:13 UTC")
 
 
 def test_a_chart_counts_a_delivery_that_took_long() -> None:
     """From begin until all have acknowledged, or until now: not to the decision."""
     incident = dataclasses.replace(summary(1, ago=60, took=53), finished=NOW)
-    assert hour("orders", [incident], NOW).ages.said.startswith("median 113 s")
+    assert hour("orders", [incident], NOW).ages.summary.startswith("median 113 s")
     open_ = summary(2, TransactionState.COMMITTING, ago=780, took=53)
-    assert "slowest 14 min" in hour("orders", [open_], NOW).ages.said
+    assert "slowest 14 min" in hour("orders", [open_], NOW).ages.summary
 
 
 def test_an_hour_without_a_commit_has_no_bar() -> None:
@@ -294,15 +315,15 @@ def test_one_makes_it_for_all_who_ask_at_once() -> None:
     made, let_go = [], threading.Event()
 
     def make() -> int:
-        let_go.wait(20)
+        let_go.wait(120)
         made.append(1)
         raise DecisionLogError("not there")
 
-    shared, failed = Cached(make, 60), []
+    shared, failed = CachedByKey(lambda _: make(), 60), []
 
     def ask() -> None:
         with pytest.raises(DecisionLogError):
-            shared.get()
+            shared.get("key")
         failed.append(1)
 
     threads = [threading.Thread(target=ask) for _ in range(100)]
@@ -310,7 +331,7 @@ def test_one_makes_it_for_all_who_ask_at_once() -> None:
         one.start()
     let_go.set()
     for one in threads:
-        one.join(20)
+        one.join(120)
     assert (len(made), len(failed)) == (1, 100)
 
 
@@ -332,10 +353,10 @@ def test_nobody_waits_for_what_takes_long() -> None:
 
     def make() -> int:
         made.append(1)
-        assert let_go.wait(20)
+        assert let_go.wait(120)
         return len(made)
 
-    behind = Behind(make, 3600)
+    behind = MadeInBackground(make, 3600)
     assert [behind.latest() for _ in range(50)] == [None] * 50
     let_go.set()
     until(lambda: behind.latest() == 1)

@@ -7,21 +7,19 @@ from typing import Any
 
 import pytest
 
-from tracing_2pc.model import (
+from tracing_2pc.core.model import (
     BranchId,
     DeliveryRecord,
     HeldBranch,
     InDoubt,
     Listing,
-    Receipt,
     Shown,
     TransactionId,
     TransactionRecord,
+    branch_receipts,
 )
-from tracing_2pc.protocol.diagnosis import Diagnosis, Thresholds, diagnose, judge
-from tracing_2pc.protocol.evidence import Case, Evidence, Logged
-from tracing_2pc.settings import Settings
-from tracing_2pc.states import (
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import (
     BranchState,
     Decision,
     DiagnosisKind,
@@ -31,9 +29,15 @@ from tracing_2pc.states import (
     Verdict,
     Vote,
 )
+from tracing_2pc.inspection.diagnosis import (
+    Diagnosis,
+    diagnose,
+    diagnose_transaction,
+)
+from tracing_2pc.inspection.evidence import Evidence, LogEvidence, TransactionEvidence
 
 NOW = 1_000_000.0
-LIMITS = Thresholds.of(Settings())
+SETTINGS = Settings()
 T = TransactionId("orders", 7, 1)
 BRANCH = BranchId(0, 1)
 NAMES = ("ledger", "notifier")
@@ -43,23 +47,23 @@ S, D, K = TransactionState, Decision, DiagnosisKind
 def record(state: S, decided: float | None = None, **changes: Any) -> TransactionRecord:
     """A record; `decided` and `started` are ages in seconds."""
     decision = {S.ACTIVE: None, S.ABORTING: D.ABORT}.get(state, D.COMMIT)
-    receipt = Receipt(BRANCH, 3, "d", dict.fromkeys(NAMES, Vote.COMMIT))
+    receipts = branch_receipts(BRANCH, 3, "d", dict.fromkeys(NAMES, Vote.COMMIT))
     started = changes.pop("started", (decided or 0) + 5)
     return dataclasses.replace(
         TransactionRecord(
             T, "run", state, decision, NAMES, frozenset(), {}, NOW - started,
             decided=None if decided is None else NOW - decided,
-            receipts=(receipt,) if decision is D.COMMIT else (),
+            receipts=receipts if decision is D.COMMIT else (),
             timeout=900.0, deadline=NOW - started + 900.0,
         ),
         **changes,
     )  # fmt: skip
 
 
-def logged(*records: TransactionRecord, **changes: Any) -> Logged:
+def logged(*records: TransactionRecord, **changes: Any) -> LogEvidence:
     known = {one.id: one for one in records}
     told = {id_: {n: DeliveryRecord(n) for n in NAMES} for id_ in known}
-    found = Logged(known, told, {}, {"orders": None}, NOW)
+    found = LogEvidence(known, told, {}, {"orders": None}, NOW)
     return dataclasses.replace(found, **changes)
 
 
@@ -68,13 +72,13 @@ def listing(age: float, missing: str | None = None) -> Listing:
 
 
 def said(
-    log: Logged | None, age: float | None = None, **changes: Any
+    read: LogEvidence | None, age: float | None = None, **changes: Any
 ) -> list[Diagnosis]:
     """Diagnose: the ledger has listed T at this age, twice, the notifier nothing."""
     found = Listing(()) if age is None else listing(age)
     lists = {"ledger": found, "notifier": Listing(())}
-    evidence = Evidence(NOW, LIMITS.safety_interval, lists, log, lists, {})
-    return diagnose(dataclasses.replace(evidence, **changes), LIMITS)
+    evidence = Evidence(NOW, lists, read, lists, {})
+    return diagnose(dataclasses.replace(evidence, **changes), SETTINGS)
 
 
 def one(found: list[Diagnosis]) -> Diagnosis:
@@ -170,7 +174,7 @@ def test_lost() -> None:
     """Decided commit, and the participant knows nothing of it: always critical."""
     for state in (ParticipantState.UNKNOWN, ParticipantState.FORGOTTEN):
         shown = {T: {"ledger": Shown(state), "notifier": SHOWN}}
-        found = one(said(logged(record(S.COMMITTING, 30)), shown=shown))
+        found = one(said(logged(record(S.COMMITTING, 30)), answers=shown))
         assert (found.diagnosis, found.severity) == (K.LOST, Severity.CRITICAL)
         assert found.participants == ("ledger",)
         assert found.verdict is Verdict.ESCALATE
@@ -180,33 +184,40 @@ def test_a_branch_that_is_gone_is_lost_whatever_else_is_there() -> None:
     """Each chosen branch counts."""
     other = HeldBranch(BranchId(1, 1), BranchState.PREPARED, 3, "d")
     shown = {T: {"ledger": Shown(ParticipantState.PREPARED, (other,))}}
-    assert one(said(logged(record(S.COMMITTING, 30)), shown=shown)).diagnosis is K.LOST
+    assert (
+        one(said(logged(record(S.COMMITTING, 30)), answers=shown)).diagnosis is K.LOST
+    )
+
+
+def _of(record: TransactionRecord, answers: Any) -> list[Diagnosis]:
+    evidence = TransactionEvidence(T, NOW, record, answers=answers, clock=NOW)
+    return list(diagnose_transaction(evidence, SETTINGS)[0])
 
 
 def test_what_is_lost_after_it_was_finished_is_lost() -> None:
     """Also when its receipts are no longer on record, because a later batch is."""
     old = record(S.COMMITTED, 30, finished=NOW - 20, receipts=(), rows=3)
     shown = {"ledger": Shown(ParticipantState.UNKNOWN), "notifier": COMMITTED}
-    lost = one([*judge(Case(T, record=old, shown=shown, clock=NOW), NOW, LIMITS)])
+    lost = one(_of(old, shown))
     assert (lost.diagnosis, lost.participants) == (K.LOST, ("ledger",))
     shown["ledger"] = Shown(ParticipantState.FORGOTTEN)
-    assert not [*judge(Case(T, record=old, shown=shown, clock=NOW), NOW, LIMITS)]
+    assert not _of(old, shown)
 
 
 def test_who_had_no_branch_has_lost_none() -> None:
     """A participant without rows hears of the transaction with its commit."""
-    read_only = Receipt(
+    read_only = branch_receipts(
         BRANCH, 3, "d", {"ledger": Vote.COMMIT, "notifier": Vote.READ_ONLY}
     )
-    log = logged(record(S.COMMITTING, 30, receipts=(read_only,)))
+    log = logged(record(S.COMMITTING, 30, receipts=read_only))
     shown = {T: {"ledger": SHOWN, "notifier": Shown(ParticipantState.UNKNOWN)}}
-    assert said(log, shown=shown) == []
+    assert said(log, answers=shown) == []
 
 
 def test_an_abort_loses_nothing() -> None:
     """Unknown is what an abort makes of it."""
     shown = {T: {"ledger": Shown(ParticipantState.UNKNOWN)}}
-    assert said(logged(record(S.ABORTING, 30)), shown=shown) == []
+    assert said(logged(record(S.ABORTING, 30)), answers=shown) == []
 
 
 BY_HAND = Shown(
@@ -226,7 +237,7 @@ BY_HAND = Shown(
 def test_diverged(state: S, ledger: Shown, notifier: Shown, whom: object) -> None:
     """Somebody went against the decision: always critical, a person must look."""
     shown = {T: {"ledger": ledger, "notifier": notifier}}
-    found = one(said(logged(record(state, 30)), shown=shown))
+    found = one(said(logged(record(state, 30)), answers=shown))
     assert (found.diagnosis, found.severity) == (K.DIVERGED, Severity.CRITICAL)
     assert (found.participants, found.verdict) == (whom, Verdict.ESCALATE)
 
@@ -235,14 +246,18 @@ def test_agreement_is_not_divergence() -> None:
     """Some have heard the decision and some have not: that is a delivery."""
     for state, outcome in ((S.COMMITTING, COMMITTED), (S.ABORTING, ABORTED)):
         shown = {T: {"ledger": outcome, "notifier": SHOWN}}
-        assert said(logged(record(state, 30)), shown=shown) == []
+        assert said(logged(record(state, 30)), answers=shown) == []
 
 
 @pytest.mark.parametrize(
     ("change", "verdict", "word"),
     [
-        ({"watermarks": {}}, Verdict.LEAVE, "another log may own it"),
-        ({"watermarks": {"orders": 7}}, Verdict.ESCALATE, "record is forgotten"),
+        ({"forgotten_by_application": {}}, Verdict.LEAVE, "another log may own it"),
+        (
+            {"forgotten_by_application": {"orders": 7}},
+            Verdict.ESCALATE,
+            "record is forgotten",
+        ),
         ({}, Verdict.ESCALATE, "old copy"),
         ({"closed": {T: S.ABORTED}}, Verdict.ABORT, "finished it as aborted"),
         ({"closed": {T: S.COMMITTED}}, Verdict.ESCALATE, "closed it as committed"),
@@ -264,6 +279,7 @@ def test_an_orphan_is_one_only_after_a_while() -> None:
 
 
 EMPTY = {"ledger": Listing(()), "notifier": Listing(())}
+UNREAD = Listing((), "could not be read")
 
 
 @pytest.mark.parametrize(
@@ -271,12 +287,12 @@ EMPTY = {"ledger": Listing(()), "notifier": Listing(())}
     [
         {"first": EMPTY},
         {"second": EMPTY},
-        {"first": {"ledger": None}},
-        {"second": {"ledger": None}},
-        {"first": {"ledger": listing(900, "failed on page 2")}},
-        {"second": {"ledger": listing(900, "is too long")}},
-        {"logged": None},
-        {"logged": logged(refused=frozenset({"orders"}))},
+        {"first": {**EMPTY, "ledger": UNREAD}},
+        {"second": {**EMPTY, "ledger": UNREAD}},
+        {"first": {**EMPTY, "ledger": listing(900, "failed on page 2")}},
+        {"second": {**EMPTY, "ledger": listing(900, "is too long")}},
+        {"log": None},
+        {"log": logged(refused=frozenset({"orders"}))},
     ],
     ids=[
         "landed after the first look",
@@ -296,7 +312,7 @@ def test_any_leave_alone_wins(change: dict[str, Any]) -> None:
 
 def test_a_participant_that_is_down_hides_no_other() -> None:
     """Its own column is unreadable; what the log says, and the others, still counts."""
-    lists = {"ledger": listing(900), "notifier": None}
+    lists = {"ledger": listing(900), "notifier": UNREAD}
     stuck = dataclasses.replace(
         record(S.COMMITTING, 400), id=TransactionId("orders", 8, 1)
     )

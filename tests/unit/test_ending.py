@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracing_2pc.spark.ending import reason_of
+from tracing_2pc.spark.query_errors import reason_of
 
 JAVA = "\n\tat org.apache.spark.Task.run(Task.scala:1)\n\tat java.lang.Thread.run\n"
 TASK = 'Traceback (most recent call last):\n  File "job.py", line 3, in f\n    g()\n'
@@ -21,7 +21,7 @@ TASK = 'Traceback (most recent call last):\n  File "job.py", line 3, in f\n    g
             f"following exception:\n\n{TASK}ValueError: two\nlines\n\n{JAVA}",
             "ValueError: two lines",
         ),
-        (f"{TASK}tracing_2pc.errors.AbortedError: late\n", "late"),
+        (f"{TASK}tracing_2pc.core.errors.AbortedError: late\n", "late"),
         (f"[USER_RAISED] poison\n\nJVM stacktrace:\nx{JAVA}", "[USER_RAISED] poison"),
         (f"o1.\n: java.lang.Error: x{JAVA}more", "o1. : java.lang.Error: x"),
     ],

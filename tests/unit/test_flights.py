@@ -103,33 +103,6 @@ def test_a_stream_sees_whole_files_oldest_day_first(tmp_path):
     ]
 
 
-@pytest.mark.spark
-def test_spark_gives_what_the_oracle_expects():
-    """The job's two frames of one day are the oracle's, with Spark's own types."""
-    sql = pytest.importorskip("pyspark.sql")
-    running = sql.SparkSession.getActiveSession()
-    spark = running or sql.SparkSession.builder.master("local[1]").getOrCreate()
-    try:
-        sums, told = _one_day(spark)
-    finally:
-        if running is None:
-            spark.stop()
-    source = expected.read_day("2013-01-01")
-    assert sums == expected.expected_sums(source)
-    assert told == expected.expected_notices(source)
-
-
-def _one_day(spark):
-    path = str(flights.file_of(1))
-    day = spark.read.csv(path, schema=flights.SCHEMA, header=True)
-    sums = {tuple(r[:3]): tuple(r[3:]) for r in flights.to_ledger(day).collect()}
-    told = {
-        (r[0], r[1], str(r[2])): tuple(r[3:])
-        for r in flights.to_notifier(day).collect()
-    }
-    return sums, told
-
-
 def _source():
     return [
         flight

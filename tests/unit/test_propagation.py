@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import baggage, trace
-from tracing_support import exported, span_tree  # noqa: F401 - a fixture
+from support.tracing import span_tree
 
-from tracing_2pc import names
-from tracing_2pc.telemetry import baggage_header, propagation, server_spans, spans
+from tracing_2pc.core import names
+from tracing_2pc.tracing import propagation, spans, w3c
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -42,12 +42,10 @@ def test_a_flag_that_we_do_not_know_is_not_sent_on(sent: str, kept: str) -> None
 
 
 @pytest.mark.parametrize("random", ["00", "02"])
-def test_a_child_keeps_the_random_flag(exported, random: str) -> None:  # noqa: F811
+def test_a_child_keeps_the_random_flag(exported, random: str) -> None:
     """It speaks of the trace id, which the child has too."""
     flags = f"{int(random, 16) | 1:02x}"
-    with server_spans.server_span(
-        "tpc.show", {"traceparent": f"00-{TRACE}-{SPAN}-{flags}"}
-    ):
+    with spans.server_span("tpc.show", {"traceparent": f"00-{TRACE}-{SPAN}-{flags}"}):
         carrier = spans.current_carrier()
     assert carrier["traceparent"].startswith(f"00-{TRACE}-")
     assert carrier["traceparent"].endswith(f"-{flags}")
@@ -187,12 +185,12 @@ def test_a_malformed_tracestate_costs_itself_only(
     assert caplog.records == []
 
 
-def test_a_tracestate_outlives_spans_of_ours(exported) -> None:  # noqa: F811
+def test_a_tracestate_outlives_spans_of_ours(exported) -> None:
     """Sampled or not, through a server span and the client span inside it."""
     for flags in ("00", "01"):
         headers = {"traceparent": f"{PARENT[:-2]}{flags}", "tracestate": "a@=1,b=2"}
         with (
-            server_spans.server_span("tpc.prepare", headers),
+            spans.server_span("tpc.prepare", headers),
             spans.client_span("POST"),
         ):
             assert spans.current_carrier()["tracestate"] == "a@=1,b=2"
@@ -233,7 +231,7 @@ BAGGAGE = {
 @pytest.mark.parametrize(("sent", "kept"), BAGGAGE.values(), ids=BAGGAGE.keys())
 def test_baggage_that_is_malformed_costs_itself_only(sent: str, kept: str) -> None:
     """The members that W3C Baggage allows are there, and the others nowhere."""
-    assert baggage_header.well_formed(sent) == kept
+    assert w3c.read_baggage(sent) == kept
 
 
 @pytest.mark.parametrize(
@@ -255,8 +253,8 @@ def test_what_is_left_of_baggage_is_read_in_silence(
 @given(st.text(st.sampled_from('a=;, \t%\u00e9"1')))
 def test_any_baggage_is_read_or_not_there(sent: str) -> None:
     """What comes out is baggage: sifting it again changes nothing."""
-    once = baggage_header.well_formed(sent)
-    assert baggage_header.well_formed(once) == once
+    once = w3c.read_baggage(sent)
+    assert w3c.read_baggage(once) == once
     assert once.isascii()
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import pytest
 import urllib3
 
-from tracing_2pc.errors import ContractError, ParticipantUnavailableError
-from tracing_2pc.model import (
+from tracing_2pc.core import content
+from tracing_2pc.core.errors import ContractError, ParticipantUnavailableError
+from tracing_2pc.core.model import (
     MAX_BRANCHES,
     BranchId,
     Receipt,
     TransactionId,
     TransactionRecord,
+    branch_receipts,
 )
-from tracing_2pc.states import TransactionState, Vote
-from tracing_2pc.store.receipts import check_receipts
-from tracing_2pc.transports import wire
-from tracing_2pc.transports.http import HttpParticipant
+from tracing_2pc.core.states import TransactionState, Vote
+from tracing_2pc.http import contract
+from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.store.log.receipts import check_receipts
 
 LONGEST = 10**18 - 1
-DIGEST = wire.write_digest(bytes(32))
+DIGEST = content.write_digest(bytes(32))
 
 
 def active(**changes: object) -> TransactionRecord:
@@ -37,17 +39,20 @@ def active(**changes: object) -> TransactionRecord:
     return TransactionRecord(**fields)  # type: ignore[arg-type]
 
 
-def receipts(count: int, vote: Vote = Vote.COMMIT) -> list[Receipt]:
+def receipts(count: int, vote: Vote = Vote.COMMIT) -> tuple[Receipt, ...]:
     votes = {"ledger": vote, "notifier": Vote.READ_ONLY}
-    return [
-        Receipt(BranchId(LONGEST - n, LONGEST), 2**53 - 1, DIGEST, votes)
+    return tuple(
+        receipt
         for n in range(count)
-    ]
+        for receipt in branch_receipts(
+            BranchId(LONGEST - n, LONGEST), 2**53 - 1, DIGEST, votes
+        )
+    )
 
 
 def test_more_branches_than_a_commit_can_name_are_refused() -> None:
     """Before the commit point: no participant could ever accept such a commit."""
-    assert len(check_receipts(active(), receipts(MAX_BRANCHES))) == MAX_BRANCHES
+    assert len(check_receipts(active(), receipts(MAX_BRANCHES))) == 2 * MAX_BRANCHES
     with pytest.raises(ContractError, match=r"20001 branches at ledger.*coalesce"):
         check_receipts(active(), receipts(MAX_BRANCHES + 1))
 
@@ -55,7 +60,7 @@ def test_more_branches_than_a_commit_can_name_are_refused() -> None:
 def test_branches_that_a_commit_does_not_name_are_not_counted() -> None:
     """Partitions without rows cost a participant nothing."""
     silent = receipts(MAX_BRANCHES + 1, Vote.READ_ONLY)
-    assert len(check_receipts(active(), silent)) == MAX_BRANCHES + 1
+    assert len(check_receipts(active(), silent)) == len(silent)
 
 
 def test_the_largest_commit_fits_into_a_request(
@@ -69,9 +74,9 @@ def test_the_largest_commit_fits_into_a_request(
         raise urllib3.exceptions.HTTPError
 
     monkeypatch.setattr(urllib3.HTTPConnectionPool, "urlopen", cut)
-    largest = active(receipts=tuple(receipts(MAX_BRANCHES)), watermark=LONGEST)
+    largest = active(receipts=receipts(MAX_BRANCHES), forgotten_through=LONGEST)
     with pytest.raises(ParticipantUnavailableError):
         HttpParticipant("ledger", "http://127.0.0.1:9", None, 1.0).commit(largest)
     (body,) = sent
     assert body.count(DIGEST.encode()) == MAX_BRANCHES
-    assert len(body) < wire.MAX_CONTROL_BYTES
+    assert len(body) < contract.MAX_CONTROL_BYTES

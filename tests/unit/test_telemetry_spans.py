@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,22 +11,22 @@ from hypothesis import strategies as st
 from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.sdk.trace import sampling
 from opentelemetry.trace import NonRecordingSpan, SpanKind, StatusCode
-from tracing_support import exported, span_tree  # noqa: F401
+from support.tracing import span_tree
 
-from tracing_2pc import names
-from tracing_2pc.interfaces import Tracing
-from tracing_2pc.model import BranchId, Receipt, TransactionId, TransactionRecord
-from tracing_2pc.states import Decision, TransactionState, Vote
-from tracing_2pc.telemetry import propagation, server_spans, spans, transaction
-from tracing_2pc.telemetry.transaction import LINK, OpenTelemetryTracing
+from tracing_2pc.core import names
+from tracing_2pc.core.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.ports import Tracing
+from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.tracing import propagation, spans, transaction
+from tracing_2pc.tracing.transaction import LINK, OpenTelemetryTracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def record(carrier, decision=Decision.COMMIT):
     receipts = (
-        Receipt(BranchId(0, 1), 3, "", {"ledger": Vote.COMMIT}),
-        Receipt(BranchId(1, 2), 4, "", {"ledger": Vote.COMMIT}),
+        Receipt(BranchId(0, 1), "ledger", 3, "", Vote.COMMIT),
+        Receipt(BranchId(1, 2), "ledger", 4, "", Vote.COMMIT),
     )
     return TransactionRecord(
         id=TransactionId("orders", 7, 1),
@@ -50,7 +48,7 @@ def ids(span):
     )
 
 
-def test_a_transaction_is_one_trace(exported):  # noqa: F811
+def test_a_transaction_is_one_trace(exported):
     """Steps made before the root exists are its children once it is exported."""
     tracing: Tracing = OpenTelemetryTracing()
     carrier = tracing.reserve()
@@ -59,7 +57,7 @@ def test_a_transaction_is_one_trace(exported):  # noqa: F811
     decided = record(carrier)
     with tracing.step(names.DECIDE, carrier, decided):
         pass
-    tracing.decided(decided, reconstructed=False)
+    tracing.export_root(decided, reconstructed=False)
     with tracing.step(names.DELIVER, carrier, decided) as deliver:
         deliver.set("tpc.pending", 2)
         with tracing.step(names.FINISH, carrier, decided):
@@ -81,11 +79,11 @@ def test_a_transaction_is_one_trace(exported):  # noqa: F811
     }
 
 
-def test_the_root_has_the_reserved_ids_and_the_records_times(exported):  # noqa: F811
+def test_the_root_has_the_reserved_ids_and_the_records_times(exported):
     tracing = OpenTelemetryTracing()
     carrier = tracing.reserve()
     assert exported() == []
-    tracing.decided(record(carrier), reconstructed=False)
+    tracing.export_root(record(carrier), reconstructed=False)
     (root,) = exported()
     assert "-".join(ids(root)) == carrier["traceparent"][3:52]
     assert root.parent is None
@@ -105,16 +103,16 @@ def test_the_root_has_the_reserved_ids_and_the_records_times(exported):  # noqa:
     }
 
 
-def test_who_takes_over_exports_the_root_again(exported, monkeypatch):  # noqa: F811
+def test_who_takes_over_exports_the_root_again(exported, monkeypatch):
     """It may be there twice, never zero times, always with the same ids."""
     carrier = json.loads(json.dumps(OpenTelemetryTracing().reserve()))
     decided = record(carrier, Decision.ABORT)
-    OpenTelemetryTracing().decided(decided, reconstructed=False)
-    OpenTelemetryTracing().decided(decided, reconstructed=True)
+    OpenTelemetryTracing().export_root(decided, reconstructed=False)
+    OpenTelemetryTracing().export_root(decided, reconstructed=True)
     assert len(exported()) == 1  # whoever has exported it does not take it over
     monkeypatch.setattr(transaction, "_exported", {})
-    OpenTelemetryTracing().decided(decided, reconstructed=True)
-    OpenTelemetryTracing().decided(decided, reconstructed=True)
+    OpenTelemetryTracing().export_root(decided, reconstructed=True)
+    OpenTelemetryTracing().export_root(decided, reconstructed=True)
     first, second = exported()
     assert ids(first) == ids(second)
     assert "tpc.root.reconstructed" not in first.attributes
@@ -123,14 +121,14 @@ def test_who_takes_over_exports_the_root_again(exported, monkeypatch):  # noqa: 
     assert span_tree(exported()) == ["tpc.transaction", "tpc.transaction"]
 
 
-def test_the_root_links_to_what_was_current(exported):  # noqa: F811
+def test_the_root_links_to_what_was_current(exported):
     """The span around a query stays a trace of its own."""
     tracing = OpenTelemetryTracing()
     with trace.get_tracer("user").start_as_current_span("query") as query:
         carrier = tracing.reserve()
         with tracing.step(names.BEGIN, carrier):
             pass
-    tracing.decided(record(carrier), reconstructed=False)
+    tracing.export_root(record(carrier), reconstructed=False)
     assert span_tree(exported())[:2] == ["tpc.transaction", "  tpc.begin"]
     root = next(s for s in exported() if s.name == names.TRANSACTION)
     (link,) = root.links
@@ -141,13 +139,13 @@ def test_the_root_links_to_what_was_current(exported):  # noqa: F811
     assert sent == {"traceparent": carrier["traceparent"]}
 
 
-def test_a_sweep_is_linked_and_never_a_parent(exported):  # noqa: F811
+def test_a_sweep_is_linked_and_never_a_parent(exported):
     tracing = OpenTelemetryTracing()
     carrier = tracing.reserve()
     with tracing.sweep([record(carrier)]) as records:
         with tracing.step(names.DELIVER, carrier, records[0]):
             pass
-        tracing.decided(records[0], reconstructed=True)
+        tracing.export_root(records[0], reconstructed=True)
     with tracing.sweep([]):
         pass
     assert sorted(span_tree(exported())) == [
@@ -161,20 +159,20 @@ def test_a_sweep_is_linked_and_never_a_parent(exported):  # noqa: F811
     )
 
 
-def test_what_is_not_sampled_is_not_exported(exported, monkeypatch):  # noqa: F811
+def test_what_is_not_sampled_is_not_exported(exported, monkeypatch):
     monkeypatch.setattr(spans.tracer(), "sampler", sampling.ALWAYS_OFF)
     tracing = OpenTelemetryTracing()
     carrier = tracing.reserve()
     with tracing.step(names.BEGIN, carrier):
         pass
-    tracing.decided(record(carrier), reconstructed=False)
+    tracing.export_root(record(carrier), reconstructed=False)
     assert carrier["traceparent"][-2] != "1"
     assert int(carrier["traceparent"][-2:], 16) & 1 == 0
     assert exported() == []
 
 
 def test_the_current_span_is_the_parent_only_in_the_carriers_trace(
-    exported,  # noqa: F811
+    exported,
 ):
     tracing = OpenTelemetryTracing()
     carrier = tracing.reserve()
@@ -185,7 +183,7 @@ def test_the_current_span_is_the_parent_only_in_the_carriers_trace(
             pass
         with spans.span("nested", carrier={}):
             pass
-    tracing.decided(record(carrier), reconstructed=False)
+    tracing.export_root(record(carrier), reconstructed=False)
     assert span_tree(exported()) == [
         "tpc.transaction",
         "  inside",
@@ -196,16 +194,16 @@ def test_the_current_span_is_the_parent_only_in_the_carriers_trace(
     ]
 
 
-def test_an_error_shows_its_class_and_never_its_text(exported):  # noqa: F811
+def test_an_error_shows_its_class_and_never_its_text(exported):
     with pytest.raises(ValueError, match="card 4711"), spans.span("tpc.decide"):
         raise ValueError("card 4711")
     (span,) = exported()
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes == {"error.type": "ValueError"}
-    assert "4711" not in span.to_json()
+    assert "card" not in span.to_json()
 
 
-def test_an_unknown_attribute_is_dropped_and_warned_about(exported):  # noqa: F811
+def test_an_unknown_attribute_is_dropped_and_warned_about(exported):
     with pytest.warns(UserWarning, match="password"):  # noqa: SIM117 - one thing
         with spans.span("tpc.decide", attributes={"password": "x", "tpc.batch": 1}):
             pass
@@ -214,17 +212,17 @@ def test_an_unknown_attribute_is_dropped_and_warned_about(exported):  # noqa: F8
 
 def test_every_attribute_of_the_registry_is_set_somewhere():
     """A dashboard that asks for one finds it."""
-    package = Path(names.__file__).parent
+    package = Path(names.__file__).parents[1]
     files = [file for file in package.rglob("*.py") if file.name != "names.py"]
     source = "".join(file.read_text() for file in files)
     assert [name for name in names.ATTRIBUTES if f'"{name}"' not in source] == []
 
 
-def test_a_server_span_continues_its_caller(exported):  # noqa: F811
+def test_a_server_span_continues_its_caller(exported):
     with spans.client_span("POST /prepare"):
         headers = spans.current_carrier()
     assert spans.current_carrier() == {}
-    with server_spans.server_span("tpc.prepare", headers, {"tpc.rows": 2}) as step:
+    with spans.server_span("tpc.prepare", headers, {"tpc.rows": 2}) as step:
         step.set("tpc.vote", "commit")
     assert span_tree(exported()) == ["POST /prepare", "  tpc.prepare"]
     client, server = exported()
@@ -232,13 +230,11 @@ def test_a_server_span_continues_its_caller(exported):  # noqa: F811
     assert server.attributes == {"tpc.rows": 2, "tpc.vote": "commit"}
 
 
-def test_an_instrumented_service_gets_no_second_server_span(exported):  # noqa: F811
+def test_an_instrumented_service_gets_no_second_server_span(exported):
     tracer = trace.get_tracer("flask")
     with (
         tracer.start_as_current_span("POST", kind=SpanKind.SERVER),
-        server_spans.server_span(
-            "tpc.prepare", {"traceparent": PARENT}, {"tpc.rows": 2}
-        ),
+        spans.server_span("tpc.prepare", {"traceparent": PARENT}, {"tpc.rows": 2}),
     ):
         pass
     assert span_tree(exported()) == ["POST"]
@@ -306,10 +302,10 @@ def test_malformed_headers_never_raise(headers):
     assert ("traceparent" in sent) == span_context.is_valid
     with spans.span("tpc.deliver", carrier=headers):
         pass
-    OpenTelemetryTracing().decided(record(headers), reconstructed=True)
+    OpenTelemetryTracing().export_root(record(headers), reconstructed=True)
 
 
-def test_nothing_leaks_out_of_a_span(exported):  # noqa: F811
+def test_nothing_leaks_out_of_a_span(exported):
     before = context.get_current()
     with pytest.raises(KeyError), spans.client_span("GET"):
         raise KeyError
@@ -317,13 +313,13 @@ def test_nothing_leaks_out_of_a_span(exported):  # noqa: F811
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_an_id_that_is_learned_inside_is_known_there_only(exported, joined):  # noqa: F811
+def test_an_id_that_is_learned_inside_is_known_there_only(exported, joined):
     """What is logged after it, in children too, belongs to the transaction."""
     server = trace.get_tracer("flask").start_span("POST", kind=SpanKind.SERVER)
     around = server if joined else trace.INVALID_SPAN
     with trace.use_span(around, end_on_exit=True):
         before = context.get_current()
-        with server_spans.server_span("tpc.show", {}) as step:
+        with spans.server_span("tpc.show", {}) as step:
             for id_ in ("orders.7.1", "orders.8.1"):
                 step.set("tpc.transaction.id", id_)
                 assert context.get_value(spans.TRANSACTION) == id_
@@ -367,7 +363,7 @@ class Unreadable(NonRecordingSpan):
 
 
 @pytest.mark.parametrize("carrier", [None, {"traceparent": PARENT}])
-def test_a_current_span_that_raises_hides_no_work(exported, carrier):  # noqa: F811
+def test_a_current_span_that_raises_hides_no_work(exported, carrier):
     """It costs what is below it, and nothing that has a parent of its own."""
     foreign = trace.set_span_in_context(Unreadable(trace.INVALID_SPAN_CONTEXT))
     token = context.attach(foreign)
@@ -379,7 +375,7 @@ def test_a_current_span_that_raises_hides_no_work(exported, carrier):  # noqa: F
         assert spans.current_carrier() == propagation.at_rest() == {}
         for trusted in (True, False):
             headers = {"traceparent": PARENT}
-            with server_spans.server_span("tpc.show", headers, trusted=trusted):
+            with spans.server_span("tpc.show", headers, trusted=trusted):
                 pass
         assert "traceparent" in OpenTelemetryTracing().reserve()
     finally:
@@ -401,12 +397,12 @@ def test_a_provider_without_a_tracer_costs_the_traces_only(monkeypatch, caplog):
             step.set("tpc.batch", 1)
     assert OpenTelemetryTracing().reserve() == {}
     assert [record.getMessage() for record in caplog.records] == [
-        "nothing is traced: the provider has no tracer"
+        "nothing is traced: the provider has no tracer: error=RuntimeError"
     ]
 
 
 def test_what_is_kept_and_what_outsiders_see_has_no_baggage(
-    exported,  # noqa: F811
+    exported,
     monkeypatch,
 ):
     """A user's own text goes with live requests, and stays nowhere."""
@@ -436,56 +432,3 @@ def test_a_raising_tracer_costs_a_span_only(monkeypatch):
     spans.past_span("x", None, attributes={}, start=1, end=2)
     with OpenTelemetryTracing().sweep([record({})]):
         pass
-
-
-WITHOUT_SDK = """
-import sys
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter")):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Block())
-import tracing_2pc
-from tracing_2pc import traced_sink, trace_headers
-from tracing_2pc.telemetry import lifecycle, server_spans, spans
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
-lifecycle.start("job")
-tracing = OpenTelemetryTracing()
-assert tracing.reserve() == {}
-with tracing.step("tpc.begin", {}) as step:
-    step.set("tpc.batch", 1)
-with tracing.sweep([]):
-    pass
-caller = {"traceparent": "%s"}
-with server_spans.server_span("tpc.prepare", caller), spans.client_span("POST"):
-    assert trace_headers() == caller
-assert lifecycle.flush() and lifecycle.dropped() == 0
-@traced_sink
-class Sink:
-    def begin(self): return {}
-    def invoke(self, handle, record): handle["rows"] = 1
-    def pre_commit(self, handle): pass
-    def commit(self, handle): pass
-    def abort(self, handle): pass
-sink = Sink()
-handle = sink.begin()
-sink.invoke(handle, 1)
-sink.pre_commit(handle)
-sink.commit(handle)
-assert handle == {"rows": 1}
-assert not any(name.startswith("opentelemetry.sdk") for name in sys.modules)
-"""
-
-
-@pytest.mark.parametrize("asked", [{}, {"TPC_TRACE_FILE": "/nowhere/trace"}])
-def test_everything_works_without_the_sdk(asked):
-    """With the API alone nothing is recorded, and a caller's context is passed on."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_SDK % PARENT],
-        env=asked,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    warned = "tracing did not start: ModuleNotFoundError" in done.stderr
-    assert warned == bool(asked)

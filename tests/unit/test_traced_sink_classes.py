@@ -9,12 +9,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from traced_sink_support import Plain, shipped
-from tracing_support import exported, span_tree  # noqa: F401
+from support.traced_sink import Plain, shipped
+from support.tracing import span_tree
 
-from tracing_2pc.errors import ContractError
-from tracing_2pc.telemetry import branches
-from tracing_2pc.telemetry.traced_sink import traced_sink
+from tracing_2pc.core.errors import ContractError
+from tracing_2pc.tracing.decorator import branches
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_an_inherited_phase_is_still_described():
     assert Sink.commit.__doc__ == "Make it visible."
 
 
-def test_a_class_that_is_made_again_is_traced(exported):  # noqa: F811
+def test_a_class_that_is_made_again_is_traced(exported):
     """`slots=True` above the decorator: another class, with the same methods."""
 
     @dataclasses.dataclass(slots=True)
@@ -97,7 +97,7 @@ def test_what_is_named_above_a_traced_class_is_not_ignored():
         traced_sink(begin="open")(Traced)
 
 
-def test_a_traced_class_may_be_named_again(exported):  # noqa: F811
+def test_a_traced_class_may_be_named_again(exported):
     class Renamed(Plain):
         def open(self):
             return {}

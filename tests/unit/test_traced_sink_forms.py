@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from opentelemetry.trace import StatusCode
-from traced_sink_support import Plain, Refusing, branch_of, one_good_one_bad, shipped
-from tracing_support import exported, span_tree  # noqa: F401
+from support.traced_sink import Plain, Refusing, branch_of, one_good_one_bad, shipped
+from support.tracing import span_tree
 
-from tracing_2pc.errors import ContractError
-from tracing_2pc.telemetry import branches
-from tracing_2pc.telemetry.traced_sink import traced_sink
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.core.errors import ContractError
+from tracing_2pc.tracing.decorator import branches
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ class Camel:
     ],
 )
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_flinks_names_need_no_naming(exported, kind, begin, pre_commit, recover, end):  # noqa: F811
+def test_flinks_names_need_no_naming(exported, kind, begin, pre_commit, recover, end):
     """After a restart the transaction's own object says which trace it is of."""
     sink = shipped(kind())
     transaction = getattr(sink, begin)()
@@ -132,7 +132,7 @@ def test_arguments_pass_unchanged():
         sink.commit(handle=transaction)
 
 
-def test_a_handle_by_name_is_the_same_branch(exported):  # noqa: F811
+def test_a_handle_by_name_is_the_same_branch(exported):
     sink = shipped(Snake())
     transaction = sink.begin_transaction()
     sink.invoke(transaction=transaction, value=1, context=None)
@@ -154,7 +154,7 @@ def test_a_begin_without_context_takes_nothing_else():
         sink.begin_transaction("b")
 
 
-def test_our_own_names_come_first(exported):  # noqa: F811
+def test_our_own_names_come_first(exported):
     """A sink's private begin_transaction is its own affair."""
 
     @traced_sink
@@ -170,7 +170,7 @@ def test_our_own_names_come_first(exported):  # noqa: F811
     assert span_tree(exported()) == ["Both.begin"]
 
 
-def test_per_record_is_a_span_for_each(exported):  # noqa: F811
+def test_per_record_is_a_span_for_each(exported):
     @traced_sink(per_record=True)
     class Each(Refusing):
         pass
@@ -188,7 +188,7 @@ def test_per_record_is_a_span_for_each(exported):  # noqa: F811
     assert "customer" not in bad.to_json()
 
 
-def test_per_record_has_a_span_for_each_batch(exported):  # noqa: F811
+def test_per_record_has_a_span_for_each_batch(exported):
     class Batch:
         num_rows = 500
 
@@ -286,7 +286,7 @@ def test_what_stands_above_no_class_is_refused():
             traced_sink(wrong)
 
 
-def test_a_drivers_own_context_may_have_a_transaction_id(exported):  # noqa: F811
+def test_a_drivers_own_context_may_have_a_transaction_id(exported):
     """So that a trace can be found by it, without our coordinator."""
 
     class Context:

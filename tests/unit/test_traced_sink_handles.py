@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import subprocess
-import sys
-import textwrap
 from collections import UserDict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from opentelemetry import baggage, context
-from traced_sink_support import Plain, branch_of, shipped
-from tracing_support import exported, read_trace_file, span_tree  # noqa: F401
+from support.traced_sink import Plain, branch_of, shipped
+from support.tracing import span_tree
 
-from tracing_2pc import names
-from tracing_2pc.model import Receipt
+from tracing_2pc.core import names
+from tracing_2pc.core.model import Receipt
+from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.sinks.base import SinkParticipant, _handle, write_branch
-from tracing_2pc.states import Decision, TransactionState
-from tracing_2pc.telemetry import branches, spans
-from tracing_2pc.telemetry.traced_sink import traced_sink
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
 from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.decorator import branches
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +71,12 @@ def new(handle: Any) -> Any:
     return handle if type(handle) in (str, tuple) else copy.copy(handle)
 
 
-def parents(exported: Any) -> set[str]:  # noqa: F811
+def parents(exported: Any) -> set[str]:
     return {f"{s.parent.span_id:016x}" for s in exported()}
 
 
 @pytest.mark.parametrize("handle", CARRYING, ids=repr)
-def test_a_handle_takes_its_trace_to_another_process(exported, handle):  # noqa: F811
+def test_a_handle_takes_its_trace_to_another_process(exported, handle):
     """A dict or a dataclass, pickled: nothing else of the first process is left."""
     carrier = OpenTelemetryTracing().reserve()
     sink = shipped(Sink(new(handle)))
@@ -93,7 +90,7 @@ def test_a_handle_takes_its_trace_to_another_process(exported, handle):  # noqa:
 
 
 @pytest.mark.parametrize("handle", REMEMBERED, ids=lambda h: type(h).__name__)
-def test_any_other_handle_is_remembered_by_its_process(exported, handle):  # noqa: F811
+def test_any_other_handle_is_remembered_by_its_process(exported, handle):
     carrier = OpenTelemetryTracing().reserve()
     sink = shipped(Sink(handle))
     begun = sink.begin(branch_of(carrier))
@@ -129,7 +126,7 @@ def test_without_tracing_a_handle_gets_nothing(handle):
     assert getattr(begun, "__dict__", {}).keys() <= {"path", "parts"}
 
 
-def test_handles_of_several_transactions_are_told_apart(exported):  # noqa: F811
+def test_handles_of_several_transactions_are_told_apart(exported):
     """One span around them all: each phase is in the trace of its own handle."""
     carriers = [OpenTelemetryTracing().reserve() for _ in range(2)]
     sink = shipped(Sink({}))
@@ -147,7 +144,7 @@ def test_handles_of_several_transactions_are_told_apart(exported):  # noqa: F811
     assert [f"{s.context.trace_id:032x}" for s in commits] == traces * 2
 
 
-def test_a_handle_that_is_emptied_in_pre_commit_still_carries_it(exported):  # noqa: F811
+def test_a_handle_that_is_emptied_in_pre_commit_still_carries_it(exported):
     """What was kept for sending is thrown away; what commit needs is put in."""
 
     @traced_sink
@@ -168,7 +165,7 @@ def test_a_handle_that_is_emptied_in_pre_commit_still_carries_it(exported):  # n
     assert parents(exported) == {carrier["traceparent"][36:52]}
 
 
-def test_a_handle_that_is_used_again_is_of_its_last_branch(exported):  # noqa: F811
+def test_a_handle_that_is_used_again_is_of_its_last_branch(exported):
     """A sink may return the same object twice: the second branch is not the first."""
     first, second = (OpenTelemetryTracing().reserve() for _ in range(2))
     sink = shipped(Sink({}))
@@ -188,7 +185,7 @@ LOGGED = [
 
 
 @pytest.mark.parametrize(("handle", "kind"), LOGGED, ids=repr)
-def test_a_commit_from_the_decision_log_is_in_its_trace(exported, handle, kind):  # noqa: F811
+def test_a_commit_from_the_decision_log_is_in_its_trace(exported, handle, kind):
     """A new process has the record and nothing else; the author's handle comes back."""
     expected = new(handle)
 
@@ -207,7 +204,7 @@ def test_a_commit_from_the_decision_log_is_in_its_trace(exported, handle, kind):
     context = dataclasses.replace(branch_of(carrier), participants=("Seeing",))
     sink = shipped(traced_sink(Seeing)(new(handle), kind))
     with spans.span(names.BRANCH, carrier=carrier):
-        receipt = write_branch(sink, context, iter([rows(3)]))
+        (receipt,) = write_branch(sink, context, iter([rows(3)]))
     kept = Receipt.from_json(receipt.to_json())
     log.decide(begun.record.id, Decision.COMMIT, [kept])
     branches.OPEN.clear()
@@ -259,59 +256,7 @@ def test_a_record_of_a_traced_run_is_read_where_nothing_is_traced():
     assert branches.OPEN == {}
 
 
-PROGRAM = """
-import dataclasses, sys, cloudpickle
-from tracing_2pc import traced_sink
-
-@dataclasses.dataclass(frozen=True)
-class Handle:
-    path: str
-
-@traced_sink
-class Sink:
-    def begin(self): return Handle("a")
-    def pre_commit(self, handle): pass
-    def commit(self, handle): assert handle == Handle("a")
-
-if sys.argv[1] == "task":
-    sink = Sink()
-    handle = sink.begin()
-    sink.pre_commit(handle)
-    sys.stdout.buffer.write(cloudpickle.dumps((sink, handle)))
-else:
-    sink, handle = cloudpickle.load(sys.stdin.buffer)
-    sink.commit(handle)
-    sink.commit(handle)
-"""
-
-
-def test_two_processes_of_a_program_write_one_trace(tmp_path: Path):
-    """A class of the main program, and its handle, through a pipe.
-
-    The second process has no span around it: the handle says where it belongs.
-    """
-    program, file = tmp_path / "program.py", tmp_path / "trace"
-    program.write_text(textwrap.dedent(PROGRAM))
-
-    def run(role: str, given: bytes = b"") -> bytes:
-        return subprocess.run(
-            [sys.executable, program, role],
-            input=given,
-            stdout=subprocess.PIPE,
-            env={"TPC_TRACE_FILE": str(file)},
-            check=True,
-        ).stdout
-
-    run("driver", run("task"))
-    assert span_tree(read_trace_file(file)) == [
-        "Sink.begin",
-        "  Sink.pre_commit",
-        "  Sink.commit",
-        "  Sink.commit",
-    ]
-
-
-def test_a_handle_keeps_no_baggage(exported):  # noqa: F811
+def test_a_handle_keeps_no_baggage(exported):
     """It is the user's own text, and a handle is stored."""
 
     @traced_sink

@@ -13,12 +13,12 @@ import pytest
 from opentelemetry import baggage, trace
 from opentelemetry import context as contexts
 from opentelemetry.trace import StatusCode
-from traced_sink_support import Plain, branch_of, shipped
-from tracing_support import exported, span_tree  # noqa: F401
+from support.traced_sink import Plain, branch_of, shipped
+from support.tracing import span_tree
 
-from tracing_2pc.telemetry import branches, handles
-from tracing_2pc.telemetry.traced_sink import traced_sink
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.tracing.decorator import branches, handles
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ ODD = [Attributes, Remote, Strict, Hidden]
 
 
 @pytest.mark.parametrize("make", ODD)
-def test_any_object_is_a_handle(exported, make):  # noqa: F811
+def test_any_object_is_a_handle(exported, make):
     """What an object does when it is asked for an attribute is not found out."""
     sink = shipped(traced_sink(type("Any", (Plain,), {"begin": lambda _: make()}))())
     handle = sink.begin()
@@ -163,7 +163,7 @@ BAD = [{"traceparent": None}, {"traceparent": 5}, {"baggage": 3}, {1: 2}]
 
 
 @pytest.mark.parametrize("carrier", BAD, ids=repr)
-def test_a_carrier_that_is_none_is_as_if_absent(exported, carrier):  # noqa: F811
+def test_a_carrier_that_is_none_is_as_if_absent(exported, carrier):
     with trace.get_tracer("own").start_as_current_span("own"):
         shipped(Sink(None)).commit({"tpc_carrier": carrier})
     assert span_tree(exported()) == ["own", "  Sink.commit"]
@@ -191,7 +191,7 @@ class Empty:
 @pytest.mark.parametrize(
     ("batch", "expected"), [(Method, 1), (Unknown, 1), (Lost, 1), (Empty, 0)]
 )
-def test_what_does_not_say_its_rows_counts_as_one(exported, batch, expected):  # noqa: F811
+def test_what_does_not_say_its_rows_counts_as_one(exported, batch, expected):
     class Bulk(Plain):
         def invoke_batch(self, handle, batch):
             handle["written"] = True
@@ -229,7 +229,7 @@ def test_a_foreign_span_that_raises_breaks_no_phase(handle):
         sink.commit({"tpc_carrier": carrier})
 
 
-def test_baggage_alone_is_no_trace(exported):  # noqa: F811
+def test_baggage_alone_is_no_trace(exported):
     """With baggage and no span around it, begin is the root all the same."""
     token = contexts.attach(baggage.set_baggage("tenant", "7"))
     try:
@@ -249,7 +249,7 @@ def test_baggage_alone_is_no_trace(exported):  # noqa: F811
 
 
 @pytest.mark.parametrize("handle", ["orders", 1, True, ()], ids=repr)
-def test_a_handle_that_two_branches_share_moves_neither(exported, handle):  # noqa: F811
+def test_a_handle_that_two_branches_share_moves_neither(exported, handle):
     """Python has one object for equal strings: the span around a phase says more."""
 
     class Of(Plain):
@@ -276,7 +276,7 @@ def test_a_handle_that_two_branches_share_moves_neither(exported, handle):  # no
     ]
 
 
-def test_records_of_several_threads_are_all_counted(exported):  # noqa: F811
+def test_records_of_several_threads_are_all_counted(exported):
     class Slow(Plain):
         def invoke(self, handle, record):
             time.sleep(0.002)
@@ -289,7 +289,7 @@ def test_records_of_several_threads_are_all_counted(exported):  # noqa: F811
     assert exported()[1].attributes["tpc.rows"] == 40
 
 
-def test_a_record_that_is_left_out_on_purpose_is_no_error(exported):  # noqa: F811
+def test_a_record_that_is_left_out_on_purpose_is_no_error(exported):
     class Picky(Plain):
         def invoke(self, handle, record):
             if record == "bad":
@@ -344,7 +344,7 @@ def test_an_executor_does_not_keep_what_it_has_written():
         assert len(branches.OPEN) == left
 
 
-def test_a_sink_that_hands_on_to_another_traced_sink_shows_both(exported):  # noqa: F811
+def test_a_sink_that_hands_on_to_another_traced_sink_shows_both(exported):
     @traced_sink
     class Outer(Plain):
         def __init__(self, inner: Any) -> None:

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import StatusCode
-from traced_sink_support import shipped
-from tracing_support import exported, span_tree  # noqa: F401
+from support.traced_sink import shipped
+from support.tracing import span_tree
 
-from tracing_2pc.errors import ContractError
-from tracing_2pc.telemetry import lifecycle, spans
-from tracing_2pc.telemetry.traced_sink import traced_sink
+from tracing_2pc.core.errors import ContractError
+from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+from tracing_2pc.tracing.sdk import lifecycle
 
 
 class WriterCommitMessage:
@@ -104,7 +105,7 @@ def from_task(message: Any) -> Any:
     return pickle.loads(pickle.dumps(message))
 
 
-def test_a_batch_is_one_trace_from_task_to_commit(exported, in_task):  # noqa: F811
+def test_a_batch_is_one_trace_from_task_to_commit(exported, in_task):
     """Two tasks and the commit share nothing but the messages; the root is there."""
     messages = []
     for partition in range(2):
@@ -133,7 +134,7 @@ def test_a_batch_is_one_trace_from_task_to_commit(exported, in_task):  # noqa: F
     assert root.end_time >= commit.end_time
 
 
-def test_another_run_or_batch_is_another_trace(exported, in_task):  # noqa: F811
+def test_another_run_or_batch_is_another_trace(exported, in_task):
     for batch, run in (("7", "r"), ("8", "r"), ("7", "s")):
         in_task(0, batch, run)
         shipped(Files()).write(rows(1))
@@ -141,7 +142,7 @@ def test_another_run_or_batch_is_another_trace(exported, in_task):  # noqa: F811
 
 
 @pytest.mark.parametrize("take", [None, 1, 4])
-def test_rows_are_those_that_the_writer_took(exported, in_task, take):  # noqa: F811
+def test_rows_are_those_that_the_writer_took(exported, in_task, take):
     """Counted as they are taken: the rest stays in Spark, unread."""
     in_task(0)
     left = rows(10)
@@ -150,14 +151,14 @@ def test_rows_are_those_that_the_writer_took(exported, in_task, take):  # noqa: 
     assert len(list(left)) == 10 - (take or 10)
 
 
-def test_batches_of_arrow_know_their_rows(exported, in_task):  # noqa: F811
+def test_batches_of_arrow_know_their_rows(exported, in_task):
     in_task(0)
     batch = pa.RecordBatch.from_pydict({"n": pa.array(range(500))})
     assert shipped(Files()).write(iter([batch, batch])).rows == 2
     assert exported()[0].attributes["tpc.rows"] == 1000
 
 
-def test_a_column_may_be_called_num_rows(exported, in_task):  # noqa: F811
+def test_a_column_may_be_called_num_rows(exported, in_task):
     class Row(tuple):
         num_rows = 99
 
@@ -184,7 +185,7 @@ def test_without_tracing_a_message_gets_nothing(in_task):
     assert vars(message) == {"path": "a", "rows": 2}
 
 
-def test_a_message_that_carries_nothing_leaves_the_root_to_its_task(exported, in_task):  # noqa: F811
+def test_a_message_that_carries_nothing_leaves_the_root_to_its_task(exported, in_task):
     """No span lacks its parent; the commit is in a trace of its own."""
     in_task(0)
     message = from_task(shipped(Files(Closed)).write(rows(2)))
@@ -196,7 +197,7 @@ def test_a_message_that_carries_nothing_leaves_the_root_to_its_task(exported, in
     assert exported()[2].attributes == {"tpc.phase": "commit", "tpc.batch": 7}
 
 
-def test_a_task_that_fails_has_its_root_whoever_comes(exported, in_task):  # noqa: F811
+def test_a_task_that_fails_has_its_root_whoever_comes(exported, in_task):
     """Abort with the messages that there are, late; or with none of them; or never."""
     in_task(0)
     message = from_task(shipped(Files()).write(rows(1)))
@@ -220,7 +221,7 @@ def test_a_task_that_fails_has_its_root_whoever_comes(exported, in_task):  # noq
 
 
 @pytest.mark.parametrize("messages", [[None, None], []])
-def test_an_abort_without_messages_is_a_trace_of_its_own(exported, in_task, messages):  # noqa: F811
+def test_an_abort_without_messages_is_a_trace_of_its_own(exported, in_task, messages):
     """Spark tells it the batch and nothing else."""
     in_task()
     shipped(Files()).abort(messages, 7)
@@ -229,7 +230,7 @@ def test_an_abort_without_messages_is_a_trace_of_its_own(exported, in_task, mess
     assert abort.attributes == {"tpc.phase": "abort", "tpc.batch": 7}
 
 
-def test_a_commit_that_raises_raises_and_is_seen(exported, in_task):  # noqa: F811
+def test_a_commit_that_raises_raises_and_is_seen(exported, in_task):
     in_task(0, "-1")
     message = from_task(shipped(Files()).write(rows(1)))
     in_task()
@@ -243,7 +244,7 @@ def test_a_commit_that_raises_raises_and_is_seen(exported, in_task):  # noqa: F8
     assert exported()[1].attributes["error.type"] == "OSError"
 
 
-def test_tasks_that_know_no_run_leave_no_orphans(exported, in_task):  # noqa: F811
+def test_tasks_that_know_no_run_leave_no_orphans(exported, in_task):
     """Each begins a trace then; the commit is in the first one, and ends them all."""
     messages = []
     for partition in range(2):
@@ -260,7 +261,7 @@ def test_tasks_that_know_no_run_leave_no_orphans(exported, in_task):  # noqa: F8
     ]
 
 
-def test_outside_of_spark_the_current_span_is_the_parent(exported, in_task):  # noqa: F811
+def test_outside_of_spark_the_current_span_is_the_parent(exported, in_task):
     """A program that drives a writer itself has its own trace: nothing is added."""
     with spans.span("tpc.branch"):
         message = shipped(Files()).write(rows(1))
@@ -287,7 +288,7 @@ def test_each_call_flushes_in_bounded_time(in_task, monkeypatch):
     assert flushed == [0.5] * 4
 
 
-def test_a_subclass_that_calls_its_parent_is_one_span(exported, in_task):  # noqa: F811
+def test_a_subclass_that_calls_its_parent_is_one_span(exported, in_task):
     @traced_sink
     class Special(Files):
         def write(self, iterator):
@@ -336,7 +337,7 @@ class Once(WriterCommitMessage):
         return {"lines": lines}
 
 
-def test_a_message_is_pickled_by_nobody_but_spark(exported, in_task):  # noqa: F811
+def test_a_message_is_pickled_by_nobody_but_spark(exported, in_task):
     """What its class does to pickle it is done once; the task exports the root then."""
     in_task(0)
     message = from_task(shipped(Files(Once)).write(rows(2)))
@@ -348,7 +349,7 @@ class Lazy:
     num_rows = None
 
 
-def test_a_batch_that_does_not_know_its_rows_is_one(exported, in_task):  # noqa: F811
+def test_a_batch_that_does_not_know_its_rows_is_one(exported, in_task):
     in_task(0)
     assert shipped(Files()).write(iter([Lazy(), Lazy()])).rows == 2
     assert exported()[0].attributes["tpc.rows"] == 2

@@ -8,18 +8,23 @@ from typing import Any
 
 import pytest
 
-from tracing_2pc.model import BranchId, DeliveryRecord, HeldBranch, TransactionId
-from tracing_2pc.operations.console.axis import ticks
-from tracing_2pc.operations.console.waterfall import (
+from tracing_2pc.console.axis import ticks
+from tracing_2pc.console.waterfall import (
     FOLD,
     SLOWEST,
     Lane,
     Waterfall,
     waterfall,
 )
-from tracing_2pc.operations.said import Said
-from tracing_2pc.operations.view import View
-from tracing_2pc.states import BranchState, Decision, ParticipantState, TransactionState
+from tracing_2pc.core.model import BranchId, DeliveryRecord, HeldBranch, TransactionId
+from tracing_2pc.core.states import (
+    BranchState,
+    Decision,
+    ParticipantState,
+    TransactionState,
+)
+from tracing_2pc.inspection.participants import ParticipantReport
+from tracing_2pc.inspection.view import TransactionView
 
 START = 1_700_000_000.0
 
@@ -40,24 +45,26 @@ def branch(
     )
 
 
-def said(name: str, *branches: HeldBranch, **more: Any) -> Said:
+def said(name: str, *branches: HeldBranch, **more: Any) -> ParticipantReport:
     state = ParticipantState.PREPARED if branches else ParticipantState.UNKNOWN
-    return Said(name, state, branches[:200], len(branches), **more)
+    return ParticipantReport(name, state, branches[:200], len(branches), **more)
 
 
 def view(
-    *participants: Said,
+    *participants: ParticipantReport,
     decided: float | None = None,
     finished: float | None = None,
     at: float = 100,
     started: float | None = 0,
     deliveries: Sequence[DeliveryRecord] = (),
-) -> View:
+) -> TransactionView:
     def when(seconds: float | None) -> float | None:
         return None if seconds is None else START + seconds
 
-    empty: dict[str, Any] = dict.fromkeys(f.name for f in dataclasses.fields(View))
-    return View(
+    empty: dict[str, Any] = dict.fromkeys(
+        f.name for f in dataclasses.fields(TransactionView)
+    )
+    return TransactionView(
         **empty
         | {
             "transaction": TransactionId("orders", 7, 1),
@@ -73,7 +80,7 @@ def view(
     )
 
 
-def drawn(found: View) -> Waterfall:
+def drawn(found: TransactionView) -> Waterfall:
     made = waterfall(found)
     assert made is not None
     return made
@@ -206,7 +213,7 @@ def test_times_that_are_missing_leave_no_gap_and_no_error() -> None:
     found = drawn(
         view(
             said("ledger", branch(0, None)),
-            Said("notifier", error="nothing listens"),
+            ParticipantReport("notifier", error="nothing listens"),
             said("mailer"),
             decided=5,
             finished=6,

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from tracing_2pc.cli.arguments import DONE, LEFT, USAGE, parser
 from tracing_2pc.cli.terminal import safe
-from tracing_2pc.errors import (
+from tracing_2pc.core.errors import (
     ConfigurationError,
     ContractError,
     DecisionLogError,
     TwoPhaseError,
 )
+from tracing_2pc.core.settings import Settings
 
 __all__ = ["main"]
 
@@ -31,9 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rest = rest
     try:
         module = importlib.import_module(f"tracing_2pc.cli.{options.command}")
-        code: int = module.run(options)
+        code: int
+        if options.command in {"init", "demo"}:  # there may be no settings yet
+            code = module.run(options)
+        else:
+            code = module.run(options, Settings.load(options.config, log=options.log))
         sys.stdout.flush()
-    except BrokenPipeError:  # somebody reads the first lines only
+    except BrokenPipeError:  # the reader wants the first lines only
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except KeyboardInterrupt:

@@ -1,15 +1,18 @@
-"""What can be typed."""
+"""The commands and their options."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
-from tracing_2pc.settings import seconds
-from tracing_2pc.states import TransactionState
+from tracing_2pc.core.settings import seconds
+from tracing_2pc.core.states import TransactionState
 
 DONE, LEFT, USAGE = 0, 1, 2
+
+Add: TypeAlias = Callable[[str, str], argparse.ArgumentParser]
 
 _ABOUT: Final = "See what transactions do, and decide by hand what cannot go on."
 _CODES: Final = """\
@@ -28,46 +31,44 @@ def parser() -> argparse.ArgumentParser:
     )
     version = importlib.metadata.version("tracing-2pc")
     made.add_argument("--version", action="version", version=version)
-    commands = Commands(made)
-    _looking(commands)
-    _deciding(commands)
-    _keeping(commands)
-    return made
+    commands = made.add_subparsers(metavar="command", required=True, dest="command")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--config", help="settings file; default: tpc.toml")
+    common.add_argument("--log", help="URL of the decision log, or env:NAME")
+    common.add_argument(
+        "--json", action="store_true", help="for programs: one object per line"
+    )
 
-
-class Commands:
-    """The commands, each with the options that all have."""
-
-    def __init__(self, made: argparse.ArgumentParser) -> None:
-        self._made = made.add_subparsers(metavar="command", required=True)
-        self._common = argparse.ArgumentParser(add_help=False)
-        self._common.add_argument("--config", help="settings file; default: tpc.toml")
-        self._common.add_argument("--log", help="URL of the decision log, or env:NAME")
-        self._common.add_argument(
-            "--json", action="store_true", help="for programs: one object per line"
-        )
-
-    def add(self, name: str, about: str) -> argparse.ArgumentParser:
-        """Add a command."""
-        made = self._made.add_parser(
+    def add(name: str, about: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
             name,
-            parents=[self._common],
+            parents=[common],
             help=about,
             description=f"{about[0].upper()}{about[1:]}.",
             epilog=_CODES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.set_defaults(command=name)
-        return made
 
-    def add_foreign(self, name: str, about: str) -> None:
-        """Add a command that reads its options itself."""
-        made = self._made.add_parser(name, add_help=False, help=about)
-        made.set_defaults(command=name)
+    _add_reading(add)
+    _add_deciding(add)
+    _add_keeping(add)
+    # It reads its options itself.
+    about = "stream real data through crashes, and judge it"
+    commands.add_parser("demo", add_help=False, help=about)
+    return made
 
 
-def _looking(commands: Commands) -> None:
-    ls = commands.add("ls", "list transactions, what is unfinished first, and orphans")
+def _add_transaction(command: argparse.ArgumentParser) -> None:
+    command.add_argument("transaction", help="<application>.<batch>.<attempt>")
+
+
+def _add_yes(command: argparse.ArgumentParser) -> None:
+    about = "don't ask; needed without a terminal"
+    command.add_argument("--yes", help=about, action="store_true")
+
+
+def _add_reading(add: Add) -> None:
+    ls = add("ls", "list transactions, what is unfinished first, and orphans")
     ls.add_argument("--application", help="only of this one")
     ls.add_argument("--state", choices=[str(state) for state in TransactionState])
     ls.add_argument("--unfinished", action="store_true", help="nothing finished")
@@ -75,32 +76,31 @@ def _looking(commands: Commands) -> None:
     ls.add_argument("--limit", type=_count, default=100, help="default: 100")
     ls.add_argument("--log-only", action="store_true", help="ask no participant")
 
-    show = commands.add("show", "show all that is known of one transaction")
-    _identified(show)
-    explain = commands.add("explain", "say what is wrong with one, and what is safe")
-    _identified(explain)
-    commands.add("check", "hold settings, log and participants against what must be")
+    _add_transaction(add("show", "show all that is known of one transaction"))
+    _add_transaction(add("explain", "explain what is wrong with one, and what is safe"))
+    add("check", "hold settings, log and participants against what must be")
 
-    watch = commands.add("watch", "say what is stuck, and why; without Spark")
+    watch = add("watch", "report what is stuck, and why; without Spark")
     watch.add_argument(
         "--recover", action="store_true", help="and finish what is decided, as recover"
     )
     watch.add_argument("--once", action="store_true", help="one sweep, then end")
     watch.add_argument("--listen", help="serve /metrics there, as in 127.0.0.1:9095")
 
-    console = commands.add("console", "see and resolve transactions in a browser")
+    console = add("console", "see and resolve transactions in a browser")
     console.add_argument(
         "--listen", default="127.0.0.1:8090", help="default: 127.0.0.1:8090"
     )
     console.add_argument("--tokens-file", help="who may log in; default: the setting")
 
 
-def _deciding(commands: Commands) -> None:
-    commands.add("recover", "finish what is decided, without Spark").add_argument(
+def _add_deciding(add: Add) -> None:
+    add("recover", "finish what is decided, without Spark").add_argument(
         "--application", help="only this one"
     )
-    resolve = commands.add("resolve", "decide by hand; signed, and kept in the audit")
-    _identified(resolve)
+    resolve = add("resolve", "decide by hand; signed, and kept in the audit")
+    _add_transaction(resolve)
+    _add_yes(resolve)
     wanted = resolve.add_mutually_exclusive_group(required=True)
     for word, about in (
         ("commit", "decided commit: deliver it again, now"),
@@ -113,7 +113,7 @@ def _deciding(commands: Commands) -> None:
         "--conclude",
         dest="wanted",
         choices=["mixed", "hazard"],
-        help="quarantined, and it cannot be made whole: close it, say how it ended",
+        help="quarantined, and it cannot be made whole: close it, with its outcome",
     )
     wanted.add_argument(
         "--give-up",
@@ -126,12 +126,12 @@ def _deciding(commands: Commands) -> None:
         help="an orphan: commit or abort at this participant what no record can finish",
     )
     resolve.add_argument("--reason", required=True, help="one line, kept in the audit")
-    _confirmed(resolve)
 
 
-def _keeping(commands: Commands) -> None:
-    forget = commands.add("forget", "drop old finished transactions from the log")
-    forget.add_argument("--application", required=True, help="whose")
+def _add_keeping(add: Add) -> None:
+    forget = add("forget", "drop old finished transactions from the log")
+    _add_yes(forget)
+    forget.add_argument("--application", required=True, help="its transactions")
     forget.add_argument(
         "--before",
         type=_duration,
@@ -140,23 +140,11 @@ def _keeping(commands: Commands) -> None:
         help="finished so long ago or longer, as in 7d",
     )
     forget.add_argument("--dry-run", action="store_true", help="only count them")
-    _confirmed(forget)
 
-    init = commands.add("init", "write settings and tokens, make the log's tables")
+    init = add("init", "write settings and tokens, make the log's tables")
     init.add_argument("--application", help="a query that already ran without us")
     init.add_argument("--from-batch", type=int, help="its next batch id")
     init.add_argument("--tokens-file", default="tokens", help="default: tokens")
-    commands.add_foreign("demo", "stream real data through crashes, and judge it")
-
-
-def _identified(made: argparse.ArgumentParser) -> None:
-    made.add_argument("transaction", help="<application>.<batch>.<attempt>")
-
-
-def _confirmed(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
-        "--yes", action="store_true", help="don't ask; needed without a terminal"
-    )
 
 
 def _duration(text: str) -> float:

@@ -6,95 +6,83 @@ import argparse
 from collections.abc import Iterator
 
 from tracing_2pc.cli.arguments import DONE, LEFT
+from tracing_2pc.cli.show import format_skew
 from tracing_2pc.cli.terminal import (
     asking,
-    by,
     headed,
     paint,
+    print_either,
     prose,
-    say,
     table,
-    tell,
 )
-from tracing_2pc.operations.check import Checked, Problem, check
-from tracing_2pc.operations.view import plain
-from tracing_2pc.protocol.diagnosis import count
-from tracing_2pc.settings import Settings
-from tracing_2pc.transports.probe import Probed
+from tracing_2pc.core.model import ParticipantDescription
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.view import to_plain
+from tracing_2pc.inspection.wording import format_count, without_participant
+from tracing_2pc.operations.check import CheckResult, check
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, settings: Settings) -> int:
     """Print what is in force and what is wrong; 1 if anything is."""
-    settings = Settings.load(options.config, log=options.log)
     with asking(settings.participants):
-        found = check(settings)
-    if options.json:
-        tell(options, plain(found), "")
-    else:
-        say(lines(found))
-    return LEFT if found.problems else DONE
+        result = check(settings)
+    print_either(options, to_plain(result), lines(result))
+    return LEFT if result.problems else DONE
 
 
-def lines(found: Checked) -> Iterator[str]:
+def lines(result: CheckResult) -> Iterator[str]:
     """Return settings, log, participants, problems with their cures."""
     yield paint("settings", "bold")
-    yield from table([(s.name, s.origin, s.value) for s in found.settings], "  ")
-    yield from headed("log", _log(found))
-    yield from headed("participants", _participants(found))
-    yield from headed("problems", _problems(found))
+    yield from table([(s.name, s.origin, s.value) for s in result.settings], "  ")
+    yield from headed("log", _log(result))
+    yield from headed("participants", _participants(result))
+    yield from headed("problems", _problems(result))
     yield ""
-    if not found.problems:
+    if not result.problems:
         yield paint("all is well", "green")
     else:
-        yield paint(count(len(found.problems), "problem"), "red")
+        yield paint(format_count(len(result.problems), "problem"), "red")
 
 
-def _log(found: Checked) -> Iterator[str]:
-    if found.log is None:
+def _log(result: CheckResult) -> Iterator[str]:
+    if result.log is None:
         return
-    of = ", ".join(f"{n} {state}" for state, n in sorted(found.unfinished.items()))
+    states = sorted(result.unfinished.items())
     rows = [
-        ("address", found.log.shown),
-        ("schema", f"version {found.log.version}"),
-        *found.log.durability.items(),
-        ("unfinished", of or "none"),
+        ("address", result.log.shown),
+        ("schema", f"version {result.log.version}"),
+        *result.log.durability.items(),
+        ("unfinished", ", ".join(f"{n} {state}" for state, n in states) or "none"),
     ]
     yield from table(rows, "  ")
 
 
-def _participants(found: Checked) -> Iterator[str]:
-    if not found.participants:
+def _participants(result: CheckResult) -> Iterator[str]:
+    if not result.participants:
         return
     head = ("NAME", "ANSWERS", "TOKEN", "CLOCK", "IN DOUBT", "SLOTS", "URL")
-    yield from table([head, *map(_row, found.participants)], "  ")
+    yield from table([head, *map(_row, result.participants)], "  ")
 
 
-def _row(one: Probed) -> tuple[str, ...]:
-    if one.unreachable is not None:
-        return (one.participant, "no", "", "", "", "", one.url)
+def _row(probed: ParticipantDescription) -> tuple[str, ...]:
+    if probed.unreachable is not None:
+        return (probed.participant, "no", "", "", "", "", probed.url)
+    used = probed.gauges.get("tpc.prepared_slots.used")
+    most = probed.gauges.get("tpc.prepared_slots.max")
     return (
-        one.participant,
-        "not ready" if one.unready else "ready",
-        one.role or ("refused" if one.sent else "none was sent"),
-        "" if one.skew is None else f"{one.skew:+.1f} s",
-        "" if one.role is None else str(one.in_doubt),
-        _slots(one),
-        one.url,
+        probed.participant,
+        "not ready" if probed.unready else "ready",
+        probed.role or ("refused" if probed.sent else "none was sent"),
+        format_skew(probed.skew),
+        "" if probed.role is None else str(probed.in_doubt),
+        "" if used is None or most is None else f"{used:.0f} of {most:.0f}",
+        probed.url,
     )
 
 
-def _slots(one: Probed) -> str:
-    used = one.gauges.get("tpc_prepared_slots_used")
-    most = one.gauges.get("tpc_prepared_slots_max")
-    return "" if used is None or most is None else f"{used:.0f} of {most:.0f}"
-
-
-def _what(problem: Problem) -> str:
-    return by(problem.where, problem.what)
-
-
-def _problems(found: Checked) -> Iterator[str]:
-    for problem in found.problems:
-        for line in prose(f"{problem.where}: {_what(problem)}.", "    ", "  - "):
+def _problems(result: CheckResult) -> Iterator[str]:
+    for problem in result.problems:
+        what = without_participant(problem.where, problem.what)
+        for line in prose(f"{problem.where}: {what}.", "    ", "  - "):
             yield paint(line, "red")
         yield from prose(f"cure: {problem.cure}", "      ", "    ")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 
 from tracing_2pc.cli.arguments import DONE
-from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.settings import Settings
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.settings import Settings
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, settings: Settings) -> int:
     """Serve it until SIGTERM or Ctrl-C."""
-    settings = Settings.load(options.config, log=options.log)
     try:
-        from tracing_2pc.operations.console.server import serve
+        from tracing_2pc.console.server import serve
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"`tracing-2pc console` needs {error.name}: "

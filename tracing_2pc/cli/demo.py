@@ -1,12 +1,37 @@
-"""`tracing-2pc demo`."""
+"""`tracing-2pc demo`: runs `participants/`, beside the package or in a wheel."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
 
-from tracing_2pc.operations.services import run_service
+from tracing_2pc.core.errors import ConfigurationError
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what lies in `participants/`."""
-    return run_service("demo", options.rest)
+    """Call `main` of `participants/demo.py`.
+
+    Raises:
+        ConfigurationError: an extra is not installed.
+    """
+    try:
+        module = _find("demo")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"`tracing-2pc demo` needs {error.name}: pip install 'tracing-2pc[demo]'"
+        ) from error
+    try:
+        return int(module.main(list(options.rest)) or 0)
+    except RuntimeError as error:
+        raise ConfigurationError(f"tracing-2pc demo: {error}") from error
+
+
+def _find(name: str) -> ModuleType:
+    clone = Path(__file__).resolve().parents[2]
+    if (clone / "participants" / f"{name}.py").is_file():
+        sys.path.insert(0, str(clone))
+        return importlib.import_module(f"participants.{name}")
+    return importlib.import_module(f"tracing_2pc._participants.{name}")

@@ -6,53 +6,53 @@ import argparse
 import time
 
 from tracing_2pc.cli.arguments import DONE, LEFT
-from tracing_2pc.cli.terminal import check_on_terminal, confirmed, progress, tell
-from tracing_2pc.model import check_application
-from tracing_2pc.operations.forget import forget
-from tracing_2pc.operations.recover import check_known, configured_log
-from tracing_2pc.protocol.diagnosis import count
-from tracing_2pc.settings import Settings
-from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.cli.terminal import (
+    confirmed,
+    print_item,
+    progress,
+    raise_if_no_terminal,
+)
+from tracing_2pc.core.model import check_application
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.wording import format_count
+from tracing_2pc.operations.recover import raise_if_unknown
+from tracing_2pc.operations.wiring import open_configured_log
+from tracing_2pc.protocol.delivery import SLICE
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, settings: Settings) -> int:
     """Drop what finished so long ago, once that is confirmed, or only count it."""
     application = check_application(options.application)
     before = time.time() - options.before
-    with configured_log(Settings.load(options.config, log=options.log)) as log:
-        check_known(log, application)
-        of, _ = log.overview.forgettable(application, before)
-        if of and not options.dry_run and not _agreed(options, of):
-            return LEFT
-        gone = of if options.dry_run else _forget(log, application, before, of)
-        watermark = log.overview.watermarks()[application]
-        if options.dry_run:
-            watermark = log.overview.forgettable(application, before)[1] or watermark
-    word = "would be forgotten" if options.dry_run else "forgotten"
+    with open_configured_log(settings) as log:
+        raise_if_unknown(log, application)
+        count, through = log.forgettable(application, before)
+        what = f"{format_count(count, 'transaction')} of {application}"
+        if not options.dry_run:
+            if count and not options.yes and not _is_agreed(what, str(count)):
+                return LEFT
+            expected, count, through = count, 0, None
+            # In slices: each is durable, and others may work between two.
+            while gone := log.forget(application, finished_before=before, limit=SLICE):
+                count += gone
+                progress(f"{count} of {expected} forgotten")
+            progress("")
+        through = through or log.forgotten_by_application()[application]
     item = {
         "application": application,
-        "forgotten": gone,
+        "forgotten": count,
         "dry_run": options.dry_run,
-        "watermark": watermark,
+        "forgotten_through": through,
     }
-    line = f"{count(gone, 'transaction')} of {application} {word}; watermark"
-    tell(options, item, f"{line} {'none' if watermark is None else watermark}")
+    word = "would be forgotten" if options.dry_run else "forgotten"
+    line = f"{format_count(count, 'transaction')} of {application} {word}"
+    shown = "none" if through is None else through
+    print_item(options, item, f"{line}; forgotten_through {shown}")
     return DONE
 
 
-def _agreed(options: argparse.Namespace, of: int) -> bool:
-    """Whether the person has seen how many there are, and says so."""
-    if options.yes:
-        return True
-    whose = f"{count(of, 'transaction')} of {options.application}"
-    check_on_terminal(f"{whose} would be forgotten")
-    question = f"{whose} will be forgotten, for ever. Type their number, {of}, or yes:"
-    return confirmed(question, (str(of), "yes"))
-
-
-def _forget(log: SqlDecisionLog, application: str, before: float, of: int) -> int:
-    gone = 0
-    for gone in forget(log, application, before):
-        progress(f"{gone} of {of} forgotten")
-    progress("")
-    return gone
+def _is_agreed(what: str, count: str) -> bool:
+    """Whether the person has seen how many there are, and agrees."""
+    raise_if_no_terminal(f"{what} would be forgotten")
+    question = f"{what} will be forgotten, for ever. Type their number, {count}, or "
+    return confirmed(f"{question}yes:", (count, "yes"))

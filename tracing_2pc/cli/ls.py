@@ -3,90 +3,103 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from tracing_2pc.cli.arguments import DONE, LEFT
-from tracing_2pc.cli.terminal import asking, by, iso, paint, safe, say, table, tell
-from tracing_2pc.model import TransactionId, check_application, trace_id_of
-from tracing_2pc.operations.listing import Listed, Orphan, list_transactions
-from tracing_2pc.operations.observation import reachable
-from tracing_2pc.operations.recover import configured_log, unknown_application
-from tracing_2pc.operations.view import plain
-from tracing_2pc.protocol.diagnosis import count, lasting
-from tracing_2pc.settings import Settings
-from tracing_2pc.states import TransactionState
-from tracing_2pc.store.overview import Filters, Summary
+from tracing_2pc.cli.terminal import (
+    asking,
+    paint,
+    safe,
+    table,
+)
+from tracing_2pc.core.log_reader import TransactionFilter, TransactionSummary
+from tracing_2pc.core.model import check_application, trace_id_of
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.inspection.listing import Orphan, TransactionList, list_transactions
+from tracing_2pc.inspection.view import to_plain
+from tracing_2pc.inspection.wording import (
+    format_count,
+    format_duration,
+    format_iso,
+    without_participant,
+)
+from tracing_2pc.operations.recover import describe_unknown
+from tracing_2pc.operations.wiring import open_configured_log, open_participants
 
 _HEAD: Final = ("TRANSACTION", "STATE", "AGE", "ROWS", "WAITING FOR", "REMARK")
-_ATTEMPT: Final = "its driver"
 _PERSON: Final = "a person"
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, settings: Settings) -> int:
     """Print the list; 1 if something in it needs a person, or cannot be read."""
-    settings = Settings.load(options.config, log=options.log)
     if options.application is not None:
         check_application(options.application)
-    filters = Filters(
+    filters = TransactionFilter(
         options.application,
         TransactionState(options.state) if options.state else None,
         options.older_than,
         unfinished=options.unfinished,
         limit=options.limit,
     )
-    participants = {} if options.log_only else reachable(settings)
-    with configured_log(settings) as log, asking(participants):
-        found = list_transactions(log, participants, filters, settings)
+    participants = {} if options.log_only else open_participants(settings)
+    with open_configured_log(settings) as log, asking(participants):
+        listing = list_transactions(log, participants, filters, settings)
         known = log.applications() if options.application else ()
     if options.json:
-        for item in items(found, options.limit):
-            tell(options, item, "")
+        for item in items(listing, options.limit):
+            print(json.dumps(item))
     else:
-        say((*lines(found, options.limit), *_unknown(options.application, known)))
-    return LEFT if _needs_a_person(found) else DONE
+        print("\n".join(lines(listing, options.limit)))
+        if options.application is not None and options.application not in known:
+            print(paint(describe_unknown(options.application, known), "yellow"))
+    return LEFT if _needs_a_person(listing) else DONE
 
 
-def _unknown(application: str | None, known: Sequence[str]) -> Iterator[str]:
-    """Say that a filter found nothing because the log knows no such application."""
-    if application is not None and application not in known:
-        yield paint(unknown_application(application, known), "yellow")
+def _needs_a_person(listing: TransactionList) -> bool:
+    states = {row.state for row in listing.unfinished}
+    old = any(orphan.old for orphan in listing.orphans)
+    quarantined = TransactionState.QUARANTINED in states
+    return bool(quarantined or listing.unreadable or old)
 
 
-def _needs_a_person(found: Listed) -> bool:
-    quarantined = any(
-        one.state is TransactionState.QUARANTINED for one in found.unfinished
-    )
-    return bool(quarantined or found.unreadable or any(o.old for o in found.orphans))
+def lines(listing: TransactionList, limit: int) -> Iterator[str]:
+    """Return the table, what could not be read, and a line of counts."""
+    rows: list[tuple[str | None, tuple[str, ...]]] = []
+    for row in listing.unfinished:
+        quarantined = row.state is TransactionState.QUARANTINED
+        rows.append(("red" if quarantined else "yellow", _row(row, listing)))
+    for orphan in listing.orphans:
+        rows.append(("red" if orphan.old else "yellow", _orphan_row(orphan)))
+    for row in listing.finished:
+        rows.append(("yellow" if row.untold else None, _row(row, listing)))
+    if shown := rows[:limit]:
+        colours = ["bold", *(colour for colour, _ in shown)]
+        text = table([_HEAD, *(cells for _, cells in shown)])
+        yield from map(paint, text, colours)
+    for source, why in listing.unreadable.items():
+        text_of = without_participant(source.participant, why)
+        yield paint(f"{safe(source)}: {safe(text_of)}", "yellow")
+    yield _counts(listing, len(shown), len(rows), limit)
 
 
-def lines(found: Listed, limit: int) -> Iterator[str]:
-    """Return the table, who could not be read, and a line of counts."""
-    coloured = [(_row(one, found), _colour(one)) for one in found.unfinished]
-    coloured += [(_orphan_row(one), _colour_of_orphan(one)) for one in found.orphans]
-    coloured += [
-        (_row(one, found), "yellow" if one.untold else None) for one in found.finished
-    ]
-    shown = coloured[:limit]
-    if shown:
-        rows = table([_HEAD, *(row for row, _ in shown)])
-        yield paint(rows[0], "bold")
-        for line, (_, colour) in zip(rows[1:], shown, strict=True):
-            yield paint(line, colour)
-    for name, why in found.unreadable.items():
-        yield paint(f"{safe(name)}: {safe(by(name, why))}", "yellow")
-    yield _counts(found, len(shown), len(coloured), limit)
-
-
-def _row(one: Summary, found: Listed) -> tuple[str, ...]:
+def _row(row: TransactionSummary, listing: TransactionList) -> tuple[str, ...]:
+    waiting_for = ", ".join(row.pending)
+    if row.state is TransactionState.ACTIVE:
+        waiting_for = "its driver"
+    elif row.state is TransactionState.QUARANTINED:
+        waiting_for = _PERSON
     return (
-        str(one.transaction),
-        str(one.state),
-        lasting(max(0.0, found.at - one.started)),
-        "" if one.rows is None else str(one.rows),
-        _waiting_for(one),
-        _remark(one, found),
+        str(row.transaction),
+        str(row.state),
+        format_duration(max(0.0, listing.at - row.started)),
+        "" if row.rows is None else str(row.rows),
+        waiting_for,
+        _remark(row, listing),
     )
 
 
@@ -94,95 +107,76 @@ def _orphan_row(orphan: Orphan) -> tuple[str, ...]:
     return (
         str(orphan.transaction),
         "orphaned" if orphan.old else "no record",
-        lasting(orphan.age),
+        format_duration(orphan.age),
         str(orphan.rows),
         _PERSON if orphan.old else "",
         f"prepared at {', '.join(orphan.held)}; {orphan.why}",
     )
 
 
-def _waiting_for(one: Summary) -> str:
-    if one.state is TransactionState.ACTIVE:
-        return _ATTEMPT
-    if one.state is TransactionState.QUARANTINED:
-        return _PERSON
-    return ", ".join(one.pending)
-
-
-def _remark(one: Summary, found: Listed) -> str:
-    if one.reason and one.finished is None:
-        return one.reason
-    if one.untold:
-        return f"not told all of it: {', '.join(one.untold)}"
-    told = [
-        d for d in found.deliveries.get(str(one.transaction), {}).values() if d.pending
+def _remark(row: TransactionSummary, listing: TransactionList) -> str:
+    if row.reason and row.finished is None:
+        return row.reason
+    if row.untold:
+        return f"not told all of it: {', '.join(row.untold)}"
+    errors = [
+        f"{d.participant}: {without_participant(d.participant, d.error)}"
+        for d in listing.deliveries.get(str(row.transaction), {}).values()
+        if d.pending and d.error
     ]
-    tried = [f"{d.participant}: {by(d.participant, d.error)}" for d in told if d.error]
-    return "; ".join(tried) or one.reason or ""
+    return "; ".join(errors) or row.reason or ""
 
 
-def _colour(one: Summary) -> str | None:
-    return "red" if one.state is TransactionState.QUARANTINED else "yellow"
-
-
-def _colour_of_orphan(one: Orphan) -> str:
-    return "red" if one.old else "yellow"
-
-
-def _counts(found: Listed, shown: int, of_all: int, limit: int) -> str:
-    states = Counter(str(one.state) for one in found.unfinished)
-    of = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-    parts = [f"{len(found.unfinished)} unfinished{f' ({of})' if of else ''}"]
-    if found.orphans:
-        parts.append(count(len(found.orphans), "orphan"))
-    if found.finished:
-        # The log was asked for no more than fit; how many there are nobody counted.
+def _counts(listing: TransactionList, shown: int, of_all: int, limit: int) -> str:
+    states = sorted(Counter(str(row.state) for row in listing.unfinished).items())
+    by_state = ", ".join(f"{number} {state}" for state, number in states)
+    of = f" ({by_state})" if by_state else ""
+    parts = [f"{len(listing.unfinished)} unfinished{of}"]
+    if listing.orphans:
+        parts.append(format_count(len(listing.orphans), "orphan"))
+    if listing.finished:
+        # The log was asked for no more than fit; how many there are is not known.
         newest = " (the newest)" if of_all >= limit else ""
-        parts.append(f"{len(found.finished)} finished{newest}")
+        parts.append(f"{len(listing.finished)} finished{newest}")
     if shown < of_all:
         parts.append(f"{shown} shown: --limit shows more")
     return "; ".join(parts)
 
 
-def items(found: Listed, limit: int) -> Iterator[dict[str, Any]]:
+def items(listing: TransactionList, limit: int) -> Iterator[dict[str, Any]]:
     """Return the same as JSON, an object for each line; the kind says which fields."""
-    every = [_item(one, found.at) for one in found.unfinished]
-    every += [_orphan_item(one) for one in found.orphans]
-    every += [_item(one, found.at) for one in found.finished]
+    every = [_item(row, listing.at) for row in listing.unfinished]
+    every += [
+        {
+            "kind": "orphan",
+            **dataclasses.asdict(orphan.transaction),
+            **to_plain(orphan),
+            "age": orphan.age,
+            "rows": orphan.rows,
+        }
+        for orphan in listing.orphans
+    ]
+    every += [_item(row, listing.at) for row in listing.finished]
     yield from every[:limit]
-    for name, why in found.unreadable.items():
-        yield {"kind": "unreadable", "participant": name, "why": why}
+    for source, why in listing.unreadable.items():
+        yield {"kind": "unreadable", "participant": str(source), "why": why}
     yield {
         "kind": "counts",
-        "unfinished": len(found.unfinished),
-        "orphans": len(found.orphans),
-        "finished": len(found.finished),
+        "unfinished": len(listing.unfinished),
+        "orphans": len(listing.orphans),
+        "finished": len(listing.finished),
     }
 
 
-def _item(one: Summary, at: float) -> dict[str, Any]:
-    item = plain(one)
+def _item(row: TransactionSummary, at: float) -> dict[str, Any]:
+    item = to_plain(row)
     del item["carrier"]
     times = ("started", "decided", "finished")
     return {
         "kind": "transaction",
-        **_parts(one.transaction),
+        **dataclasses.asdict(row.transaction),  # so that no program needs to cut it
         **item,
-        "age": at - one.started,
-        "trace": trace_id_of(one.carrier),
-        "iso": {name: iso(item[name]) for name in times},
+        "age": at - row.started,
+        "trace": trace_id_of(row.carrier),
+        "iso": {name: format_iso(item[name]) for name in times},
     }
-
-
-def _parts(transaction: TransactionId) -> dict[str, Any]:
-    """Return what an id consists of, so that nobody needs to cut it."""
-    return {
-        "application": transaction.application,
-        "batch": transaction.batch,
-        "attempt": transaction.attempt,
-    }
-
-
-def _orphan_item(one: Orphan) -> dict[str, Any]:
-    item = {**_parts(one.transaction), **plain(one)}
-    return {"kind": "orphan", **item, "age": one.age, "rows": one.rows}

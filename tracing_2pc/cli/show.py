@@ -1,44 +1,77 @@
-"""`tracing-2pc show`."""
+"""`tracing-2pc show`: all that is known of a transaction, in tables."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
-from tracing_2pc.cli.looking import code_of, looked
+from tracing_2pc.cli.arguments import DONE, LEFT, USAGE
 from tracing_2pc.cli.terminal import (
-    by,
+    asking,
     headed,
     paint,
+    print_either,
     prose,
     safe,
-    say,
     table,
-    tell,
     when,
 )
-from tracing_2pc.links import links_of
-from tracing_2pc.model import DeliveryRecord
-from tracing_2pc.operations.said import Said
-from tracing_2pc.operations.view import View
-from tracing_2pc.protocol.diagnosis import count, lasting
+from tracing_2pc.core.links import links_of
+from tracing_2pc.core.model import DeliveryRecord, TransactionId
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.inspection.summary import describe_delivery
+from tracing_2pc.inspection.view import TransactionView, view_transaction
+from tracing_2pc.inspection.wording import (
+    format_count,
+    format_duration,
+    format_time,
+    without_participant,
+)
+from tracing_2pc.operations.wiring import open_configured_log, open_participants
 
-_BRANCHES = 20
+Lines: TypeAlias = Callable[[TransactionView, Mapping[str, str]], Iterable[str]]
+
+_MOST: Final = 20
 """Branches, receipts and events of each kind that are printed; JSON has more."""
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, settings: Settings) -> int:
     """Print all that is known of one transaction."""
-    view, settings = looked(options)
+    return print_transaction(options, settings, lines, TransactionView.to_json)
+
+
+def print_transaction(
+    options: argparse.Namespace,
+    settings: Settings,
+    lines: Lines,
+    json_of: Callable[[TransactionView], dict[str, Any]],
+) -> int:
+    """Ask log and participants about the transaction that was typed; print it.
+
+    `lines` shows a view and its links to people, `json_of` a view to programs.
+    """
+    transaction = TransactionId.parse(options.transaction)
+    participants = open_participants(settings)
+    with open_configured_log(settings) as log, asking(participants):
+        view = view_transaction(log, participants, transaction, settings)
     links = links_of(settings.links, view.transaction, view.trace)
-    if options.json:
-        tell(options, {**view.to_json(), "links": links}, "")
-    else:
-        say(lines(view, links))
+    print_either(options, {**json_of(view), "links": links}, lines(view, links))
     return code_of(view)
 
 
-def lines(view: View, links: Mapping[str, str]) -> Iterator[str]:
+def code_of(view: TransactionView) -> int:
+    """Return 2 for what nobody knows, 1 if something is wrong or cannot be read."""
+    if view.unknown:
+        return USAGE
+    quarantined = view.state is TransactionState.QUARANTINED
+    unread = any(report.error for report in view.participants)
+    left = quarantined or view.diagnoses or unread or view.untold or view.held_back
+    return LEFT if left else DONE
+
+
+def lines(view: TransactionView, links: Mapping[str, str]) -> Iterator[str]:
     """Return it for people, from the record to what can be done."""
     yield paint(f"{view.transaction}  {_state(view)}", "bold")
     yield from table([*_record(view), *links.items()], "  ")
@@ -49,22 +82,22 @@ def lines(view: View, links: Mapping[str, str]) -> Iterator[str]:
     yield from headed("timeline", _timeline(view))
 
 
-def _state(view: View) -> str:
+def _state(view: TransactionView) -> str:
     if view.state is not None:
         return str(view.state)
     if view.forgotten:
-        return f"forgotten (watermark {view.watermark})"
+        return f"forgotten (forgotten_through {view.forgotten_through})"
     return "no record" if view.known else "no record, and its application is not known"
 
 
-def _record(view: View) -> Iterator[tuple[str, str]]:
-    yield "looked at", when(view.at, view.at).partition("(")[2].rstrip(")")
+def _record(view: TransactionView) -> Iterator[tuple[str, str]]:
+    yield "looked at", format_time(view.at)
     if view.started is not None:
         yield "begun", when(view.started, view.at)
     if view.decided is not None:
-        rows = count(view.rows, "row")
+        rows = format_count(view.rows, "row")
         if view.receipts_of or not view.rows:
-            rows += f" in {count(view.receipts_of, 'branch', 'branches')}"
+            rows += f" in {format_count(view.branches_of, 'branch', 'branches')}"
         yield f"decided {view.decision}", f"{when(view.decided, view.at)}; {rows}"
     if view.finished is not None:
         yield "closed", when(view.finished, view.at)
@@ -75,102 +108,87 @@ def _record(view: View) -> Iterator[tuple[str, str]]:
     yield "trace", view.trace or "none"
 
 
-def _wrong(view: View) -> Iterator[str]:
-    for one in view.diagnoses:
-        yield from prose(f"{one.diagnosis} ({one.severity}): {one.why}", "  ")
-    for told in view.untold:
-        yield from prose(f"not told: {told.untold}", "  ")
+def _wrong(view: TransactionView) -> Iterator[str]:
+    for diagnosis in view.diagnoses:
+        what = f"{diagnosis.diagnosis} ({diagnosis.severity})"
+        yield from prose(f"{what}: {diagnosis.why}", "  ")
+    for delivery in view.untold:
+        yield from prose(f"not told: {delivery.untold}", "  ")
     if view.held_back and not view.diagnoses:
         yield from prose(view.held_back, "  ")
 
 
-def _participants(view: View) -> Iterator[str]:
+def _participants(view: TransactionView) -> Iterator[str]:
     if not view.participants:
         yield "  none: `participants` in the settings is empty"
         return
-    told = {one.participant: one for one in view.deliveries}
-    head = ("NAME", "ON RECORD", "SAYS", "ROWS", "CLOCK", "IN DOUBT FOR", "REMARK")
-    rows = [head]
-    for one in view.participants:
+    deliveries = {delivery.participant: delivery for delivery in view.deliveries}
+    rows = [("NAME", "ON RECORD", "SAYS", "ROWS", "CLOCK", "IN DOUBT FOR", "REMARK")]
+    for report in view.participants:
+        delivery = deliveries.get(report.participant)
+        answer = str(report.state or "cannot be read")
+        remark = "resolved by hand" if report.resolved_by_hand else ""
+        if report.error:
+            remark = without_participant(report.participant, report.error)
         rows.append(
             (
-                one.participant,
-                heard(told.get(one.participant), view.at),
-                "the job's own" if one.own_sink else str(one.state or "cannot be read"),
-                str(one.rows) if one.state else "",
-                "" if one.skew is None else f"{one.skew:+.1f} s",
-                "" if one.oldest is None else lasting(one.oldest),
-                by(one.participant, one.error)
-                if one.error
-                else ("resolved by hand" if one.resolved_by_hand else ""),
+                report.participant,
+                _on_record(delivery, view.at),
+                "the job's own" if report.own_sink else answer,
+                str(report.rows) if report.state else "",
+                format_skew(report.skew),
+                "" if report.oldest is None else format_duration(report.oldest),
+                remark,
             )
         )
     yield from table(rows, "  ")
 
 
-def heard(told: DeliveryRecord | None, now: float) -> str:
-    """Say how far the decision has got with one participant, as the log has it."""
-    if told is None:
+def format_skew(skew: float | None) -> str:
+    """Write by how much a participant's clock is ahead of ours."""
+    return "" if skew is None else f"{skew:+.1f} s"
+
+
+def _on_record(delivery: DeliveryRecord | None, now: float) -> str:
+    if delivery is None:
         return "not on record"
-    if told.untold is not None:
-        return f"not told: {safe(told.untold)}"
-    if told.acknowledged is not None:
-        return f"acknowledged {lasting(now - told.acknowledged)} ago"
-    if told.given_up is not None:
-        return f"given up {lasting(now - told.given_up)} ago"
-    if told.retries:
-        tries = count(told.retries, "try", "tries")
-        return f"{tries}: {by(told.participant, told.error)}"
-    return "not acknowledged"
+    text = describe_delivery(delivery, now)
+    details = delivery.untold
+    if delivery.pending and delivery.retries:
+        details = without_participant(delivery.participant, delivery.error)
+    return f"{text}: {details}" if details else text
 
 
-def _branches(view: View) -> Iterator[str]:
-    held = [(said, branch) for said in view.participants for branch in said.branches]
-    if not held:
-        return
-    rows = [("PARTICIPANT", "BRANCH", "STATE", "ROWS", "PREPARED")]
-    for said, branch in held[:_BRANCHES]:
-        prepared = when(branch.prepared_at, view.at)
-        rows.append(
-            (
-                said.participant,
-                str(branch.branch),
-                str(branch.state),
-                str(branch.rows),
-                prepared,
-            )
-        )
-    yield from table(rows, "  ")
-    yield from _more(sum(map(_of, view.participants)))
+def _branches(view: TransactionView) -> Iterator[str]:
+    rows = [
+        (report.participant, b.branch, b.state, b.rows, when(b.prepared_at, view.at))
+        for report in view.participants
+        for b in report.branches
+    ]
+    head = ("PARTICIPANT", "BRANCH", "STATE", "ROWS", "PREPARED")
+    yield from _first(head, rows, sum(report.of for report in view.participants))
 
 
-def _of(said: Said) -> int:
-    return said.of
+def _receipts(view: TransactionView) -> Iterator[str]:
+    rows = [(r.branch, r.participant, r.vote, r.rows) for r in view.receipts]
+    yield from _first(("BRANCH", "PARTICIPANT", "VOTE", "ROWS"), rows, view.receipts_of)
 
 
-def _receipts(view: View) -> Iterator[str]:
-    if not view.receipts:
-        return
-    rows = [("BRANCH", "ROWS", "VOTES")]
-    for one in view.receipts[:_BRANCHES]:
-        votes = ", ".join(f"{name} {vote}" for name, vote in one.votes.items())
-        rows.append((str(one.branch), str(one.rows), votes))
-    yield from table(rows, "  ")
-    yield from _more(view.receipts_of)
+def _first(
+    head: Sequence[object], rows: Sequence[Sequence[object]], of: int
+) -> Iterator[str]:
+    if rows:
+        yield from table([head, *rows[:_MOST]], "  ")
+    if of > _MOST:
+        yield f"  … {of - _MOST} more; --json shows more"
 
 
-def _more(of: int) -> Iterator[str]:
-    if of > _BRANCHES:
-        yield f"  … {of - _BRANCHES} more; --json shows more"
-
-
-def _timeline(view: View) -> Iterator[str]:
+def _timeline(view: TransactionView) -> Iterator[str]:
     if not view.timeline:
         return
+    events = view.timeline[-_MOST:]
     begin = view.started if view.started is not None else view.timeline[0].at
-    rows = [
-        (f"{event.at - begin:+.1f} s", event.who, event.what)
-        for event in view.timeline[-_BRANCHES:]
-    ]
-    widest = max(len(at) for at, _, _ in rows)
-    yield from table([(at.rjust(widest), *rest) for at, *rest in rows], "  ")
+    times = [f"{event.at - begin:+.1f} s" for event in events]
+    widest = max(map(len, times))
+    rows = zip(times, events, strict=True)
+    yield from table([(at.rjust(widest), e.who, e.what) for at, e in rows], "  ")

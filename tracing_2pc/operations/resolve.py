@@ -2,47 +2,75 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Literal
+import getpass
+import os
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from tracing_2pc.errors import (
+from tracing_2pc.core.errors import (
     ConfigurationError,
     ContractError,
     ParticipantError,
     ParticipantRefusedError,
 )
-from tracing_2pc.interfaces import DecisionLog
-from tracing_2pc.model import TransactionId, TransactionRecord
-from tracing_2pc.operations.actions import GIVE_UP
-from tracing_2pc.operations.orphans import Resolving, check_orphan
-from tracing_2pc.operations.signing import check_reason, signature
-from tracing_2pc.states import UNFINISHED, Decision, TransactionState
-from tracing_2pc.store import SqlDecisionLog
-from tracing_2pc.telemetry.operator import acted, acting
+from tracing_2pc.core.log_reader import OperatorLog
+from tracing_2pc.core.model import Carrier, TransactionId, TransactionRecord
+from tracing_2pc.core.ports import DecisionLog, SystemClock
+from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.states import UNFINISHED, Decision, TransactionState
+from tracing_2pc.inspection.actions import CONCLUDE, GIVE_UP
+from tracing_2pc.inspection.evidence import is_forgotten, may_be_begun
+from tracing_2pc.inspection.participants import report_of
+from tracing_2pc.inspection.wording import format_duration, join_names
+from tracing_2pc.tracing.transaction import count_operator_action, operator_span
 
-Outcome = Literal["mixed", "hazard"]
+LONGEST_REASON: Final = 1000
+"""Characters; participants take no more either."""
+
+Outcome: TypeAlias = Literal["mixed", "hazard"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(NamedTuple):
     """Wait no more for a participant that is gone for good."""
 
     participant: str
 
 
-Wanted = Decision | Outcome | GiveUp
-"""What a person can say about a transaction in the log."""
+Resolution: TypeAlias = Decision | Outcome | GiveUp
+"""What a person can decide about a transaction in the log."""
+
+
+def check_reason(reason: str) -> str:
+    """Return a reason that can be kept and shown, or raise `ConfigurationError`."""
+    if not (kept := reason.strip()):
+        raise ConfigurationError("--reason: say why; it is kept in the audit")
+    if len(kept) > LONGEST_REASON or not kept.isprintable():
+        raise ConfigurationError(
+            f"--reason: one line of printable text, {LONGEST_REASON} characters at most"
+        )
+    return kept
+
+
+def signature() -> str:
+    """Return which person runs this process, and where."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number without a name
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
+# --- in the log ----------------------------------------------------------------------
 
 
 def resolve(
     log: DecisionLog,
     transaction: TransactionId,
     *,
-    wanted: Wanted,
+    wanted: Resolution,
     reason: str,
     who: str | None = None,
 ) -> TransactionRecord:
-    """Say what shall happen to a transaction; return the record afterwards.
+    """Decide by hand about a transaction; return the record afterwards.
 
     An active one may be aborted: the decision is write-once, so this is safe. One
     that is decided, or quarantined, may be delivered again by the word that was
@@ -50,111 +78,90 @@ def resolve(
     A quarantined one may be concluded as mixed or hazard, which closes it and lets its
     application begin again. A participant that is gone for good while its answer is
     waited for is given up: the others are told, and then it is concluded. Each is in
-    the audit.
-
-    Args:
-        log: the decision log.
-        transaction: which one.
-        wanted: the word.
-        reason: one line; kept.
-        who: the person; by default who runs this process.
+    the audit, with the reason, and with the person who runs this process unless `who`
+    is given.
 
     Raises:
         ConfigurationError: no such transaction, or no reason.
         ContractError: the log holds the other word, or not every vote is known.
     """
-    reason = check_reason(reason)
+    reason, who = check_reason(reason), who or signature()
     if (record := log.read(transaction)) is None:
         raise ConfigurationError(
             f"{transaction}: the log holds no such transaction. If a participant holds "
             "it prepared, name that one: --at PARTICIPANT"
         )
-    check_word(record, wanted)
-    action, at = word_of(wanted)
-    with acting(action, transaction, record.carrier, at):
-        _write(log, record, wanted, who or signature(), reason)
-    acted(action)
+    raise_if_not_allowed(record, wanted)
+    action, at = action_of(wanted)
+    with operator_span(action, transaction, record.carrier, at):
+        if isinstance(wanted, GiveUp):
+            log.give_up(transaction, wanted.participant, who=who, why=reason)
+        elif not isinstance(wanted, Decision):
+            log.conclude(transaction, wanted, who=who, why=reason)
+        elif record.state is TransactionState.ACTIVE:
+            log.abort(transaction, who=who, why=reason)
+        elif record.state is TransactionState.QUARANTINED:
+            log.resume(transaction, wanted, who=who, why=reason)
+        else:
+            what, state = f"deliver {transaction}", str(record.state)
+            log.sign(what, who=who, why=reason, before=state, after=state)
+    count_operator_action(action)
     return log.read(transaction) or record
 
 
-def word_of(wanted: Wanted) -> tuple[str, str | None]:
+def action_of(wanted: Resolution) -> tuple[str, str | None]:
     """Return the word for what is wanted, and the participant that it is about."""
     if isinstance(wanted, GiveUp):
         return GIVE_UP, wanted.participant
-    return (str(wanted) if isinstance(wanted, Decision) else "conclude"), None
+    return (str(wanted) if isinstance(wanted, Decision) else CONCLUDE), None
 
 
-def _write(
-    log: DecisionLog,
-    record: TransactionRecord,
-    wanted: Wanted,
-    who: str,
-    why: str,
-) -> None:
+def raise_if_not_allowed(record: TransactionRecord, wanted: Resolution) -> None:
+    """Raise `ContractError` for what the record does not allow a person to decide."""
+    if (why := _objection(record, wanted)) is not None:
+        raise ContractError(f"{record.id} {why}")
+
+
+def _objection(record: TransactionRecord, wanted: Resolution) -> str | None:
+    state, quarantined = record.state, record.state is TransactionState.QUARANTINED
+    active, decided = state is TransactionState.ACTIVE, state in UNFINISHED
+    again = f"--{record.decision} delivers the decision again"
     if isinstance(wanted, GiveUp):
-        log.give_up(record.id, wanted.participant, who=who, why=why)
-    elif not isinstance(wanted, Decision):
-        log.conclude(record.id, wanted, who=who, why=why)
-    elif record.state is TransactionState.ACTIVE:
-        log.abort(record.id, who=who, why=why)
-    elif record.state is TransactionState.QUARANTINED:
-        log.resume(record.id, wanted, who=who, why=why)
-    else:
-        state = str(record.state)
-        log.sign(f"deliver {record.id}", who=who, why=why, before=state, after=state)
-
-
-def check_word(record: TransactionRecord, wanted: Wanted) -> None:
-    """Refuse what the log's record does not allow a person to say.
-
-    Raises:
-        ContractError: and why.
-    """
-    state = record.state
-    if isinstance(wanted, GiveUp):
-        _check_give_up(record, wanted.participant)
-        return
-    if state is TransactionState.ACTIVE:
-        if wanted is Decision.ABORT:
-            return
-        raise ContractError(
-            f"{record.id} is undecided: only --abort is possible, because nobody "
-            "knows every vote"
-        )
-    if state not in UNFINISHED and state is not TransactionState.QUARANTINED:
-        raise ContractError(
-            f"{record.id} is {state}: nothing is left for a person to decide in the "
-            "log. If a participant holds it prepared, name that one: --at PARTICIPANT"
+        if active:
+            return "is undecided: --abort decides it first"
+        if quarantined:
+            return "is quarantined: --conclude closes it"
+        if not decided:
+            return f"is {state}: it waits for no participant"
+        if (name := wanted.participant) in record.pending:
+            return None
+        return f"does not wait for {name}: it waits for {join_names(record.pending)}"
+    if active and wanted is Decision.ABORT:
+        return None
+    if active:
+        # Rule 1: without every vote nobody may decide commit.
+        return "is undecided: only --abort is possible, because not every vote is known"
+    if not decided and not quarantined:
+        return (
+            f"is {state}: nothing is left for a person to decide in the log. If a "
+            "participant holds it prepared, name that one: --at PARTICIPANT"
         )
     if isinstance(wanted, Decision) and wanted is not record.decision:
-        raise ContractError(
-            f"{record.id} is decided {record.decision}, which stands: --{wanted} would "
-            f"split it. --{record.decision} delivers the decision again"
+        return (
+            f"is decided {record.decision}, which stands: --{wanted} would split it. "
+            f"{again}"
         )
-    if not isinstance(wanted, Decision) and state is not TransactionState.QUARANTINED:
-        raise ContractError(
-            f"{record.id} is {state}: only what is quarantined can be concluded. "
-            f"--{record.decision} delivers the decision again"
-        )
+    if not isinstance(wanted, Decision) and not quarantined:
+        return f"is {state}: only what is quarantined can be concluded. {again}"
+    return None
 
 
-def _check_give_up(record: TransactionRecord, participant: str) -> None:
-    if record.state is TransactionState.ACTIVE:
-        raise ContractError(f"{record.id} is undecided: --abort decides it first")
-    if record.state is TransactionState.QUARANTINED:
-        raise ContractError(f"{record.id} is quarantined: --conclude closes it")
-    if record.state in UNFINISHED and participant not in record.pending:
-        raise ContractError(
-            f"{record.id} does not wait for {participant}: it waits for "
-            f"{' and '.join(record.pending) or 'nobody'}"
-        )
-    if record.state not in UNFINISHED:
-        raise ContractError(f"{record.id} is {record.state}: it waits for nobody")
+# --- at a participant ----------------------------------------------------------------
 
 
 def resolve_orphan(
-    log: SqlDecisionLog,
-    participant: Resolving,
+    log: OperatorLog,
+    participant: RemoteParticipant,
     transaction: TransactionId,
     *,
     outcome: Decision,
@@ -164,47 +171,126 @@ def resolve_orphan(
 ) -> None:
     """Commit or abort at one participant what no record of the log can finish.
 
-    Signed in the log before the participant is asked, and again with what came of it:
-    a crash between the two leaves the first, and nothing is done without one.
-
-    Args:
-        log: the decision log; if it cannot be read, nothing is done.
-        participant: where it is prepared.
-        transaction: which one.
-        outcome: what to do with all that is prepared of it there.
-        reason: one line; kept in the log and there.
-        who: the person.
-        orphan_after: seconds for which it must have been in doubt.
+    It must have been in doubt there for `orphan_after` seconds. Signed in the log
+    before the participant is asked, and again with what came of it: a crash between
+    the two leaves the first, and nothing is done without one.
 
     Raises:
         ConfigurationError: no reason, or nothing of it is in doubt there.
         ContractError: the log can finish it, has decided otherwise, or it is too young.
-        ParticipantRefusedError: the participant says no, and nothing was done.
+        DecisionLogError: the log cannot be read, and nothing was done.
+        ParticipantRefusedError: the participant refused, and nothing was done.
         ParticipantUnavailableError: no answer: it may or may not have been done.
     """
     reason = check_reason(reason)
-    found = check_orphan(log, participant, transaction, outcome, orphan_after)
+    carrier = check_orphan(log, participant, transaction, outcome, orphan_after)
     name, what = participant.name, f"resolve {transaction}"
     before = f"prepared at {name}"
 
     def sign(after: str) -> None:
         log.sign(what, who=who, why=reason, before=before, after=after)
 
-    with acting(str(outcome), transaction, found.carrier, name):
+    with operator_span(str(outcome), transaction, carrier, name):
         sign(f"{name} is told to {outcome}")
         try:
             participant.resolve(transaction, outcome, reason)
         except ParticipantError as error:
-            sign(_answered(name, error))
+            sign(_answer_of(name, error))
             raise
-        done = "committed" if outcome is Decision.COMMIT else "aborted"
-        sign(f"{done} at {name}")
-    acted(str(outcome))
+        sign(f"{outcome_word(outcome)} at {name}")
+    count_operator_action(str(outcome))
 
 
-def _answered(name: str, error: ParticipantError) -> str:
+def outcome_word(outcome: Decision) -> str:
+    """Return what a decision makes of a transaction: committed or aborted."""
+    return "committed" if outcome is Decision.COMMIT else "aborted"
+
+
+def _answer_of(name: str, error: ParticipantError) -> str:
     if isinstance(error, ParticipantRefusedError):
         return f"{name} refused"
-    if error.status is not None:
-        return f"{name} answered {error.status}"
-    return f"no answer from {name}"
+    if error.refusal is not None:
+        return f"{name} answered {error.refusal}"
+    return f"no trusted answer from {name}"
+
+
+def check_orphan(
+    log: OperatorLog,
+    participant: RemoteParticipant,
+    transaction: TransactionId,
+    outcome: Decision,
+    orphan_after: float,
+) -> Carrier:
+    """Refuse what is no orphan, or not yet one; return its trace context.
+
+    Raises:
+        ConfigurationError: nothing of it is in doubt there.
+        ContractError: the log can finish it, has decided otherwise, or it is too young.
+        ParticipantUnavailableError: the participant cannot be asked.
+    """
+    # The list first: what it holds without a record is then never too new.
+    age, carrier = _in_doubt_there(participant, transaction)
+    # Rule 9: the log is read before anything is resolved.
+    if (why := _objection_of_log(log, transaction, outcome)) is not None:
+        raise ContractError(f"{transaction}{why}")
+    if age < orphan_after:
+        raise ContractError(
+            f"{transaction} is in doubt at {participant.name} for "
+            f"{format_duration(age)} only, by its clock: wait another "
+            f"{format_duration(orphan_after - age)} (orphan_after)"
+        )
+    return carrier
+
+
+def _in_doubt_there(
+    participant: RemoteParticipant, transaction: TransactionId
+) -> tuple[float, Carrier]:
+    """Return its age by the participant's clock, and its trace context."""
+    listing = participant.prepared(transaction.application)
+    branches = [b for b in listing.branches if b.transaction == transaction]
+    if branches:
+        return max(b.age for b in branches), branches[0].carrier
+    answer = participant.show(transaction)
+    oldest = report_of(participant.name, answer, SystemClock().now()).oldest
+    if oldest is None:
+        hint = "" if listing.complete else f"; its list {listing.missing}"
+        raise ConfigurationError(
+            f"{transaction}: nothing of it is in doubt at {participant.name}, which "
+            f"says {answer.state}{hint}"
+        )
+    return oldest, {}
+
+
+def _objection_of_log(
+    log: OperatorLog, transaction: TransactionId, outcome: Decision
+) -> str | None:
+    """Return why the log forbids this: a record can finish it, may come, or differs."""
+    # Before the record is read: a driver may begin it between the two.
+    may_come = may_be_begun(log, transaction)
+    record = log.read(transaction)
+    if record is None and may_come:
+        return (
+            ": this log has no record of it, and can still write one, because it has "
+            "begun nothing later. Start its query, which then finishes it"
+        )
+    if record is None:
+        forgotten = log.forgotten_by_application().get(transaction.application)
+        if outcome is Decision.COMMIT and is_forgotten(transaction, forgotten):
+            return (
+                " is at or below forgotten_through: another attempt at its batch may "
+                "have been committed, so only --abort is safe"
+            )
+        return None
+    if record.finished is None:
+        word = record.decision or Decision.ABORT
+        return (
+            f" is {record.state} in the log, which can finish it: `tracing-2pc resolve "
+            f"{transaction} --{word}`, without --at"
+        )
+    concluded = record.state is TransactionState.CONCLUDED
+    if record.decision is not outcome and not concluded:
+        return (
+            f" is {record.state} in the log: at a participant only --{record.decision} "
+            "is possible"
+        )
+    return None

@@ -1,4 +1,4 @@
-"""The watcher: looks around, says what is wrong, and recovers if it is told to."""
+"""The watcher: surveys log and participants, diagnoses, and recovers if told to."""
 
 from __future__ import annotations
 
@@ -7,103 +7,149 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
 
-from tracing_2pc.errors import DecisionLogError, TwoPhaseError
-from tracing_2pc.interfaces import Clock, SystemClock
-from tracing_2pc.model import Carrier, TransactionId
-from tracing_2pc.operations.observation import LOG, Observation, Observed, observe
-from tracing_2pc.operations.sweep import Key, Sweep, Unfinished, gravest, key
-from tracing_2pc.protocol.diagnosis import (
+from tracing_2pc.core.errors import DecisionLogError, TwoPhaseError
+from tracing_2pc.core.log_reader import OperatorLog
+from tracing_2pc.core.model import Carrier, TransactionId
+from tracing_2pc.core.ports import Clock
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import (
+    UNFINISHED,
+    DiagnosisKind,
+    Severity,
+    TransactionState,
+)
+from tracing_2pc.inspection.diagnosis import (
     GRAVE,
     Diagnosis,
-    Thresholds,
     diagnose,
     held_back,
 )
-from tracing_2pc.protocol.evidence import Evidence, Logged, Standing
+from tracing_2pc.inspection.evidence import Evidence, LogEvidence
+from tracing_2pc.inspection.participants import (
+    LOG,
+    ReadableParticipant,
+    Source,
+    participant_source,
+)
+from tracing_2pc.inspection.survey import survey_all
 from tracing_2pc.protocol.recovery import Recovered
-from tracing_2pc.settings import Settings
-from tracing_2pc.states import UNFINISHED, DiagnosisKind, TransactionState
-from tracing_2pc.store import SqlDecisionLog
-from tracing_2pc.telemetry.snapshots import snapshot
+from tracing_2pc.tracing.transaction import snapshot
 
 SNAPSHOTS: Final = 100
 """Spans of what is stuck that one sweep makes, the gravest first."""
 
 HOUR: Final = 3600.0
 
-logger = logging.getLogger("tracing_2pc.watcher")
+RecoverApplication: TypeAlias = Callable[[str], Iterator[Recovered]]
+"""Finishes what the log has decided of an application; see `Recovery.sweep`."""
+
+_T = TypeVar("_T")
+_Key: TypeAlias = tuple[TransactionId, DiagnosisKind]
+_Steps: TypeAlias = tuple[float | None, frozenset[str]]
+"""When it was decided, and which participants have acknowledged that."""
+
+logger = logging.getLogger(__name__)
 
 
-class Recovers(Protocol):
-    """Finishes what the log has decided; see `protocol.recovery.Recovery`."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sweep:
+    """One round of the watcher.
 
-    def sweep(self, application: str | None = None) -> Iterator[Recovered]:
-        """Yield one item per unfinished transaction, as it is handled."""
+    Args:
+        at: when it ended; Unix seconds.
+        diagnoses: what is wrong now, with what cannot be read again meanwhile.
+        added: those that the round before did not have; `removed`: only that one had.
+        unreadable: what could not be read, or not whole, and why.
+        newly_unreadable: the part of it that could be read in the round before.
+        readable: what can be read again.
+        started: when each unfinished transaction was begun, by state, as the log was
+            last read; Unix seconds.
+        held_back: what holds its application back without a diagnosis, and which
+            participants keep it from going on since when.
+        newly_held_back: the part of it that was not in the round before.
+        recovered: where that was asked for, what was done, and what could not be,
+            unless the sweep before had that, too.
+    """
+
+    at: float
+    diagnoses: tuple[Diagnosis, ...] = ()
+    added: tuple[Diagnosis, ...] = ()
+    removed: tuple[Diagnosis, ...] = ()
+    unreadable: Mapping[Source, str] = dataclasses.field(default_factory=dict)
+    newly_unreadable: tuple[Source, ...] = ()
+    readable: tuple[Source, ...] = ()
+    started: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    held_back: Mapping[TransactionId, str] = dataclasses.field(default_factory=dict)
+    newly_held_back: tuple[TransactionId, ...] = ()
+    recovered: tuple[Recovered, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything could be read, and nothing is wrong."""
+        return not self.diagnoses and not self.unreadable
 
 
+def gravest_first(diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
+    """Put the critical ones first, and the oldest of them."""
+    return sorted(
+        diagnoses, key=lambda d: (d.severity is not Severity.CRITICAL, -d.age)
+    )
+
+
+@dataclasses.dataclass
 class Watcher:
     """Sweeps over log and participants. It needs no Spark, and stores no opinion.
 
-    A diagnosis that depends on somebody who cannot be read now stays as it was: no
-    news is no good news. What it remembers is only what it has said; a restarted
-    watcher says it again.
+    A diagnosis about a participant that cannot be read now stays as it was: no answer
+    is no evidence. What it remembers is only what it has reported; a restarted watcher
+    reports it again.
 
     Args:
-        log: the decision log.
-        participants: those that can be reached, by name.
-        settings: thresholds, `sweep` and `pause`.
+        participants: those that can be reached.
         clock: for the log's times.
-        pause: waits so many seconds between the two looks.
-        recovery: how to recover; None only looks.
+        pause: waits so many seconds between the two lists.
+        recover: how to recover an application; None only diagnoses.
         holder: name under which it takes the leases of applications.
         steady: seconds that only grow, whatever is done to the clock.
+        succeeded: when each participant, and the log, was last read; Unix seconds.
     """
 
-    def __init__(
-        self,
-        log: SqlDecisionLog,
-        participants: Mapping[str, Observed],
-        settings: Settings,
-        *,
-        clock: Clock | None = None,
-        pause: Callable[[float], object] | None = None,
-        recovery: Recovers | None = None,
-        holder: str = "watcher",
-        steady: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._log = log
-        self._participants = participants
-        self._settings = settings
-        self._clock = clock or SystemClock()
-        self._pause = pause or self._clock.sleep
-        self._recovery = recovery
-        self._holder = holder
-        self._steady = steady
-        self._standing = Standing(steady)
+    log: OperatorLog
+    participants: Mapping[str, ReadableParticipant]
+    settings: Settings
+    _: dataclasses.KW_ONLY
+    clock: Clock
+    pause: Callable[[float], object]
+    recover: RecoverApplication | None
+    holder: str
+    steady: Callable[[], float] = time.monotonic
+    last: Sweep = dataclasses.field(default_factory=lambda: Sweep(0.0), init=False)
+    succeeded: dict[str, float] = dataclasses.field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._steps: dict[TransactionId, tuple[_Steps, float]] = {}
         self._log_read = float("-inf")
-        self._due: dict[Key, float] = {}
+        self._due: dict[_Key, float] = {}
         self._tried: dict[TransactionId, str] = {}
         self._next_application = ""
-        self.last = Sweep(0.0)
-        self.succeeded: dict[str, float] = {}
 
     @property
     def blind(self) -> float:
         """Seconds since the log was last read; infinite before the first time."""
-        return self._steady() - self._log_read
+        return self.steady() - self._log_read
 
     def stop(self) -> None:
-        """Let others recover at once what we have taken on; else they wait a little."""
+        """Give back our leases, so that others recover at once."""
         with contextlib.suppress(DecisionLogError):
-            self._log.overview.give_leases_back(self._holder)
+            self.log.give_leases_back(self.holder)
 
-    def run(self, stop: threading.Event, tell: Callable[[Sweep], object]) -> None:
+    def run(self, stop: threading.Event, report: Callable[[Sweep], object]) -> None:
         """Sweep until `stop` is set; nothing that a sweep raises ends it.
 
-        What `tell` raises does: nobody hears us any more.
+        What `report` raises does: nobody reads the reports any more.
         """
         while not stop.is_set():
             began = time.monotonic()
@@ -112,134 +158,141 @@ class Watcher:
             except Exception:
                 logger.exception("a sweep failed")
             else:
-                tell(sweep)
-            stop.wait(max(0.0, self._settings.sweep - (time.monotonic() - began)))
+                report(sweep)
+            stop.wait(max(0.0, self.settings.sweep - (time.monotonic() - began)))
 
     def sweep(self) -> Sweep:
-        """Look once around, and recover if that is wanted. Raises nothing of ours."""
-        seen = observe(
-            self._log, self._participants, self._settings, self._clock, self._pause
+        """Survey once, and recover if that is wanted. Raises nothing of ours."""
+        evidence = survey_all(
+            self.log, self.participants, self.settings, self.clock, self.pause
         )
-        watched = self._standing.watched(seen.evidence)
-        seen = dataclasses.replace(seen, evidence=watched)
-        diagnoses = self._diagnoses(seen)
-        self._note_success(seen)
-        self._snapshot(diagnoses, seen.evidence)
-        self.last = self._compared(seen, diagnoses)
-        self._log_found(self.last)
-        if self._recovery is not None and LOG not in seen.unreadable:
-            recovered = tuple(self._recover(self._recovery))
-            news = tuple(one for one in recovered if self._is_news(one))
+        evidence = self._with_standstill(evidence)
+        diagnoses = self._diagnose(evidence)
+        self._note_success(evidence)
+        self._snapshot(diagnoses, evidence)
+        self.last = self._compare(evidence, diagnoses)
+        for diagnosis in gravest_first(self.last.added)[:SNAPSHOTS]:
+            logger.info(
+                "found: transaction=%s diagnosis=%s verdict=%s",
+                diagnosis.transaction,
+                diagnosis.diagnosis,
+                diagnosis.verdict,
+                extra={"tpc_transaction_id": str(diagnosis.transaction)},
+            )
+        if self.recover is not None and evidence.log is not None:
+            recovered = list(self._recover_all(self.recover))
+            before = self._tried
             self._tried = {r.record.id: r.remark for r in recovered if not r.done}
-            self.last = dataclasses.replace(self.last, recovered=news)
+            # A try that failed as in the sweep before is no news.
+            news = (
+                r for r in recovered if r.done or before.get(r.record.id) != r.remark
+            )
+            self.last = dataclasses.replace(self.last, recovered=tuple(news))
         return self.last
 
-    def _is_news(self, one: Recovered) -> bool:
-        """Whether it was done, or failed as it did not fail in the sweep before."""
-        return one.done or self._tried.get(one.record.id) != one.remark
+    def _with_standstill(self, evidence: Evidence) -> Evidence:
+        """Add for how long each unfinished transaction was watched without a step.
 
-    def _diagnoses(self, seen: Observation) -> tuple[Diagnosis, ...]:
-        """Return the new opinions, with the old ones that cannot be looked at now."""
-        if seen.evidence.logged is None:
+        By seconds that only grow: a clock that is set back makes everything younger
+        than it is, but a transaction is no younger than the time it was watched for.
+        """
+        if (log := evidence.log) is None:
+            return evidence
+        now, before = self.steady(), self._steps
+        self._steps = {}
+        for id_, record in log.records.items():
+            # Not `last_step`: after a clock is set back, the newest is not the last.
+            deliveries = log.deliveries.get(id_, {}).items()
+            names = frozenset(name for name, d in deliveries if d.acknowledged)
+            steps = (record.decided, names)
+            last, since = before.get(id_, (steps, now))
+            self._steps[id_] = (steps, since if last == steps else now)
+        standstill = {id_: now - since for id_, (_, since) in self._steps.items()}
+        return dataclasses.replace(evidence, standstill=standstill)
+
+    def _diagnose(self, evidence: Evidence) -> tuple[Diagnosis, ...]:
+        """Return the new opinions, with the old ones that cannot be read again now."""
+        if (log := evidence.log) is None:
             return self.last.diagnoses
-        said = diagnose(seen.evidence, Thresholds.of(self._settings))
-        known = {key(one) for one in said}
-        kept = [
-            one
-            for one in self.last.diagnoses
-            if key(one) not in known and _is_hidden(one, seen, seen.evidence.logged)
-        ]
-        return tuple(gravest([*said, *kept]))
+        diagnoses = diagnose(evidence, self.settings)
+        missing = _without(self.last.diagnoses, diagnoses, _key_of)
+        diagnoses += [d for d in missing if _is_hidden(d, evidence, log)]
+        return tuple(gravest_first(diagnoses))
 
-    def _compared(self, seen: Observation, diagnoses: tuple[Diagnosis, ...]) -> Sweep:
-        before, now = self.last, {key(one): one for one in diagnoses}
-        known = {key(one) for one in before.diagnoses}
-        logged = seen.evidence.logged
-        diagnosed = {one.transaction for one in diagnoses}
-        held = before.held_back
-        if logged is not None:
-            held = _held_back(logged, diagnosed, self._clock.now())
+    def _compare(self, evidence: Evidence, diagnoses: tuple[Diagnosis, ...]) -> Sweep:
+        before, now = self.last, self.clock.now()
+        waiting, started = before.held_back, before.started
+        if evidence.log is not None:
+            diagnosed = {diagnosis.transaction for diagnosis in diagnoses}
+            waiting = _held_back(evidence.log, diagnosed, now)
+            started = _started(evidence.log)
         return Sweep(
-            self._clock.now(),
+            now,
             diagnoses,
-            found=tuple(one for k, one in now.items() if k not in known),
-            gone=tuple(one for one in before.diagnoses if key(one) not in now),
-            unreadable=seen.unreadable,
-            newly_unreadable=tuple(
-                name for name in seen.unreadable if name not in before.unreadable
-            ),
-            readable=tuple(n for n in before.unreadable if n not in seen.unreadable),
-            unfinished=before.unfinished if logged is None else unfinished_of(logged),
-            held_back=held,
-            newly_held_back=tuple(id_ for id_ in held if id_ not in before.held_back),
+            added=_without(diagnoses, before.diagnoses, _key_of),
+            removed=_without(before.diagnoses, diagnoses, _key_of),
+            unreadable=evidence.unreadable,
+            newly_unreadable=_without(evidence.unreadable, before.unreadable),
+            readable=_without(before.unreadable, evidence.unreadable),
+            started=started,
+            held_back=waiting,
+            newly_held_back=_without(waiting, before.held_back),
         )
 
-    def _note_success(self, seen: Observation) -> None:
-        now = self._clock.now()
-        asked = [LOG, *self._participants]
-        readable = {name: now for name in asked if name not in seen.unreadable}
-        self.succeeded = {**self.succeeded, **readable}
-        if LOG in readable:
-            self._log_read = self._steady()
-
-    def _log_found(self, sweep: Sweep) -> None:
-        for one in gravest(sweep.found)[:SNAPSHOTS]:
-            about = {
-                "transaction_id": str(one.transaction),
-                "diagnosis": str(one.diagnosis),
-                "verdict": str(one.verdict),
-            }
-            logger.info("found: %s", one.diagnosis, extra=about)
-
-    # --- snapshots ---
+    def _note_success(self, evidence: Evidence) -> None:
+        now = self.clock.now()
+        for name in self.participants:
+            if participant_source(name) not in evidence.unreadable:
+                self.succeeded[name] = now
+        if evidence.log is not None:
+            self.succeeded[LOG] = now
+            self._log_read = self.steady()
 
     def _snapshot(self, diagnoses: tuple[Diagnosis, ...], evidence: Evidence) -> None:
         """Make spans of what has been wrong for 1, 2, 4 … times its threshold."""
-        due = [one for one in diagnoses if one.age >= self._due.get(key(one), 0.0)]
-        carriers = carriers_of(evidence, {one.transaction for one in due})
-        traced = [one for one in due if one.transaction in carriers][:SNAPSHOTS]
-        for one in traced:
+        due = [d for d in diagnoses if d.age >= self._due.get(_key_of(d), 0.0)]
+        carriers = _carriers_of(evidence)
+        traced = [d for d in due if "traceparent" in carriers.get(d.transaction, {})]
+        traced = traced[:SNAPSHOTS]
+        for diagnosis in traced:
             snapshot(
-                one.transaction,
-                carriers[one.transaction],
-                diagnosis=str(one.diagnosis),
-                age=one.age,
-                pending=len(one.participants),
+                diagnosis.transaction,
+                carriers[diagnosis.transaction],
+                diagnosis=str(diagnosis.diagnosis),
+                age=diagnosis.age,
+                pending=len(diagnosis.participants),
                 now=evidence.now,
             )
-        first = self._settings.stuck_after
-        said = {key(one): next_after(one.age, first) for one in traced}
-        current = {key(one) for one in diagnoses}
-        self._due = {k: at for k, at in (self._due | said).items() if k in current}
+        first = self.settings.stuck_after
+        next_due = {_key_of(d): next_after(d.age, first) for d in traced}
+        current = set(map(_key_of, diagnoses))
+        self._due = {k: at for k, at in (self._due | next_due).items() if k in current}
 
-    # --- recovery ---
+    def _recover_all(self, recover: RecoverApplication) -> Iterator[Recovered]:
+        """Recover the applications whose lease we get, for `sweep` seconds at most.
 
-    def _recover(self, recovery: Recovers) -> Iterator[Recovered]:
-        """Recover the applications whose lease we get, for `sweep` seconds at most."""
-        until = time.monotonic() + self._settings.sweep
+        Begins where the last sweep ran out of time: a slow one starves no other.
+        """
+        until, first = time.monotonic() + self.settings.sweep, self._next_application
         try:
-            for application in self._in_turn(self._log.unfinished_applications()):
+            applications = self.log.unfinished_applications()
+            for application in sorted(applications, key=lambda a: (a < first, a)):
                 if time.monotonic() > until:
                     self._next_application = application
                     return
-                yield from self._recover_one(recovery, application, until)
+                yield from self._recover_one(recover, application, until)
         except DecisionLogError as error:
             logger.warning("not recovered: %s", error)
 
-    def _in_turn(self, applications: list[str]) -> list[str]:
-        """Begin where the last sweep ran out of time: a slow one starves no other."""
-        first = self._next_application
-        return sorted(applications, key=lambda name: (name < first, name))
-
     def _recover_one(
-        self, recovery: Recovers, application: str, until: float
+        self, recover: RecoverApplication, application: str, until: float
     ) -> Iterator[Recovered]:
-        # Twice as long as a sweep may take: whoever dies is replaced soon.
-        seconds = 2 * self._settings.sweep + self._settings.pause
-        if not self._log.overview.take_lease(application, self._holder, seconds):
+        # Twice as long as a sweep may take: a watcher that was killed is replaced soon.
+        seconds = 2 * self.settings.sweep + self.settings.pause
+        if not self.log.take_lease(application, self.holder, seconds):
             return
         try:
-            for item in recovery.sweep(application):
+            for item in recover(application):
                 if item.done or item.record.state in UNFINISHED:
                     yield item  # what is left to its driver, or a person, is no news
                 if time.monotonic() > until:
@@ -248,61 +301,67 @@ class Watcher:
             logger.warning("not recovered: application=%s: %s", application, error)
 
 
+def _key_of(diagnosis: Diagnosis) -> _Key:
+    """Return what makes two diagnoses the same one."""
+    return diagnosis.transaction, diagnosis.diagnosis
+
+
+def _without(
+    these: Iterable[_T],
+    others: Iterable[_T],
+    key: Callable[[_T], Hashable] = lambda item: item,
+) -> tuple[_T, ...]:
+    known = set(map(key, others))
+    return tuple(item for item in these if key(item) not in known)
+
+
 def _held_back(
-    logged: Logged, diagnosed: set[TransactionId], now: float
+    log: LogEvidence, diagnosed: set[TransactionId], now: float
 ) -> dict[TransactionId, str]:
-    """Say what waits for whom, of what nothing worse is said."""
-    found: dict[TransactionId, str] = {}
-    for id_, record in logged.records.items():
+    """Return what waits for participants without a diagnosis, and for which."""
+    reasons: dict[TransactionId, str] = {}
+    for id_, record in log.records.items():
         if record.state is TransactionState.COMMITTING and id_ not in diagnosed:
-            told = logged.deliveries.get(id_, {}).values()
-            if why := held_back(id_.application, record.decided, told, now):
-                found[id_] = why
-    return found
+            deliveries = log.deliveries.get(id_, {}).values()
+            if why := held_back(id_.application, record.decided, deliveries, now):
+                reasons[id_] = why
+    return reasons
 
 
-def _is_hidden(one: Diagnosis, seen: Observation, logged: Logged) -> bool:
-    """Whether somebody it was about cannot be read, so that it may still be so."""
-    if one.transaction.application in logged.refused:
+def _started(log: LogEvidence) -> Mapping[str, Sequence[float]]:
+    by_state: dict[str, list[float]] = {}
+    for record in log.records.values():
+        by_state.setdefault(record.state, []).append(record.started)
+    return by_state
+
+
+def _is_hidden(diagnosis: Diagnosis, evidence: Evidence, log: LogEvidence) -> bool:
+    """Whether a participant it is about cannot be read, so that it may still be so."""
+    application = diagnosis.transaction.application
+    if application in log.refused:
         return True
-    if not any(_is_unread(name, one, seen) for name in one.participants):
+    # Or our token is now bound to another application.
+    lists = evidence.second.items()
+    unread = {name for name, listing in lists if listing.is_blind_to(application)}
+    names = diagnosis.participants
+    unread |= {n for n in names if participant_source(n) in evidence.unreadable}
+    if unread.isdisjoint(names):
         return False
-    if one.diagnosis is DiagnosisKind.ORPHANED:
-        return one.transaction not in logged.records
-    grave = one.diagnosis in GRAVE
-    return grave and one.transaction in logged.records
+    on_record = diagnosis.transaction in log.records
+    if diagnosis.diagnosis is DiagnosisKind.ORPHANED:
+        return not on_record
+    return diagnosis.diagnosis in GRAVE and on_record
 
 
-def _is_unread(name: str, one: Diagnosis, seen: Observation) -> bool:
-    """Whether it cannot be read, or our token is now bound to another application."""
-    listing = seen.evidence.second.get(name)
-    blind = listing is not None and listing.is_blind_to(one.transaction.application)
-    return name in seen.unreadable or blind
-
-
-def unfinished_of(logged: Logged) -> Unfinished:
-    """Count what the log has not closed."""
-    counts: dict[TransactionState, int] = {}
-    oldest: dict[TransactionState, float] = {}
-    for record in logged.records.values():
-        counts[record.state] = counts.get(record.state, 0) + 1
-        first = oldest.get(record.state, record.started)
-        oldest[record.state] = min(first, record.started)
-    return Unfinished(counts, oldest)
-
-
-def carriers_of(
-    evidence: Evidence, transactions: set[TransactionId]
-) -> dict[TransactionId, Carrier]:
-    """Return where the spans of those that are traced belong: as logged, or listed."""
-    found: dict[TransactionId, Carrier] = {}
-    for listing in evidence.second.values():
-        for one in listing.branches if listing else ():
-            if one.transaction in transactions:
-                found[one.transaction] = one.carrier
-    known = evidence.logged.records if evidence.logged else {}
-    found |= {t: known[t].carrier for t in transactions if t in known}
-    return {t: carrier for t, carrier in found.items() if "traceparent" in carrier}
+def _carriers_of(evidence: Evidence) -> dict[TransactionId, Carrier]:
+    """Return where spans of the transactions belong: as logged, or as listed."""
+    carriers = {
+        branch.transaction: branch.carrier
+        for listing in evidence.second.values()
+        for branch in listing.branches
+    }
+    records = evidence.log.records.values() if evidence.log else ()
+    return carriers | {record.id: record.carrier for record in records}
 
 
 def next_after(age: float, first: float) -> float:

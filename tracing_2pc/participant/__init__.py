@@ -1,14 +1,13 @@
 """What a service embeds to become a participant.
 
-A blueprint gives a Flask application the routes of `openapi.yaml`; a resource does
-the work. Whatever only one service needs does not belong here.
+A resource keeps the data; `tracing_2pc.http.server.participant_blueprint` gives a
+Flask application the routes that reach it. What only one service needs is not here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracing_2pc.participant.blueprint import participant_blueprint
 from tracing_2pc.participant.resources.outbox import Outbox
 from tracing_2pc.participant.resources.tagged_rows import TaggedRows
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
         PreparedTransactions,
     )
 
-__all__ = ["Outbox", "PreparedTransactions", "TaggedRows", "participant_blueprint"]
+__all__ = ["Outbox", "PreparedTransactions", "TaggedRows"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,20 +7,22 @@ functions, and makes true what the answer says, in the same local transaction.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from tracing_2pc.model import BranchId, Carrier, TransactionId
-from tracing_2pc.states import BranchState, Decision
+from tracing_2pc.core.model import BranchId, Carrier, TransactionId
+from tracing_2pc.core.states import BranchState, Decision, Refusal
 
 WRITING, PREPARED = BranchState.WRITING, BranchState.PREPARED
 COMMITTED, ABORTED = BranchState.COMMITTED, BranchState.ABORTED
 
+_PRECEDENCE: Final = (Refusal.UNKNOWN, Refusal.CONFLICT, Refusal.IN_PROGRESS)
+"""A commit that is refused for several reasons answers with the first of these."""
 _OTHER_CONTENT: Final = "this branch has other content: the digests differ"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Named:
+class BranchRef:
     """A branch as a request names it: its content is part of its name (rule 4)."""
 
     branch: BranchId
@@ -29,19 +31,19 @@ class Named:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
-    """A branch as the journal holds it.
+class BranchRow:
+    """A branch as the journal holds it. Times are Unix seconds.
 
     Args:
-        named: its name and content.
+        ref: its name and content.
         state: where it stands.
         tag: the number its rows carry.
-        since: Unix seconds: prepared at; while it is written, when that began.
-        sealed: Unix seconds; None while nobody has decided it. Where it was aborted
-            and never prepared, `since` is the same.
+        since: when it was prepared; while it is written, when that began.
+        sealed: when it was decided, or None. It equals `since` where a branch was
+            aborted that was never prepared.
     """
 
-    named: Named
+    ref: BranchRef
     state: BranchState
     tag: int
     since: float
@@ -49,269 +51,268 @@ class Held:
 
     @property
     def prepared_at(self) -> float | None:
-        """When it was prepared; None if it is not, or never was."""
-        if self.state is WRITING:
-            return None
+        """When it was prepared; None if it never was."""
         dropped = self.state is ABORTED and self.since == self.sealed
-        return None if dropped else self.since
+        return None if dropped or self.state is WRITING else self.since
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class TransactionRow:
     """What the journal says about one transaction, read under the lock.
 
     Args:
-        transaction: which one.
-        watermark: of its application here; None for none yet.
-        participant: name by which its application calls us; None for none yet.
+        transaction: its id.
+        forgotten_through: of its application here.
+        participant: name by which its application calls this participant.
         recorded: it has a row in the journal.
-        seal: the outcome it was sealed with, if it was.
+        seal: its outcome, once it is sealed.
         by_hand: a person decided it.
         carrier: trace context of its first prepare.
-        branches: without those whose writer died: they never happened.
+        branches: those whose writer is alive or has prepared them.
+        dead: tags of the other branches.
         committed: another attempt of the same batch that is committed here.
     """
 
     transaction: TransactionId
-    watermark: int | None = None
+    forgotten_through: int | None = None
     participant: str | None = None
     recorded: bool = False
     seal: BranchState | None = None
     by_hand: bool = False
     carrier: Carrier = dataclasses.field(default_factory=dict)
-    branches: Mapping[BranchId, Held] = dataclasses.field(default_factory=dict)
+    branches: Mapping[BranchId, BranchRow] = dataclasses.field(default_factory=dict)
+    dead: tuple[int, ...] = ()
     committed: TransactionId | None = None
 
     @property
     def forgotten(self) -> bool:
-        """At or below the watermark."""
-        return self.watermark is not None and self.transaction.batch <= self.watermark
+        """At or below forgotten_through."""
+        return (
+            self.forgotten_through is not None
+            and self.transaction.batch <= self.forgotten_through
+        )
 
-    def holding(self, state: BranchState) -> list[Held]:
+    def branches_in(self, state: BranchState) -> list[BranchRow]:
         """Branches in a state."""
-        return [held for held in self.branches.values() if held.state is state]
+        return [row for row in self.branches.values() if row.state is state]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, the state it speaks of, and what must be written to make it true.
+    """An acknowledgement or a refusal, and what must be written to make it true.
 
     Args:
-        status: HTTP status; 200 is an acknowledgement, anything else a problem.
-        state: of the branch or transaction, `unknown` or `forgotten`.
-        detail: for a problem, what holds and what to do.
-        fields: what else the body says.
-        seal: seal the transaction with this outcome.
+        state: of the branch or transaction, or `unknown`, or `forgotten`.
+        refusal: None in an acknowledgement.
+        detail: of a refusal: the reason, and what to do.
+        fields: further fields of the body.
+        seal: the outcome to seal the transaction with.
+        losers: prepared branches that abort although it is committed.
     """
 
-    status: int
     state: str
+    refusal: Refusal | None = None
     detail: str = ""
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seal: BranchState | None = None
+    losers: tuple[BranchRow, ...] = ()
 
 
-def prepare(seen: Seen, wanted: Named) -> Answer | None:
+def prepare(row: TransactionRow, ref: BranchRef) -> Answer | None:
     """Answer a prepare before a byte of it is read; None means write it."""
-    if (refused := _closed(seen, wanted.branch)) is not None:
+    if (refused := _closed(row, ref.branch)) is not None:
         return refused
-    held = seen.branches.get(wanted.branch)
-    if held is None:
+    if (known := row.branches.get(ref.branch)) is None:
         return None
-    if held.state in (ABORTED, COMMITTED):
-        return _no(seen, 409, held.state, f"this branch is {held.state}")
-    if held.named.digest != wanted.digest:
-        return _no(seen, 409, held.state, _OTHER_CONTENT)
-    if held.state is WRITING:
-        return _no(seen, 425, WRITING, "a prepare of it is under way: ask again")
-    if held.named != wanted:
-        detail = f"Tpc-Rows: the branch with this digest has {held.named.rows} rows"
-        return _no(seen, 400, PREPARED, detail)
-    return Answer(200, PREPARED, fields=vote(wanted))
+    if known.state in (ABORTED, COMMITTED):
+        return _conflict(row, known.state, f"this branch is {known.state}")
+    if known.ref.digest != ref.digest:
+        return _conflict(row, known.state, _OTHER_CONTENT)
+    if known.state is WRITING:
+        return _in_progress(row, "a prepare of it is under way")
+    if known.ref != ref:
+        detail = f"Tpc-Rows: the branch with this digest has {known.ref.rows} rows"
+        return _refuse(row, Refusal.MALFORMED, PREPARED, detail)
+    return _vote(ref)
 
 
-def finish(seen: Seen, tag: int, wanted: Named) -> Answer:
+def finish(row: TransactionRow, tag: int, ref: BranchRef) -> Answer:
     """Answer a prepare whose rows are written: may they become durable (rule 20)?"""
-    if (refused := _closed(seen, wanted.branch)) is not None:
+    if (refused := _closed(row, ref.branch)) is not None:
         return refused
-    held = seen.branches.get(wanted.branch)
-    if held is None or held.tag != tag or held.state is not WRITING:
-        return _no(seen, 409, ABORTED, "this branch was aborted while it was written")
-    return Answer(200, PREPARED, fields=vote(wanted))
+    known = row.branches.get(ref.branch)
+    if known is None or known.tag != tag or known.state is not WRITING:
+        return _conflict(row, ABORTED, "this branch was aborted while it was written")
+    return _vote(ref)
 
 
-def vote(wanted: Named) -> dict[str, Any]:
-    """Return what the answer to a prepare says beside its state."""
-    return {
-        "branch": str(wanted.branch),
-        "vote": "commit" if wanted.rows else "read_only",
-        "rows": wanted.rows,
-        "digest": wanted.digest,
-    }
+def _vote(ref: BranchRef) -> Answer:
+    vote = "commit" if ref.rows else "read_only"
+    branch = {"branch": str(ref.branch), "rows": ref.rows, "digest": ref.digest}
+    return Answer(PREPARED, fields={**branch, "vote": vote})
 
 
-def commit(seen: Seen, named: Iterable[Named]) -> Answer:
+def commit(row: TransactionRow, chosen: Collection[BranchRef]) -> Answer:
     """Answer a commit: all of the named branches, or none (rules 4 and 5)."""
-    if seen.forgotten:
-        return _forgotten(seen)
-    if seen.seal is ABORTED:
-        return _no(seen, 409, ABORTED, "this transaction was aborted here")
-    if seen.seal is None and seen.committed:
-        return _no(seen, 404, "unknown", f"{seen.committed} has committed this batch")
-    named = list(named)
-    refusals = [refused for n in named if (refused := _uncommittable(seen, n))]
-    if (stray := _stray(seen, {n.branch for n in named})) is not None:
-        refusals.append(_no(seen, 409, COMMITTED, f"{stray}, and not named"))
+    if row.forgotten:
+        return _forgotten(row)
+    if row.seal is ABORTED:
+        return _conflict(row, ABORTED, "this transaction was aborted here")
+    if row.seal is None and row.committed:
+        return _unknown(row, f"{row.committed} has committed this batch")
+    refusals = [refused for ref in chosen if (refused := _uncommittable(row, ref))]
+    named = {ref.branch for ref in chosen}
+    if (stray := _stray(row, named)) is not None:
+        refusals.append(_conflict(row, COMMITTED, f"{stray}, and not named"))
     if refusals:
-        return min(refusals, key=lambda refused: refused.status)
-    return _yes(seen, COMMITTED)
+        return min(refusals, key=lambda refused: _PRECEDENCE.index(refused.refusal))
+    # Rule 4: a branch that the commit does not name aborts.
+    losers = [b for b in row.branches_in(PREPARED) if b.ref.branch not in named]
+    return dataclasses.replace(_yes(row, COMMITTED), losers=tuple(losers))
 
 
-def _stray(seen: Seen, expected: Collection[BranchId]) -> str | None:
-    """Say which branch somebody has committed behind our back, before the decision."""
-    if seen.seal is not None:
-        return None
-    committed = [held.named.branch for held in seen.holding(COMMITTED)]
-    strays = [branch for branch in committed if branch not in expected]
-    return f"branch {strays[0]} was committed by hand" if strays else None
+def _stray(row: TransactionRow, expected: Collection[BranchId] = ()) -> str | None:
+    """Name a branch that was committed by hand, before the transaction was decided."""
+    for branch_row in row.branches_in(COMMITTED):
+        if row.seal is None and branch_row.ref.branch not in expected:
+            return f"branch {branch_row.ref.branch} was committed by hand"
+    return None
 
 
-def _uncommittable(seen: Seen, wanted: Named) -> Answer | None:
-    held = seen.branches.get(wanted.branch)
-    if held is None:
-        return _no(seen, 404, "unknown", f"branch {wanted.branch} is unknown here")
-    if held.state is ABORTED:
-        return _no(seen, 409, ABORTED, f"branch {wanted.branch} was aborted here")
-    if held.named != wanted:
-        detail = (
-            f"branch {wanted.branch} holds {held.named.rows} rows with the digest "
-            f"{held.named.digest}, not what commit names"
-        )
-        return _no(seen, 409, held.state, detail)
-    if held.state is WRITING:
-        detail = f"a prepare of branch {wanted.branch} is under way: ask again"
-        return _no(seen, 425, WRITING, detail)
+def _uncommittable(row: TransactionRow, ref: BranchRef) -> Answer | None:
+    known, name = row.branches.get(ref.branch), f"branch {ref.branch}"
+    if known is None:
+        return _unknown(row, f"{name} is unknown here")
+    if known.state is ABORTED:
+        return _conflict(row, ABORTED, f"{name} was aborted here")
+    if known.ref != ref:
+        content = f"{known.ref.rows} rows with the digest {known.ref.digest}"
+        detail = f"{name} holds {content}, not what commit names"
+        return _conflict(row, known.state, detail)
+    if known.state is WRITING:
+        return _in_progress(row, f"a prepare of {name} is under way")
     return None
 
 
 def abort(
-    seen: Seen, branch: BranchId | None = None, digest: str | None = None
+    row: TransactionRow, branch: BranchId | None = None, digest: str | None = None
 ) -> Answer:
     """Answer an abort of the whole transaction, or of one branch.
 
-    A branch that is there aborts by its own digest only, where one is given: who must
-    not decide knows no other's.
+    With a digest, a branch aborts only if that is its content: a task, which must not
+    decide, knows the digest of its own branch only.
     """
-    if seen.forgotten:
-        return _forgotten(seen)
+    if row.forgotten:
+        return _forgotten(row)
     if branch is None:
-        if seen.seal is COMMITTED:
-            return _no(seen, 409, COMMITTED, "this transaction is committed here")
-        if (stray := _stray(seen, ())) is not None:
-            return _no(seen, 409, COMMITTED, stray)
-        return _yes(seen, ABORTED)
-    held = seen.branches.get(branch)
-    if held is not None and held.state is COMMITTED:
-        return _no(seen, 409, COMMITTED, f"branch {branch} is committed here")
-    if held is not None and _is_of_other_content(held, digest):
-        return _no(seen, 409, held.state, _OTHER_CONTENT)
-    return Answer(200, ABORTED, fields={"branch": str(branch), **_flag(seen)})
+        if row.seal is COMMITTED:
+            return _conflict(row, COMMITTED, "this transaction is committed here")
+        if (stray := _stray(row)) is not None:
+            return _conflict(row, COMMITTED, stray)
+        return _yes(row, ABORTED)
+    known = row.branches.get(branch)
+    if known is not None and known.state is COMMITTED:
+        return _conflict(row, COMMITTED, f"branch {branch} is committed here")
+    if known is None or known.state is ABORTED or digest in (None, known.ref.digest):
+        return Answer(ABORTED, fields={"branch": str(branch), **_flag(row)})
+    return _conflict(row, known.state, _OTHER_CONTENT)
 
 
-def _is_of_other_content(held: Held, digest: str | None) -> bool:
-    return held.state is not ABORTED and digest not in (None, held.named.digest)
-
-
-def resolve(seen: Seen, outcome: Decision) -> Answer:
-    """Answer a resolution by hand of an orphan, also of one below the watermark."""
-    if seen.seal is not None:
-        return _no(seen, 409, seen.seal, f"this transaction is {seen.seal} already")
-    if not seen.holding(PREPARED):
-        if seen.forgotten:
-            return _forgotten(seen)
-        if seen.holding(WRITING):
-            return _no(seen, 425, WRITING, "a prepare is under way: ask again")
-        return _no(seen, 404, "unknown", "nothing is prepared here under this id")
+def resolve(row: TransactionRow, outcome: Decision) -> Answer:
+    """Answer a resolution by hand of an orphan, also of one below forgotten_through."""
+    if row.seal is not None:
+        return _conflict(row, row.seal, f"this transaction is {row.seal} already")
+    if not row.branches_in(PREPARED):
+        if row.forgotten:
+            return _forgotten(row)
+        if row.branches_in(WRITING):
+            return _in_progress(row, "a prepare is under way")
+        return _unknown(row, "nothing is prepared here under this id")
     if outcome is Decision.ABORT:
-        if (stray := _stray(seen, ())) is not None:
-            return _no(seen, 409, COMMITTED, stray)
-        return Answer(200, ABORTED, fields={"resolved_by_hand": True}, seal=ABORTED)
-    if (because := _duplicate(seen)) is not None:
-        return _no(seen, 409, PREPARED, f"{because}: only abort is safe")
-    return Answer(200, COMMITTED, fields={"resolved_by_hand": True}, seal=COMMITTED)
+        if (stray := _stray(row)) is not None:
+            return _conflict(row, COMMITTED, stray)
+    elif (because := _duplicate(row)) is not None:
+        return _conflict(row, PREPARED, f"{because}: only abort is safe")
+    seal = ABORTED if outcome is Decision.ABORT else COMMITTED
+    return Answer(seal, fields={"resolved_by_hand": True}, seal=seal)
 
 
-def _duplicate(seen: Seen) -> str | None:
+def _duplicate(row: TransactionRow) -> str | None:
     """Say why committing all that is prepared could write records twice."""
-    if seen.committed:
-        return f"{seen.committed} has committed this batch"
-    if seen.forgotten:
-        return "at or below the watermark another attempt may have been committed"
-    partitions = [held.named.branch.partition for held in seen.holding(PREPARED)]
+    if row.committed:
+        return f"{row.committed} has committed this batch"
+    if row.forgotten:
+        return "at or below forgotten_through another attempt may have been committed"
+    partitions = [b.ref.branch.partition for b in row.branches_in(PREPARED)]
     if len(set(partitions)) < len(partitions):
         return "two branches hold the same partition's records"
     return None
 
 
-def show(seen: Seen, now: float, holds: Mapping[str, int]) -> Answer:
-    """Answer a look-up of one transaction.
+def show(row: TransactionRow, now: float, holds: Mapping[str, int]) -> Answer:
+    """Answer a look-up of one transaction; times are by the participant's clock.
 
-    Args:
-        seen: what the journal says.
-        now: the participant's clock, by which the times of branches are meant.
-        holds: what the transaction keeps busy while it is in doubt.
+    `holds` counts what the transaction keeps busy while it is in doubt.
     """
-    if seen.forgotten:
-        return _forgotten(seen)
-    if seen.seal is None and not seen.branches:
-        return _no(seen, 404, "unknown", "nothing is known here under this id")
+    if row.forgotten:
+        return _forgotten(row)
+    if row.seal is None and not row.branches:
+        return _unknown(row, "nothing is known here under this id")
     branches = [
         {
-            "branch": str(held.named.branch),
-            "state": str(held.state),
-            "rows": held.named.rows,
-            "digest": held.named.digest,
-            "prepared_at": held.prepared_at,
-            "sealed_at": held.sealed,
+            "branch": str(known.ref.branch),
+            "state": str(known.state),
+            "rows": known.ref.rows,
+            "digest": known.ref.digest,
+            "prepared_at": known.prepared_at,
+            "sealed_at": known.sealed,
         }
-        for _, held in sorted(seen.branches.items())
+        for _, known in sorted(row.branches.items())
     ]
-    fields = {
-        "branches": branches,
-        "resolved_by_hand": seen.by_hand,
-        "now": now,
-        "holds": dict(holds),
-    }
-    return Answer(200, seen.seal or PREPARED, fields=fields)
+    fields = {"resolved_by_hand": row.by_hand, "now": now, "holds": dict(holds)}
+    return Answer(row.seal or PREPARED, fields={"branches": branches, **fields})
 
 
-def _closed(seen: Seen, branch: BranchId) -> Answer | None:
+def _closed(row: TransactionRow, branch: BranchId) -> Answer | None:
     """Refuse what may no longer be prepared (rules 18, 19 and 20)."""
-    if seen.forgotten:
-        return _forgotten(seen)
-    if seen.seal is not None:
-        held = seen.branches.get(branch)
-        state = held.state if held else seen.seal
-        return _no(seen, 409, state, f"this transaction is sealed: {seen.seal}")
-    if seen.committed:
-        return _no(seen, 409, COMMITTED, f"{seen.committed} has committed this batch")
+    if row.forgotten:
+        return _forgotten(row)
+    if row.seal is not None:
+        known = row.branches.get(branch)
+        state = known.state if known else row.seal
+        return _conflict(row, state, f"this transaction is sealed: {row.seal}")
+    if row.committed:
+        return _conflict(row, COMMITTED, f"{row.committed} has committed this batch")
     return None
 
 
-def _forgotten(seen: Seen) -> Answer:
-    detail = f"at or below the watermark {seen.watermark}: read the decision log"
-    return Answer(410, "forgotten", detail)
+def _forgotten(row: TransactionRow) -> Answer:
+    below = f"at or below forgotten_through {row.forgotten_through}"
+    return Answer("forgotten", Refusal.FORGOTTEN, f"{below}: read the decision log")
 
 
-def _yes(seen: Seen, outcome: BranchState) -> Answer:
-    seal = outcome if seen.seal is None else None
-    return Answer(200, outcome, fields=_flag(seen), seal=seal)
+def _yes(row: TransactionRow, outcome: BranchState) -> Answer:
+    seal = outcome if row.seal is None else None
+    return Answer(outcome, fields=_flag(row), seal=seal)
 
 
-def _no(seen: Seen, status: int, state: str, detail: str) -> Answer:
-    other = {"committed": str(seen.committed)} if seen.committed else {}
-    return Answer(status, state, detail, {**other, **_flag(seen)})
+def _refuse(row: TransactionRow, refusal: Refusal, state: str, detail: str) -> Answer:
+    other = {"committed": str(row.committed)} if row.committed else {}
+    return Answer(state, refusal, detail, {**other, **_flag(row)})
 
 
-def _flag(seen: Seen) -> dict[str, Any]:
-    return {"resolved_by_hand": True} if seen.by_hand else {}
+def _unknown(row: TransactionRow, detail: str) -> Answer:
+    # Rule 5: what is not known is refused, and never acknowledged.
+    return _refuse(row, Refusal.UNKNOWN, "unknown", detail)
+
+
+def _conflict(row: TransactionRow, state: str, detail: str) -> Answer:
+    return _refuse(row, Refusal.CONFLICT, state, detail)
+
+
+def _in_progress(row: TransactionRow, detail: str) -> Answer:
+    return _refuse(row, Refusal.IN_PROGRESS, WRITING, f"{detail}: ask again")
+
+
+def _flag(row: TransactionRow) -> dict[str, Any]:
+    return {"resolved_by_hand": True} if row.by_hand else {}

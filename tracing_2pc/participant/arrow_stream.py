@@ -6,6 +6,7 @@ longer compressed, how many elements a column without bytes has. We don't.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
-from tracing_2pc.participant.problems import Problem
+from tracing_2pc.core import content
+from tracing_2pc.core.errors import MalformedError
 
 MAX_COLUMNS: Final = 1_500
 """No table of PostgreSQL's has more than 1,600."""
@@ -38,12 +40,7 @@ _OLD_COMPRESSION: Final = b"ARROW:experimental_compression"
 
 
 class Stream:
-    """A file for Arrow: complete messages, not compressed, no longer than the body.
-
-    Args:
-        file: the body.
-        length: bytes of it.
-    """
+    """A file for Arrow: complete messages, not compressed, no longer than the body."""
 
     closed = False
 
@@ -53,34 +50,33 @@ class Stream:
         self._head = b""
         self._body = 0
 
-    def read(self, size: int = -1) -> bytes:
-        """Read the head of a message, which has been checked, or some of its buffers.
+    def read(self, size: int) -> bytes:
+        """Read of a message: its head, which has been checked, then its buffers.
 
         Raises:
-            Problem: 400, a message is compressed.
+            MalformedError: a message is compressed.
         """
         if not self._head and not self._body:
             self._next_message()
         if self._head:
-            piece = self._head if size < 0 else self._head[:size]
-            self._head = self._head[len(piece) :]
+            piece, self._head = self._head[:size], self._head[size:]
             return piece
-        piece = self._take(self._body if size < 0 else min(size, self._body))
+        piece = self._take(min(size, self._body))
         self._body -= len(piece)
         return piece
 
     def _next_message(self) -> None:
-        mark = self._take(4)
-        size = self._take(4) if mark == _CONTINUES else mark
-        about = self._take(int.from_bytes(size, "little"))
-        self._head = (mark + size if mark == _CONTINUES else mark) + about
-        self._body = 0
-        if about:
-            self._body, compressed = _read_message(about)
+        prefix = size = self._take(4)
+        if prefix == _CONTINUES:
+            size = self._take(4)
+            prefix += size
+        metadata = self._take(int.from_bytes(size, "little"))
+        self._head = prefix + metadata
+        if metadata:
+            self._body, compressed = _read_message(metadata)
             if compressed:
-                raise Problem(
-                    400, "the Arrow stream is compressed: send it without compression"
-                )
+                detail = "the Arrow stream is compressed: send it without compression"
+                raise MalformedError(detail)
 
     def _take(self, size: int) -> bytes:
         """Read at most what can still come."""
@@ -95,19 +91,37 @@ def read_stream(
     """Open a stream: its schema, and batches of at most `SLICE_ROWS` records.
 
     Raises:
-        Problem: 400, it is beyond our bounds, or of types that we don't read.
-        ArrowException: it is no Arrow stream; also while iterating.
+        MalformedError: it is no Arrow stream, beyond our bounds, or of types that we
+            don't read; also while iterating.
     """
-    reader = pa.ipc.open_stream(Stream(file, length))
-    schema = reader.schema
+    with _arrow_errors():
+        reader = pa.ipc.open_stream(Stream(file, length))
+        schema = reader.schema
+        _ = schema.names  # raises if one is not UTF-8
     if len(schema) > MAX_COLUMNS:
         detail = f"{len(schema)} columns: no more than {MAX_COLUMNS} are taken"
-        raise Problem(400, f"{detail}; send fewer, or some of them as one to_json(...)")
+        raise MalformedError(
+            f"{detail}; send fewer, or some of them as one to_json(...)"
+        )
     strange = [field.name for field in schema if not _is_read(field.type)]
     if strange:
         detail = f"columns {', '.join(strange)[:200]}: Arrow types that are not read"
-        raise Problem(400, f"{detail} here; send plain values, lists or structs")
-    return schema, _batches(reader, length)
+        raise MalformedError(f"{detail} here; send plain values, lists or structs")
+    return schema, _readable(_batches(reader, length))
+
+
+def _readable(batches: Iterator[Any]) -> Iterator[Any]:
+    with _arrow_errors():
+        yield from batches
+
+
+@contextlib.contextmanager
+def _arrow_errors() -> Iterator[None]:
+    """Turn Arrow's errors into one that names the format, and nothing of the body."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        raise MalformedError(f"the body cannot be read as {content.ARROW}") from None
 
 
 def _batches(reader: Any, length: int) -> Iterator[pa.RecordBatch]:
@@ -118,61 +132,47 @@ def _batches(reader: Any, length: int) -> Iterator[pa.RecordBatch]:
         batch.validate()  # its lengths; its values only when those are bounded
         rows += batch.num_rows
         if rows > most or any(_is_longer(column, most) for column in batch.columns):
-            raise Problem(400, f"more values than a body of {length} bytes can hold")
+            raise MalformedError(f"more values than a body of {length} bytes can hold")
         batch.validate(full=True)
         for piece in _slices(batch):
             shared += sum(map(_shared_bytes, piece.columns))
             if shared > MAX_SHARED_BYTES:
                 detail = "values of dictionaries and views are too many and too long"
-                raise Problem(400, f"{detail}: send them as plain columns")
+                raise MalformedError(f"{detail}: send them as plain columns")
             yield piece
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Cut a batch, so that a piece is small when each record gets its own values."""
-    longest = max(map(_longest_shared, batch.columns), default=0)
+    longest = max(
+        (pc.max(_shared_lengths(column)).as_py() or 0 for column in batch.columns),
+        default=0,
+    )
     rows = max(1, min(SLICE_ROWS, SLICE_BYTES // max(1, longest)))
     for first in range(0, batch.num_rows, rows):
         yield batch.slice(first, rows)
 
 
-def _longest_shared(column: pa.Array) -> int:
-    lengths = _shared_lengths(column)
-    return 0 if lengths is None else pc.max(lengths).as_py() or 0
-
-
 def _shared_bytes(column: pa.Array) -> int:
     lengths = _shared_lengths(column)
-    if lengths is None:
-        return 0
-    if pa.types.is_dictionary(column.type):
+    if pa.types.is_dictionary(column.type) and len(lengths):
         lengths = lengths.take(column.indices)
     return pc.sum(lengths).as_py() or 0
 
 
-def _shared_lengths(column: pa.Array) -> pa.Array | None:
-    """Return the lengths of the values that records may share; None if they can't."""
-    if pa.types.is_dictionary(column.type):
-        values = column.dictionary
-        return _view_lengths(values) if _is_view(values.type) else _lengths(values)
-    return _view_lengths(column) if _is_view(column.type) else None
-
-
-def _lengths(values: pa.Array) -> pa.Array | None:
-    t, kind = pa.types, values.type
-    is_long = t.is_binary, t.is_string, t.is_large_binary, t.is_large_string
-    if t.is_fixed_size_binary(kind) or any(is_kind(kind) for is_kind in is_long):
-        return pc.binary_length(values)
-    return None
-
-
-def _view_lengths(values: pa.Array) -> pa.Array:
-    # A view has 16 bytes, of which the first four are its length.
-    views = [None, values.buffers()[1]]
-    words = pa.Array.from_buffers(
-        pa.int32(), 4 * len(values), views, offset=4 * values.offset
-    )
-    return words[::4]
+def _shared_lengths(column: pa.Array) -> pa.Array:
+    """Return the lengths of text and bytes that records may share."""
+    shares = pa.types.is_dictionary(column.type)
+    values = column.dictionary if shares else column
+    if _is_view(values.type):
+        # A view has 16 bytes, of which the first four are its length.
+        views, offset = [None, values.buffers()[1]], 4 * values.offset
+        words = pa.Array.from_buffers(pa.int32(), 4 * len(values), views, offset=offset)
+        return words[::4]
+    if shares:
+        with contextlib.suppress(pa.ArrowNotImplementedError):  # numbers have none
+            return pc.binary_length(values)
+    return pa.nulls(0, pa.int32())  # pa.array would import pandas
 
 
 def _is_longer(values: pa.Array, most: int) -> bool:
@@ -220,14 +220,14 @@ def _is_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
-def _read_message(about: bytes) -> tuple[int, bool]:
+def _read_message(metadata: bytes) -> tuple[int, bool]:
     """Return how long a message's buffers are, and whether they are compressed.
 
     Raises:
         ArrowInvalid: this is no message.
     """
     try:
-        message = _Table.root(about)
+        message = _Table(metadata, *struct.unpack_from("<I", metadata))
         kind, body = message.number(1, "B"), message.number(3, "q")
         if not 0 <= body <= sys.maxsize:
             raise pa.ArrowInvalid("a message of no length")
@@ -238,7 +238,7 @@ def _read_message(about: bytes) -> tuple[int, bool]:
         compressed = buffers is not None and buffers.table(3) is not None
     except struct.error:
         raise pa.ArrowInvalid("no message of Arrow's") from None
-    return body, compressed or _OLD_COMPRESSION in about
+    return body, compressed or _OLD_COMPRESSION in metadata
 
 
 class _Table(NamedTuple):
@@ -247,32 +247,22 @@ class _Table(NamedTuple):
     buffer: bytes
     start: int
 
-    @classmethod
-    def root(cls, buffer: bytes) -> _Table:
-        return cls(buffer, *struct.unpack_from("<I", buffer))
+    def at(self, form: str, place: int) -> int:
+        number: int = struct.unpack_from(f"<{form}", self.buffer, place)[0]
+        return number
 
     def place(self, field: int) -> int | None:
         """Return where a field is; None if it is left out."""
-        (back,) = struct.unpack_from("<i", self.buffer, self.start)
-        index = self.start - back
-        (size,) = struct.unpack_from("<H", self.buffer, index)
-        slot = 4 + 2 * field
-        if slot >= size:
-            return None
-        (offset,) = struct.unpack_from("<H", self.buffer, index + slot)
+        index, slot = self.start - self.at("i", self.start), 4 + 2 * field
+        offset = self.at("H", index + slot) if slot < self.at("H", index) else 0
         return self.start + offset if offset else None
 
     def number(self, field: int, form: str) -> int:
         place = self.place(field)
-        return (
-            0
-            if place is None
-            else struct.unpack_from(f"<{form}", self.buffer, place)[0]
-        )
+        return 0 if place is None else self.at(form, place)
 
     def table(self, field: int) -> _Table | None:
         place = self.place(field)
         if place is None:
             return None
-        (offset,) = struct.unpack_from("<I", self.buffer, place)
-        return _Table(self.buffer, place + offset)
+        return _Table(self.buffer, place + self.at("I", place))

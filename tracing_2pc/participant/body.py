@@ -11,14 +11,14 @@ import hashlib
 import io
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any, Final
 
 import pyarrow as pa
 
+from tracing_2pc.core import content
+from tracing_2pc.core.errors import MalformedError
 from tracing_2pc.participant import arrow_stream, json_lines
-from tracing_2pc.participant.problems import Problem
-from tracing_2pc.transports import wire
 
 CHUNK: Final = 1 << 18
 
@@ -44,41 +44,33 @@ class Body(io.RawIOBase):
         self.digest = digest
 
     def readable(self) -> bool:
-        """It is."""
+        """Say yes: `io.RawIOBase` asks."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what has arrived; a body that ends early is a problem, not an end."""
+        """Read what has arrived; raise `MalformedError` if the body ends early."""
         view = memoryview(buffer).cast("B")
         if not (wanted := min(self._left, len(view))):
             return 0
         if not (piece := self._stream.read(wanted)):
-            raise Problem(400, f"the body ended {self._left} bytes early")
+            raise MalformedError(f"the body ended {self._left} bytes early")
         view[: len(piece)] = piece
         self._sha256.update(piece)
         self._left -= len(piece)
         return len(piece)
 
-    def drain(self) -> None:
-        """Read the rest and drop it, so that the client gets to reading the answer."""
+    def verify(self) -> None:
+        """Read to the end; raise `MalformedError` if the digest is not the promised."""
         room = bytearray(CHUNK)
         while self.readinto(room):
             pass
-
-    def verify(self) -> None:
-        """Read to the end.
-
-        Raises:
-            Problem: 400, the bytes are not those that Content-Digest names.
-        """
-        self.drain()
-        if wire.write_digest(self._sha256.digest()) != self.digest:
-            raise Problem(400, "Content-Digest: the body has another digest")
+        if content.write_digest(self._sha256.digest()) != self.digest:
+            raise MalformedError("Content-Digest: the body has another digest")
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Records to write: a body as it arrives, or a spooled one, verified already."""
+    """Records to write: of a body as it arrives, or of one on disk, verified."""
 
     file: IO[bytes]
     content_type: str
@@ -88,8 +80,7 @@ class Source:
     @classmethod
     def streamed(cls, body: Body) -> Source:
         """Return a body to be read as it arrives."""
-        buffered = io.BufferedReader(body, CHUNK)
-        return cls(buffered, body.content_type, body.length)
+        return cls(io.BufferedReader(body, CHUNK), body.content_type, body.length)
 
     @classmethod
     def spooled(cls, body: Body) -> Source:
@@ -119,38 +110,14 @@ class Source:
         JSON lines are read twice: they have to be spooled.
 
         Raises:
-            Problem: 400, this is not what Content-Type says; also while iterating.
+            MalformedError: this is not what Content-Type says; also while iterating.
         """
-        if self.content_type == wire.NDJSON:
+        if self.content_type == content.NDJSON:
             schema = json_lines.read_schema(self.file)
             self.rewind()
             return schema, json_lines.read_batches(self.file, schema)
-        with unreadable(self.content_type):
-            schema, batches = arrow_stream.read_stream(self.file, self.length)
-            # Read once, while a name that is not UTF-8 is caught.
-            _ = schema.names
-        return schema, _readable(batches, self.content_type)
+        return arrow_stream.read_stream(self.file, self.length)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Read JSON lines one by one, each with its types as they were written."""
         return (record for _, record in json_lines.read_lines(self.file))
-
-
-class unreadable:  # noqa: N801 - reads as a word of the with statement
-    """Turn Arrow's errors into a problem that names the format, and nothing else."""
-
-    def __init__(self, content_type: str) -> None:
-        self._content_type = content_type
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        if isinstance(error, (pa.ArrowException, OSError, UnicodeDecodeError)):
-            detail = f"the body cannot be read as {self._content_type}"
-            raise Problem(400, detail) from None
-
-
-def _readable(batches: Iterable[Any], content_type: str) -> Iterator[Any]:
-    with unreadable(content_type):
-        yield from batches

@@ -13,8 +13,8 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
+from tracing_2pc.core.errors import MalformedError
 from tracing_2pc.participant.arrow_stream import MAX_COLUMNS, SLICE_ROWS
-from tracing_2pc.participant.problems import Problem
 
 MAX_LINE: Final = 4 << 20
 """Bytes of one record."""
@@ -23,21 +23,25 @@ _PIECE: Final = 1 << 20
 """Bytes of text that become one batch, about."""
 
 _NESTED: Final = pa.struct([])
-_LARGEST: Final = 2**53
-"""Up to it a double holds every whole number."""
+_TYPES: Final = {
+    type(None): pa.null(),
+    bool: pa.bool_(),
+    float: pa.float64(),
+    str: pa.string(),
+}
+_WHOLE: Final = {pa.int64(), pa.uint64()}
 
 
 def read_lines(file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read records, each with the length of its line.
 
     Raises:
-        Problem: 400, a line is not a JSON object, or too long.
+        MalformedError: a line is not a JSON object, or too long.
     """
-    number = 0
-    while line := file.readline(MAX_LINE + 1):
-        number += 1
+    lines = iter(lambda: file.readline(MAX_LINE + 1), b"")
+    for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE:
-            raise Problem(400, f"line {number} is longer than {MAX_LINE} bytes")
+            raise MalformedError(f"line {number} is longer than {MAX_LINE} bytes")
         if line.strip():
             yield len(line), _record(line, number)
 
@@ -49,18 +53,19 @@ def read_schema(file: IO[bytes]) -> pa.Schema:
     a double. Text stays text, whatever it looks like.
 
     Raises:
-        Problem: 400, a column that has values of several kinds, or too many columns.
+        MalformedError: a column that has values of several kinds, or too many columns.
     """
-    kinds: dict[str, pa.DataType] = {}
+    types: dict[str, pa.DataType] = {}
     for _, record in read_lines(file):
         for name, value in record.items():
-            kinds[name] = _join(name, kinds.get(name, pa.null()), _kind(name, value))
-        if len(kinds) > MAX_COLUMNS:
-            raise Problem(400, f"no more than {MAX_COLUMNS} columns are taken")
+            other = _type_of(name, value)
+            types[name] = _join(name, types.get(name, pa.null()), other)
+        if len(types) > MAX_COLUMNS:
+            raise MalformedError(f"no more than {MAX_COLUMNS} columns are taken")
     try:
-        return pa.schema(list(kinds.items()))
+        return pa.schema(list(types.items()))
     except UnicodeEncodeError:
-        raise Problem(400, "the name of a column is not Unicode text") from None
+        raise MalformedError("the name of a column is not Unicode text") from None
 
 
 def read_batches(file: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -116,39 +121,31 @@ def _record(line: bytes, number: int) -> dict[str, Any]:
     try:
         record = strict_json(line)
     except ValueError:
-        raise Problem(400, f"line {number} is not strict JSON") from None
+        raise MalformedError(f"line {number} is not strict JSON") from None
     if not isinstance(record, dict):
-        raise Problem(400, f"line {number} is not a JSON object")
+        raise MalformedError(f"line {number} is not a JSON object")
     return record
 
 
-def _kind(name: str, value: Any) -> pa.DataType:
-    if value is None:
-        return pa.null()
-    if isinstance(value, bool):
-        return pa.bool_()
-    if isinstance(value, int):
-        if -(2**63) <= value < 2**63:
-            return pa.int64()
-        if 0 < value < 2**64:
-            return pa.uint64()
-        raise Problem(400, f"column {name[:70]}: a whole number beyond 64 bits")
-    if isinstance(value, float):
-        return pa.float64()
-    return pa.string() if isinstance(value, str) else _NESTED
-
-
-def _join(name: str, one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    both = {one, other}
-    if both == {pa.int64(), pa.uint64()}:
+def _type_of(name: str, value: Any) -> pa.DataType:
+    if type(value) is not int:
+        return _TYPES.get(type(value), _NESTED)
+    if -(2**63) <= value < 2**63:
+        return pa.int64()
+    if 0 < value < 2**64:
         return pa.uint64()
-    if pa.float64() in both and both <= {pa.int64(), pa.uint64(), pa.float64()}:
+    raise MalformedError(f"column {name[:70]}: a whole number beyond 64 bits")
+
+
+def _join(name: str, first: pa.DataType, second: pa.DataType) -> pa.DataType:
+    both = {first, second} - {pa.null()}
+    if len(both) < 2:
+        return next(iter(both), pa.null())
+    if both == _WHOLE:
+        return pa.uint64()
+    if both < {*_WHOLE, pa.float64()}:
         return pa.float64()
-    raise Problem(400, f"column {name[:70]}: values of several types")
+    raise MalformedError(f"column {name[:70]}: values of several types")
 
 
 def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -157,18 +154,10 @@ def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _column(values: list[Any], field: pa.Field) -> pa.Array:
-    """Make a column.
-
-    Raises:
-        Problem: 400, a number that its column cannot hold, or text that is not Unicode.
-    """
-    if pa.types.is_floating(field.type):
-        if any(type(v) is int and abs(v) > _LARGEST for v in values):
-            detail = "a whole number that is no double stands beside fractions"
-            raise Problem(400, f"column {field.name[:70]}: {detail}")
-        values = [None if v is None else float(v) for v in values]
     try:
         return pa.array(values, field.type)
     except (UnicodeEncodeError, OverflowError, pa.ArrowException):
-        detail = f"column {field.name[:70]}: a value is not of type {field.type}"
-        raise Problem(400, detail) from None
+        detail = f"a value is not of type {field.type}"
+        if pa.types.is_floating(field.type):
+            detail = "a whole number that is no double stands beside fractions"
+        raise MalformedError(f"column {field.name[:70]}: {detail}") from None

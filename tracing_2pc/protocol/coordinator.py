@@ -1,35 +1,44 @@
-"""The coordinator: recover, begin, write, decide, deliver. Read `apply` first."""
+"""The coordinator: open, write, close or fail. Read `apply` first.
+
+`apply` runs a batch whose writing is one function. A program that is called at each
+step, as an operator or a data source is, calls `open`, then `close` or `fail`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from tracing_2pc import names
-from tracing_2pc.errors import AbortedError, CommitPendingError, InDoubtError
-from tracing_2pc.failpoints import failpoint
-from tracing_2pc.interfaces import Clock, DecisionLog, Tracing
-from tracing_2pc.model import Begun, Receipt, TransactionId, TransactionRecord
-from tracing_2pc.protocol.asking import (
-    Expiry,
-    ask_abort,
-    ask_commit,
-    say_if_replaced,
-    until_answered,
+from tracing_2pc.core import names
+from tracing_2pc.core.errors import AbortedError, CommitPendingError, InDoubtError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import Begun, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.ports import Clock, DecisionLog, Tracing
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.protocol.deadline import Expiry, deadline
+from tracing_2pc.protocol.decisions import (
+    ask_until_answered,
+    decide_abort,
+    decide_commit,
+    raise_if_superseded,
 )
-from tracing_2pc.protocol.deadline import Deadline
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.patience import Patience
-from tracing_2pc.settings import Settings
-from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.protocol.votes import check_votes
 
 Receipts = Sequence[Receipt]
 
 
 @dataclasses.dataclass(frozen=True)
 class Coordinator:
-    """Decides for one application; all that it must not lose is in the log."""
+    """Decides for one application; all that it must not lose is in the log.
+
+    Waits end when `retry.stopping` says so: the batch then stays in the log, and the
+    next start goes on with it.
+    """
 
     application: str
     participants: tuple[str, ...]
@@ -38,7 +47,7 @@ class Coordinator:
     tracing: Tracing
     clock: Clock
     settings: Settings
-    patience: Patience
+    retry: RetryPolicy
     own_sinks: frozenset[str] = frozenset()
     replaces: frozenset[str] = frozenset()
 
@@ -53,44 +62,95 @@ class Coordinator:
     ) -> bool:
         """Apply a batch at every participant or at none; False if it was a replay.
 
-        Args:
-            batch: Spark's batch id.
-            run: one life of the query; the newest wins.
-            query: Spark's query id, None where unknown.
-            write: runs the tasks; returns one receipt per partition, all votes in.
-            cancel: stops those tasks, when the transaction has run out of time.
+        `batch`, `run` and `query` are as for `DecisionLog.begin`. `write` runs the
+        tasks and returns one receipt per partition and participant; `cancel` stops
+        those tasks when the transaction has run out of time.
+        """
+        begun = self.open(batch, run, query)
+        if begun.replay:
+            return False
+        record = begun.record
+        expiry = Expiry(self.log, record, cancel, self.tracing)
+        limit = deadline(self.settings.transaction_timeout, expiry, record.id)
+        receipts: list[Receipt] = []
+        try:
+            # The deadline has ended when an abort is sent.
+            with self._failing(record, receipts), limit:
+                failpoint("driver.before_tasks")
+                receipts += write(record)
+                failpoint("driver.after_votes")
+                decided = self.decide(record, receipts)
+        except AbortedError as error:
+            expiry.raise_with_advice(error)
+            raise
+        self._deliver(decided)
+        return True
+
+    def open(self, batch: int, run: str, query: str | None) -> Begun:
+        """Finish what is decided, then put the next attempt on record.
+
+        When it returns, the attempt and its participants are durable: branches may be
+        prepared for `record.id`, with `record.carrier` as their trace context. A replay
+        has been delivered again, and nothing is to be written. After a crash at any
+        point, call it again.
+
+        Raises:
+            CommitPendingError: an earlier commit is not acknowledged yet.
+            TwoPhaseError: as `DecisionLog.begin`.
         """
         failpoint("driver.before_recovery")
         delivered = self.recover()
         failpoint("driver.before_begin")
         begun = self.begin(batch, run, query)
-        record = begun.record
-        if begun.replay:
-            if record.id not in delivered:
-                self.deliver(record)
-            return False
-        failpoint("driver.after_begin")
-        expire = Expiry(self.log, record, cancel, self.tracing)
-        receipts: Receipts = ()
-        try:
-            with Deadline(self.settings.transaction_timeout, expire, record.id):
-                failpoint("driver.before_tasks")
-                receipts = write(record)
-                failpoint("driver.after_votes")
-                record = self.decide(record, receipts)
-        except InDoubtError:
-            raise
-        except BaseException as error:
-            self.abort(record, error, receipts)
-            expire.raise_with_advice(error)
-            raise
-        failpoint("driver.after_decide")
-        self.deliver(record)
-        failpoint("driver.after_finish")
-        return True
+        if not begun.replay:
+            failpoint("driver.after_begin")
+        # Rule 18: a batch that is decided commit is not written again.
+        elif begun.record.id not in delivered:
+            self.deliver(begun.record)
+        return begun
+
+    def close(self, record: TransactionRecord, receipts: Receipts) -> None:
+        """Decide commit with every vote: the commit point. Then deliver it.
+
+        `record` is what `open` returned; `receipts` are one per branch and participant.
+
+        Raises:
+            ContractError: a vote is missing. It was aborted, as by `fail`.
+            AbortedError: the log had decided abort. It was aborted, as by `fail`.
+            InDoubtError: it is in the log; the next `open` goes on with it.
+            HeuristicError: a participant contradicts the decision.
+        """
+        with self._failing(record, receipts):
+            decided = self.decide(record, receipts)
+        self._deliver(decided)
+
+    def fail(
+        self, record: TransactionRecord, cause: BaseException, receipts: Receipts = ()
+    ) -> None:
+        """Ask for abort; send it once, if that stands, for all receipts that are known.
+
+        Returns also where the log did not answer: the next `open` aborts it then.
+
+        Raises:
+            CommitPendingError: it is decided commit.
+            AbortedError: another process had aborted it, which explains the cause.
+        """
+        # Rule 8: nobody sends abort without asking the log to decide it.
+        decided = decide_abort(self.log, record, cause, self.tracing)
+        if decided is None:
+            return
+        if decided.decision is Decision.COMMIT:
+            raise CommitPendingError(
+                f"{record.id} is decided commit although this driver failed after its "
+                "votes were in; the next start of the query finishes it",
+                transaction_id=str(record.id),
+            ) from cause
+        self.tracing.export_root(decided, reconstructed=False)
+        self.delivery.abort(dataclasses.replace(decided, receipts=tuple(receipts)))
+        raise_if_superseded(decided, cause)
 
     def recover(self) -> set[TransactionId]:
-        """Finish what is decided, oldest first. What is undecided is begin's business.
+        """Finish what is decided, oldest first. What is undecided is left to `begin`.
 
         Commits are waited for, so that they reach a participant in batch order.
 
@@ -99,10 +159,11 @@ class Coordinator:
             An acknowledgement from before a crash is no proof that it is still there:
             the participant may have been put back to an earlier state since.
         """
-        delivered = set()
         unfinished = partial(self.log.unfinished, self.application)
-        for record in until_answered(unfinished, self.patience):
+        delivered = set()
+        for record in ask_until_answered(unfinished, self.retry):
             if record.state is TransactionState.COMMITTING:
+                # Rule 10: commits not acknowledged are sent again, after any restart.
                 self.deliver(record)
                 having = {name for name in record.participants if record.chosen(name)}
                 if having and having <= set(record.pending):
@@ -112,10 +173,7 @@ class Coordinator:
         return delivered
 
     def begin(self, batch: int, run: str, query: str | None) -> Begun:
-        """Put the attempt on record before anybody is asked anything.
-
-        Asked again without an answer, the log returns the attempt that it has opened.
-        """
+        """Put the attempt on record before any participant is asked."""
         started = self.clock.now()
         ask = partial(
             self.log.begin,
@@ -129,57 +187,60 @@ class Coordinator:
             own_sinks=self.own_sinks,
             replaces=self.replaces,
         )
-        begun = until_answered(ask, self.patience)
+        begun = ask_until_answered(ask, self.retry)
         record = begun.record
         with self.tracing.step(names.BEGIN, record.carrier, record, started) as step:
             step.set("tpc.replay", begun.replay)
-            for old in begun.superseded:
-                if old.made_here:
-                    self.tracing.counted(old, "superseded")
-                self.delivery.abort(old)
+            for superseded in begun.superseded:
+                if superseded.newly_decided:
+                    self.tracing.count_decision(superseded, "superseded")
+                # Rule 7: begin has decided abort of what was undecided.
+                self.delivery.abort(superseded)
         return begun
 
     def decide(
         self, record: TransactionRecord, receipts: Receipts
     ) -> TransactionRecord:
-        """Decide commit: the commit point is the return of `DecisionLog.decide`."""
+        """Decide commit: the commit point. What it raises is to be failed."""
+        # Rule 1: decide commit only with every vote; the log checks it again.
+        check_votes(record, receipts)
         with self.tracing.step(names.DECIDE, record.carrier, record) as step:
-            decided = ask_commit(self.log, record, receipts, self.patience)
+            decided = decide_commit(self.log, record, receipts, self.retry)
             stands = decided.decision if decided else Decision.ABORT
             step.set("tpc.decision", str(stands))
+        # Rule 15: the answer of the log counts, not what was asked for.
         if decided is None or stands is not Decision.COMMIT:
             raise AbortedError(
                 f"{record.id} was decided abort before its votes were in: a newer run "
                 "took over, or it ran out of time. Nothing was committed",
                 transaction_id=str(record.id),
             )
-        self.tracing.counted(decided)
-        self.tracing.decided(decided, reconstructed=False)
+        self.tracing.count_decision(decided)
+        self.tracing.export_root(decided, reconstructed=False)
         return decided
 
     def deliver(self, record: TransactionRecord) -> None:
-        """Send the commit until all have acknowledged; then forget what is old.
-
-        Of a replay that the log calls finished the participants are asked, too.
-        """
+        """Send the commit until all have acknowledged; then forget what is old."""
+        # Of a replay that the log calls finished the participants are asked, too.
         finished = record.finished is not None
         deliver = self.delivery.confirm if finished else self.delivery.commit
         deliver(record, give_up=self.settings.on_pending == "fail")
         keep_from = self.clock.now() - self.settings.keep_finished
         self.delivery.forget(self.application, keep_from)
 
-    def abort(
-        self, record: TransactionRecord, cause: BaseException, known: Receipts
-    ) -> None:
-        """Ask for abort; send it once, if that stands, for all that is known."""
-        decided = ask_abort(self.log, record, cause, self.tracing)
-        if decided is not None and decided.decision is Decision.COMMIT:
-            raise CommitPendingError(
-                f"{record.id} is decided commit although this driver failed after its "
-                "votes were in; the next start of the query finishes it",
-                transaction_id=str(record.id),
-            ) from cause
-        if decided is not None:
-            self.tracing.decided(decided, reconstructed=False)
-            self.delivery.abort(dataclasses.replace(decided, receipts=tuple(known)))
-            say_if_replaced(decided, cause)
+    @contextlib.contextmanager
+    def _failing(self, record: TransactionRecord, receipts: Receipts) -> Iterator[None]:
+        """Fail the transaction with whatever is raised inside, and raise it."""
+        try:
+            yield
+        except InDoubtError:
+            raise  # It may be decided commit: the next start asks the log.
+        except BaseException as error:
+            self.fail(record, error, receipts)
+            raise
+
+    def _deliver(self, decided: TransactionRecord) -> None:
+        failpoint("driver.after_decide")
+        # Rule 2: the decision is durable before the first commit is sent.
+        self.deliver(decided)
+        failpoint("driver.after_finish")

@@ -1,57 +1,87 @@
-"""The transaction timeout: a warning at 0.8 of it, then the decision is abort."""
+"""The transaction timeout: a warning at 0.8 of it, then abort is asked for."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
 import threading
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
-logger = logging.getLogger("tracing_2pc.deadline")
+from tracing_2pc.core.errors import AbortedError, TwoPhaseError
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.ports import DecisionLog, Tracing
+from tracing_2pc.core.states import Decision
+from tracing_2pc.protocol.decisions import OutOfTimeError, decide_abort
+
+logger = logging.getLogger(__name__)
 
 WARN_AT: Final = 0.8
 
 
-class Deadline:
+@contextlib.contextmanager
+def deadline(
+    seconds: float, expire: Callable[[], None], transaction: TransactionId
+) -> Iterator[None]:
     """Call `expire` once, from a thread of its own, unless the block ends in time.
 
-    Args:
-        seconds: from entering the block; 0 means none.
-        expire: what to do; it may run while the block is being left.
-        about: the transaction, for the log.
+    It may run while the block is being left. 0 seconds mean no deadline.
     """
-
-    def __init__(
-        self, seconds: float, expire: Callable[[], None], about: object
-    ) -> None:
-        self._about = about
-        self._seconds = seconds
-        self._timers = (
-            threading.Timer(seconds * WARN_AT, self._warn),
-            threading.Timer(seconds, expire),
-        )
-
-    def __enter__(self) -> Deadline:
-        if self._seconds > 0:
-            for timer in self._timers:
-                timer.daemon = True
-                timer.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for timer in self._timers:
+    text = "no decision yet: transaction=%s timeout=%gs passed=%g"
+    warn = partial(logger.warning, text, transaction, seconds, WARN_AT)
+    timers = threading.Timer(seconds * WARN_AT, warn), threading.Timer(seconds, expire)
+    try:
+        for timer in timers if seconds > 0 else ():
+            timer.daemon = True
+            timer.start()
+        yield
+    finally:
+        for timer in timers:
             timer.cancel()
 
-    def _warn(self) -> None:
-        logger.warning(
-            "no decision yet: transaction=%s timeout=%gs passed=%g",
-            self._about,
-            self._seconds,
-            WARN_AT,
+
+@dataclasses.dataclass
+class Expiry:
+    """Asks for abort when time is out; stops the tasks unless the votes were faster."""
+
+    log: DecisionLog
+    record: TransactionRecord
+    cancel: Callable[[TransactionRecord], None]
+    tracing: Tracing
+    expired: bool = False
+
+    def __call__(self) -> None:
+        """Ask for abort."""
+        self.expired = True
+        cause = OutOfTimeError("transaction_timeout")
+        # Rule 8: the log decides; a commit that stands is not cancelled.
+        decided = decide_abort(self.log, self.record, cause, self.tracing)
+        if decided is None or decided.decision is Decision.ABORT:
+            self.cancel(self.record)
+
+    def raise_with_advice(self, error: AbortedError) -> None:
+        """Raise an abort again with what to set, if there is something to say.
+
+        The abort was sent before, so that a log that does not answer delays nothing.
+        """
+        if self.expired and (advice := self._advice()):
+            id_ = str(self.record.id)
+            raise AbortedError(f"{error} {advice}", transaction_id=id_) from error
+
+    def _advice(self) -> str:
+        """Return which timeout to set, if the attempt before ran out of time, too."""
+        id_ = self.record.id
+        try:
+            before = self.log.read(dataclasses.replace(id_, attempt=id_.attempt - 1))
+        except TwoPhaseError:
+            return ""
+        if before is None or before.decision is not Decision.ABORT:
+            return ""
+        if not 0 < before.timeout <= (before.decided or 0.0) - before.started:
+            return ""
+        return (
+            "(the attempt before ran out of time, too: set transaction_timeout to "
+            f"{2 * self.record.timeout:g}s or more, or make the batches smaller)"
         )

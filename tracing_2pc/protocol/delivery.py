@@ -6,38 +6,32 @@ import logging
 import time
 from collections.abc import Mapping
 
-from tracing_2pc import failpoints, names
-from tracing_2pc.errors import (
+from tracing_2pc.core import names
+from tracing_2pc.core.errors import (
     CommitPendingError,
     ConfigurationError,
     ContractError,
     DecisionLogError,
     DecisionUnknownError,
     HeuristicError,
+    ParticipantError,
     ParticipantNotToldError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
     TwoPhaseError,
 )
-from tracing_2pc.interfaces import DecisionLog, Participant, Tracing
-from tracing_2pc.model import TransactionRecord
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import TransactionRecord
+from tracing_2pc.core.ports import DecisionLog, Participant, Tracing
+from tracing_2pc.core.states import OF_DATA, Decision, Refusal, TransactionState
 from tracing_2pc.protocol.fan_out import ask_at_once
-from tracing_2pc.protocol.patience import Patience
-from tracing_2pc.states import Decision, TransactionState
+from tracing_2pc.protocol.retry import RetryPolicy
 
-logger = logging.getLogger("tracing_2pc.delivery")
+logger = logging.getLogger(__name__)
 
-Answer = (
-    ParticipantUnavailableError
-    | ParticipantRefusedError
-    | ParticipantNotToldError
-    | None
-)
-"""What one participant said: None is an acknowledgement. So is that a part of it cannot
-be told, as far as repeating goes."""
-
-_ONE_BY_ONE = ("delivery.between_commits", "delivery.before_commit")
-"""Failpoints at which one must have committed and another must not have."""
+Answer = ParticipantError | None
+"""What a participant answered to a decision; None is an acknowledgement. So is, as far
+as repeating goes, that a part of it cannot be told."""
 
 SLICE = 100
 """Finished batches that are forgotten at a time."""
@@ -46,15 +40,10 @@ SLICE = 100
 class Delivery:
     """Sends what was decided; decides nothing itself.
 
-    Anybody may deliver a decided transaction, twice or at the same time: every
-    request is idempotent, and the log keeps who has acknowledged.
-
-    Args:
-        log: the decision log.
-        participants: those that can be reached, by configured name.
-        tracing: where the steps are shown, and each answer measured. Whoever delivers
-            exports the root too: it may be that nobody else has lived to do so.
-        patience: when to try again.
+    Any process may deliver a decided transaction, twice or at the same time: every
+    request is idempotent, and the log keeps who has acknowledged. `participants` are
+    those that can be reached from here. Each delivery exports the transaction's root,
+    because the process that decided may have been killed before it did.
     """
 
     def __init__(
@@ -63,50 +52,50 @@ class Delivery:
         participants: Mapping[str, Participant],
         *,
         tracing: Tracing,
-        patience: Patience,
+        retry: RetryPolicy,
     ) -> None:
         self._log = log
         self._participants = participants
         self._tracing = tracing
-        self._patience = patience
+        self._retry = retry
 
-    def once(
+    def send_once(
         self, record: TransactionRecord, tries: int | None = None
     ) -> Mapping[str, str]:
-        """Ask everybody who has not acknowledged, all at once, once.
+        """Send the decision to all who have not acknowledged, at the same time, once.
 
-        Args:
-            record: a decided transaction.
-            tries: the how manyth try this is, if there is to be another.
+        `tries` is the number of this try, if there is to be another.
 
         Returns:
-            Those without a trusted answer, and what came instead. Empty means that it
-            is finished.
+            What came instead of an acknowledgement, by participant. Empty means that
+            the transaction is finished.
 
         Raises:
-            HeuristicError: somebody's answer contradicts the decision, or the data is
-                lost there; the transaction is quarantined.
+            HeuristicError: an answer contradicts the decision, or the data is lost
+                there; the transaction is quarantined.
             ConfigurationError: a participant on record has no address here; the
                 others were asked, and the transaction stays unfinished.
         """
-        self._tracing.decided(record, reconstructed=True)
+        self._tracing.export_root(record, reconstructed=True)
         with self._tracing.step(names.DELIVER, record.carrier, record) as step:
             step.set("tpc.pending", len(record.pending))
             step.end()
             answers = self._ask_all(record)
-            # Refusals last: they may end this, and what the others said is noted then.
-            # Who acknowledged is noted already: nobody waits for the slowest.
-            order = sorted(record.pending, key=lambda n: _is_refusal(answers.get(n)))
-            due = self._patience.due_after(tries) if tries else None
-            noted = {n: self._note(record, n, answers, due) for n in order}
-            silent = {n: why for n, why in noted.items() if why}
-            if missing := [n for n in silent if n not in self._participants]:
-                raise _unreachable(record, missing)
-            if not silent:
-                failpoints.failpoint("delivery.before_finish")
+            due = self._retry.due_after(tries) if tries else None
+            reasons: dict[str, str] = {}
+            # Refusals last: one may end this, and the other answers are on record then.
+            for name in sorted(answers, key=lambda n: _is_refusal(answers[n])):
+                if reason := self._postpone(record, name, answers[name], due):
+                    reasons[name] = reason
+            unknown = [n for n in record.pending if n not in self._participants]
+            if unknown:
+                raise _unreachable(record, unknown)
+            # Rule 11: finished only after every acknowledgement; the log checks it.
+            if not reasons:
+                failpoint("delivery.before_finish")
                 with self._tracing.step(names.FINISH, record.carrier, record):
                     self._log.finish(record.id)
-        return silent
+        return reasons
 
     def abort(self, record: TransactionRecord) -> None:
         """Send an abort once, and don't wait for it.
@@ -118,126 +107,130 @@ class Delivery:
             HeuristicError: somebody has committed; the transaction is quarantined.
         """
         try:
-            self.once(record)
+            self.send_once(record)
         except HeuristicError:
             raise
         except TwoPhaseError:
             logger.exception("abort not delivered: transaction=%s", record.id)
 
     def commit(self, record: TransactionRecord, *, give_up: bool) -> None:
-        """Send a commit again and again, with growing waits; it is never given up.
+        """Send a commit again and again, with growing waits.
 
         Args:
             record: a transaction decided commit.
             give_up: raise after the inline tries instead of waiting on.
 
         Raises:
-            CommitPendingError: stopped, or out of tries. It stays in the log, and
-                recovery goes on with it.
-            HeuristicError, ConfigurationError: as `once`.
+            CommitPendingError: stopped, or out of tries. Recovery goes on with it.
+            HeuristicError, ConfigurationError: as `send_once`.
         """
-        self._tracing.decided(record, reconstructed=True)
+        self._tracing.export_root(record, reconstructed=True)
         current = record
-        silent: Mapping[str, str] = {}
-        inline = self._patience.inline_tries
-        for tries in self._patience.tries():
+        reasons: Mapping[str, str] = {}
+        inline = self._retry.inline_tries
+        # Rule 10: a commit that is not acknowledged is sent again.
+        for tries in self._retry.tries():
             if tries > 1:
+                # Rule 15: the log says what was decided, not this driver's memory.
                 current = self._read(record)
             if current.finished is not None:
                 return
             last = give_up and tries >= inline
             again = None if last else tries
-            if not (silent := self._once_unless_log_down(current, again)):
+            if not (reasons := self._send_unless_log_down(current, again)):
                 return
             if tries == 1 or tries % inline == 0:
                 logger.warning(
                     "not acknowledged: transaction=%s tries=%d reasons=%s",
                     record.id,
                     tries,
-                    "; ".join(silent.values()),
+                    "; ".join(reasons.values()),
                 )
             if last:
                 break
         raise CommitPendingError(
             f"{record.id} is decided {record.decision} and not acknowledged by "
-            f"{', '.join(silent)} yet. Nothing is lost: the next start of the query, "
+            f"{', '.join(reasons)} yet. Nothing is lost: the next start of the query, "
             "or `tracing-2pc recover`, goes on with it. The last answers: "
-            f"{'; '.join(silent.values())}",
+            f"{'; '.join(reasons.values())}",
             transaction_id=str(record.id),
-            participant=next(iter(silent), None),
+            participant=next(iter(reasons), None),
         )
 
     def confirm(self, record: TransactionRecord, *, give_up: bool) -> None:
         """Ask whether a commit that the log calls finished is there; before a replay.
 
-        The log of a copied checkpoint fits the query and not the participants. Asked is
-        who has branches of it, by the commit again: to be told an empty one could be
-        news. Who has forgotten it had it. What a person has concluded is not asked for.
-
-        Args:
-            record: a transaction decided commit, and finished.
-            give_up: raise after the inline tries instead of waiting on.
+        The log of a copied checkpoint fits the query and not the participants. So those
+        that have branches of it get the commit again; the others could take an empty
+        one for news. *Forgotten* means that it was there. What a person has concluded
+        is not asked for. `give_up` is as for `commit`.
 
         Raises:
-            ConfigurationError: somebody does not know it: nothing was changed.
-            CommitPendingError: stopped, or out of tries, and somebody was silent.
+            ConfigurationError: a participant does not know it: nothing was changed.
+            CommitPendingError: stopped, or out of tries, without every answer.
         """
-        self._tracing.decided(record, reconstructed=True)
+        self._tracing.export_root(record, reconstructed=True)
         if record.state is not TransactionState.COMMITTED:
             return
-        asked = [n for n in self._participants if record.chosen(n)]
+        waiting = {n: p for n, p in self._participants.items() if record.chosen(n)}
         answers: Mapping[str, Answer] = {}
-        for tries in self._patience.tries():
-            waiting = {n: self._participants[n] for n in asked}
+        for tries in self._retry.tries():
             with self._tracing.step(names.DELIVER, record.carrier, record) as step:
-                step.set("tpc.pending", len(asked))
+                step.set("tpc.pending", len(waiting))
                 step.end()
-                answers = ask_at_once(lambda one: self._ask(one, record), waiting)
-            asked = [n for n in asked if not _has_it(record, n, answers[n])]
-            if not asked:
+                answers = ask_at_once(lambda to: self._ask(to, record), waiting)
+            waiting = {
+                name: participant
+                for name, participant in waiting.items()
+                if not _confirms(record, name, answers[name])
+            }
+            if not waiting:
                 return
             logger.warning(
-                "replay not confirmed: transaction=%s: %s", record.id, answers[asked[0]]
+                "replay not confirmed: transaction=%s: %s",
+                record.id,
+                answers[next(iter(waiting))],
             )
-            if give_up and tries >= self._patience.inline_tries:
+            if give_up and tries >= self._retry.inline_tries:
                 break
-        silent = "; ".join(f"{name} ({answers[name]})" for name in asked)
+        silent = "; ".join(f"{name} ({answers[name]})" for name in waiting)
         raise CommitPendingError(
             f"{record.id} is finished, and its replay is skipped once all that have "
             f"something of it confirm that; without an answer: {silent}. The next "
             "start of the query asks again",
             transaction_id=str(record.id),
-            participant=asked[0],
+            participant=next(iter(waiting)),
         )
 
     def forget(self, application: str, before: float) -> None:
         """Forget a slice of what finished before; if it fails, it can wait."""
         try:
+            # Rule 17: the log keeps a record until Spark has begun a later batch.
             self._log.forget(application, finished_before=before, limit=SLICE)
         except DecisionLogError:
             logger.warning("could not forget: application=%s", application)
 
-    def _once_unless_log_down(
+    def _send_unless_log_down(
         self, record: TransactionRecord, tries: int | None
     ) -> Mapping[str, str]:
         try:
-            return self.once(record, tries)
+            return self.send_once(record, tries)
         except DecisionLogError as error:
             logger.warning("decision log unreachable: transaction=%s", record.id)
             return dict.fromkeys(record.pending or record.participants, str(error))
         except ContractError as error:
             current = self._read(record)
-            if current is record or not current.made_here:
+            if current is record or not current.newly_decided:
                 raise
-            logger.warning("decided again, in an older log: %s", record.id)
+            logger.warning("decided again, in an older log: transaction=%s", record.id)
             return dict.fromkeys(current.pending, str(error))
 
     def _read(self, record: TransactionRecord) -> TransactionRecord:
-        """Return it as the log has it now.
+        """Return it as the log has it now, or as it was if the log does not say.
 
-        A log that is behind what it once returned, as a copy is that took over, takes
-        no decision back: what it lacks it is told again, and what it has no record of
-        is sent all the same. If it was only forgotten, everybody says so.
+        A log that is behind what it once returned, as a replica that took over, takes
+        no decision back: the commit is decided again there. Without a record the commit
+        is sent all the same; if it was only forgotten, the participants answer so.
         """
         try:
             current = self._log.read(record.id)
@@ -250,7 +243,7 @@ class Delivery:
         if current.decision is not Decision.COMMIT:
             raise _taken_back(record, current)
         if current.state is TransactionState.QUARANTINED:
-            raise _quarantined(record, "found so by somebody else; see the log")
+            raise _quarantined(record, "another process found that; see the log")
         return current
 
     def _ask_all(self, record: TransactionRecord) -> Mapping[str, Answer]:
@@ -258,14 +251,13 @@ class Delivery:
         return ask_at_once(
             lambda name: self._ask_measured(name, record),
             known,
-            each=lambda name, answer: self._note_if_heard(record, name, answer),
-            one_by_one=any(map(failpoints.is_armed, _ONE_BY_ONE)),
+            each=lambda name, answer: self._acknowledge(record, name, answer),
         )
 
     def _ask_measured(self, name: str, record: TransactionRecord) -> Answer:
         since = time.monotonic()
         answer = self._ask(self._participants[name], record)
-        self._tracing.answered(
+        self._tracing.record_answer(
             name,
             record.decision or Decision.ABORT,
             _result(answer),
@@ -277,16 +269,11 @@ class Delivery:
     def _ask(participant: Participant, record: TransactionRecord) -> Answer:
         try:
             if record.decision is Decision.COMMIT:
-                failpoints.failpoint("delivery.before_commit")
+                failpoint("delivery.before_commit")
                 participant.commit(record)
-                failpoints.failpoint("delivery.between_commits")
             else:
-                participant.abort(record)
-        except (
-            ParticipantUnavailableError,
-            ParticipantRefusedError,
-            ParticipantNotToldError,
-        ) as error:
+                send_abort(participant, record)
+        except ParticipantError as error:
             return error
         except ConfigurationError:
             raise  # ours to mend: a token that is not there
@@ -295,78 +282,92 @@ class Delivery:
             return ParticipantUnavailableError(f"{type(error).__name__} on our side")
         return None
 
-    def _note_if_heard(
+    def _acknowledge(
         self, record: TransactionRecord, name: str, answer: Answer
     ) -> None:
+        """Put an answer on record as soon as it comes, if it is an acknowledgement."""
         if answer is None:
             self._log.acknowledge(record.id, name)
         elif isinstance(answer, ParticipantNotToldError):
             logger.warning("not told: transaction=%s: %s", record.id, answer)
             self._log.acknowledge(record.id, name, str(answer)[:300])
+        else:
+            return
+        if record.decision is Decision.COMMIT:
+            failpoint("delivery.between_commits")
 
-    def _note(
-        self,
-        record: TransactionRecord,
-        name: str,
-        answers: Mapping[str, Answer],
-        due: float | None,
+    def _postpone(
+        self, record: TransactionRecord, name: str, answer: Answer, due: float | None
     ) -> str | None:
-        """Write down what is no acknowledgement; return why there was none."""
-        if name not in answers:
-            return "no address"
-        answer = answers[name]
+        """Put on record what is no acknowledgement; return why there was none."""
         if answer is None or isinstance(answer, ParticipantNotToldError):
             return None
-        if isinstance(answer, ParticipantRefusedError):
-            self._refused(record, name, answer)
-            if answer.status == 410:
-                return None
-        else:
+        if not isinstance(answer, ParticipantRefusedError):
             logger.info("not acknowledged: transaction=%s: %s", record.id, answer)
+        elif not _is_of_data(answer):  # a fault of ours, or of the settings
+            logger.error("refused: transaction=%s: %s", record.id, answer)
+        # Rule 9: the log is read before *forgotten* is taken for done.
+        elif answer.refusal is Refusal.FORGOTTEN and self._is_closed(record):
+            return None  # another process delivered it, and it was forgotten since
+        else:
+            reason = f"{name} answered {answer.refusal}, {answer.state} there"
+            if answer.refusal is None:  # a sink of the job's own
+                reason = str(answer)
+            # Rule 5: unknown there, or a contradiction, is no acknowledgement.
+            self._log.quarantine(record.id, reason)
+            raise _quarantined(record, str(answer)) from answer
         reason = str(answer)[:300]
         self._log.postpone(record.id, name, reason, due)
         return reason
-
-    def _refused(
-        self, record: TransactionRecord, name: str, answer: ParticipantRefusedError
-    ) -> None:
-        """Quarantine a contradiction; return if it says nothing of the data."""
-        if answer.status == 400:  # a fault of ours
-            logger.error("refused: transaction=%s: %s", record.id, answer)
-            return
-        if answer.status == 410 and self._is_closed(record):
-            return  # somebody else delivered it, and it was forgotten since
-        reason = f"{name} answered {answer.status} {answer.state}"
-        if answer.status is None:  # a sink of the job's own
-            reason = str(answer)
-        self._log.quarantine(record.id, reason)
-        raise _quarantined(record, str(answer)) from answer
 
     def _is_closed(self, record: TransactionRecord) -> bool:
         current = self._log.read(record.id)
         return current is None or current.finished is not None
 
 
+def send_abort(participant: Participant, record: TransactionRecord) -> None:
+    """Send the abort of a transaction. Nothing else in the package does.
+
+    Raises:
+        ContractError: it is not decided abort. Nothing was sent.
+    """
+    # After the decision nobody aborts. Rule 8: before it, the log is asked first.
+    if record.decision is not Decision.ABORT:
+        raise ContractError(
+            f"{record.id} is not decided abort, but {record.state}: no abort is sent",
+            transaction_id=str(record.id),
+            participant=participant.name,
+        )
+    participant.abort(record)
+
+
 def _is_refusal(answer: Answer) -> bool:
     return isinstance(answer, ParticipantRefusedError)
 
 
-def _has_it(record: TransactionRecord, name: str, answer: Answer) -> bool:
+def _is_of_data(answer: ParticipantRefusedError) -> bool:
+    # A sink of the job's own refuses for good, and says no more.
+    return answer.refusal is None or answer.refusal in OF_DATA
+
+
+def _confirms(record: TransactionRecord, name: str, answer: Answer) -> bool:
     """Say whether a participant has a finished commit, or had it; False is silence.
 
     Raises:
         ConfigurationError: it has not.
     """
-    if not isinstance(answer, ParticipantRefusedError) or answer.status == 400:
-        return answer is None
-    if answer.status == 410:
+    if answer is None:
+        return True
+    if not isinstance(answer, ParticipantRefusedError) or not _is_of_data(answer):
+        return False
+    if answer.refusal is Refusal.FORGOTTEN:
         return True
     raise ConfigurationError(
-        f"{record.id} is finished in this log, but {name} answered {answer.status} "
-        f"{answer.state}: either this is not the log of this checkpoint (a copy's has "
-        f"the same names), or not the {name} that had committed it, or it lost its "
-        "data. Nothing was written and nothing skipped. Point `log` and the address of "
-        f"{name} at the right ones, or restore {name}; `tracing-2pc explain "
+        f"{record.id} is finished in this log, but {name} answered {answer.refusal}, "
+        f"{answer.state} there: either this is not the log of this checkpoint (a "
+        f"copy's has the same names), or not the {name} that had committed it, or it "
+        "lost its data. Nothing was written and nothing skipped. Point `log` and the "
+        f"address of {name} at the right ones, or restore {name}; `tracing-2pc explain "
         f"{record.id}` asks all",
         transaction_id=str(record.id),
         participant=name,
@@ -374,14 +375,14 @@ def _has_it(record: TransactionRecord, name: str, answer: Answer) -> bool:
 
 
 def _result(answer: Answer) -> str:
-    """Return an answer as metrics have it: see `Tracing.answered`."""
-    if isinstance(answer, ParticipantUnavailableError):
-        return "unavailable"
-    return "refused" if _is_refusal(answer) else "ok"
+    """Return an answer as metrics have it: see `Tracing.record_answer`."""
+    if answer is None or isinstance(answer, ParticipantNotToldError):
+        return "ok"
+    return "refused" if _is_refusal(answer) else "unavailable"
 
 
 def _unreachable(record: TransactionRecord, missing: list[str]) -> ConfigurationError:
-    """Say who cannot be told from here, and what mends it."""
+    """Say which participant has no address here, and what to do about it."""
     name = next((n for n in missing if n not in record.own_sinks), missing[0])
     what = (
         "is a sink of the job's own, which nobody else can tell. Start the job: it "

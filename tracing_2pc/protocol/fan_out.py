@@ -7,32 +7,27 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
-Asked = TypeVar("Asked")
-Said = TypeVar("Said")
+Target = TypeVar("Target")
+Answer = TypeVar("Answer")
 
 
 def ask_at_once(
-    ask: Callable[[Asked], Said],
-    participants: Mapping[str, Asked],
+    ask: Callable[[Target], Answer],
+    participants: Mapping[str, Target],
     *,
-    each: Callable[[str, Said], object] | None = None,
-    one_by_one: bool = False,
-) -> dict[str, Said]:
-    """Call `ask` for each of them, in a thread each; return what they said, by name.
+    each: Callable[[str, Answer], object] | None = None,
+) -> dict[str, Answer]:
+    """Call `ask` for each of them, in a thread each; return their answers, by name.
 
     The caller's context goes along: their requests are children of its span. All are
     asked, whatever one of them raises; the first error, in their order, then goes on.
 
-    Args:
-        ask: is given a participant.
-        participants: by name.
-        each: is given a name and an answer as soon as that has come, in the caller's
-            thread; what it raises goes on when all have been asked.
-        one_by_one: ask the next one when the one before has answered.
+    `each` is given a name and an answer as soon as that has come, in the caller's
+    thread; what it raises goes on when all have been asked.
     """
     if not participants:
         return {}
-    with ThreadPoolExecutor(1 if one_by_one else len(participants)) as threads:
+    with ThreadPoolExecutor(len(participants)) as threads:
         asked = {
             name: threads.submit(contextvars.copy_context().run, ask, participant)
             for name, participant in participants.items()

@@ -1,43 +1,39 @@
-"""One sweep over everything unfinished, for whoever is not the driver."""
+"""Recovery by any process: finish what is decided, abort what ran out of time.
+
+A driver recovers before its next batch, and waits for commits: `Coordinator.recover`.
+Here each participant is asked once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from tracing_2pc.errors import DecisionLogError, TwoPhaseError
-from tracing_2pc.failpoints import failpoint
-from tracing_2pc.interfaces import DecisionLog, Tracing
-from tracing_2pc.model import TransactionRecord
+from tracing_2pc.core.errors import DecisionLogError, TwoPhaseError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import TransactionRecord
+from tracing_2pc.core.ports import DecisionLog, Tracing
+from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.states import Decision, TransactionState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a sweep did about one transaction, and what is left to do.
-
-    `under_way` is an attempt in time, which is its driver's business: nothing is wrong.
-    """
+    """What a sweep did about one transaction, and what is left to do."""
 
     record: TransactionRecord
     done: bool
     remark: str
-    under_way: bool = False
+    under_way: bool = False  # an attempt in time, left to its driver: nothing is wrong
 
 
 @dataclasses.dataclass(frozen=True)
 class Recovery:
     """Finishes what the log has decided and aborts what ran out of time.
 
-    Safe beside a living driver: what is decided may be delivered by anybody, and an
+    Safe beside a running driver: what is decided may be delivered by anybody, and an
     active attempt is aborted only by the log, when the log finds that the deadline that
-    its job set has passed (rule 8). Quarantined transactions are left to a person.
-
-    Args:
-        log: the decision log; if it cannot be read nothing is touched.
-        delivery: sends decisions.
-        tracing: where the sweep is shown.
+    its job set has passed (rule 8). If the log cannot be read, nothing is touched.
     """
 
     log: DecisionLog
@@ -77,16 +73,18 @@ class Recovery:
                 records += self.log.unfinished(name)
             except DecisionLogError as error:
                 if error.transaction_id is None:
-                    raise  # the log itself cannot be read
+                    raise  # Rule 9: a log that cannot be read means leave alone.
                 refused.append(error)
         return records, refused
 
     def settle(self, record: TransactionRecord) -> Recovered:
-        """Finish one transaction if that is safe; everybody is asked once."""
+        """Finish one transaction if that is safe; each participant is asked once."""
+        # A quarantined transaction is left to a person, whatever was decided.
         if record.state is TransactionState.QUARANTINED:
             return Recovered(record, done=False, remark="quarantined: resolve it")
         if record.state is TransactionState.ACTIVE:
             try:
+                # Rule 8: only the log finds that the deadline has passed.
                 decided = self.log.expire(record.id)
             except TwoPhaseError as error:
                 return Recovered(record, done=False, remark=str(error))
@@ -95,23 +93,19 @@ class Recovery:
             if decided.state is TransactionState.ACTIVE:
                 remark = "active: left to its driver"
                 return Recovered(decided, done=False, remark=remark, under_way=True)
-            if decided.made_here:
-                self.tracing.counted(decided, "recovery")
+            if decided.newly_decided:
+                self.tracing.count_decision(decided, "recovery")
             failpoint("recovery.after_expire")
             record = decided
         try:
-            silent = self.delivery.once(record)
+            missing = self.delivery.send_once(record)
         except TwoPhaseError as error:
             return Recovered(record, done=False, remark=str(error))
-        if silent:
-            return Recovered(record, done=False, remark=_unheard(silent))
+        if missing:
+            reasons = "; ".join(f"{name} ({why})" for name, why in missing.items())
+            remark = f"not acknowledged: {reasons}"
+            return Recovered(record, done=False, remark=remark)
         word = "committed" if record.decision is Decision.COMMIT else "aborted"
         if record.abandoned:
             word = f"concluded without {' and '.join(record.abandoned)}"
         return Recovered(record, done=True, remark=word)
-
-
-def _unheard(silent: Mapping[str, str]) -> str:
-    return "not acknowledged: " + "; ".join(
-        f"{name} ({why})" for name, why in silent.items()
-    )

@@ -1,6 +1,7 @@
 """What a job writes to."""
 
 from tracing_2pc.sinks.base import participants_of, write_branch
-from tracing_2pc.sinks.participants import ParticipantSink
+from tracing_2pc.sinks.composite import CompositeSink
+from tracing_2pc.sinks.participant_sink import ParticipantSink
 
-__all__ = ["ParticipantSink", "participants_of", "write_branch"]
+__all__ = ["CompositeSink", "ParticipantSink", "participants_of", "write_branch"]

@@ -8,7 +8,7 @@ import os
 import tempfile
 from typing import IO, Any, Final
 
-from tracing_2pc.transports.wire import write_digest
+from tracing_2pc.core.content import write_digest
 
 IN_MEMORY: Final = 8 << 20
 """Bytes of a branch that are kept in memory; beyond that it is a temporary file."""

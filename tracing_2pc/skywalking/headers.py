@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import itertools
 import re
 from typing import Final, NamedTuple
 
@@ -25,27 +26,21 @@ _LAST_INDEX: Final = 2**31 - 1
 
 
 class Sw8(NamedTuple):
-    """Where a request comes from, as its caller's SkyWalking tells it.
-
-    Attributes:
-        sampled: False if the caller keeps no trace of this.
-        trace_id: of the whole SkyWalking trace.
-        segment_id: the caller's segment.
-        span_index: the calling span in that segment, from 0.
-        service: the caller's service.
-        instance: the caller's process.
-        endpoint: what the caller itself was asked.
-        peer: the address that the caller used for us.
-    """
+    """Where a request comes from, as its caller's SkyWalking tells it."""
 
     sampled: bool
+    """False if the caller keeps no trace of this."""
     trace_id: str
     segment_id: str
     span_index: int
+    """The calling span in its segment, from 0."""
     service: str
     instance: str
+    """The caller's process."""
     endpoint: str
+    """What the caller itself was asked."""
     peer: str
+    """The address that the caller used for us."""
 
 
 def parse_sw8(value: str) -> Sw8 | None:
@@ -65,20 +60,11 @@ def _parsed(value: str) -> Sw8 | None:
         return None
     if not _INDEX.fullmatch(fields[3]) or int(fields[3]) > _LAST_INDEX:
         return None
-    texts = [_decoded(fields[at]) for at in (1, 2, 4, 5, 6, 7)]
-    trace_id, segment_id, service, instance, endpoint, peer = texts
-    if not (trace_id and segment_id and service and instance and endpoint and peer):
+    texts = [text for at in (1, 2, 4, 5, 6, 7) if (text := _decoded(fields[at]))]
+    if len(texts) != 6:
         return None
-    return Sw8(
-        fields[0] == "1",
-        trace_id,
-        segment_id,
-        int(fields[3]),
-        service,
-        instance,
-        endpoint,
-        peer,
-    )
+    trace_id, segment_id, *names = texts
+    return Sw8(fields[0] == "1", trace_id, segment_id, int(fields[3]), *names)
 
 
 def format_sw8(context: Sw8) -> str:
@@ -99,19 +85,20 @@ def parse_correlation(value: str) -> dict[str, str]:
         name, meant = _decoded(key), _decoded(text)
         if not colon or not name or meant is None or len(pairs) == MAX_PAIRS:
             continue
-        if max(len(name.encode()), len(meant.encode())) <= MAX_TEXT:
+        if _fits(name, meant):
             pairs[name] = meant
     return pairs
 
 
 def format_correlation(pairs: dict[str, str]) -> str:
     """Write an `sw8-correlation` header: the first three pairs that fit."""
-    fitting = [
-        f"{_encoded(key)}:{_encoded(text)}"
-        for key, text in pairs.items()
-        if max(len(key.encode()), len(text.encode())) <= MAX_TEXT
-    ]
-    return ",".join(fitting[:MAX_PAIRS])
+    fitting = [pair for pair in pairs.items() if _fits(*pair)]
+    encoded = (f"{_encoded(key)}:{_encoded(text)}" for key, text in fitting)
+    return ",".join(itertools.islice(encoded, MAX_PAIRS))
+
+
+def _fits(key: str, text: str) -> bool:
+    return max(len(key.encode()), len(text.encode())) <= MAX_TEXT
 
 
 def _bounded(value: str) -> str:

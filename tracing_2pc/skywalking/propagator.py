@@ -1,11 +1,15 @@
-"""`sw8` and `sw8-correlation` in and out, beside whatever else is propagated."""
+"""`sw8` and `sw8-correlation` in and out, and the processor that the headers speak of.
+
+Nothing here imports the SDK.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import re
-from typing import Final
+import threading
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage, trace
 from opentelemetry import context as contexts
@@ -20,29 +24,46 @@ from opentelemetry.propagators.textmap import (
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from tracing_2pc.skywalking import active
-from tracing_2pc.skywalking.headers import (
-    Sw8,
-    format_correlation,
-    format_sw8,
-    parse_correlation,
-    parse_sw8,
-)
+from .headers import Sw8, format_correlation, format_sw8, parse_correlation, parse_sw8
+
+if TYPE_CHECKING:  # it imports the SDK
+    from .processor import SkyWalkingProcessor
 
 SW8: Final = "sw8"
 CORRELATION: Final = "sw8-correlation"
 PREFIX: Final = "sw."
 """Of baggage entries that are SkyWalking's correlation."""
 
+CALLER: Final = contexts.create_key("tpc-sw8")
+"""Key in a context: the `Sw8` that it was read from, or None."""
+
 _OPENTELEMETRY_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
+_processor: SkyWalkingProcessor | None = None
+_counting: Final = threading.Lock()
+_malformed = 0
+
+
+def use(processor: SkyWalkingProcessor | None) -> None:
+    """Let headers name this processor's segments from now on, or none."""
+    global _processor
+    _processor = processor
+
+
+def processor() -> SkyWalkingProcessor | None:
+    """Return the processor in use, if there is one."""
+    return _processor
+
+
+def malformed() -> int:
+    """Return how many `sw8` headers could not be read since this process began."""
+    return _malformed
 
 
 class SkyWalkingPropagator(TextMapPropagator):
     """Reads and writes SkyWalking's headers. Never raises, whatever was sent.
 
-    What cannot be read is as if absent, and counted. Where only `sw8` came, a parent is
-    made of it, the same in every service that gets the same header, so that the trace
-    is one in OpenTelemetry too.
+    A header that cannot be read is as if absent, and counted. Where only `sw8` came, a
+    parent is made of it, the same in every service that gets the same header.
     """
 
     def extract(
@@ -52,17 +73,16 @@ class SkyWalkingPropagator(TextMapPropagator):
         getter: Getter[CarrierT] = default_getter,
     ) -> Context:
         """Read both headers; a context that had a caller before loses it."""
-        found = contexts.get_current() if context is None else context
+        into = contexts.get_current() if context is None else context
         caller = _read(getter.get(carrier, SW8))
-        found = contexts.set_value(active.CALLER, caller, found)
-        known = trace.get_current_span(found).get_span_context()
+        into = contexts.set_value(CALLER, caller, into)
+        known = trace.get_current_span(into).get_span_context()
         if caller is not None and not known.is_valid:
-            span = NonRecordingSpan(_parent(caller))
-            found = trace.set_span_in_context(span, found)
+            into = trace.set_span_in_context(NonRecordingSpan(_parent(caller)), into)
         for value in getter.get(carrier, CORRELATION) or ():
             for key, text in parse_correlation(value).items():
-                found = baggage.set_baggage(f"{PREFIX}{key}", text, found)
-        return found
+                into = baggage.set_baggage(f"{PREFIX}{key}", text, into)
+        return into
 
     def inject(
         self,
@@ -72,7 +92,7 @@ class SkyWalkingPropagator(TextMapPropagator):
     ) -> None:
         """Write `sw8` for a sampled span of ours, or hand on what came."""
         current = trace.get_current_span(context).get_span_context()
-        header = active.header(current, context)
+        header = _header(current, context)
         if header is None:
             return
         setter.set(carrier, SW8, format_sw8(header))
@@ -90,12 +110,24 @@ class SkyWalkingPropagator(TextMapPropagator):
         return {SW8, CORRELATION}
 
 
+def _header(current: SpanContext, context: Context | None) -> Sw8 | None:
+    """Return the current span's place, or what was received where it is not ours."""
+    if not (current.is_valid and current.trace_flags.sampled):
+        return None
+    if _processor and (own := _processor.header(current)) is not None:
+        return own
+    caller = contexts.get_value(CALLER, context)
+    return caller if current.is_remote and isinstance(caller, Sw8) else None
+
+
 def _read(values: list[str] | None) -> Sw8 | None:
+    global _malformed
     if not values or values == [""]:
         return None
     caller = parse_sw8(values[0]) if len(values) == 1 else None
     if caller is None:
-        active.count_malformed()
+        with _counting:
+            _malformed += 1
     return caller
 
 

@@ -18,13 +18,16 @@ from typing import Any, Final
 
 import urllib3
 
-from tracing_2pc.skywalking import conversion
-from tracing_2pc.skywalking.segments import Piece
+from . import segment_json
+from .segments import Piece
 
 QUEUE: Final = 10_000
 """Segments that wait to be sent; beyond that the oldest are dropped, and counted."""
 
 BATCH: Final = 200
+TIMEOUT: Final = 2.0
+"""Seconds, to connect and for the answer."""
+
 TICK: Final = 0.25
 HEARTBEAT: Final = 30.0
 BACKOFF: Final = (0.5, 5.0)
@@ -32,28 +35,21 @@ BACKOFF: Final = (0.5, 5.0)
 
 _TAKEN: Final = range(200, 300)
 _DEFINITE: Final = (400, 404, 405, 411, 413, 414, 415, 422)
-_log: Final = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Collector:
-    """Where to send, as whom.
-
-    Args:
-        url: of the collector's HTTP port: `http://127.0.0.1:12800`, or `https://…`.
-        service: name of this service in SkyWalking.
-        instance: name of this process; by default its number and host.
-        token: sent as `Authentication`, if the collector wants one.
-        ca: file of certificates to trust instead of the system's, for https.
-        timeout: seconds, to connect and for the answer.
-    """
+    """Where to send, and the name of the sender."""
 
     url: str
+    """Of the collector's HTTP port, without a slash at the end."""
     service: str
     instance: str | None = None
+    """Name of this process; by default its number and host."""
     token: str | None = dataclasses.field(default=None, repr=False)
     ca: str | None = None
-    timeout: float = 2.0
+    """File of certificates to trust instead of the system's, for https."""
 
     def instance_here(self) -> str:
         """Return the name of this process, whichever side of a fork it is on."""
@@ -63,15 +59,12 @@ class Collector:
 class Sender:
     """Takes pieces, and sends them when it can. What cannot be sent is counted.
 
-    A try without an answer is tried again: SkyWalking keeps each segment once. So is
-    one that is redirected; nothing is sent elsewhere, and nothing past a certificate
-    that is not trusted. What stands in the way is logged once, until something gets
-    through. Nothing that calls it waits, but `flush` and `shutdown`, which say for how
-    long.
+    A batch without an answer is sent again: SkyWalking keeps each segment once. So is
+    a batch that is redirected. Nothing is sent elsewhere, or past a certificate that is
+    not trusted. A fault is logged once, until something gets through. Only `flush` and
+    `shutdown` wait, for a given time.
 
-    Args:
-        collector: where to.
-        gather: returns what has become due, given seconds that only rise.
+    `gather` returns what has become due, given seconds that only rise.
     """
 
     def __init__(
@@ -79,7 +72,7 @@ class Sender:
     ) -> None:
         self._to = collector
         self._gather = gather
-        self.sent = self.dropped = 0
+        self.dropped = 0
         self.forked()
 
     def forked(self) -> None:
@@ -104,15 +97,15 @@ class Sender:
 
     def put(self, pieces: Iterable[Piece]) -> None:
         """Queue pieces; the oldest go if there is no room."""
-        found = [*pieces]  # before our lock: they come from under others
+        gathered = [*pieces]  # before our lock: they come from under others
         with self._wake:
-            self._queue.extend(found)
+            self._queue.extend(gathered)
             while len(self._queue) > QUEUE:
                 self._queue.popleft()
                 self.dropped += 1
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all is sent; False if time runs out, or nobody answers there."""
+        """Wait until all is sent; False if time runs out, or no collector answers."""
         until = time.monotonic() + seconds
         with self._wake:
             self._wake.notify_all()
@@ -138,8 +131,10 @@ class Sender:
                 self.put(self._gather(time.monotonic()))
                 self._send_all()
                 self._greet()
-            except Exception:  # noqa: BLE001 - one fault must not end it
-                _log.warning("the SkyWalking sender failed; it goes on", exc_info=True)
+            except Exception:  # one fault must not end it
+                logger.warning(
+                    "the SkyWalking sender failed; it goes on", exc_info=True
+                )
             with self._wake:
                 self._wake.wait(self._pause())
 
@@ -153,68 +148,56 @@ class Sender:
     def _send_all(self) -> None:
         while batch := self._next():
             answer = self._post("/v3/segments", self._converted(batch))
-            if answer in _TAKEN or answer in _DEFINITE:
-                self._done(batch, accepted=answer in _TAKEN)
-                self._say_if_refused(answer)
-                continue
+            taken, refused = answer in _TAKEN, answer in _DEFINITE
             with self._wake:
-                self._queue.extendleft(reversed(batch))
                 self._sending = 0
-                self._failures += 1
+                self._failures = 0 if taken or refused else self._failures + 1
+                if refused:
+                    self.dropped += len(batch)
+                elif not taken:
+                    self._queue.extendleft(reversed(batch))
                 self._wake.notify_all()
             if self._failures == 1:
-                _log.warning("SkyWalking takes nothing (%s); work goes on", answer)
-            return
-
-    def _say_if_refused(self, answer: int | str) -> None:
-        refused = answer in _DEFINITE
-        if refused and not self._refused:
-            _log.warning(
-                "SkyWalking refuses segments (%s); they are dropped, work goes on",
-                answer,
-            )
-        self._refused = refused
+                logger.warning("SkyWalking takes nothing (%s); work goes on", answer)
+            elif refused and not self._refused:
+                logger.warning(
+                    "SkyWalking refuses segments (%s); they are dropped, work goes on",
+                    answer,
+                )
+            if self._failures:
+                return
+            self._refused = refused
 
     def _next(self) -> list[Piece]:
         with self._wake:
             self._sending = min(BATCH, len(self._queue))
             return [self._queue.popleft() for _ in range(self._sending)]
 
-    def _done(self, batch: list[Piece], *, accepted: bool) -> None:
-        with self._wake:
-            self._sending = self._failures = 0
-            if accepted:
-                self.sent += len(batch)
-            else:
-                self.dropped += len(batch)
-            self._wake.notify_all()
-
     def _converted(self, batch: list[Piece]) -> list[dict[str, Any]]:
         instance = self._to.instance_here()
-        found = []
+        segments = []
         for piece in batch:
             try:
-                found.append(conversion.segment(piece, self._to.service, instance))
-            except Exception:  # noqa: BLE001 - attributes are anybody's
+                segments.append(segment_json.segment(piece, self._to.service, instance))
+            except Exception:  # attributes have any values
                 self.dropped += 1
-                _log.warning("a segment could not be converted", exc_info=True)
-        return found
+                logger.warning("a segment could not be converted", exc_info=True)
+        return segments
 
     def _greet(self) -> None:
-        """Say who we are, once, and then that we are there."""
+        """Report this process's properties once, and then that it is alive."""
         now = time.monotonic()
         if self._failures or (self._beat and now - self._beat < HEARTBEAT):
             return
-        instance = {
+        instance: dict[str, Any] = {
             "service": self._to.service,
             "serviceInstance": self._to.instance_here(),
         }
         if self._beat:
             self._post("/v3/management/keepAlive", instance)
         else:
-            properties = [{"key": k, "value": v} for k, v in _properties().items()]
-            about = {**instance, "properties": properties}
-            self._post("/v3/management/reportProperties", about)
+            instance["properties"] = _properties()
+            self._post("/v3/management/reportProperties", instance)
         self._beat = now
 
     def _post(self, path: str, body: Any) -> int | str:
@@ -223,13 +206,11 @@ class Sender:
         if self._to.token:
             headers["Authentication"] = self._to.token
         self._pool = self._pool or urllib3.PoolManager(
-            1, ca_certs=self._to.ca, timeout=self._to.timeout, retries=False
+            1, ca_certs=self._to.ca, timeout=TIMEOUT, retries=False
         )
-        url = self._to.url.rstrip("/") + path
+        url, content = self._to.url + path, json.dumps(body).encode()
         try:
-            answer = self._pool.request(
-                "POST", url, body=json.dumps(body).encode(), headers=headers
-            )
+            answer = self._pool.request("POST", url, body=content, headers=headers)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return type(error).__name__
         return answer.status
@@ -241,11 +222,12 @@ def _process(pid: int) -> str:
     return f"{pid}@{socket.gethostname()}"
 
 
-def _properties() -> dict[str, str]:
-    return {
+def _properties() -> list[dict[str, str]]:
+    properties = {
         "language": "python",
         "OS Name": platform.system(),
         "Process No.": str(os.getpid()),
         "hostname": socket.gethostname(),
         "python_version": platform.python_version(),
     }
+    return [{"key": key, "value": value} for key, value in properties.items()]

@@ -19,15 +19,15 @@ from opentelemetry.sdk.resources import (
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from tracing_2pc.skywalking import active
-from tracing_2pc.skywalking.processor import SkyWalkingProcessor
-from tracing_2pc.skywalking.sender import Collector
+from . import propagator
+from .processor import SkyWalkingProcessor
+from .sender import Collector
 
 ENDPOINT: Final = "TPC_SKYWALKING_ENDPOINT"
 TOKEN: Final = "TPC_SKYWALKING_TOKEN"  # noqa: S105 - the name of a variable
 CERTIFICATES: Final = "TPC_SKYWALKING_CERTIFICATE"
 DEFAULT: Final = "http://127.0.0.1:12800"
-_log: Final = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def start(
@@ -43,21 +43,20 @@ def start(
     `OTEL_PROPAGATORS` names `skywalking`.
 
     Args:
-        endpoint: base URL of the collector's HTTP port; by default the variable
+        endpoint: base URL of the collector's HTTP port; by default of the variable
             `TPC_SKYWALKING_ENDPOINT`, or `http://127.0.0.1:12800`.
-        token: what the collector wants as authentication; by default what the variable
-            `TPC_SKYWALKING_TOKEN` holds. One that leaves this machine without https is
-            sent, and warned of. No object shows it.
-        certificates: file of those to trust, for https; by default the one that
-            `TPC_SKYWALKING_CERTIFICATE` names, or the system's.
+        token: by default of the variable `TPC_SKYWALKING_TOKEN`. If it leaves this
+            machine without https, a warning is logged. No object shows it.
+        certificates: file of those to trust, for https; by default of the variable
+            `TPC_SKYWALKING_CERTIFICATE`, or the system's.
         provider: by default the process's own.
 
     Raises:
         ValueError: there is no provider of the OpenTelemetry SDK; or endpoint,
             token or certificates cannot be used, which is found without connecting.
     """
-    found = provider or trace.get_tracer_provider()
-    if not isinstance(found, TracerProvider):
+    ours = provider or trace.get_tracer_provider()
+    if not isinstance(ours, TracerProvider):
         raise ValueError(
             "SkyWalking needs a tracer provider of the OpenTelemetry SDK: set one, or "
             "set OTEL_TRACES_EXPORTER=skywalking and let that which sets it up make one"
@@ -68,24 +67,24 @@ def start(
     processor = SkyWalkingProcessor(
         Collector(
             url,
-            str(found.resource.attributes[SERVICE_NAME])[:50],
+            str(ours.resource.attributes[SERVICE_NAME])[:50],
             instance=str(named) if named else None,
             token=_secret(token, url),
             ca=_trusted(certificates or os.environ.get(CERTIFICATES), url),
         )
     )
-    found.add_span_processor(processor)
-    active.use(processor)
+    ours.add_span_processor(processor)
+    propagator.use(processor)
     return processor
 
 
 def _checked(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
+    url = urlsplit(endpoint)
     what = f"endpoint of SkyWalking ({ENDPOINT})"
-    if parts.username or parts.password:
+    if url.username or url.password:
         raise ValueError(f"{what}: a URL must not hold a password")
-    plain = not (parts.query or parts.fragment)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
+    is_http = url.scheme in {"http", "https"} and url.hostname
+    if not is_http or url.query or url.fragment:
         raise ValueError(f"{what}: expected http://host:port or https://host:port")
     return endpoint.rstrip("/")
 
@@ -94,8 +93,8 @@ def _secret(given: str | None, url: str) -> str | None:
     token = (given or os.environ.get(TOKEN, "")).strip()
     if not token.isascii() or not token.isprintable():
         raise ValueError(f"token of SkyWalking ({TOKEN}): it must be one line of ASCII")
-    if token and not _is_https(url) and not _is_near(urlsplit(url).hostname or ""):
-        _log.warning("the token of SkyWalking can be read on its way: use https")
+    if token and urlsplit(url).scheme != "https" and not _is_local(url):
+        logger.warning("the token of SkyWalking can be read on its way: use https")
     return token or None
 
 
@@ -103,7 +102,7 @@ def _trusted(certificates: str | None, url: str) -> str | None:
     if not certificates:
         return None
     what = f"certificates for SkyWalking ({CERTIFICATES}): {certificates}"
-    if not _is_https(url):
+    if urlsplit(url).scheme != "https":
         raise ValueError(f"{what}: {url} does not use any; make it https")
     try:
         ssl.create_default_context(cafile=certificates)
@@ -112,11 +111,8 @@ def _trusted(certificates: str | None, url: str) -> str | None:
     return certificates
 
 
-def _is_https(url: str) -> bool:
-    return urlsplit(url).scheme == "https"
-
-
-def _is_near(host: str) -> bool:
+def _is_local(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -124,11 +120,10 @@ def _is_near(host: str) -> bool:
 
 
 class SkyWalkingExporter(SpanExporter):
-    """The door for `OTEL_TRACES_EXPORTER=skywalking`: it exports nothing itself.
+    """What `OTEL_TRACES_EXPORTER=skywalking` names. It exports nothing itself.
 
-    A segment must be known when its first span starts, and an exporter hears of spans
-    when they have ended. So, when OpenTelemetry makes it, it adds our processor to the
-    provider that is being set up.
+    A segment must be known when its first span starts, and an exporter gets a span when
+    it has ended. So this adds our processor to the provider that is being set up.
     """
 
     def __init__(self) -> None:

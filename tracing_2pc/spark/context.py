@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from tracing_2pc.errors import ConfigurationError, ContractError
-from tracing_2pc.model import TransactionRecord
+from tracing_2pc.core.errors import ConfigurationError, ContractError
+from tracing_2pc.core.model import TransactionRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-logger = logging.getLogger("tracing_2pc.spark")
+logger = logging.getLogger(__name__)
 
 _CONNECT: Final = (
     "foreachBatch under Spark Connect is not supported yet: start the query from a "
@@ -62,18 +62,17 @@ class StreamContext:
         run = spark.getLocalProperty("spark.jobGroup.id")
         query = spark.getLocalProperty("sql.streaming.queryId")
         context = cls(spark, run if query and run else uuid.uuid4().hex, query)
-        context._refuse_async_progress()
-        context._refuse_checkpoint_of_one_run()
-        if (found := context._query()) is not None:
-            # Not the job group, where it can be had: a callback may have set its own.
-            context = dataclasses.replace(context, run=str(found.runId))
+        context._refuse_what_cannot_be_replayed()
+        if (running := context._query()) is not None:
+            # Rather than the job group: a callback may have set its own.
+            context = dataclasses.replace(context, run=str(running.runId))
         return context
 
     def stopping(self) -> bool:
         """Whether the query is being stopped; False where that cannot be known.
 
-        `stop()` interrupts Spark jobs, never plain Python: a callback that waits must
-        ask, or `stop()` waits for it.
+        `stop()` interrupts Spark jobs, and waits for plain Python: a callback that
+        waits must ask.
         """
         query = self._query()
         return query is not None and not query.isActive
@@ -86,18 +85,18 @@ class StreamContext:
         its own group.
         """
         traced = f" trace={record.trace_id}" if record.trace_id else ""
-        self.spark.addJobTag(tag_of(record))
+        self.spark.addJobTag(_tag_of(record))
         self.spark.setJobDescription(f"two-phase commit {record.id}{traced}")
         try:
             yield
         finally:
             with contextlib.suppress(Exception):  # the JVM may be gone: keep the error
-                self.spark.removeJobTag(tag_of(record))
+                self.spark.removeJobTag(_tag_of(record))
 
     def cancel(self, record: TransactionRecord) -> None:
         """Cancel the transaction's jobs, and no others."""
         try:
-            self.spark.cancelJobsWithTag(tag_of(record))
+            self.spark.cancelJobsWithTag(_tag_of(record))
         except Exception:  # Py4J's errors have no common class
             logger.exception("could not cancel the jobs: transaction=%s", record.id)
 
@@ -105,26 +104,24 @@ class StreamContext:
         if self.query is None:
             return None
         try:
-            session = self._session()
+            session = _session()
             return session and session.streams.get(self.query)
         except Exception:  # noqa: BLE001 - the JVM may be gone, Py4J has many errors
             return None
 
-    @staticmethod
-    def _session() -> Any:
-        from pyspark.sql import SparkSession
-
-        # Not the DataFrame's session: that is a clone which knows no query.
-        return SparkSession.getActiveSession()
-
-    def _execution(self) -> Any:
-        return self._query()._jsq.streamingQuery()
-
-    def _refuse_checkpoint_of_one_run(self) -> None:
-        place, name = "", None
+    def _refuse_what_cannot_be_replayed(self) -> None:
+        kind, place, name = "", "", None
         with contextlib.suppress(Exception):  # a private API: absent is no answer
-            place = str(self._execution().resolvedCheckpointRoot())
-            name = self._query().name
+            query = self._query()
+            kind = str(query._jsq.streamingQuery().getClass().getSimpleName())
+            place = str(query._jsq.streamingQuery().resolvedCheckpointRoot())
+            name = query.name
+        if "AsyncProgress" in kind:
+            raise ConfigurationError(
+                "asynchronous progress tracking is refused: a batch must not begin "
+                "before Spark has committed the one before it. Remove the option "
+                "asyncProgressTrackingEnabled"
+            )
         if _TEMPORARY.search(place) or (name is None and self._is_drawn(place)):
             raise ConfigurationError(
                 "the query has no checkpoint that a next start would find: after a "
@@ -135,33 +132,24 @@ class StreamContext:
     def _is_drawn(self, place: str) -> bool:
         """Whether Spark drew the last folder's name, below one from the settings."""
         setting = "spark.sql.streaming.checkpointLocation"
-        root = self._query() and self._session().conf.get(setting, None)
+        root = self._query() and _session().conf.get(setting, None)
         return bool(root) and _DRAWN.search(place) is not None
 
-    def _refuse_async_progress(self) -> None:
-        kind = ""
-        with contextlib.suppress(Exception):  # a private API: absent is no answer
-            kind = str(self._execution().getClass().getSimpleName())
-        if "AsyncProgress" in kind:
-            raise ConfigurationError(
-                "asynchronous progress tracking is refused: a batch must not begin "
-                "before Spark has committed the one before it. Remove the option "
-                "asyncProgressTrackingEnabled"
-            )
+
+def _session() -> Any:
+    from pyspark.sql import SparkSession
+
+    # Not the DataFrame's session: that is a clone which knows no query.
+    return SparkSession.getActiveSession()
 
 
 def refuse_connect() -> None:
-    """Raise if this program talks to Spark by Connect.
-
-    Raises:
-        ConfigurationError: it does.
-    """
+    """Raise `ConfigurationError` if this program talks to Spark by Connect."""
     from pyspark.sql.utils import is_remote
 
     if is_remote():
         raise ConfigurationError(_CONNECT)
 
 
-def tag_of(record: TransactionRecord) -> str:
-    """Return the job tag of a transaction."""
+def _tag_of(record: TransactionRecord) -> str:
     return f"tpc-{record.id}"

@@ -6,35 +6,42 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tracing_2pc.errors import AbortedError, ConfigurationError, TwoPhaseError
-from tracing_2pc.interfaces import DecisionLog, Participant, SystemClock
-from tracing_2pc.model import Receipt, TransactionRecord, check_application
+from tracing_2pc.core.errors import AbortedError, ConfigurationError, TwoPhaseError
+from tracing_2pc.core.model import (
+    Receipt,
+    TransactionRecord,
+    check_application,
+    count_rows,
+)
+from tracing_2pc.core.ports import DecisionLog, SystemClock
+from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.patience import Patience
-from tracing_2pc.settings import Settings
-from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
-from tracing_2pc.sinks.participants import ParticipantSink, PhasedParticipant
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of, read_only
+from tracing_2pc.sinks.composite import CompositeSink, one_sink
+from tracing_2pc.sinks.participant_sink import ParticipantSink, PhasedParticipant
 from tracing_2pc.spark.context import StreamContext, refuse_connect
-from tracing_2pc.spark.ending import begun, ended, reason_of
-from tracing_2pc.spark.tasks import computed_once, write_partitions
+from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
+from tracing_2pc.spark.tasks import NO_TASK, computed_once, write_partitions
 from tracing_2pc.store import open_log
-from tracing_2pc.telemetry import lifecycle, metrics
-from tracing_2pc.telemetry.transaction import OpenTelemetryTracing
+from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.sdk import lifecycle
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-logger = logging.getLogger("tracing_2pc.spark")
+logger = logging.getLogger(__name__)
 
 Route = Callable[["DataFrame"], "DataFrame"]
 
 
 def two_phase_commit(
-    sink: Sink,
+    sink: Sink | Sequence[Sink],
     *,
     application: str,
     log: str | None = None,
@@ -57,7 +64,8 @@ def two_phase_commit(
     the source or a function is not deterministic, Spark's own state may hold another.
 
     Args:
-        sink: a `ParticipantSink`, or a sink of your own.
+        sink: a `ParticipantSink`, or a sink of your own; or several of any kind, in a
+            list: each batch lands in all of them or in none (`CompositeSink`).
         application: the name of this streaming query, for ever: 1 to 40 lower-case
             letters, digits and dashes. Two queries need two names.
         log: URL of the decision log, `sqlite:///state/decisions.db` or
@@ -93,9 +101,10 @@ def two_phase_commit(
         raise ConfigurationError(
             "no decision log: give log='sqlite:///state/decisions.db', or set TPC_LOG"
         )
+    sink = one_sink(sink)
     if routes is not None:
         _check_routes(sink, routes)
-    if isinstance(sink, ParticipantSink):
+    if isinstance(sink, ParticipantSink | CompositeSink):
         sink.check(application)
     check_leftovers(sink)
     callback = ForeachBatch(
@@ -108,34 +117,29 @@ def two_phase_commit(
     return callback
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class ForeachBatch:
     """The callback. Picklable: what is open stays in its process."""
 
-    def __init__(
-        self,
-        sink: Sink,
-        application: str,
-        settings: Settings,
-        routes: Mapping[str, Route],
-        log: DecisionLog,
-        replaces: Collection[str] = (),
-    ) -> None:
-        self._sink = sink
-        self._application = application
-        self._settings = settings
-        self._routes = routes
-        self._participants = participants_of(sink)
-        self._replaces = frozenset(replaces)
-        self._log: DecisionLog | None = log
+    sink: Sink
+    application: str
+    settings: Settings
+    routes: Mapping[str, Route]
+    log: DecisionLog | None
+    replaces: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        self._participants = participants_of(self.sink)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_log": None}
+        return {**self.__dict__, "log": None}
 
     def __call__(self, df: DataFrame, batch: int) -> None:
         """Apply one micro-batch. What it raises ends the query; Spark replays it later.
 
         Raises:
-            AbortedError: nothing was committed.
+            AbortedError: nothing was committed. It failed, or a newer run has taken
+                over, which the log decides (`store/log/rules.py`).
             CommitPendingError: decided, and not acknowledged by everybody yet.
             HeuristicError: a participant went against the decision.
             ConfigurationError: checkpoint, log and application don't belong together;
@@ -143,23 +147,23 @@ class ForeachBatch:
                 ones; or there is no checkpoint that a next start would find.
             StoppedError: `stop()` came first. It does not become `query.exception()`.
         """
-        lifecycle.start(self._application)
-        metrics.start(self._application)
-        begun(self._application)
+        lifecycle.start(self.application)
+        instruments.start(self.application)
+        forget_end(self.application)
         stream = None
         try:
             stream = StreamContext.of(df)
             self._apply(df, batch, stream)
         except Exception as error:  # noqa: BLE001 - raised again, or what it stands for
             stopping = stream is not None and stream.stopping()
-            short = ended(error, self._application, batch, stopping=stopping)
+            short = report_end(error, self.application, batch, stopping=stopping)
         else:
             return
         # Py4J hands the whole traceback on as text, with causes and contexts.
         raise short.with_traceback(None) from None
 
     def _apply(self, df: DataFrame, batch: int, stream: StreamContext) -> None:
-        attempt = _Attempt(df, stream, self._sink, self._routes)
+        attempt = _Attempt(df, stream, self.sink, self.routes)
         started = time.monotonic()
         try:
             wrote = self._coordinator(stream).apply(
@@ -179,39 +183,36 @@ class ForeachBatch:
         if wrote:
             logger.info(
                 "committed: application=%s batch=%d rows=%d seconds=%.1f",
-                *(self._application, batch, attempt.rows, time.monotonic() - started),
+                *(self.application, batch, attempt.rows, time.monotonic() - started),
             )
         else:
-            logger.info(
-                "replay of a decided batch: application=%s batch=%d",
-                self._application,
-                batch,
-            )
+            text = "replay of a decided batch: application=%s batch=%d"
+            logger.info(text, self.application, batch)
             # A stateful query must still run its plan, or its state store fails.
             df.write.format("noop").mode("overwrite").save()
 
     def _coordinator(self, stream: StreamContext) -> Coordinator:
-        settings, clock = self._settings, SystemClock()
-        self._log = self._log or open_log(settings.log or "")
-        tracing = OpenTelemetryTracing()
-        patience = Patience(
-            clock,
-            settings.backoff_base,
-            settings.backoff_cap,
-            settings.inline_tries,
-            stream.stopping,
+        settings, clock, tracing = self.settings, SystemClock(), OpenTelemetryTracing()
+        self.log = self.log or open_log(settings.log or "")
+        waits = settings.backoff_base, settings.backoff_cap, settings.inline_tries
+        retry = RetryPolicy(clock, *waits, stream.stopping)
+        # Only the job itself can tell a decision to a sink that is no service.
+        own_sinks = frozenset(
+            name
+            for name, participant in self._participants.items()
+            if not isinstance(participant, PhasedParticipant)
         )
         return Coordinator(
-            self._application,
+            self.application,
             tuple(self._participants),
-            self._log,
-            Delivery(self._log, self._participants, tracing=tracing, patience=patience),
+            self.log,
+            Delivery(self.log, self._participants, tracing=tracing, retry=retry),
             tracing,
             clock,
             settings,
-            patience,
-            _own_sinks(self._participants),
-            self._replaces,
+            retry,
+            own_sinks,
+            frozenset(self.replaces),
         )
 
 
@@ -230,8 +231,10 @@ class _Attempt:
     def write(self, record: TransactionRecord) -> list[Receipt]:
         with self.stream.jobs_of(record):
             try:
-                write = self._routed if self.routes else self._plain
-                receipts = write(record)
+                if self.routes:
+                    receipts = self._write_routes(record)
+                else:
+                    receipts = write_partitions(self.df, self.sink, record)
             except Exception as error:
                 self.error = error
                 if self.cancelled:
@@ -242,41 +245,33 @@ class _Attempt:
                         transaction_id=str(record.id),
                     ) from error
                 raise
-        self.rows = sum(receipt.rows for receipt in receipts)
+        self.rows = count_rows(receipts)
         return receipts
 
     def cancel(self, record: TransactionRecord) -> None:
         self.cancelled = True
         self.stream.cancel(record)
 
-    def _plain(self, record: TransactionRecord) -> list[Receipt]:
-        return write_partitions(self.df, self.sink, record)
-
-    def _routed(self, record: TransactionRecord) -> list[Receipt]:
-        assert isinstance(self.sink, ParticipantSink)  # noqa: S101 - for the type checker
+    def _write_routes(self, record: TransactionRecord) -> list[Receipt]:
+        assert isinstance(self.sink, ParticipantSink | CompositeSink)  # noqa: S101 - checked
         once = computed_once if len(self.routes) > 1 else contextlib.nullcontext
         with once(self.df) as batch:
-            return [
-                receipt
+            written = {
+                name: write_partitions(route(batch), self.sink.route(name), record)
                 for name, route in self.routes.items()
-                for receipt in write_partitions(
-                    route(batch), self.sink.route(name), record
-                )
-            ]
-
-
-def _own_sinks(participants: Mapping[str, Participant]) -> frozenset[str]:
-    """Name those that are no service: only this job can tell them a decision."""
-    return frozenset(
-        name
-        for name, one in participants.items()
-        if not isinstance(one, PhasedParticipant)
-    )
+            }
+        if not any(written.values()):
+            return []
+        return [
+            receipt
+            for name, receipts in written.items()
+            for receipt in receipts or read_only(NO_TASK, [name])
+        ]
 
 
 def _check_routes(sink: Sink, routes: Mapping[str, Route]) -> None:
-    if not isinstance(sink, ParticipantSink):
-        raise ConfigurationError("routes need a ParticipantSink")
+    if not isinstance(sink, ParticipantSink | CompositeSink):
+        raise ConfigurationError("routes need a ParticipantSink, or several sinks")
     wanted, given = set(sink.participants), set(routes)
     if wanted != given:
         raise ConfigurationError(

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tracing_2pc import names
-from tracing_2pc.errors import ContractError
-from tracing_2pc.failpoints import failpoint
-from tracing_2pc.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core import names
+from tracing_2pc.core.errors import ContractError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import (
+    BranchContext,
+    BranchId,
+    Receipt,
+    TransactionRecord,
+    count_rows,
+)
 from tracing_2pc.sinks.base import Sink, participants_of, write_branch
-from tracing_2pc.telemetry import lifecycle
-from tracing_2pc.telemetry.spans import span
+from tracing_2pc.tracing.sdk import environment, lifecycle
+from tracing_2pc.tracing.spans import span
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-RECEIPT_SCHEMA: Final = "receipt string"
 FLUSH_SECONDS: Final = 0.5
+NO_TASK: Final = BranchId(0, 10**18 - 1)
+"""The branch of a job that had no partition at all: Spark counts its tasks from 0."""
 
 
 @contextlib.contextmanager
@@ -43,91 +49,61 @@ def computed_once(df: DataFrame) -> Iterator[DataFrame]:
 def write_partitions(
     df: DataFrame, sink: Sink, record: TransactionRecord
 ) -> list[Receipt]:
-    """Write a DataFrame in one Spark job; return one receipt per partition.
+    """Write a DataFrame in one Spark job; return the receipts of its partitions.
 
     Exactly one action: any other (count, isEmpty, take) would write again.
-
-    Raises:
-        ContractError: the receipts don't add up to one vote of everybody each.
     """
-    task = make_task(sink, record)
-    rows = df.mapInArrow(task, RECEIPT_SCHEMA).collect()
-    return read_receipts((row.receipt for row in rows), sink, record)
+    rows = df.mapInArrow(make_task(sink, record), "receipt string").collect()
+    return read_receipts(row.receipt for row in rows)
 
 
-def read_receipts(
-    written: Iterable[str], sink: Sink, record: TransactionRecord
-) -> list[Receipt]:
-    """Read what the tasks returned: one receipt per partition, all votes in (rule 1).
-
-    Raises:
-        ContractError: the receipts don't add up to one vote of everybody each.
-    """
+def read_receipts(written: Iterable[str]) -> list[Receipt]:
+    """Read what the tasks returned, one receipt per partition and participant."""
     receipts = []
     for text in written:
         receipts.append(Receipt.from_json(text))
         failpoint("driver.during_collection")
-    expected = set(participants_of(sink))
-    partitions = [r.branch.partition for r in receipts]
-    if len(set(partitions)) != len(partitions) or any(
-        set(r.votes) != expected for r in receipts
-    ):
-        raise ContractError(
-            f"{record.id}: expected one receipt per partition with the votes of "
-            f"{', '.join(sorted(expected))}",
-            transaction_id=str(record.id),
-        )
     return receipts
 
 
 def make_task(sink: Sink, record: TransactionRecord) -> Callable[..., Any]:
     """Return the function for `mapInArrow`: plain data in its closure, nothing open."""
-    job = Job(sink, record, lifecycle.telemetry_settings())
+    telemetry = environment.telemetry_settings()
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        receipt = job.run(batches)
-        yield pa.RecordBatch.from_pydict({"receipt": [receipt.to_json()]})
+        receipts = _write_partition(sink, record, telemetry, batches)
+        written = [receipt.to_json() for receipt in receipts]
+        yield pa.RecordBatch.from_pydict({"receipt": written})
 
     return task
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What a task is told. Pickled into the closure: no secrets, no connections."""
+def _write_partition(
+    sink: Sink,
+    record: TransactionRecord,
+    telemetry: Mapping[str, str],
+    batches: Iterator[pa.RecordBatch],
+) -> tuple[Receipt, ...]:
+    """Write one partition as a branch of its own; return the votes about it."""
+    from pyspark import TaskContext
 
-    sink: Sink
-    record: TransactionRecord
-    telemetry: Mapping[str, str]
-
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Receipt:
-        """Write one partition as a branch of its own, and vote."""
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        if task is None:
-            raise ContractError("this runs inside a Spark task")
-        branch = BranchId(task.partitionId(), task.taskAttemptId())
-        context = BranchContext(
-            self.record.id,
-            branch,
-            tuple(participants_of(self.sink)),
-            self.record.carrier,
-        )
-        lifecycle.apply(self.telemetry)
-        lifecycle.start(self.record.id.application)
-        about: dict[str, str | int | float | bool] = {
-            "tpc.transaction.id": str(self.record.id),
-            "tpc.branch": str(branch),
-        }
-        try:
-            with span(
-                names.BRANCH, carrier=self.record.carrier, attributes=about
-            ) as open_span:
-                receipt = write_branch(self.sink, context, batches)
-                open_span.set("tpc.rows", receipt.rows)
-        finally:
-            # Before the receipt is out: then the worker may be killed at any moment.
-            lifecycle.flush(FLUSH_SECONDS)
-        return receipt
+    task = TaskContext.get()
+    if task is None:
+        raise ContractError("this runs inside a Spark task")
+    # A retry and a twin are branches apart; commit names the one that reported.
+    branch = BranchId(task.partitionId(), task.taskAttemptId())
+    participants = tuple(participants_of(sink))
+    context = BranchContext(record.id, branch, participants, record.carrier)
+    environment.apply(telemetry)
+    lifecycle.start(record.id.application)
+    ids = {"tpc.transaction.id": str(record.id), "tpc.branch": str(branch)}
+    try:
+        with span(names.BRANCH, carrier=record.carrier, attributes=ids) as open_span:
+            receipts = write_branch(sink, context, batches)
+            open_span.set("tpc.rows", count_rows(receipts))
+    finally:
+        # Before the receipt is out: then the worker may be killed at any moment.
+        lifecycle.flush(FLUSH_SECONDS)
+    return receipts

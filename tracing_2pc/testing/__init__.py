@@ -6,7 +6,7 @@ collector that keeps spans, and traces as indented text.
 
 from tracing_2pc.testing.collector import Collector
 from tracing_2pc.testing.fault_proxy import FaultProxy
-from tracing_2pc.testing.faults import Fault, Seen
+from tracing_2pc.testing.faults import Fault, SeenRequest
 from tracing_2pc.testing.in_memory_log import InMemoryDecisionLog
 from tracing_2pc.testing.traces import read_trace_file, span_tree
 
@@ -15,7 +15,7 @@ __all__ = [
     "Fault",
     "FaultProxy",
     "InMemoryDecisionLog",
-    "Seen",
+    "SeenRequest",
     "read_trace_file",
     "span_tree",
 ]

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
-import http.server
-import socket
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any
+from typing import NamedTuple
 
 from tracing_2pc.testing import otlp
+from tracing_2pc.testing.loopback import LoopbackConnection, LoopbackServer
 from tracing_2pc.testing.otlp import Span
 
 _ID = "tpc.transaction.id"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Manner:
-    """How requests are answered: after a pause, None for never; with a status."""
+class _Manner(NamedTuple):
+    """When requests are answered: None for never; with which status: 0 for none."""
 
     pause: float | None = 0.0
     status: int = 200
@@ -45,19 +40,21 @@ class Collector:
     """
 
     def __init__(self, port: int = 0) -> None:
-        self._read = otlp.reader()
+        otlp.messages()
         self._changed = threading.Condition()
         self._spans: list[Span] = []
         self._manner = _Manner()
-        self._ending = False
         self._connections: set[tuple[str, int]] = set()
-        self._server = _Server(port, self.take)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._server = LoopbackServer(
+            type("Connection", (_Connection,), {"collector": self}),
+            port=port,
+            end=lambda: self._behave(_Manner(status=0)),
+        )
 
     @property
     def endpoint(self) -> str:
         """The value for `OTEL_EXPORTER_OTLP_ENDPOINT`."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return self._server.url
 
     @property
     def connections(self) -> int:
@@ -109,22 +106,11 @@ class Collector:
         self._behave(_Manner(pause=seconds))
 
     def __enter__(self) -> Collector:
-        self._thread.start()
+        self._server.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        with self._changed:
-            self._ending = True
-            self._changed.notify_all()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.hang_up()
-        self._server.server_close()
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__()
 
     def take(self, client: tuple[str, int], body: bytes, encoding: str) -> int:
         """Keep the spans of a request; return the status, 0 for no answer at all."""
@@ -132,10 +118,10 @@ class Collector:
             self._connections.add(client)
             self._changed.notify_all()
             self._pause()
-            if self._ending or self._manner.status != 200:
-                return 0 if self._ending else self._manner.status
+            if self._manner.status != 200:
+                return self._manner.status
             try:
-                self._spans += self._read(otlp.plain(body, encoding))
+                self._spans += otlp.read(body, encoding)
             except ValueError:
                 return 400
             self._changed.notify_all()
@@ -148,82 +134,42 @@ class Collector:
 
     def _pause(self) -> None:
         """Wait as the manner says; another manner begins at once."""
-        over = False
-        while not over and not self._ending:
+        manner = None
+        while manner is not self._manner:
             manner = self._manner
             is_other = functools.partial(self._is_other, manner)
-            over = not self._changed.wait_for(is_other, manner.pause)
+            self._changed.wait_for(is_other, manner.pause)
 
     def _is_other(self, manner: _Manner) -> bool:
-        return self._ending or self._manner is not manner
+        return self._manner is not manner
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    """Serves each connection from a thread, and waits for all of them at the end."""
-
-    daemon_threads = False
-
-    def __init__(self, port: int, take: Callable[..., int]) -> None:
-        super().__init__(("127.0.0.1", port), _Connection)
-        self.take = take
-        self._clients: set[socket.socket] = set()
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        client, address = super().get_request()
-        self._clients.add(client)
-        return client, address
-
-    def shutdown_request(self, request: Any) -> None:
-        self._clients.discard(request)
-        super().shutdown_request(request)
-
-    def hang_up(self) -> None:
-        """Read nothing more; what is under way is still answered."""
-        for client in list(self._clients):
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RD)
-
-
-class _Connection(http.server.BaseHTTPRequestHandler):
+class _Connection(LoopbackConnection):
     """One sender's connection. Answers as OTLP says: protobuf, errors too."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: _Server
+    collector: Collector
 
-    def handle(self) -> None:
-        """Serve until either side ends it; a sender may go at any moment."""
-        with contextlib.suppress(OSError):
-            super().handle()
-
-    def do_POST(self) -> None:
+    def serve(self, body: bytes | None) -> None:
         """Take spans."""
-        if status := self._status():
-            self._answer(status)
-        else:
+        status = self._status(body)
+        if not status or body is None:
             self.close_connection = True
+        if not status:
+            return
+        answer = b"" if status == 200 else otlp.refusal(status)
+        self.send_response(status)
+        self.send_header("Content-Type", otlp.PROTOBUF)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing: the spans say it."""
-
-    def _status(self) -> int:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
-            self.close_connection = True
+    def _status(self, body: bytes | None) -> int:
+        if body is None:
             return 411
-        body = self.rfile.read(int(length))
         if self.path != otlp.PATH:
             return 404
         encoding = self.headers.get("Content-Encoding", "identity")
         is_known = self.headers.get_content_type() == otlp.PROTOBUF
         if not is_known or encoding not in otlp.ENCODINGS:
             return 415
-        return self.server.take(self.client_address, body, encoding)
-
-    def _answer(self, status: int) -> None:
-        body = b"" if status == 200 else otlp.refusal(status)
-        self.send_response(status)
-        self.send_header("Content-Type", otlp.PROTOBUF)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        return self.collector.take(self.client_address, body, encoding)

@@ -1,13 +1,18 @@
-"""What can go wrong with one request, and what is kept of it."""
+"""Requests and answers as the fault proxy has them, and what can go wrong with one."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections import deque
-from typing import Final, Literal, get_args
+import http.client
+import json
+from collections.abc import Iterable, Mapping
+from email.message import Message
+from typing import Any, Final, Literal, NamedTuple, get_args
 
-from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.states import Word
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.states import Word
+from tracing_2pc.http import contract
 
 Verb = Literal["prepare", "commit", "abort", "resolve", "transactions"]
 """The last segment of a path; `transactions` also for `/transactions/<id>`."""
@@ -72,7 +77,7 @@ class Fault(Word):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class SeenRequest:
     """One request that came to the proxy, and what became of it.
 
     Args:
@@ -94,48 +99,118 @@ class Seen:
     returned: int | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Planned:
-    """What goes wrong with the next request of a verb; `after` is in seconds."""
-
-    fault: Fault
-    after: float | None = None
-
-
-class Plan:
-    """What goes wrong next, verb by verb, in the order it was planned."""
-
-    def __init__(self) -> None:
-        self._next: dict[str, deque[Planned]] = {}
-
-    def add(self, verb: str, fault: Fault, times: int, after: float | None) -> None:
-        """Let a fault happen to so many requests, after what is planned already.
-
-        Raises:
-            ConfigurationError: such a fault cannot happen.
-        """
-        if (why := _impossible(verb, fault, times, after)) is not None:
-            raise ConfigurationError(why)
-        planned = [Planned(fault, after)] * times
-        self._next.setdefault(verb, deque()).extend(planned)
-
-    def take(self, verb: str) -> Planned | None:
-        """Return what goes wrong with this request, and count it."""
-        waiting = self._next.get(verb)
-        return waiting.popleft() if waiting else None
-
-
-_VERBS: Final = get_args(Verb)
 _TIMED: Final = (Fault.DELAY, Fault.DUPLICATE_LATER)
 
 
-def _impossible(verb: str, fault: Fault, times: int, after: float | None) -> str | None:
-    if verb not in _VERBS:
-        return f"no verb {verb!r}: one of {', '.join(_VERBS)}"
+def check_possible(verb: str, fault: Fault, times: int, after: float | None) -> None:
+    """Raise `ConfigurationError` if such a fault cannot happen."""
+    if verb not in get_args(Verb):
+        verbs = ", ".join(get_args(Verb))
+        raise ConfigurationError(f"no verb {verb!r}: one of {verbs}")
     if fault is Fault.LATE_AFTER_ABORT and verb != "prepare":
-        return f"{fault}: only a prepare can be late, not {verb}"
+        raise ConfigurationError(f"{fault}: only a prepare can be late, not {verb}")
     if after is not None and fault not in _TIMED:
-        return f"after: only for {' and '.join(_TIMED)}, not for {fault}"
+        timed = " and ".join(_TIMED)
+        raise ConfigurationError(f"after: only for {timed}, not for {fault}")
     if times < 1:
-        return f"times: {times}, but a fault happens at least once"
-    return None
+        raise ConfigurationError(f"times: {times}, but a fault happens at least once")
+
+
+Headers = tuple[tuple[str, str], ...]
+
+
+def passed_on(headers: Iterable[tuple[str, str]]) -> Headers:
+    """Return the headers that go on to the other side."""
+    return tuple((n, v) for n, v in headers if n.lower() not in _ONE_CONNECTION)
+
+
+_ONE_CONNECTION: Final = frozenset(
+    (
+        *("connection", "content-length", "expect", "host", "keep-alive"),
+        *("proxy-authenticate", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    )
+)
+"""Headers that speak of one connection, or are written anew for the next."""
+
+
+class ProxiedRequest(NamedTuple):
+    """One request, read whole, and what it names, unchecked; see `SeenRequest`."""
+
+    method: str
+    path: str
+    headers: Message
+    body: bytes
+    verb: str
+    transaction: str
+    branch: str
+
+    @classmethod
+    def of(
+        cls, method: str, path: str, headers: Message, body: bytes
+    ) -> ProxiedRequest:
+        """Read what a request names: a prepare in its headers, others in their body."""
+        *_, parent, last = ["", *path.partition("?")[0].rstrip("/").split("/")]
+        fields: dict[str, Any] = {}
+        if contract.TRANSACTION_HEADER not in headers:
+            with contextlib.suppress(ValueError):
+                parsed = json.loads(body)
+                fields = parsed if isinstance(parsed, dict) else {}
+        verb = last
+        id_ = headers.get(contract.TRANSACTION_HEADER) or fields.get("transaction_id")
+        if "transactions" in {parent, last}:
+            verb, id_ = "transactions", last if parent == "transactions" else ""
+        branch = headers.get(contract.BRANCH_HEADER) or fields.get("branch")
+        return cls(method, path, headers, body, verb, str(id_ or ""), str(branch or ""))
+
+    def acknowledgement(self, transaction: str) -> Reply:
+        """Return the answer of a participant that has done it, for any transaction."""
+        state = _DONE.get(self.verb, "")
+        item: dict[str, Any] = {"transaction_id": transaction, "state": state}
+        if self.verb == "prepare":
+            item |= {
+                "branch": self.branch,
+                "vote": "commit",
+                "rows": int(self.headers.get(contract.ROWS_HEADER) or 0),
+                "digest": self.headers.get(contract.DIGEST_HEADER, ""),
+            }
+        return Reply.of(200, json.dumps(item).encode(), JSON)
+
+
+_DONE: Final = {"prepare": "prepared", "commit": "committed", "abort": "aborted"}
+
+
+class Reply(NamedTuple):
+    """What a client is told: the bytes, the status in them, and whether that is all.
+
+    Without a status it is no answer; after the last reply the connection is closed.
+    """
+
+    raw: bytes = b""
+    status: int | None = None
+    is_last: bool = True
+
+    @classmethod
+    def of(
+        cls, status: int, body: bytes, headers: Headers, reason: str | None = None
+    ) -> Reply:
+        """Write an answer in one piece, because a second one may be delayed."""
+        if reason is None:
+            reason = http.client.responses[status]
+        lines = [f"HTTP/1.1 {status} {reason}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        lines += [f"Content-Length: {len(body)}", "", ""]
+        raw = "\r\n".join(lines).encode("latin-1") + body
+        return cls(raw, status, is_last=False)
+
+
+JSON: Final = (("Content-Type", contract.JSON),)
+HTML: Final = (("Content-Type", "text/html"),)
+REPLIES: Final[Mapping[Fault, Reply]] = {
+    Fault.DROP: Reply(),
+    Fault.UNAVAILABLE: Reply.of(503, b"", ()),
+    Fault.GARBAGE: Reply(b"\x00\x01 this is not HTTP\r\n\r\n"),
+    Fault.NOT_JSON: Reply.of(200, b'{"state": committed', JSON),
+    Fault.PAGE: Reply.of(200, b"<html><h1>Please log in</h1></html>", HTML),
+}
+"""Faults that the participant never hears of, and what the client is told."""

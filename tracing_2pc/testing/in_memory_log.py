@@ -2,32 +2,142 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator
 
-from tracing_2pc.model import (
-    Begun,
-    Carrier,
-    Receipt,
-    TransactionId,
-    TransactionRecord,
-)
-from tracing_2pc.states import FINAL, Decision, TransactionEvent, TransactionState
-from tracing_2pc.store import rules
-from tracing_2pc.store.receipts import check_receipts
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.states import FINAL, Decision, TransactionState
+from tracing_2pc.store.log import rules
+from tracing_2pc.store.log.decision_log import BaseDecisionLog
 
 
 @dataclasses.dataclass(slots=True)
 class _Application:
-    query: str | None
-    watermark: int | None
-    durable_watermark: int | None = None
+    forgotten_through: int | None
+    durable_forgotten_through: int | None = None
+    query: str | None = None
     runs: list[str] = dataclasses.field(default_factory=list)
 
 
-class InMemoryDecisionLog:
+class _Change:
+    """The records; a change is applied at once, under the log's lock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.applications: dict[str, _Application] = {}
+        self.records: dict[TransactionId, TransactionRecord] = {}
+        self.reasons: dict[TransactionId, str] = {}
+        self.audit: list[tuple[str, ...]] = []
+
+    def of(self, application: str | None) -> list[TransactionRecord]:
+        """Return the records of an application, or all, oldest first."""
+        ids = [i for i in self.records if application in (None, i.application)]
+        return [record for i in sorted(ids) if (record := self.read(i))]
+
+    def status(
+        self, application: str, batch: int, run: str, query: str | None
+    ) -> rules.ApplicationStatus:
+        known = self.applications.get(application)
+        row = known or _Application(None)
+        records = self.of(application)
+        attempts = self._attempts(application, batch)
+        quarantined = self.in_state(application, TransactionState.QUARANTINED)
+        owners = (
+            name
+            for name, other in self.applications.items()
+            if query and name != application and other.query == query
+        )
+        commits = (r.id.batch for r in records if r.decision is Decision.COMMIT)
+        return rules.ApplicationStatus(
+            application=application,
+            known=known is not None,
+            query=row.query,
+            query_owner=next(owners, None),
+            forgotten_through=row.forgotten_through,
+            durable_forgotten_through=row.durable_forgotten_through,
+            quarantined=str(quarantined[0].id) if quarantined else None,
+            reason=self.reasons[quarantined[0].id] if quarantined else None,
+            newest_run=row.runs[-1] if row.runs else None,
+            run_known=run in row.runs,
+            committed=max(commits, default=None),
+            newest=str(records[-1].id) if records else None,
+            participants=records[-1].participants if records else (),
+            attempt=attempts[-1].id.attempt if attempts else 0,
+            carrier=attempts[-1].carrier if attempts else {},
+        )
+
+    def register(
+        self, status: rules.ApplicationStatus, batch: int, run: str, query: str | None
+    ) -> None:
+        self.add_application(status.application, None)
+        row = self.applications[status.application]
+        row.durable_forgotten_through = row.forgotten_through
+        row.query = row.query or query
+        if not status.run_known:
+            row.runs.append(run)
+
+    def add_application(self, application: str, forgotten_through: int | None) -> bool:
+        new = application not in self.applications
+        self.applications.setdefault(application, _Application(forgotten_through))
+        return new
+
+    def _attempts(self, application: str, batch: int) -> list[TransactionRecord]:
+        return [r for r in self.of(application) if r.id.batch == batch]
+
+    def committed(self, application: str, batch: int) -> TransactionRecord | None:
+        attempts = self._attempts(application, batch)
+        return next((r for r in attempts if r.decision is Decision.COMMIT), None)
+
+    def in_state(
+        self, application: str, state: TransactionState
+    ) -> list[TransactionRecord]:
+        return [r for r in self.of(application) if r.state is state]
+
+    def has_rival(self, transaction: TransactionId) -> bool:
+        return any(
+            r.id.attempt > transaction.attempt or r.decision is Decision.COMMIT
+            for r in self._attempts(transaction.application, transaction.batch)
+        )
+
+    def read(self, transaction: TransactionId) -> TransactionRecord | None:
+        if (record := self.records.get(transaction)) is None:
+            return None
+        through = self.applications[transaction.application].durable_forgotten_through
+        return dataclasses.replace(record, forgotten_through=through)
+
+    def add(self, record: TransactionRecord) -> None:
+        self.records[record.id] = record
+
+    def write(
+        self,
+        record: TransactionRecord,
+        *,
+        reason: str | None = None,
+        given_up: str | None = None,
+    ) -> None:
+        self.records[record.id] = dataclasses.replace(record, newly_decided=False)
+        if reason is not None:
+            self.reasons[record.id] = reason
+
+    def drop_receipts_before(self, record: TransactionRecord) -> None:
+        commits = [
+            r
+            for r in self.of(record.id.application)
+            if r.decision is Decision.COMMIT and r.id.batch < record.id.batch
+        ]
+        if commits and commits[-1].state is TransactionState.COMMITTED:
+            self.write(dataclasses.replace(commits[-1], receipts=()))
+
+    def sign(
+        self, who: str, what: str, why: str, before: str | None, after: str
+    ) -> None:
+        self.audit.append((who, what, why, str(before or ""), str(after)))
+
+
+class InMemoryDecisionLog(BaseDecisionLog):
     """`DecisionLog` that forgets everything with its process: for tests only.
 
     Refuses and decides as the real one does, one caller at a time.
@@ -39,151 +149,29 @@ class InMemoryDecisionLog:
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._lock = threading.RLock()
-        self._applications: dict[str, _Application] = {}
-        self._records: dict[TransactionId, TransactionRecord] = {}
-        self._reasons: dict[TransactionId, str] = {}
-        self.audit: list[tuple[str, ...]] = []
+        self._records = _Change(now)
+
+    @property
+    def audit(self) -> list[tuple[str, ...]]:
         """What persons did: who, what, why, before, after."""
+        return self._records.audit
 
-    def begin(
-        self,
-        application: str,
-        batch: int,
-        *,
-        run: str,
-        query: str | None,
-        participants: Sequence[str],
-        carrier: Carrier,
-        timeout: float = 0.0,
-        own_sinks: Collection[str] = (),
-        replaces: Collection[str] = (),
-    ) -> Begun:
-        """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
-        names = rules.check_participants(participants)
+    @contextlib.contextmanager
+    def _durable(self, deciding: TransactionId | None = None) -> Iterator[_Change]:
         with self._lock:
-            self._admit(application, batch, run, query, names, replaces)
-            mine = [r for r in self._of(application) if r.id.batch == batch]
-            for record in mine:
-                if record.decision is Decision.COMMIT:
-                    return Begun(record, replay=True)
-                if record.state is TransactionState.ACTIVE and record.run == run:
-                    aborting = tuple(
-                        r
-                        for r in self._of(application)
-                        if r.state is TransactionState.ABORTING
-                    )
-                    return Begun(record, replay=False, superseded=aborting)
-            superseded = tuple(
-                self._keep(rules.decided(record, Decision.ABORT, (), self._now()))
-                for record in self._of(application)
-                if record.state is TransactionState.ACTIVE
-            )
-            newest = max(mine, key=lambda r: r.id.attempt, default=None)
-            attempt = newest.id.attempt + 1 if newest else 1
-            opened = rules.opened(
-                TransactionId(application, batch, attempt),
-                run,
-                names,
-                carrier,
-                previous=newest.carrier if newest else {},
-                now=self._now(),
-                watermark=None,
-                timeout=timeout,
-                clock=self._now(),
-                own_sinks=own_sinks,
-            )
-            return Begun(self._keep(opened), replay=False, superseded=superseded)
+            yield self._records
 
-    def _admit(
-        self,
-        application: str,
-        batch: int,
-        run: str,
-        query: str | None,
-        participants: Collection[str],
-        replaces: Collection[str],
-    ) -> None:
-        for name, other in self._applications.items():
-            if query and name != application and other.query == query:
-                rules.check_query(application, query, name)
-        if (known := self._applications.get(application)) is None:
-            rules.check_known(application, batch)
-            known = _Application(query, None)
-        records = self._of(application)
-        quarantined = [
-            (str(r.id), self._reasons[r.id])
-            for r in records
-            if r.state is TransactionState.QUARANTINED
-        ]
-        committed = [r.id.batch for r in records if r.decision is Decision.COMMIT]
-        standing = rules.Standing(
-            query=known.query,
-            watermark=known.watermark,
-            quarantined=quarantined[0] if quarantined else None,
-            newest_run=known.runs[-1] if known.runs else None,
-            run_known=run in known.runs,
-            committed=max(committed, default=None),
-            newest=str(records[-1].id) if records else None,
-            participants=records[-1].participants if records else (),
-        )
-        rules.check_begin(
-            standing, application, batch, run, query, participants, replaces
-        )
-        self._applications[application] = known
-        known.durable_watermark = known.watermark
-        known.query = known.query or query
-        if not standing.run_known:
-            known.runs.append(run)
-
-    def decide(
-        self,
-        transaction: TransactionId,
-        wanted: Decision,
-        receipts: Sequence[Receipt] = (),
-    ) -> TransactionRecord | None:
-        """Decide, once; its return is the commit point. See `DecisionLog.decide`."""
-        with self._lock:
-            record = self.read(transaction)
-            if record is None or rules.forgotten(record):
-                return None
-            if record.state is not TransactionState.ACTIVE:
-                return record
-            kept: tuple[Receipt, ...] = ()
-            if wanted is Decision.COMMIT:
-                kept = check_receipts(record, receipts)
-                if self._has_rival(transaction):
-                    wanted = Decision.ABORT
-            return self._keep(rules.decided(record, wanted, kept, self._now()))
-
-    def expire(self, transaction: TransactionId) -> TransactionRecord | None:
-        """Decide abort if its deadline has passed. See `DecisionLog.expire`."""
-        with self._lock:
-            record = self.read(transaction)
-            if record is None or rules.forgotten(record):
-                return None
-            if not rules.overdue(record, self._now()):
-                return record
-            return self._keep(rules.decided(record, Decision.ABORT, (), self._now()))
-
-    def _has_rival(self, transaction: TransactionId) -> bool:
-        return any(
-            r.id.attempt > transaction.attempt or r.decision is Decision.COMMIT
-            for r in self._of(transaction.application)
-            if r.id.batch == transaction.batch
-        )
+    _relaxed = _durable
 
     def read(self, transaction: TransactionId) -> TransactionRecord | None:
         """Return the record; None if it was forgotten or never was."""
         with self._lock:
-            if (record := self._records.get(transaction)) is None:
-                return None
-            watermark = self._applications[transaction.application].durable_watermark
-            return dataclasses.replace(record, watermark=watermark)
+            return self._records.read(transaction)
 
     def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
         """List what is not finished, by application, in batch order."""
         with self._lock:
-            return [r for r in self._of(application) if r.state not in FINAL]
+            return [r for r in self._records.of(application) if r.state not in FINAL]
 
     def unfinished_applications(self) -> list[str]:
         """List the applications with something unfinished, sorted."""
@@ -196,8 +184,9 @@ class InMemoryDecisionLog:
         with self._lock:
             if (record := self.read(transaction)) is not None:
                 rules.check_acknowledge(record, participant)
-                heard = record.acknowledged | {participant}
-                self._keep(dataclasses.replace(record, acknowledged=heard))
+                acknowledged = record.acknowledged | {participant}
+                changed = dataclasses.replace(record, acknowledged=acknowledged)
+                self._records.write(changed)
 
     def postpone(
         self,
@@ -208,122 +197,27 @@ class InMemoryDecisionLog:
     ) -> None:
         """Do nothing: nobody reads it here."""
 
-    def finish(self, transaction: TransactionId) -> None:
-        """Close it, once every participant has acknowledged (rule 11). Idempotent."""
-        with self._lock:
-            record = self.read(transaction)
-            if record is not None and record.state not in FINAL:
-                finished = self._keep(rules.finished(record, self._now()))
-                self._drop_receipts_before(finished)
-
-    def _drop_receipts_before(self, finished: TransactionRecord) -> None:
-        commits = [
-            r
-            for r in self._of(finished.id.application)
-            if r.decision is Decision.COMMIT and r.id.batch < finished.id.batch
-        ]
-        if finished.decision is Decision.COMMIT and commits:
-            earlier = max(commits, key=lambda r: r.id.batch)
-            if earlier.state is TransactionState.COMMITTED:
-                self._keep(dataclasses.replace(earlier, receipts=()))
-
-    def quarantine(self, transaction: TransactionId, reason: str) -> None:
-        """Stop automatic work on it until a person resolves it. Idempotent."""
-        with self._lock:
-            record = self._known(transaction)
-            if record.state is not TransactionState.QUARANTINED:
-                self._keep(rules.moved(record, TransactionEvent.QUARANTINE))
-                self._reasons[transaction] = reason
-
-    def abort(self, transaction: TransactionId, *, who: str, why: str) -> None:
-        """Decide abort, because a person says so. Audited."""
-        with self._lock:
-            before = self._known(transaction)
-            after = rules.decided(before, Decision.ABORT, (), self._now())
-            states = (str(before.state), str(self._keep(after).state))
-            self.audit.append((who, f"abort {transaction}", why, *states))
-
-    def resume(
-        self, transaction: TransactionId, decision: Decision, *, who: str, why: str
-    ) -> None:
-        """Let a quarantined transaction go on, as it was decided. Audited."""
-        with self._lock:
-            before = self._known(transaction)
-            after = self._keep(rules.resumed(before, decision))
-            states = (str(before.state), str(after.state))
-            self.audit.append((who, f"resume {transaction}", why, *states))
-
-    def conclude(
-        self, transaction: TransactionId, outcome: str, *, who: str, why: str
-    ) -> None:
-        """Close a quarantined transaction that cannot be made whole. Audited."""
-        with self._lock:
-            before = self._known(transaction)
-            self._keep(rules.concluded(before, outcome, self._now()))
-            states = (str(before.state), f"concluded {outcome}")
-            self.audit.append((who, f"conclude {transaction}", why, *states))
-
-    def give_up(
-        self, transaction: TransactionId, participant: str, *, who: str, why: str
-    ) -> None:
-        """Wait for one participant no more. Audited."""
-        with self._lock:
-            before = self._known(transaction)
-            self._keep(rules.without(before, participant))
-            states = (str(before.state), f"{before.state} without {participant}")
-            self.audit.append((who, f"give up {transaction}", why, *states))
-
-    def sign(
-        self, what: str, *, who: str, why: str, before: str | None, after: str
-    ) -> None:
-        """Put on record what a person does elsewhere."""
-        self.audit.append((who, what, why, before or "", after))
-
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:
-        """Drop old finished batches and raise the watermark, in one step."""
+        """Drop old finished batches and raise forgotten_through, in one step."""
         with self._lock:
-            batches: list[int] = []
-            held = self._of(application)
-            newest = max((r.id.batch for r in held), default=0)
-            for record in held:
-                old = record.finished is not None and record.finished < finished_before
-                if not old or record.id.batch == newest:
-                    batches = [b for b in batches if b < record.id.batch]
-                    break
-                if record.id.batch not in batches:
-                    batches.append(record.id.batch)
-            dropped = [r.id for r in held if r.id.batch in batches[:limit]]
+            records = self._records.of(application)
+            newest = max((r.id.batch for r in records), default=0)
+            end = next(
+                (
+                    r.id.batch
+                    for r in records
+                    if r.finished is None or r.finished >= finished_before
+                ),
+                newest,
+            )
+            batches = sorted({r.id.batch for r in records if r.id.batch < end})[:limit]
+            dropped = [r.id for r in records if r.id.batch in batches]
             for identity in dropped:
-                del self._records[identity]
-                self._applications[application].watermark = identity.batch
+                del self._records.records[identity]
+            if batches:
+                row = self._records.applications[application]
+                row.forgotten_through = batches[-1]
             return len(dropped)
-
-    def initialise(
-        self, application: str, from_batch: int, *, who: str = "tracing-2pc init"
-    ) -> None:
-        """Say where an application starts that already ran without this log."""
-        with self._lock:
-            watermark = rules.check_start(application, from_batch)
-            if application in self._applications:
-                rules.refuse_known(application)
-            self._applications[application] = _Application(None, watermark)
-            why = "it ran before without this log"
-            after = f"from batch {from_batch}"
-            self.audit.append((who, f"init {application}", why, "", after))
 
     def close(self) -> None:
         """Keep everything: the next user of this object reads it again."""
-
-    def _of(self, application: str | None) -> list[TransactionRecord]:
-        found = [self.read(i) for i in sorted(self._records)]
-        return [r for r in found if r and application in (None, r.id.application)]
-
-    def _known(self, transaction: TransactionId) -> TransactionRecord:
-        if (record := self.read(transaction)) is None:
-            raise rules.unknown(transaction)
-        return record
-
-    def _keep(self, record: TransactionRecord) -> TransactionRecord:
-        self._records[record.id] = dataclasses.replace(record, made_here=False)
-        kept = self.read(record.id) or record
-        return dataclasses.replace(kept, made_here=record.made_here)

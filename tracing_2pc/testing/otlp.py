@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import http.client
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from tracing_2pc.errors import ConfigurationError
+from tracing_2pc.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -26,53 +26,43 @@ _EITHER_HEADER: Final = 32 + zlib.MAX_WBITS
 """For zlib: gzip or deflate, the data says which."""
 
 
-def reader() -> Callable[[bytes], list[Span]]:
-    """Return what reads the body of a request; it raises ValueError.
+def messages() -> Any:
+    """Import the messages.
 
     Raises:
         ConfigurationError: the extra `otlp` is not installed.
     """
     try:
-        from google.protobuf.message import DecodeError
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
     except ImportError:
         raise ConfigurationError(
             "reading OTLP needs an extra: pip install 'tracing-2pc[otlp]'"
         ) from None
-
-    def read(body: bytes) -> list[Span]:
-        try:
-            sent = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
-        except DecodeError:
-            raise ValueError("not a request of OTLP") from None
-        return _spans(sent.resource_spans)
-
-    return read
+    return trace_service_pb2
 
 
-def plain(body: bytes, encoding: str) -> bytes:
-    """Return a body without its compression; raises ValueError."""
-    if encoding == "identity":
-        return body
+def read(body: bytes, encoding: str) -> list[Span]:
+    """Return the spans of a request's body; raises ValueError."""
+    from google.protobuf.message import DecodeError
+
     try:
-        return zlib.decompress(body, _EITHER_HEADER)
-    except zlib.error:
-        raise ValueError(f"not {encoding}") from None
+        if encoding != "identity":
+            body = zlib.decompress(body, _EITHER_HEADER)
+        request = messages().ExportTraceServiceRequest.FromString(body)
+    except (DecodeError, zlib.error):
+        raise ValueError(f"no request of OTLP, or not {encoding}") from None
+    return [
+        _span(span, _attributes(of_resource.resource.attributes).get("service.name"))
+        for of_resource in request.resource_spans
+        for of_scope in of_resource.scope_spans
+        for span in of_scope.spans
+    ]
 
 
 def refusal(status: int) -> bytes:
     """Return what a refusal carries: a `google.rpc.Status` with a message."""
     message = http.client.responses[status].encode()
     return bytes([0x12, len(message)]) + message
-
-
-def _spans(sent: Iterable[trace_pb2.ResourceSpans]) -> list[Span]:
-    return [
-        _span(span, _attributes(of_resource.resource.attributes).get("service.name"))
-        for of_resource in sent
-        for of_scope in of_resource.scope_spans
-        for span in of_scope.spans
-    ]
 
 
 def _span(span: trace_pb2.Span, service: object) -> Span:
@@ -103,7 +93,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
 def _value(value: AnyValue) -> Any:
     chosen = value.WhichOneof("value")
     if chosen == "array_value":
-        return [_value(one) for one in value.array_value.values]
+        return [_value(item) for item in value.array_value.values]
     if chosen == "kvlist_value":
         return _attributes(value.kvlist_value.values)
     return None if chosen is None else getattr(value, chosen)

@@ -1,4 +1,4 @@
-"""Arrow columns and a table's columns: which is which, and do they fit."""
+"""Arrow columns and a table's columns: the types of both, and whether they fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import datetime
 import decimal
 import struct
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,22 +16,24 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from tracing_2pc.participant.problems import Problem
+from tracing_2pc.core.errors import MalformedError
 
-_NUMERIC_TEXT: Final = sa.Text
-"""SQLite would turn a decimal into a binary float: there it is kept as text."""
+SqlType = sa.types.TypeEngine[Any]
 
 
-def sql_type(kind: pa.DataType) -> sa.types.TypeEngine[Any] | None:
-    """Return the column type for an Arrow type; None if a table cannot hold it."""
+def sql_type(kind: pa.DataType) -> SqlType | None:
+    """Return the column type for an Arrow type; None if a table cannot hold it.
+
+    SQLite would turn a decimal into a binary float: there it is text.
+    """
     t = pa.types
     if t.is_decimal(kind):
         exact = sa.Numeric(kind.precision - min(0, kind.scale), max(0, kind.scale))
-        return exact.with_variant(_NUMERIC_TEXT(), "sqlite")
+        return exact.with_variant(sa.Text(), "sqlite")
     if t.is_timestamp(kind):
         return sa.DateTime(timezone=kind.tz is not None)
     if t.is_uint64(kind):
-        return sa.Numeric(20, 0).with_variant(_NUMERIC_TEXT(), "sqlite")
+        return sa.Numeric(20, 0).with_variant(sa.Text(), "sqlite")
     for is_kind, made in (
         (t.is_boolean, sa.Boolean(create_constraint=False)),
         (t.is_integer, sa.BigInteger()),
@@ -50,44 +52,44 @@ def sql_type(kind: pa.DataType) -> sa.types.TypeEngine[Any] | None:
 class Column:
     """A column of a table, as its database describes it."""
 
-    type: sa.types.TypeEngine[Any]
-    required: bool = True
-    """Nothing but a record can give it a value: no default, identity or expression."""
+    type: SqlType
+    required: bool
+    """Only a record can give it a value: no default, identity or expression."""
 
-    generated: bool = False
+    generated: bool
     """Its value is computed, and cannot be given."""
 
     @classmethod
-    def reflected(cls, about: Mapping[str, Any]) -> Column:
-        """Read what SQLAlchemy's inspector says."""
-        kind = about["type"]
-        number = about.get("primary_key") and isinstance(kind, sa.Integer)
+    def reflected(cls, column: Mapping[str, Any]) -> Column:
+        """Read a column of SQLAlchemy's inspector."""
+        kind = column["type"]
+        is_number = column.get("primary_key") and isinstance(kind, sa.Integer)
         filled = ("default", "identity", "computed")
-        optional = number or any(about.get(name) is not None for name in filled)
-        return cls(kind, not optional, about.get("computed") is not None)
+        optional = is_number or any(column.get(name) is not None for name in filled)
+        return cls(kind, not optional, column.get("computed") is not None)
 
 
-_TAKES: Final[Mapping[type, frozenset[type]]] = {
-    int: frozenset({int}),
-    float: frozenset({float, int, decimal.Decimal}),
-    decimal.Decimal: frozenset({decimal.Decimal, int, float}),
-    bool: frozenset({bool}),
-    bytes: frozenset({bytes}),
-    datetime.datetime: frozenset({datetime.datetime, str}),
-    datetime.date: frozenset({datetime.date, str}),
-    datetime.time: frozenset({datetime.time, str}),
+_TAKES: Final[Mapping[type, set[type]]] = {
+    int: {int},
+    float: {float, int, decimal.Decimal},
+    decimal.Decimal: {decimal.Decimal, int, float},
+    bool: {bool},
+    bytes: {bytes},
+    datetime.datetime: {datetime.datetime, str},
+    datetime.date: {datetime.date, str},
+    datetime.time: {datetime.time, str},
 }
 """Kinds of values that a column takes, by the kind it holds. Any other takes text."""
 
-_SYSTEM: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-"""Names that PostgreSQL has given away in every table."""
+_SYSTEM: Final = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
+"""PostgreSQL's own columns of each table."""
 
 
 def check_names(schema: pa.Schema) -> None:
     """Refuse columns that no table of ours can have.
 
     Raises:
-        Problem: 400, naming the columns and the cure.
+        MalformedError: naming the columns and the cure.
     """
     names = schema.names
     times = collections.Counter(name.lower() for name in names)
@@ -101,17 +103,15 @@ def check_names(schema: pa.Schema) -> None:
         or times[name.lower()] > 1
     ]
     if bad:
-        raise Problem(
-            400,
-            f"columns {_list(bad)}: a name is unique, printable, 1 to 63 bytes long "
-            "is none of PostgreSQL's own and does not start with tpc_",
+        raise MalformedError(
+            f"columns {', '.join(bad)}: a name is unique, printable, 1 to 63 bytes "
+            "long, is none of PostgreSQL's own and does not start with tpc_"
         )
     nested = [field.name for field in schema if sql_type(field.type) is None]
     if nested:
-        raise Problem(
-            400,
-            f"columns {_list(nested)}: a table cannot hold this type; send "
-            "to_json(column) instead",
+        raise MalformedError(
+            f"columns {', '.join(nested)}: a table cannot hold this type; send "
+            "to_json(column) instead"
         )
 
 
@@ -122,7 +122,7 @@ def check_fit(
     *,
     partial: bool,
 ) -> None:
-    """Refuse records that are not the table's.
+    """Refuse records that do not fit the table.
 
     Args:
         schema: of the records.
@@ -131,47 +131,38 @@ def check_fit(
         partial: a column may be left out: JSON lines have no nulls to send.
 
     Raises:
-        Problem: 400, naming the columns, and both types where they are different.
+        MalformedError: naming the columns, and both types if they are different.
     """
     given = set(schema.names)
     required = {name for name, column in columns.items() if column.required}
-    differences = (
-        ("not in the table", sorted(given - columns.keys())),
-        ("missing", [] if partial else sorted(required - given)),
-        (
-            "generated",
-            [n for n in schema.names if n in columns and columns[n].generated],
-        ),
-        (
-            "another type",
-            [
-                type_pair(field, columns[field.name].type, dialect)
-                for field in schema
-                if field.name in columns
-                and not _fits(field.type, columns[field.name].type, dialect.name)
-            ],
-        ),
-    )
-    if any(named for _, named in differences):
-        detail = "; ".join(
-            f"{what}: {_list(named)}" for what, named in differences if named
-        )
-        raise Problem(400, f"the columns don't match the table: {detail}")
+    pairs = [(f, columns[f.name]) for f in schema if f.name in columns]
+    differences = {
+        "not in the table": sorted(given - columns.keys()),
+        "missing": [] if partial else sorted(required - given),
+        "generated": [field.name for field, column in pairs if column.generated],
+        "another type": [
+            type_pair(field, column.type, dialect)
+            for field, column in pairs
+            if not _fits(field.type, column.type, dialect.name)
+        ],
+    }
+    named = [f"{what}: {', '.join(n)}" for what, n in differences.items() if n]
+    if named:
+        detail = "; ".join(named)
+        raise MalformedError(f"the columns don't match the table: {detail}")
 
 
-def type_pair(
-    field: pa.Field, there: sa.types.TypeEngine[Any], dialect: sa.Dialect
-) -> str:
-    """Name a column, the type that it has there, and the type that was sent."""
-    nameless = isinstance(there, sa.types.NullType)
-    name = "another type" if nameless else there.compile(dialect=dialect)
+def type_pair(field: pa.Field, target: SqlType, dialect: sa.Dialect) -> str:
+    """Name a column, its type in the table, and the type that was sent."""
+    nameless = isinstance(target, sa.types.NullType)
+    name = "another type" if nameless else target.compile(dialect=dialect)
     return f"{field.name} is {name} there, {field.type} was sent"
 
 
 def repeated(value: int | str, rows: int) -> pa.Array:
     """Return a column of one value.
 
-    Made from its bytes: to look at a Python object PyArrow imports pandas, and the
+    It is made from bytes: for a Python object PyArrow would import pandas, and the
     first prepare of a process would wait seconds for it.
     """
     if isinstance(value, int):
@@ -179,8 +170,8 @@ def repeated(value: int | str, rows: int) -> pa.Array:
     else:
         text = value.encode()
         kind, buffers = pa.string(), [struct.pack("=2i", 0, len(text)), text]
-    held = [None, *map(pa.py_buffer, buffers)]
-    return pa.repeat(pa.Array.from_buffers(kind, 1, held)[0], rows)
+    arrow_buffers = [None, *map(pa.py_buffer, buffers)]
+    return pa.repeat(pa.Array.from_buffers(kind, 1, arrow_buffers)[0], rows)
 
 
 def plain(column: pa.Array) -> pa.Array:
@@ -199,34 +190,32 @@ def plain(column: pa.Array) -> pa.Array:
     if pa.types.is_date64(kind):
         return pc.cast(column, pa.date32())
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        # The same instant, for which nobody has to know the time zone.
+        # The same instant, without the name of a time zone.
         return pc.cast(column, pa.timestamp(kind.unit, "UTC"))
     return column
 
 
 def binary_as_text(column: pa.Array) -> pa.Array:
-    """Return bytes in PostgreSQL's text form; the one type without an Arrow kernel."""
+    """Return bytes in PostgreSQL's text form, for which Arrow has no kernel."""
     if not _is_binary(column.type):
         return column
-    values = column.to_pylist()
-    return pa.array(
-        [None if v is None else f"\\x{v.hex()}" for v in values], pa.string()
-    )
+    texts = [None if v is None else f"\\x{v.hex()}" for v in column.to_pylist()]
+    return pa.array(texts, pa.string())
 
 
-def _fits(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:
+def _fits(kind: pa.DataType, column: SqlType, dialect: str) -> bool:
     if pa.types.is_null(kind):
         return True
     made = sql_type(kind)
     sends = str if made is None or is_text(kind) else python_type(made)
-    takes = _TAKES.get(python_type(column), frozenset({str}))
-    if sends is decimal.Decimal and isinstance(column, _NUMERIC_TEXT):
+    takes = _TAKES.get(python_type(column), {str})
+    if sends is decimal.Decimal and isinstance(column, sa.Text):
         return True
     return sends in takes and not (dialect == "postgresql" and _changes(kind, column))
 
 
-def _changes(kind: pa.DataType, column: sa.types.TypeEngine[Any]) -> bool:
-    """Say whether PostgreSQL would round, or depend on its settings, for any value."""
+def _changes(kind: pa.DataType, column: SqlType) -> bool:
+    """Tell whether PostgreSQL would round some value, or read it by its settings."""
     if isinstance(column, sa.Numeric) and (column.scale or 0) < 0:
         return True
     if pa.types.is_decimal(kind) and isinstance(column, sa.Numeric):
@@ -240,8 +229,8 @@ def _changes(kind: pa.DataType, column: sa.types.TypeEngine[Any]) -> bool:
     )
 
 
-def python_type(column: sa.types.TypeEngine[Any]) -> type:
-    """Return the kind of value that a column holds; `object` for what Python lacks."""
+def python_type(column: SqlType) -> type:
+    """Return the kind of value that a column holds; `object` if Python has none."""
     if isinstance(column, sa.Float):
         return float
     try:
@@ -251,24 +240,12 @@ def python_type(column: sa.types.TypeEngine[Any]) -> type:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Say whether values of a type are text, or nothing."""
-    t = pa.types
-    if t.is_dictionary(kind):
+    """Tell whether values of a type are text, or null."""
+    if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
-    return bool(
-        t.is_string(kind)
-        or t.is_large_string(kind)
-        or t.is_null(kind)
-        or kind == pa.string_view()
-    )
+    return kind in (pa.string(), pa.large_string(), pa.null(), pa.string_view())
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    t = pa.types
-    return bool(
-        t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind)
-    )
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names)
+    fixed = pa.types.is_fixed_size_binary(kind)
+    return fixed or kind in (pa.binary(), pa.large_binary())

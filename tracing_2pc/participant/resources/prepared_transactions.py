@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 import psycopg.errors
@@ -13,62 +14,85 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.failpoints import failpoint
-from tracing_2pc.model import TransactionId
-from tracing_2pc.participant.answers import Answer, Named, Seen, finish
-from tracing_2pc.participant.database import Writer, commit, open_database
-from tracing_2pc.participant.postgresql import (
-    PostgreSQL,
-    PostgreSQLWriter,
-    flushed,
-    unflushed,
-)
-from tracing_2pc.participant.problems import Problem, unavailable
+from tracing_2pc.core.errors import ConfigurationError, RefusalError
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import BranchState, Refusal
+from tracing_2pc.participant.engine import ParticipantEngine
+from tracing_2pc.participant.journal.database import open_database
+from tracing_2pc.participant.journal.journal import Journal
+from tracing_2pc.participant.journal.postgresql import PostgreSQL
+from tracing_2pc.participant.journal.schema import TAG, Tables
+from tracing_2pc.participant.resources.branch_store import Upload, ViolatedError
+from tracing_2pc.participant.resources.column_table import ColumnTable
 from tracing_2pc.participant.resources.columns import sql_type
-from tracing_2pc.participant.resources.journalled import (
-    NotKeptError,
-    ViolatedError,
+from tracing_2pc.participant.resources.external_branches import (
+    ExternalBranch,
+    ExternalBranches,
+    ExternalEvidence,
+    NotCarriedOutError,
+)
+from tracing_2pc.participant.resources.loader import (
     check_prefix,
-    is_raised,
+    is_raised_by_trigger,
+    loaded,
 )
-from tracing_2pc.participant.resources.prepared_journal import (
-    PreparedJournal,
-    Sealed,
-)
-from tracing_2pc.participant.resources.table_resource import TableResource
-from tracing_2pc.states import BranchState
-from tracing_2pc.telemetry.spans import database_span
+from tracing_2pc.tracing.spans import database_span
 
 _FLUSHES: Final = sa.text(
     "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'"
 )
+_PREFIX: Final = sa.text(
+    "SELECT concat_ws('.', 'tpc', CAST(:table AS text), d.oid, CAST(:journal AS "
+    "regclass)::oid, '') FROM pg_database d WHERE d.datname = current_database()"
+)
+_PREPARED: Final = sa.text(
+    "SELECT gid FROM pg_prepared_xacts "
+    "WHERE database = current_database() AND starts_with(gid, :prefix)"
+)
+_SLOTS: Final = sa.text(
+    "SELECT (SELECT count(*) FROM pg_prepared_xacts), "
+    "current_setting('max_prepared_transactions')::int"
+)
+_HELD_BACK: Final = sa.text(
+    "SELECT count(DISTINCT p.gid) AS slots, count(l.locktype) AS locks, "
+    "coalesce(max(age(p.transaction)), 0) AS horizon "
+    "FROM pg_prepared_xacts p LEFT JOIN pg_locks own ON own.pid IS NULL "
+    "AND own.locktype = 'transactionid' AND own.transactionid = p.transaction "
+    "LEFT JOIN pg_locks l ON l.pid IS NULL "
+    "AND l.virtualtransaction = own.virtualtransaction WHERE p.gid = ANY(:gids)"
+)
+"""Slots used, locks held, and the age of the oldest in transactions, which VACUUM waits
+for. Its lock on its own id names its virtual transaction, which names its other locks.
+"""
 
-_log: Final = logging.getLogger(__name__)
+_BRANCH: Final = re.compile(r"(\d+)\.([^.]+\.\d+\.\d+)\.\d+\.\d+")
+"""A branch's name after the prefix: tag, transaction, branch."""
+
+logger = logging.getLogger(__name__)
 
 
-class PreparedTransactions(TableResource):
+class PreparedTransactions(ParticipantEngine):
     """Keeps committed records in a plain table of PostgreSQL, without view or tag.
 
     Each branch is a COPY inside PREPARE TRANSACTION; COMMIT PREPARED shows it. It costs
-    what a COPY costs, and readers need to know nothing. In return the server must allow
-    it (`max_prepared_transactions`, 0 by default: one for each branch in doubt), and a
-    branch in doubt holds locks and keeps VACUUM from cleaning up until it has heard the
-    decision. A pooler in transaction mode is refused. And use one role: PostgreSQL lets
-    only the one that prepared commit (others get 503).
+    as much as a COPY, and readers need no view. In return the server must allow it
+    (`max_prepared_transactions`, 0 by default: one for each branch in doubt), and a
+    branch in doubt holds locks and keeps VACUUM from cleaning up until its decision. A
+    pooler in transaction mode is refused. Use one role: PostgreSQL lets only the role
+    that prepared commit (others get 503).
 
     Branches of a transaction are committed one by one: for a moment a reader may see
-    some of them. A crash in between is gone on with by the next commit, which is asked
-    for until it is answered.
+    some of them. After a crash in between the next commit continues; the coordinator
+    repeats it until it is answered.
 
-    The table is made from the first prepare's Arrow schema, or is one that exists; the
-    journal lies beside it. A value that a column of it would round, cut or read by the
-    session's settings is a vote to abort. Columns that the table fills may be left out.
+    The table is made from the first prepare's Arrow schema, or exists already; the
+    journal is in the same database. A value that a column would round, cut or read by
+    the session's settings is a vote to abort. Columns that the table fills may be left
+    out.
 
-    Prepared transactions of others are never touched. One of ours that somebody rolls
-    back by hand is answered *unknown* (404) when it is to be committed; one that
-    somebody commits is answered *committed* (409) when it is to be aborted. Either way
-    the transaction is quarantined, for a person to look.
+    Prepared transactions of others are never touched. If one of ours was rolled back by
+    hand its commit is answered *unknown* (404); if it was committed by hand its abort
+    is answered *committed* (409). Either way the transaction is quarantined.
 
     Args:
         url: `postgresql://host/name`, or `env:NAME` to read it from there. No password
@@ -89,25 +113,37 @@ class PreparedTransactions(TableResource):
             raise ConfigurationError(
                 "PreparedTransactions needs PostgreSQL: use TaggedRows here"
             )
-        super().__init__(check_prefix(table), database, clock)
-        self._table = table
-        self._postgresql = database
-        # Of its own: a prepare holds a session while it waits for one of these.
-        self._notes = PostgreSQL(database.engine.url, most=16, beside=database)
-        self._journal: PreparedJournal = PreparedJournal(self._tables, database.alive)
+        tables = Tables("prepared_transactions", check_prefix(table))
+        place = _PreparedBranches(tables, database)
+        evidence = ExternalEvidence(place)
+        journal = Journal(tables, database, clock, evidence=evidence)
+        super().__init__(journal, ExternalBranches(journal, place))
 
-    @property
-    def rows(self) -> str:
-        """Name of the table."""
-        return self._table
+
+class _PreparedBranches:
+    """Prepared transactions of PostgreSQL (`external_branches.BranchPlace`).
+
+    A row in a table of outcomes, written inside the prepared transaction, is the
+    evidence that it was committed.
+    """
+
+    # PREPARE TRANSACTION and COMMIT PREPARED flush the log that the journal is in.
+    shares_flush = True
+
+    def __init__(self, tables: Tables, database: PostgreSQL) -> None:
+        self._tables = tables
+        self._database = database
+        tag = sa.Column("tag", TAG, primary_key=True, autoincrement=False)
+        self._outcome = tables.add("outcome", tag)
+        self._table = ColumnTable(database, tables.name, self._create)
+        self._prefix = ""
+
+    def _create(self, connection: Connection, schema: pa.Schema) -> None:
+        columns = [sa.Column(f.name, sql_type(f.type)) for f in schema]
+        sa.Table(self._table.name, sa.MetaData(), *columns).create(connection)
 
     def set_up(self, connection: Connection) -> None:
-        """Check what the votes rest on.
-
-        Raises:
-            ConfigurationError: with the setting to change.
-        """
-        _, most = self._journal.slots(connection)
+        _, most = connection.execute(_SLOTS).one()
         if most == 0:
             raise ConfigurationError(
                 "PreparedTransactions: max_prepared_transactions is 0 on this server; "
@@ -120,100 +156,37 @@ class PreparedTransactions(TableResource):
                 "role, so an answer might not survive a crash; set it to on, or use "
                 "TaggedRows, which does so for its own sessions"
             )
-        inspector = sa.inspect(connection)
-        if self._table in inspector.get_view_names():
+        name, inspector = self._table.name, sa.inspect(connection)
+        if name in inspector.get_view_names():
             raise ConfigurationError(
-                f"{self._table} is a view: name the table itself. If TaggedRows has "
-                "made it, choose another table"
+                f"{name} is a view: name the table itself. If TaggedRows has made it, "
+                "choose another table"
             )
-        if inspector.has_table(self._table):
-            self.check_kept(connection)
-            self.look(connection)
-
-    def ours(self, transaction: TransactionId, tag: int) -> dict[str, Any]:
-        """Add nothing: the table is the service's own."""
-        return {}
-
-    def make(self, connection: Connection, schema: pa.Schema) -> None:
-        """Make the table."""
-        columns = [sa.Column(f.name, sql_type(f.type)) for f in schema]
-        sa.Table(self._table, sa.MetaData(), *columns).create(connection)
-
-    def measured(self, connection: Connection) -> dict[str, float]:
-        """Count what is in doubt, and the slots for it."""
-        used, most = self._journal.slots(connection)
-        slots = {"tpc_prepared_slots_used": used, "tpc_prepared_slots_max": most}
-        return super().measured(connection) | slots
-
-    def holds(self, connection: Connection, seen: Seen) -> dict[str, int]:
-        """Count its rows, and what PostgreSQL holds back for them."""
-        busy = self._journal.busy(connection, seen.transaction)
-        return super().holds(connection, seen) | busy._asdict()
-
-    def keep(
-        self,
-        writer: Writer,
-        connection: Connection,
-        transaction: TransactionId,
-        wanted: Named,
-        tag: int,
-    ) -> Answer:
-        """Look again behind the fence, note it, and prepare: one flush for both.
-
-        The prepared transaction holds no lock on what commit, abort or list touch:
-        what they read is noted by another session.
-        """
-        assert isinstance(writer, PostgreSQLWriter)  # noqa: S101 - we are on PostgreSQL
-        self._journal.add_outcome(connection, tag)
-        self._look_last(connection)
-        with writer.fence(transaction.application):
-            with self._notes.aside() as noting:
-                seen = self._journal.read(noting, transaction, wanted.branch)
-                answer = finish(seen, tag, wanted)
-                if kept := answer.status == 200 and wanted.rows > 0:
-                    self._journal.prepared(noting, tag, self._clock())
-            if kept:
-                gid = self._journal.gid(transaction, wanted.branch, tag)
-                self._prepare(connection, gid)
-        if not kept:
-            raise NotKeptError(answer)
-        return answer
+        if inspector.has_table(name):
+            self._table.check_durable(connection)
+        self._tables.raise_next_tag(connection, [self._outcome.c.tag])
+        # Names are unique in the server: they contain this database and journal.
+        about = {"table": name, "journal": self._tables.branch.name}
+        self._prefix = str(connection.execute(_PREFIX, about).scalar())
 
     @contextlib.contextmanager
-    def deciding(self, transaction: TransactionId) -> Iterator[tuple[Connection, Seen]]:
-        """Note the decision, then carry it out, under one lock.
+    def write(self, upload: Upload) -> Iterator[Callable[[], None]]:
+        # Another session writes the journal: the prepared transaction holds no lock
+        # that commit, abort or list wait for.
+        with loaded(self._database, self._table, upload) as connection:
+            connection.execute(self._outcome.insert().values(tag=upload.tag))
+            self._check_deferred(connection)
+            # 193 bytes at most, of 199.
+            branch = f"{upload.transaction}.{upload.ref.branch}"
+            gid = f"{self._prefix}{upload.tag}.{branch}"
+            yield lambda: self._prepare(connection, gid)
 
-        The note is flushed with the first prepared transaction that obeys; without
-        one, by itself.
-        """
-        self.open()
-        with self._postgresql.held(transaction.application) as connection:
-            with connection.begin():
-                yield connection, self._journal.read(connection, transaction)
-                sealed = self._journal.sealed(connection, transaction)
-                if asked := [one for one in sealed if one.asked]:
-                    unflushed(connection)
-                else:
-                    flushed(connection)
-                    commit(connection)
-            done = self._carry_out(connection, sealed)
-            with connection.begin():
-                if asked and not done:
-                    flushed(connection)
-                    self._journal.touch(connection, transaction)
-                self._check(connection, transaction)
-
-    def close(self) -> None:
-        """Close the connections."""
-        super().close()
-        self._notes.engine.dispose()
-
-    def _look_last(self, connection: Connection) -> None:
-        """Let deferred constraints speak now, while nobody waits for us."""
+    def _check_deferred(self, connection: Connection) -> None:
+        """Check deferred constraints now, while no decision waits for the lock."""
         try:
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
         except sa.exc.DBAPIError as error:
-            if isinstance(error.orig, Exception) and is_raised(error.orig):
+            if isinstance(error.orig, Exception) and is_raised_by_trigger(error.orig):
                 raise ViolatedError from None
             raise
 
@@ -223,58 +196,54 @@ class PreparedTransactions(TableResource):
                 connection.exec_driver_sql(f"PREPARE TRANSACTION '{gid}'")
         except sa.exc.OperationalError as error:
             if isinstance(error.orig, psycopg.errors.OutOfMemory):
-                _log.error("no prepared transaction left: max_prepared_transactions")
+                logger.error("no prepared transaction left: max_prepared_transactions")
                 detail = "max_prepared_transactions of the database is exhausted"
-                raise unavailable(detail) from None
+                raise RefusalError(Refusal.NOT_NOW, f"{detail}: ask again") from None
             raise
         except sa.exc.NotSupportedError:
             detail = "a trigger of the table uses what PREPARE TRANSACTION refuses"
-            raise Problem(409, detail, fields={"state": "unknown"}) from None
+            raise RefusalError(Refusal.CONFLICT, detail, state="unknown") from None
 
-    def _carry_out(self, connection: Connection, sealed: Sequence[Sealed]) -> int:
-        """Commit and roll back, each in a flush of its own; return how many there were.
+    def prepared(self, connection: Connection) -> dict[int, ExternalBranch]:
+        gids = connection.execute(_PREPARED, {"prefix": self._prefix}).scalars().all()
+        names = [(gid, _BRANCH.fullmatch(gid[len(self._prefix) :])) for gid in gids]
+        return {
+            int(name[1]): ExternalBranch(gid, TransactionId.parse(name[2]))
+            for gid, name in names
+            if name
+        }
 
-        Raises:
-            Problem: 503, some of what is asked about is not done; the next request
-                goes on. What was left by others is logged.
-        """
-        done = 0
-        connection.execution_options(isolation_level="AUTOCOMMIT")
-        for one in sealed:
-            if done:
-                failpoint("participant.between_branches")
-            try:
-                done += self._finish(connection, one)
-            except sa.exc.DBAPIError as error:
-                about = {"gid": one.gid, "error": type(error.orig).__name__}
-                _log.error("decided and not carried out yet", extra=about)
-                if one.asked or error.connection_invalidated:
-                    detail = "decided, and only a part of it is done"
-                    raise unavailable(detail) from None
-        connection.commit()
-        connection.execution_options(isolation_level="READ COMMITTED")
-        return done
+    def committed(self, connection: Connection, tags: Collection[int]) -> set[int]:
+        o, array = self._outcome, sa.literal(list(tags), sa.ARRAY(sa.BigInteger))
+        statement = sa.select(o.c.tag).where(o.c.tag == sa.any_(array))
+        return set(connection.execute(statement).scalars())
 
-    def _finish(self, connection: Connection, one: Sealed) -> bool:
-        """End a prepared transaction as it was decided; False if it was gone."""
-        keep = one.outcome is BranchState.COMMITTED
+    def forget(self, connection: Connection, tags: sa.Select[Any]) -> None:
+        connection.execute(self._outcome.delete().where(self._outcome.c.tag.in_(tags)))
+
+    def end(
+        self, connection: Connection, branch: ExternalBranch, outcome: BranchState
+    ) -> bool:
+        keep = outcome is BranchState.COMMITTED
         verb = "COMMIT PREPARED" if keep else "ROLLBACK PREPARED"
         try:
-            with database_span(verb, "postgresql"):
-                connection.exec_driver_sql(f"{verb} '{one.gid}'")
-        except sa.exc.ProgrammingError as error:
+            outside = self._database.autocommit(connection)
+            with outside, database_span(verb, "postgresql"):
+                connection.exec_driver_sql(f"{verb} '{branch.name}'")
+        except sa.exc.DBAPIError as error:
             if isinstance(error.orig, psycopg.errors.UndefinedObject):
                 return False
-            raise
+            raise NotCarriedOutError(type(error.orig).__name__) from None
         return True
 
-    def _check(self, connection: Connection, transaction: TransactionId) -> None:
-        found = self._journal.contradicted(connection, transaction)
-        if found is None:
-            return
-        branch, came = found
-        if came is BranchState.COMMITTED:
-            detail = f"branch {branch} is decided abort and was committed by hand"
-            raise Problem(409, detail, fields={"state": str(came)})
-        detail = f"branch {branch} is decided commit and was rolled back by hand"
-        raise Problem(404, detail, fields={"state": "unknown"})
+    def holds(
+        self, connection: Connection, branches: Collection[ExternalBranch]
+    ) -> dict[str, int]:
+        if not branches:
+            return {"slots": 0, "locks": 0, "horizon": 0}
+        gids = {"gids": [branch.name for branch in branches]}
+        return dict(connection.execute(_HELD_BACK, gids).mappings().one())
+
+    def gauges(self, connection: Connection) -> dict[str, float]:
+        used, most = connection.execute(_SLOTS).one()
+        return {"tpc.prepared_slots.used": used, "tpc.prepared_slots.max": most}

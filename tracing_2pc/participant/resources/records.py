@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tracing_2pc.core import content
+from tracing_2pc.core.errors import MalformedError, RefusalError
 from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.problems import Problem
-from tracing_2pc.transports import wire
 
 
 def json_records(source: Source) -> Iterator[str]:
@@ -23,7 +23,7 @@ def json_records(source: Source) -> Iterator[str]:
     Times are ISO 8601, decimals are text, bytes are base64.
 
     Raises:
-        Problem: 400, a record cannot be said in JSON: NaN, a time that
+        MalformedError: a record cannot be said in JSON: NaN, a time that
             Python has no date for, an unknown time zone or an unknown type.
     """
     for record in _read(source):
@@ -35,12 +35,12 @@ def json_records(source: Source) -> Iterator[str]:
 
 
 def _read(source: Source) -> Iterator[dict[str, Any]]:
-    if source.content_type == wire.NDJSON:
+    if source.content_type == content.NDJSON:
         yield from source.lines()
         return
     schema, batches = source.batches()
     if len(set(schema.names)) != len(schema.names):
-        raise Problem(400, "two columns have the same name")
+        raise MalformedError("two columns have the same name")
     for batch in batches:
         try:
             records = batch.to_pylist()
@@ -50,12 +50,12 @@ def _read(source: Source) -> Iterator[dict[str, Any]]:
         yield from records
 
 
-def _no_json() -> Problem:
+def _no_json() -> RefusalError:
     detail = (
         "a record cannot be JSON: it holds NaN, a time beyond the year 9999, a time "
         "zone that nobody knows, or a type that JSON has no form for"
     )
-    return Problem(400, detail)
+    return MalformedError(detail)
 
 
 def _plain(value: Any) -> str:

@@ -1,27 +1,30 @@
-"""Rows that are written once, and seen when their transaction is committed."""
+"""Rows that are written once, and shown when their transaction is committed."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from tracing_2pc.errors import ConfigurationError
-from tracing_2pc.model import TransactionId
-from tracing_2pc.participant.database import open_database
-from tracing_2pc.participant.problems import Problem
+from tracing_2pc.core.errors import ConfigurationError, MalformedError
+from tracing_2pc.participant.engine import ParticipantEngine
+from tracing_2pc.participant.journal.database import open_database
+from tracing_2pc.participant.journal.journal import Journal
+from tracing_2pc.participant.journal.schema import TAG, Tables
+from tracing_2pc.participant.resources.branch_store import Upload
+from tracing_2pc.participant.resources.column_table import ColumnTable
 from tracing_2pc.participant.resources.columns import sql_type
-from tracing_2pc.participant.resources.journalled import check_prefix
-from tracing_2pc.participant.resources.table_resource import Columns, TableResource
-from tracing_2pc.participant.schema import TAG
+from tracing_2pc.participant.resources.loader import check_prefix
+from tracing_2pc.participant.resources.tagged_branches import TaggedBranches
 
 _TAG: Final = "tpc_tag"
-_WHEN: Final = ("tpc_application", "tpc_batch")
+_OWNER: Final = ("tpc_application", "tpc_batch")
+"""Columns of a row's application and batch: with a key the latest row is shown."""
 
 _TRIGGERS: Final = sa.text(
     "SELECT DISTINCT tgname FROM pg_trigger WHERE NOT tgisinternal "
@@ -35,28 +38,28 @@ _SQLITE_TRIGGERS: Final = sa.text(
 )
 
 
-class TaggedRows(TableResource):
+class TaggedRows(ParticipantEngine):
     """Keeps committed records in a table of PostgreSQL or SQLite.
 
-    `table` is what readers SELECT from: a view. Rows lie in `<table>_tpc`, each with
-    the tag of its branch in `tpc_tag`; the view leaves out the few tags that stand in
-    `<table>_tpc_hidden`, prepared or aborted. Nothing is ever moved, so writing costs
-    one COPY, and reading does not slow down with the number of transactions.
+    Readers SELECT from the view `table`. Rows are in `<table>_tpc`, each with the tag
+    of its branch in `tpc_tag`; the view leaves out the few tags in
+    `<table>_tpc_hidden`, prepared or aborted. Rows are never moved: writing costs one
+    COPY, and reading does not slow down with the number of transactions.
 
-    Both are made from the first prepare's Arrow schema. To keep rows of a table that
-    exists, rename it and add the tag, as the error at start says; old rows have tag 0
-    and stay visible. A primary key or index of your own on `<table>_tpc` is kept to:
-    a record that violates it is a vote to abort. A unique one also sees rows that are
-    hidden: a retried task is refused while its twin is prepared, until the batch has
-    been aborted and is tried again. With `tpc_tag` among its columns it does not.
+    Both are made from the first prepare's Arrow schema. To keep rows of an existing
+    table, rename it and add the tag, as the error at start says; old rows have tag 0
+    and stay visible. A record that violates a primary key or index of your own on
+    `<table>_tpc` is a vote to abort. A unique index includes hidden rows: a retried
+    task is refused while its twin is prepared, until the batch has been aborted and is
+    tried again. An index that contains `tpc_tag` avoids that.
 
-    A trigger of that table's fires when a branch is prepared, not when it commits: also
-    for what aborts, for the twin of a retried task, and again when aborted rows are
-    deleted. One of INSERT or DELETE is therefore refused at start, unless
-    `triggers=True` says that this is meant.
+    A trigger of that table fires when a branch is prepared, not when it commits: also
+    for branches that abort, for the twin of a retried task, and again when aborted rows
+    are deleted. A trigger on INSERT or DELETE is therefore refused at start, unless
+    `triggers=True` allows it.
 
-    Tags are never used twice. At start they go on above the highest one in the table,
-    whatever became of the journal; the index on `tpc_tag` makes that cheap.
+    Tags are never used twice. At start they continue above the highest one in the
+    table, even if the journal was lost; the index on `tpc_tag` makes that cheap.
 
     A value that a column would round, cut or read by the session's settings is a vote
     to abort that names both types. Columns that the table fills may be left out.
@@ -88,96 +91,113 @@ class TaggedRows(TableResource):
         triggers: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(check_prefix(table), open_database(url), clock)
-        self._view = table
-        self._triggers = triggers
-        self._key = (key,) if isinstance(key, str) else tuple(key or ())
-        self._when = False
+        tables = Tables("tagged_rows", check_prefix(table))
+        journal = Journal(tables, open_database(url), clock)
+        names = (key,) if isinstance(key, str) else tuple(key or ())
+        view = _View(table, names, journal, triggers=triggers)
+        store = TaggedBranches(journal, view.rows, set_up=view.set_up)
+        super().__init__(journal, store)
 
-    @property
-    def rows(self) -> str:
-        """Name of the table that the rows lie in."""
-        return f"{self._view}_tpc"
+
+class _View:
+    """The view that readers SELECT from, and its table."""
+
+    def __init__(
+        self,
+        name: str,
+        key: tuple[str, ...],
+        journal: Journal,
+        *,
+        triggers: bool,
+    ) -> None:
+        self._name = name
+        self._key = key
+        self._journal = journal
+        self._triggers = triggers
+        self.rows = ColumnTable(
+            journal.database, f"{name}_tpc", self._create, self._stamp
+        )
+        self._quote = self.rows.quote
 
     def set_up(self, connection: Connection) -> None:
-        """Refuse a table that is not ours; make the view of one that is.
-
-        Raises:
-            ConfigurationError: with the SQL to run.
-        """
+        """Refuse a table that is not ours; make the view of one that is."""
         inspector = sa.inspect(connection)
         tables, views = inspector.get_table_names(), inspector.get_view_names()
-        wanted = [_TAG, *(_WHEN if self._key else ())]
-        if self._view in tables:
+        if self._name in tables:
             raise ConfigurationError(
-                f"{self._view} is a table; readers need a view of that name. Run: "
-                f"ALTER TABLE {self.quote(self._view)} RENAME TO {self.rows}; "
-                f"{self._adopt(connection, wanted)}"
+                f"{self._name} is a table; readers need a view of that name. Run: "
+                f"ALTER TABLE {self._quote(self._name)} RENAME TO {self.rows.name}; "
+                f"{self._adopt(connection, self._tpc_columns)}"
             )
-        if self.rows not in tables:
-            if self._view in views:
+        if self.rows.name not in tables:
+            if self._name in views:
                 raise ConfigurationError(
-                    f"{self._view} is a view of something else: choose another table"
+                    f"{self._name} is a view of something else: choose another table"
                 )
             return
         if changes := self._changes(connection, views):
             raise ConfigurationError(
-                f"{self._view} and {self.rows} do not fit key={self._key or None}. "
-                f"Run: {' '.join(changes)}"
+                f"{self._name} and {self.rows.name} do not fit "
+                f"key={self._key or None}. Run: {' '.join(changes)}"
             )
-        self.check_kept(connection)
-        if not self._triggers and (names := self._fired(connection)):
+        self.rows.check_durable(connection)
+        if not self._triggers and (names := self._triggers_there(connection)):
             raise ConfigurationError(
-                f"{self.rows} has triggers: {', '.join(names)}. They would fire when a "
-                "branch is prepared, for attempts that abort too, and when aborted "
-                "rows are deleted. Drop or disable them, or say triggers=True if that "
-                "is meant"
+                f"{self.rows.name} has triggers: {', '.join(names)}. They would fire "
+                "when a branch is prepared, for attempts that abort too, and when "
+                "aborted rows are deleted. Drop or disable them, or say triggers=True "
+                "if that is meant"
             )
-        columns = self.look(connection)
+        columns = self.rows.read_columns(connection)
         if lacking := [name for name in self._key if name not in columns]:
-            raise ConfigurationError(f"{self.rows} has no column {', '.join(lacking)}")
-        if self._view not in views:
+            raise ConfigurationError(
+                f"{self.rows.name} has no column {', '.join(lacking)}"
+            )
+        if self._name not in views:
             self._make_view(connection)
-        rows = sa.table(self.rows, sa.column(_TAG, TAG))
-        self._journal.number_above(connection, rows.c[_TAG])
+        rows = sa.table(self.rows.name, sa.column(_TAG, TAG))
+        self._journal.tables.raise_next_tag(connection, [rows.c[_TAG]])
 
-    def _fired(self, connection: Connection) -> list[str]:
-        """Name the triggers that what we do would fire: we insert and delete."""
+    @property
+    def _tpc_columns(self) -> list[str]:
+        return [_TAG, *(_OWNER if self._key else ())]
+
+    def _triggers_there(self, connection: Connection) -> list[str]:
+        """Return the triggers that an INSERT or DELETE would fire."""
         if connection.dialect.name == "postgresql":
-            name = {"name": self.quote(self.rows)}
+            name = {"name": self._quote(self.rows.name)}
             return list(connection.execute(_TRIGGERS, name).scalars())
-        rows = connection.execute(_SQLITE_TRIGGERS, {"name": self.rows})
+        rows = connection.execute(_SQLITE_TRIGGERS, {"name": self.rows.name})
         ours = re.compile(r"\b(insert|delete)\s+on\b", re.IGNORECASE)
         return [name for name, made in rows if ours.search(made)]
 
     def _changes(self, connection: Connection, views: Sequence[str]) -> list[str]:
-        """Return the SQL that makes table and view what the settings say."""
+        """Return the SQL that makes table and view fit the settings."""
         inspector = sa.inspect(connection)
-        there = {column["name"] for column in inspector.get_columns(self.rows)}
-        wanted = [_TAG, *(_WHEN if self._key else ())]
-        lacking = [name for name in wanted if name not in there]
+        there = {column["name"] for column in inspector.get_columns(self.rows.name)}
+        lacking = [name for name in self._tpc_columns if name not in there]
         changes = [self._adopt(connection, lacking)] if lacking else []
-        if self._view in views:
-            shown = partition_of(inspector.get_view_definition(self._view))
-            if shown != ((_WHEN[0], *self._key) if self._key else ()):
-                # Made again at the next start; what was granted on it is not.
-                changes.append(f"DROP VIEW {self.quote(self._view)};")
+        if self._name in views:
+            shown = partition_of(inspector.get_view_definition(self._name))
+            if shown != ((_OWNER[0], *self._key) if self._key else ()):
+                # It is made again at the next start, without what was granted on it.
+                changes.append(f"DROP VIEW {self._quote(self._name)};")
         return changes
 
-    def ours(self, transaction: TransactionId, tag: int) -> dict[str, Any]:
-        """Return the tag, and with a key, or after one, whose rows they are."""
-        whose = (transaction.application, transaction.batch)
-        return {_TAG: tag} | (
-            dict(zip(_WHEN, whose, strict=True)) if self._when else {}
-        )
+    def _stamp(self, upload: Upload) -> dict[str, Any]:
+        """Return the tag; and application and batch, if the table has such columns.
 
-    def check_new(self, schema: pa.Schema) -> None:
-        """Refuse records without the key."""
+        It keeps them when a key is given up.
+        """
+        stamp: dict[str, Any] = {_TAG: upload.tag}
+        if self.rows.names >= set(_OWNER):
+            owner = (upload.transaction.application, upload.transaction.batch)
+            stamp.update(zip(_OWNER, owner, strict=True))
+        return stamp
+
+    def _create(self, connection: Connection, schema: pa.Schema) -> None:
         if lacking := [name for name in self._key if name not in schema.names]:
-            raise Problem(400, f"the key {', '.join(lacking)} is not in the records")
-
-    def make(self, connection: Connection, schema: pa.Schema) -> None:
-        """Make the table and its view."""
+            raise MalformedError(f"the key {', '.join(lacking)} is not in the records")
         self._table(schema).create(connection)
         self._make_view(connection)
 
@@ -185,63 +205,55 @@ class TaggedRows(TableResource):
         columns = [sa.Column(f.name, sql_type(f.type)) for f in schema]
         columns.append(sa.Column(_TAG, TAG, nullable=False))
         if self._key:
-            columns.append(sa.Column(_WHEN[0], sa.String(40), nullable=False))
-            columns.append(sa.Column(_WHEN[1], sa.BigInteger, nullable=False))
-        table = sa.Table(self.rows, sa.MetaData(), *columns)
+            columns.append(sa.Column(_OWNER[0], sa.String(40), nullable=False))
+            columns.append(sa.Column(_OWNER[1], sa.BigInteger, nullable=False))
+        table = sa.Table(self.rows.name, sa.MetaData(), *columns)
         # Tags only grow: in PostgreSQL this is a few pages, and costs a COPY nothing.
-        sa.Index(f"{self.rows}_tag", table.c[_TAG], postgresql_using="brin")
+        sa.Index(f"{self.rows.name}_tag", table.c[_TAG], postgresql_using="brin")
         return table
 
-    def look(self, connection: Connection) -> Columns:
-        """Note the columns, and of ours whether those are there that say whose rows.
-
-        They stay when a key is given up, and are then written all the same.
-        """
-        self._when = self.types(connection).keys() >= set(_WHEN)
-        return super().look(connection)
-
     def _make_view(self, connection: Connection) -> None:
-        quote = self.quote
-        names = [name for name in self.types(connection) if name[:4] != "tpc_"]
+        quote = self._quote
+        columns = self.rows.read_columns(connection)
+        names = [name for name in columns if name[:4] != "tpc_"]
         shown = ", ".join(f"r.{quote(name)}" for name in names)
-        seen = (
-            f"SELECT r.* FROM {quote(self.rows)} r WHERE NOT EXISTS (SELECT 1 FROM "  # noqa: S608 - quoted
-            f"{quote(self._tables.hidden.name)} h WHERE h.tag = r.{_TAG})"
+        shown_rows = (
+            f"SELECT r.* FROM {quote(self.rows.name)} r WHERE NOT EXISTS (SELECT 1 "  # noqa: S608 - quoted
+            f"FROM {quote(f'{self._name}_tpc_hidden')} h WHERE h.tag = r.{_TAG})"
         )
         if self._key:
-            key = ", ".join(f"r.{quote(name)}" for name in (_WHEN[0], *self._key))
-            newest = f"PARTITION BY {key} ORDER BY r.{_WHEN[1]} DESC, r.{_TAG} DESC"
-            seen = (
-                f"SELECT r.*, row_number() OVER ({newest}) AS tpc_nth FROM ({seen}) r"  # noqa: S608 - quoted
+            key = ", ".join(f"r.{quote(name)}" for name in (_OWNER[0], *self._key))
+            newest = f"PARTITION BY {key} ORDER BY r.{_OWNER[1]} DESC, r.{_TAG} DESC"
+            shown_rows = (
+                f"SELECT r.*, row_number() OVER ({newest}) AS tpc_nth "  # noqa: S608 - quoted
+                f"FROM ({shown_rows}) r"
             )
         last = " WHERE r.tpc_nth = 1" if self._key else ""
         connection.exec_driver_sql(
-            f"CREATE VIEW {quote(self._view)} AS SELECT {shown} FROM ({seen}) r{last}"  # noqa: S608 - quoted
+            f"CREATE VIEW {quote(self._name)} AS SELECT {shown} "  # noqa: S608 - quoted
+            f"FROM ({shown_rows}) r{last}"
         )
 
     def _adopt(self, connection: Connection, names: Sequence[str]) -> str:
-        additions = self._additions(connection, names)
-        changes = [f"ALTER TABLE {self.rows} {change};" for change in additions]
-        if _TAG in names:
-            brin = " USING brin" * (connection.dialect.name == "postgresql")
-            index = f"CREATE INDEX {self.rows}_tag ON {self.rows}{brin} ({_TAG});"
-            changes.append(index)
-        return " ".join(changes)
-
-    def _additions(self, connection: Connection, names: Iterable[str]) -> list[str]:
-        # Rows that are there belong to the one application that we know, if we do.
+        """Return the SQL that adds some of our columns to a table."""
+        # Existing rows belong to the one application that is known, if there is one.
         known = self._journal.applications(connection)
         owner = known.pop() if len(known) == 1 else ""
         kinds = {
             _TAG: "bigint NOT NULL DEFAULT 0",
-            _WHEN[0]: f"varchar(40) NOT NULL DEFAULT '{owner}'",
-            _WHEN[1]: "bigint NOT NULL DEFAULT -1",
+            _OWNER[0]: f"varchar(40) NOT NULL DEFAULT '{owner}'",
+            _OWNER[1]: "bigint NOT NULL DEFAULT -1",
         }
-        return [f"ADD COLUMN {name} {kinds[name]}" for name in names]
+        rows = self.rows.name
+        changes = [f"ALTER TABLE {rows} ADD COLUMN {n} {kinds[n]};" for n in names]
+        if _TAG in names:
+            brin = " USING brin" * (connection.dialect.name == "postgresql")
+            changes.append(f"CREATE INDEX {rows}_tag ON {rows}{brin} ({_TAG});")
+        return " ".join(changes)
 
 
 def partition_of(view: str) -> tuple[str, ...]:
-    """Return the columns that a view of ours has one row for; none without a key."""
-    found = re.search(r"PARTITION BY (.*?) ORDER BY", view, re.DOTALL)
-    names = re.findall(r'\.(?:"((?:[^"]|"")+)"|(\w+))', found[1] if found else "")
+    """Return the columns by which a view of ours shows one row; none without a key."""
+    match = re.search(r"PARTITION BY (.*?) ORDER BY", view, re.DOTALL)
+    names = re.findall(r'\.(?:"((?:[^"]|"")+)"|(\w+))', match[1] if match else "")
     return tuple(quoted.replace('""', '"') or plain for quoted, plain in names)

@@ -1,0 +1,56 @@
+"""MkDocs hook: files of the repository that are pages of the site, too.
+
+A page links to them by their path in the repository, so that the link works wherever
+the repository is read. Here such a link becomes one to the page of the site. A link to
+any other file that exists becomes plain text; a link to nothing stays, and fails
+`mkdocs build --strict`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.structure.files import File, Files
+
+ROOT: Final = Path(__file__).parents[1]
+
+PAGES: Final = {
+    "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security-policy.md",
+    "compose/README.md": "compose.md",
+    "dashboards/README.md": "runbook.md",
+    "tracing_2pc/http/openapi.yaml": "openapi.yaml",
+}
+"""Path in the repository, and path in the site."""
+
+_LINK: Final = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages."""
+    for source, page in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links to where their targets are in the site."""
+    here = page.file.src_uri
+    sources = {there: source for source, there in PAGES.items()}
+    folder = posixpath.dirname(sources.get(here, f"docs/{here}"))
+
+    def lead(link: re.Match[str]) -> str:
+        text, target, anchor = link[1], link[2], link[3] or ""
+        path = posixpath.normpath(posixpath.join(folder, target))
+        if path in PAGES:
+            return f"[{text}]({PAGES[path]}{anchor})"
+        if path.startswith("docs/"):
+            return f"[{text}]({path.removeprefix('docs/')}{anchor})"
+        return text if (ROOT / path).exists() else link[0]
+
+    return _LINK.sub(lead, markdown)

@@ -1,0 +1,107 @@
+"""What is there: the ledger's public view, and what the partner received."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from .expected import Key, Values
+
+Rows: TypeAlias = list[tuple[Key, Values]]
+
+LEDGER: Final = (
+    "SELECT day, origin, carrier, flights, cancelled, dep_delay_sum, arr_delay_sum "
+    "FROM flights_daily"
+)
+SETTLE: Final = 1.0
+"""Nothing new for so many seconds after the last expected one: no more will come."""
+
+
+def ledger_rows(url: str) -> Rows:
+    """Read the ledger's view; none when it was never made."""
+    return [
+        ((str(day), str(origin), str(carrier)), tuple(int(v) for v in values))
+        for day, origin, carrier, *values in _select(url)
+    ]
+
+
+def _select(url: str) -> list[tuple[Any, ...]]:
+    if url.startswith("sqlite:///"):
+        path = Path(url.removeprefix("sqlite:///")).resolve()
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
+            if not file.execute(
+                "SELECT 1 FROM sqlite_master WHERE name = 'flights_daily'"
+            ).fetchone():
+                return []
+            return file.execute(LEDGER).fetchall()
+    import psycopg
+
+    with psycopg.connect(url.replace("postgresql+psycopg:", "postgresql:")) as server:
+        try:
+            return server.execute(LEDGER).fetchall()
+        except psycopg.errors.UndefinedTable:
+            return []
+
+
+def deliveries(received: list[dict[str, Any]]) -> Rows:
+    """Read notifications by content: two keys for one flight are two deliveries."""
+    values = ("origin", "dest", "sched_dep_time", "reason", "arr_delay")
+    return [
+        (
+            tuple(str(body.get(name)) for name in ("day", "carrier", "flight")),
+            tuple(body.get(name) for name in values),
+        )
+        for body in (item["body"] for item in received)
+    ]
+
+
+def drained(
+    partner: str, wanted: int, timeout: float, stall: float
+) -> tuple[list[dict[str, Any]], int]:
+    """Wait until the partner has what it should, or nothing moves any more.
+
+    Returns:
+        The notifications, and the number of requests it got.
+    """
+    started = changed = time.monotonic()
+    answered = -1
+    while True:
+        received, requests = received_by(partner)
+        now = time.monotonic()
+        if requests != answered:
+            answered, changed = requests, now
+        quiet = now - changed
+        patience = SETTLE if len(received) >= wanted else stall
+        if quiet >= patience or now - started >= timeout:
+            return received, requests
+        time.sleep(min(0.2, patience))
+
+
+def received_by(partner: str) -> tuple[list[dict[str, Any]], int]:
+    """Read all pages of what the partner received, and the number of requests."""
+    notifications: list[dict[str, Any]] = []
+    after = 0
+    while True:
+        page = _get(partner, f"/notifications?after={after}")
+        notifications += page["notifications"]
+        if page["next"] is None:
+            return notifications, page["requests"]
+        after = page["next"]
+
+
+def _get(base: str, path: str) -> Any:
+    parts = urlsplit(base)
+    with closing(
+        http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    ) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise RuntimeError(f"{base}{path} answered {answer.status}")
+        return json.load(answer)

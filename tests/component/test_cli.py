@@ -1,0 +1,468 @@
+"""The command line: what it writes, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli import on_a_terminal
+from support.spark import serving
+
+from tracing_2pc.cli import main
+from tracing_2pc.core.access import Role, TokenGate
+from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
+from tracing_2pc.core.ports import DecisionLog
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.operations.resolve import resolve
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing import InMemoryDecisionLog
+
+ID = TransactionId("orders", 0, 1)
+RESOLVE = ("resolve", str(ID), "--yes")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@contextlib.contextmanager
+def log_of(folder: Path) -> contextlib.AbstractContextManager[SqlDecisionLog]:  # type: ignore[misc]
+    with contextlib.closing(open_log(f"sqlite:///{folder}/state/decisions.db")) as log:
+        yield log
+
+
+def begin(log: DecisionLog, participants: list[str], *, decided: bool) -> None:
+    log.begin("orders", 0, run="r", query="q", participants=participants, carrier={})
+    if decided:
+        votes = dict.fromkeys(participants, Vote.READ_ONLY)
+        log.decide(ID, Decision.COMMIT, branch_receipts(BranchId(0, 1), 0, "", votes))
+
+
+def test_init_writes_what_is_missing_and_nothing_else(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings, tokens only the owner reads, a schema; a second time all is kept."""
+    assert main(["init"]) == 0
+    said = capsys.readouterr().out
+    assert "wrote tpc.toml" in said
+    assert "wrote tokens" in said
+    assert stat.S_IMODE((folder / "tokens").stat().st_mode) == 0o600
+    assert Settings.load(environ={}).log == "sqlite:///state/decisions.db"
+    assert (folder / "state" / "decisions.db").exists()
+    before = (folder / "tokens").read_text()
+    job = before.splitlines()[1].split()[1]
+    assert job not in said
+    assert main(["init"]) == 0
+    assert "kept tokens" in capsys.readouterr().out
+    assert (folder / "tokens").read_text() == before
+    gate = TokenGate.read(folder / "tokens")
+    assert gate.admit(job, None).role is Role.JOB
+
+
+def test_init_on_a_full_disk_leaves_nothing_that_the_next_one_would_keep(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty file of tokens was kept for ever, and called fine."""
+
+    def full(file: int, *args: Any, **named: Any) -> Any:
+        os.close(file)
+        return Path("/dev/full").open("w")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fdopen", full)
+        assert main(["init"]) == 2
+    assert "tpc.toml: No space left on device" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["state"]
+    assert main(["init"]) == 0
+    assert "wrote tpc.toml" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        ("postgresql://me:s3cret@127.0.0.1:9/log", 2),
+        ("postgresql://me@127.0.0.1:9/log?password=s3cret", 2),
+        ("mysql://me@127.0.0.1/log", 2),
+        ("postgresql://me@127.0.0.1:9/log", 1),
+    ],
+)
+def test_init_writes_nothing_about_a_log_that_it_cannot_use(
+    folder: Path, log: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A password above all: it would be in a file that everybody may read."""
+    assert main(["init", "--log", log]) == code
+    assert "s3cret" not in "".join(capsys.readouterr())
+    assert list(folder.iterdir()) == []
+
+
+def test_init_lets_a_running_query_begin_later(folder: Path) -> None:
+    """A query that already ran without us begins where it is, once."""
+    assert main(["init"]) == 0
+    assert main(["init", "--application", "orders", "--from-batch", "7"]) == 0
+    with log_of(folder) as log:
+        begun = log.begin(
+            "orders", 7, run="r", query="q", participants=["a"], carrier={}
+        )
+    assert str(begun.record.id) == "orders.7.1"
+    assert main(["init", "--application", "orders", "--from-batch", "9"]) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["init", "--application", "orders"],
+        ["init", "--application", "Orders!", "--from-batch", "1"],
+        ["recover", "--config", "nowhere.toml"],
+        ["recover"],
+        ["ls", "--limit", "0"],
+        ["ls", "--older-than", "soon"],
+        ["forget", "--application", "orders"],
+        ["resolve", "not-an-id", "--abort", "--reason", "x", "--log", "sqlite:///x.db"],
+    ],
+)
+def test_a_wrong_call_ends_with_2(
+    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And one line that says what to change."""
+    try:
+        code = main(arguments)
+    except SystemExit as end:  # argparse says it itself
+        code = int(str(end.code))
+    assert code == 2
+    assert capsys.readouterr() != ("", "")
+
+
+def test_recover_finishes_at_the_participants_of_the_settings(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Decided, and the driver is gone: one command finishes it, without Spark."""
+    from support.service import create_app
+
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=True)
+    assert main(["recover"]) == 1
+    assert "has no address here" in capsys.readouterr().out
+    app = create_app(f"sqlite:///{folder}/ledger.db")
+    with serving(app) as url, contextlib.closing(app.extensions["resource"]):
+        monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
+        monkeypatch.setenv("TPC_TOKEN", "anything")
+        assert main(["recover", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {
+            "transaction_id": "orders.0.1",
+            "state": "committing",
+            "decision": "commit",
+            "pending": ["ledger"],
+            "done": True,
+            "under_way": False,
+            "remark": "committed",
+        }
+        assert main(["recover"]) == 0
+        assert capsys.readouterr().out == "nothing unfinished\n"
+
+
+def test_recover_says_what_it_was_answered(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A token that is not for this: the answer and its reason, in a line."""
+    from flask import Flask
+
+    main(["init"])
+    tokens = folder / "of_ledger"
+    tokens.write_text("viewer 0123456789abcdef\n")
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=True)
+    resource = TaggedRows(f"sqlite:///{folder}/ledger.db", "orders")
+    app = Flask("ledger")
+    app.register_blueprint(participant_blueprint(resource, tokens=tokens))
+    with serving(app) as url, contextlib.closing(resource):
+        monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
+        for token, why in (
+            ("0123456789abcdef", "(role viewer: this needs the role job or operator)"),
+            ("no-such-token", "(this token is not known here)"),
+        ):
+            monkeypatch.setenv("TPC_TOKEN", token)
+            capsys.readouterr()
+            assert main(["recover"]) == 1
+            said = capsys.readouterr().out
+            assert f"to POST /commit of orders.0.1 at {url} {why}, which is no" in said
+            assert "set TPC_TOKEN to a token of its tokens file" in said
+            assert "no answer" not in said
+
+
+def test_recover_leaves_a_batch_in_progress_to_its_driver_and_ends_with_0(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is wrong with it: a script that calls `recover` is not alarmed."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=False)
+    capsys.readouterr()
+    assert main(["recover"]) == 0
+    said = capsys.readouterr().out
+    assert "active: left to its driver" in said
+    assert said.endswith("0 finished, 1 under way, 0 left\n")
+    assert main(["recover", "--json"]) == 0
+    (item,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (item["done"], item["under_way"]) == (False, True)
+
+
+def test_resolve_signs_for_what_a_person_decides(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Quarantined: the decided word resumes it, the other is refused; or conclude."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=True)
+        log.quarantine(ID, "for a test")
+    assert main([*RESOLVE, "--abort", "--reason", "because"]) == 2
+    assert main([*RESOLVE, "--commit", "--reason", "  "]) == 2
+    capsys.readouterr()
+    assert main([*RESOLVE, "--commit", "--reason", "it is there again"]) == 1
+    said = capsys.readouterr().out
+    assert "'ledger' is on record, but has no address here" in said
+    assert "tracing-2pc recover" in said
+    with log_of(folder) as log:
+        record = log.read(ID)
+        assert record is not None
+        assert record.state is TransactionState.COMMITTING
+        log.quarantine(ID, "again")
+    assert main([*RESOLVE, "--conclude", "mixed", "--reason", "lost"]) == 0
+    with log_of(folder) as log:
+        record = log.read(ID)
+        assert record is not None
+        assert record.state is TransactionState.CONCLUDED
+        assert log.unfinished() == []
+
+
+def test_resolve_aborts_what_is_undecided_and_never_commits_it(folder: Path) -> None:
+    """Nobody knows every vote: only abort is safe, because it is write-once."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=False)
+    assert main([*RESOLVE, "--commit", "--reason", "x"]) == 2
+    assert main([*RESOLVE, "--abort", "--reason", "x"]) == 1, "nobody was told"
+    with log_of(folder) as log:
+        record = log.read(ID)
+    assert record is not None
+    assert record.state is TransactionState.ABORTING
+
+
+def test_resolve_keeps_the_reason_whatever_it_does() -> None:
+    """Who, what, why, before and after: in the audit, in any decision log."""
+    log = InMemoryDecisionLog()
+    begin(log, ["ledger"], decided=False)
+    assert resolve(log, ID, wanted=Decision.ABORT, reason="no driver").pending
+    log.quarantine(ID, "for a test")
+    resolve(log, ID, wanted=Decision.ABORT, reason="it is there again")
+    log.quarantine(ID, "for a test")
+    resolve(log, ID, wanted="hazard", reason="it is gone")
+    assert [row[1:] for row in log.audit] == [
+        ("abort orders.0.1", "no driver", "active", "aborting"),
+        ("resume orders.0.1", "it is there again", "quarantined", "aborting"),
+        ("conclude orders.0.1", "it is gone", "quarantined", "concluded hazard"),
+    ]
+    assert all("@" in who for who, *_ in log.audit)
+
+
+def test_a_user_without_a_name_signs_with_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container that runs under any user id."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    log = InMemoryDecisionLog()
+    begin(log, ["ledger"], decided=False)
+    resolve(log, ID, wanted=Decision.ABORT, reason="no driver")
+    assert log.audit[0][0].startswith(f"{os.getuid()}@")
+
+
+def test_conclude_names_who_may_still_hold_something(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who has not acknowledged: nobody will ever tell it again."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger", "notifier", "archive"], decided=True)
+        log.acknowledge(ID, "notifier")
+        log.quarantine(ID, "for a test")
+    capsys.readouterr()
+    arguments = [*RESOLVE, "--conclude", "mixed", "--reason", "lost"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == (
+        "orders.0.1 is concluded; not acknowledged by ledger, archive: what they "
+        "prepared for it may still be there\n"
+    )
+
+
+def test_a_password_in_tpc_log_is_used_and_never_shown(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The environment may hold it: the log is asked for, and the message is clean."""
+    monkeypatch.setenv("TPC_LOG", "postgresql://me:s3cret@127.0.0.1:9/log")
+    assert main(["recover"]) == 1
+    said = capsys.readouterr().err
+    assert "s3cret" not in said
+    assert "password" not in said
+
+
+@pytest.mark.parametrize("command", [["ls"], ["explain", "orders.0.1"], ["recover"]])
+def test_a_log_that_is_down_is_said_with_what_to_do(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+) -> None:
+    """One line: which log, what its driver said, that nothing was done, the cure."""
+    monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
+    assert main(command) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("tracing-2pc: the decision log cannot be reached: ")
+    assert "127.0.0.1:9/log" in said
+    assert said.endswith(": start its database, or mend `log` in the settings\n")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_watch_that_begins_without_the_log_says_so_and_goes_on_looking(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is started beside the database, and must not be ended by its restart."""
+    monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
+    monkeypatch.setenv("TPC_PAUSE", "100ms")
+    assert main(["watch", "--once"]) == 1
+    out, err = capsys.readouterr()
+    assert "unreadable log" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["recover"],
+        ["resolve", "orders.0.1", "--abort"],
+        ["ls"],
+        ["show", "orders.0.1"],
+        ["explain", "orders.0.1"],
+        ["forget", "--application", "orders", "--before", "1d"],
+    ],
+)
+def test_no_log_is_not_good_news(
+    folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log that is not there is said to be missing, and is not made."""
+    more = ["--reason", "x"] if command[0] == "resolve" else []
+    assert main([*command, *more, "--log", "sqlite:///nowhere/x.db"]) == 2
+    assert "no decision log at nowhere/x.db" in capsys.readouterr().err
+    assert not (folder / "nowhere").exists()
+
+
+def test_an_unknown_application_is_not_good_news(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt name is answered with the names that are known."""
+    main(["init"])
+    with log_of(folder) as log:
+        begin(log, ["ledger"], decided=True)
+    assert main(["recover", "--application", "nobody"]) == 2
+    assert "it knows: orders" in capsys.readouterr().err
+
+
+def test_forget_drops_by_hand_what_is_old(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All but the newest batch, shown first; forgotten_through stays put."""
+    main(["init"])
+    with log_of(folder) as log:
+        for batch in range(250):
+            finished(log, batch)
+    forget = ["forget", "--application", "orders", "--before", "0s", "--json"]
+    capsys.readouterr()
+    assert main(forget) == 2
+    said = capsys.readouterr()
+    assert "give --yes. 249 transactions of orders would be forgotten" in said.err
+    assert said.out == ""
+    for more, dry in ((["--dry-run"], True), (["--yes"], False)):
+        assert main([*forget, *more]) == 0
+        assert json.loads(capsys.readouterr().out) == {
+            "application": "orders",
+            "forgotten": 249,
+            "dry_run": dry,
+            "forgotten_through": 248,
+        }
+    assert main(forget[:-1]) == 0
+    said = capsys.readouterr().out
+    assert said == "0 transactions of orders forgotten; forgotten_through 248\n"
+    assert main(["forget", "--application", "orders", "--before", "7d"]) == 0
+    assert main(["forget", "--application", "nobody", "--before", "7d"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "done"), [("2", True), ("yes", True), ("y", False), (" ", False)]
+)
+def test_forget_says_how_many_and_asks(folder: Path, typed: str, done: bool) -> None:
+    """On a terminal; only their number or *yes* drops them."""
+    main(["init"])
+    with log_of(folder) as log:
+        for batch in range(3):
+            finished(log, batch)
+        forget = ("forget", "--application", "orders", "--before", "0s")
+        code, shown = on_a_terminal(*forget, typed=typed)
+        assert "2 transactions of orders will be forgotten, for ever" in shown
+        assert code == (0 if done else 1)
+        assert log.forgotten_by_application() == {"orders": 1 if done else None}
+
+
+def finished(log: SqlDecisionLog, batch: int) -> None:
+    names = ["ledger"]
+    begun = log.begin(
+        "orders", batch, run="r", query="q", participants=names, carrier={}
+    )
+    log.decide(begun.record.id, Decision.ABORT)
+    log.acknowledge(begun.record.id, "ledger")
+    log.finish(begun.record.id)
+
+
+def test_the_help_says_what_exit_codes_mean(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of the program and of each command."""
+    for arguments in (["--help"], ["ls", "--help"], ["resolve", "--help"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert "1 something is left or wrong; 2 fix the call" in capsys.readouterr().out
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked without a command it says what there is, and never fails with a trace."""
+    for arguments, code in (
+        (["--version"], 0),
+        (["--json"], 2),
+        (["recover", "-h"], 0),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        assert end.value.code == code
+    assert "0.1.0" in capsys.readouterr().out

@@ -1,0 +1,484 @@
+"""`ls`, `show`, `explain`: what somebody sees who is woken at night."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import sqlalchemy as sa
+from support.cli import ROOT, Operator, on_a_terminal, steady
+from support.participant import ONE
+from support.telemetry import PATH
+from support.watch import NAMES, fresh
+
+from tracing_2pc.cli.ls import items, lines
+from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.core.model import BranchId, InDoubt, Listing, Shown, TransactionId
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import ParticipantState, TransactionState
+from tracing_2pc.inspection import participants
+from tracing_2pc.inspection.listing import list_transactions
+
+T = TransactionId("orders", 7, 1)
+HOSTILE = "\x1b[31mred\x1b]0;title\x07\nsecond line\u202eright to left" + "x" * 5000
+
+
+def stuck(operator: Operator) -> None:
+    """One committed, one that a participant has not heard of, one orphan."""
+    at = operator.at
+    done = at.committing(5)
+    for name in NAMES:
+        at.worlds[name].commit(str(done), ONE)
+        at.log.acknowledge(done, name)
+    at.log.finish(done)
+    at.committing(7)
+    at.worlds["ledger"].commit(str(T), ONE)
+    at.log.acknowledge(T, "ledger")
+    at.prepare("bookings.3.1", "ledger")
+    at.log.postpone(T, "notifier", "answered 503: busy", time.time() + 3600)
+    at.time.time = time.time()
+    operator.reach(notifier="http://127.0.0.1:9")
+
+
+def test_the_list_begins_with_what_is_worst(operator: Operator) -> None:
+    """Unfinished, orphans, finished; who did not answer; a line of counts."""
+    stuck(operator)
+    code, out, _ = operator.says("ls")
+    assert steady(out) == (
+        "TRANSACTION   STATE       AGE    ROWS  WAITING FOR  REMARK\n"
+        "orders.7.1    committing  8 min  3     notifier     "
+        "notifier: answered 503: busy\n"
+        "bookings.3.1  orphaned    8 min  3     a person     "
+        "prepared at ledger; this log does not know bookings\n"
+        "orders.5.1    committed   8 min  3\n"
+        "notifier: nothing listens at http://127.0.0.1:PORT\n"
+        "1 unfinished (1 committing); 1 orphan; 1 finished\n"
+    )
+    assert code == 1
+    _, found = operator.json("ls")
+    assert [one["kind"] for one in found] == [
+        *("transaction", "orphan", "transaction", "unreadable", "counts"),
+    ]
+    assert found[0]["pending"] == ["notifier"]
+    assert found[1]["held"]["ledger"]["rows"] == 3
+
+
+def test_a_program_need_not_take_an_id_apart(operator: Operator) -> None:
+    """Each line has application, batch, attempt and trace; times also as ISO 8601."""
+    stuck(operator)
+    _, (one, orphan, finished, *_) = operator.json("ls")
+    assert (one["application"], one["batch"], one["attempt"]) == ("orders", 7, 1)
+    assert (orphan["application"], orphan["batch"]) == ("bookings", 3)
+    assert one["trace"] == "a" * 32
+    assert one["iso"]["finished"] is None
+    for name, text in finished["iso"].items():
+        assert text.endswith("Z")
+        assert finished[name] == pytest.approx(
+            datetime.datetime.fromisoformat(f"{text[:-1]}+00:00").timestamp(), abs=0.001
+        )
+
+
+def test_a_list_that_is_full_does_not_count_what_it_left_out(
+    operator: Operator,
+) -> None:
+    """It was asked for so many, and nobody knows how many there are."""
+    for batch in (5, 6, 7):
+        id_ = operator.at.committing(batch)
+        for name in ("ledger", "notifier"):
+            operator.at.log.acknowledge(id_, name)
+        operator.at.log.finish(id_)
+    counted = operator.says("ls", "--limit", "2")[1].splitlines()[-1]
+    assert counted == "0 unfinished; 2 finished (the newest)"
+    counted = operator.says("ls", "--limit", "4")[1].splitlines()[-1]
+    assert counted == "0 unfinished; 3 finished"
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--log-only"], ["orders.7.1", "orders.5.1"]),
+        (["--unfinished"], ["orders.7.1", "bookings.3.1"]),
+        (["--state", "committed"], ["orders.5.1"]),
+        (["--application", "orders"], ["orders.7.1", "orders.5.1"]),
+        (["--application", "bookings"], ["bookings.3.1"]),
+        (["--older-than", "1h"], []),
+        (["--limit", "1"], ["orders.7.1"]),
+    ],
+)
+def test_a_list_is_filtered(
+    operator: Operator,
+    options: list[str],
+    found: list[str],
+) -> None:
+    """By application, state, age and number; the log only if that is asked for."""
+    stuck(operator)
+    operator.reach()
+    _, listed = operator.json("ls", *options)
+    shown = [one["transaction"] for one in listed if "transaction" in one]
+    assert shown == found
+
+
+def test_a_filter_by_an_unknown_application_says_so(operator: Operator) -> None:
+    """Else "0 unfinished" of a misspelt name is taken for good news."""
+    operator.at.committing(7)
+    _, out, _ = operator.says("ls", "--application", "order")
+    assert out.endswith("the log knows no application 'order'; it knows: orders\n")
+    assert "knows no" not in operator.says("ls", "--application", "orders")[1]
+
+
+def test_the_list_names_who_is_waited_for_without_an_address(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it holds cannot be known here; `--log-only` asks nobody anyhow."""
+    operator.at.committing(7)
+    monkeypatch.setenv(
+        "TPC_PARTICIPANTS", f"ledger={operator.at.observed['ledger'].url}"
+    )  # type: ignore[attr-defined]
+    code, out, _ = operator.says("ls")
+    assert code == 1
+    assert "notifier: it has no address here, and orders.7.1 waits for it" in out
+    assert "no address" not in operator.says("ls", "--log-only")[1]
+
+
+def test_an_empty_list_is_good_news(operator: Operator) -> None:
+    """One line, and 0."""
+    assert operator.says("ls") == (0, "0 unfinished\n", "")
+
+
+def test_what_was_just_told_is_no_orphan(operator: Operator) -> None:
+    """The log has closed it while we asked: the participant is asked again."""
+    at = operator.at
+    at.committing()
+    at.time.time = time.time()
+    ledger = at.observed["ledger"]
+
+    class Slow:
+        name = "ledger"
+        asked = 0
+
+        def prepared(self, application: str | None = None) -> Listing:
+            listing = ledger.prepared(application)
+            self.asked += 1
+            if self.asked == 1:
+                for name in NAMES:
+                    at.worlds[name].commit(str(T), ONE)
+                    at.log.acknowledge(T, name)
+                at.log.finish(T)
+            return listing
+
+        def show(self, transaction: TransactionId) -> Shown:
+            return Shown(ParticipantState.UNKNOWN)
+
+    found = list_transactions(
+        at.log, {"ledger": Slow()}, TransactionFilter(), Settings()
+    )
+    assert found.orphans == ()
+
+
+def test_ten_thousand_orphans_are_a_hundred_lines(operator: Operator) -> None:
+    """All are counted, so many are shown as were asked for; also as JSON."""
+
+    class Full:
+        name = "ledger"
+
+        def prepared(self, application: str | None = None) -> Listing:
+            branches = (
+                InDoubt(TransactionId("old", n, 1), BranchId(0, n), 400.0 + n, 1, {})
+                for n in range(10_000)
+            )
+            return Listing(tuple(branches))
+
+        def show(self, transaction: TransactionId) -> Shown:
+            return Shown(ParticipantState.UNKNOWN)
+
+    participants = {"ledger": Full()}
+    found = list_transactions(
+        operator.at.log, participants, TransactionFilter(), Settings()
+    )
+    shown = list(lines(found, 100))
+    assert len(shown) == 102
+    assert shown[-1] == ("0 unfinished; 10,000 orphans; 100 shown: --limit shows more")
+    assert shown[1].startswith("old.9999.1"), "the oldest first"
+    assert len(list(items(found, 100))) == 101
+
+
+def test_show_has_all_that_is_known(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Record, link, what each participant holds, receipts, what happened when."""
+    stuck(operator)
+    monkeypatch.setenv("TPC_LINKS", "jaeger=http://127.0.0.1:16686/trace/{trace}")
+    code, out, _ = operator.says("show", str(T))
+    assert code == 1
+    assert steady(out) == SHOWN
+    _, (found,) = operator.json("show", str(T))
+    assert found["links"] == {"jaeger": f"http://127.0.0.1:16686/trace/{'a' * 32}"}
+    assert found["participants"][0]["state"] == "committed"
+    assert found["participants"][1]["error"]
+    assert [event["who"] for event in found["timeline"]][-1] == "ledger"
+
+
+SHOWN = f"""\
+orders.7.1  committing
+  looked at       TIME
+  begun           8 min ago (TIME)
+  decided commit  8 min ago (TIME); 3 rows in 1 branch
+  run             run
+  trace           {"a" * 32}
+  jaeger          http://127.0.0.1:PORT/trace/{"a" * 32}
+
+what is wrong
+  stuck (warning): it is decided commit, and for 8 min not acknowledged by notifier (1
+  try; the last answer: answered 503: busy)
+
+participants
+  NAME      ON RECORD                                SAYS            ROWS  CLOCK   \
+IN DOUBT FOR  REMARK
+  ledger    acknowledged 8 min ago                   committed       3     +SKEW
+  notifier  told in vain 1 time: answered 503: busy  cannot be read                \
+              nothing listens at http://127.0.0.1:PORT
+
+branches
+  PARTICIPANT  BRANCH  STATE      ROWS  PREPARED
+  ledger       0.1     committed  3     8 min ago (TIME)
+
+receipts
+  BRANCH  PARTICIPANT  VOTE    ROWS
+  0.1     ledger       commit  3
+  0.1     notifier     commit  3
+
+timeline
+  +SKEW  log     begun, for ledger, notifier; run run
+  +SKEW  log     decided commit: 3 rows
+  +SKEW  log     ledger acknowledged
+  +SKEW  ledger  prepared 1 branch, 3 rows
+  +SKEW  ledger  committed 1 branch, 3 rows
+"""
+
+
+def test_explain_says_it_as_a_colleague_would(operator: Operator) -> None:
+    """What is wrong, what each side says, what comes next and when, what is safe."""
+    stuck(operator)
+    code, out, _ = operator.says("explain", str(T))
+    assert code == 1
+    assert steady(out) == EXPLAINED
+    assert len(out.splitlines()) < 25, "one screen"
+    manual = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert EXPLAINED.replace("PORT", "8082") in manual
+    _, (found,) = operator.json("explain", str(T))
+    assert found["diagnoses"][0]["diagnosis"] == "stuck"
+    assert found["actions"][0]["safe"] is True
+    assert found["summary"].startswith("orders.7.1 is decided commit and not finished")
+
+
+EXPLAINED = """\
+orders.7.1 is decided commit and not finished: notifier has not acknowledged yet. The
+decision is durable; nothing is lost.
+
+What is wrong
+  stuck: it is decided commit, and for 8 min not acknowledged by notifier (1 try; the
+  last answer: answered 503: busy).
+
+What each side says
+  the log   committing; decided commit 8 min ago; 3 rows.
+  ledger    committed, 3 rows; acknowledged 8 min ago.
+  notifier  cannot be read: nothing listens at http://127.0.0.1:PORT; \
+told in vain 1 time.
+
+What comes next by itself
+  - in 60 min: notifier is told to commit again: by its driver while that runs, by the
+    next start, or by `tracing-2pc recover`.
+
+What you can do
+  first: see to it that notifier can be read: until then no decision arrives there.
+  safe: tracing-2pc recover --application orders
+    tells notifier to commit again.
+  FORCED: tracing-2pc resolve orders.7.1 --give-up notifier --reason …
+    waits no more for notifier, if it is gone for good; ends as concluded.
+    - costs: 3 rows of the batch may never be committed at notifier.
+    - costs: what notifier has prepared stays there until it is resolved there.
+"""
+
+
+def test_explain_says_what_a_forced_way_costs(operator: Operator) -> None:
+    """Quarantined: the safe way first, then what closing it would leave behind."""
+    at = operator.at
+    at.committing()
+    at.worlds["ledger"].resolve(str(T), "abort")
+    at.log.quarantine(T, "ledger answered 409 aborted")
+    at.time.time = time.time()
+    code, out, _ = operator.says("explain", str(T))
+    assert code == 1
+    safe, forced = out.index("safe: tracing"), out.index("FORCED: tracing")
+    assert safe < forced
+    assert "diverged: it is decided commit, and ledger has aborted it." in out
+    shown = " ".join(out.split())
+    assert "(ledger answered 409 aborted). Work on it has stopped" in shown
+    assert "ledger    aborted, resolved there by hand" in out
+    assert "- costs: notifier keeps 3 rows until it is resolved there." in out
+    assert "- costs: 3 rows of the batch are not committed at ledger." in out
+    assert operator.says("ls")[0] == 1
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["aborted", "gone"])
+def test_explain_calls_nothing_safe_that_a_participant_has_lost(
+    operator: Operator, told: bool
+) -> None:
+    """Before anybody was told: the log is still committing, and the rows are gone."""
+    at = operator.at
+    at.committing()
+    if told:
+        at.worlds["ledger"].resolve(str(T), "abort")
+        wrong = "diverged: it is decided commit, and ledger has aborted it."
+    else:
+        tables = ("branch", "transaction")
+        at.write("ledger", *(f"DELETE FROM orders_tpc_{name}" for name in tables))
+        wrong = "lost: it is decided commit, and what was prepared is not there"
+    at.time.time = time.time()
+    text = " ".join(operator.says("explain", str(T))[1].split())
+    assert "The decision is durable." in text
+    assert "nothing is lost" not in text
+    assert wrong in text
+    assert "ledger will contradict that, and it is quarantined." in text
+    operator.says("recover")
+    record = at.log.read(T)
+    assert record is not None
+    assert record.state is TransactionState.QUARANTINED
+
+
+def test_explain_names_a_clock_that_was_set_back(operator: Operator) -> None:
+    """Else it would say that the last step was just now, for hours."""
+    operator.at.time.time = time.time() + 7260
+    operator.at.committing()
+    text = operator.says("explain", str(T))[1].replace("\n", " ")
+    assert "Nothing yet: its last step is on record as 2 h ahead of this" in text
+
+
+def test_explain_of_what_is_right(operator: Operator) -> None:
+    """Nothing is wrong, and 0."""
+    stuck(operator)
+    operator.reach()
+    code, out, _ = operator.says("explain", "orders.5.1")
+    assert code == 0
+    assert "orders.5.1 is committed: every participant has acknowledged." in out
+    assert "  Nothing, and nothing is needed." in out
+
+
+def test_a_forgotten_branch_is_explained(operator: Operator) -> None:
+    """A participant shows nothing below its forgotten_through, and still holds it."""
+    at = operator.at
+    at.prepare("orders.3.1", "ledger")
+    at.prepare("orders.7.9", "ledger")
+    at.worlds["ledger"].commit("orders.7.9", ONE, forgotten_through=6)
+    at.time.time = time.time()
+    code, out, _ = operator.says("explain", "orders.3.1")
+    assert code == 1
+    assert "orphaned: 3 rows" in out
+    assert "holds it prepared for 8 min" in out
+    assert "resolve orders.3.1 --at ledger --abort" in out
+    assert "--commit" not in out, "another attempt may have been committed"
+
+
+@pytest.mark.parametrize("command", ["show", "explain"])
+@pytest.mark.parametrize(
+    ("transaction", "code"),
+    [
+        ("orders.9.1", 2),
+        ("nobody.1.1", 2),
+        ("orders.4.1", 0),
+        ("7", 2),
+        ("\x1b[31m", 2),
+    ],
+)
+def test_an_id_that_nobody_knows(
+    operator: Operator,
+    command: str,
+    transaction: str,
+    code: int,
+) -> None:
+    """Never a stack trace; forgotten is no mistake, unknown or misspelt is."""
+    found, out, err = operator.says(command, transaction)
+    assert found == code
+    assert out or err.startswith("tracing-2pc: transaction id")
+    if (command, code) == ("explain", 2) and out:
+        assert "`tracing-2pc ls` lists those that it has." in out.replace("\n", " ")
+    assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize("command", [["ls"], ["show", str(T)], ["explain", str(T)]])
+def test_hostile_text_is_harmless(operator: Operator, command: list[str]) -> None:
+    """In a reason, an error, an audit, a run: one line, cut, without an escape."""
+    at = operator.at
+    at.committing()
+    at.log.acknowledge(T, "ledger")
+    at.log.postpone(T, "notifier", HOSTILE, time.time())
+    at.log.sign(f"deliver {T}", who=HOSTILE, why=HOSTILE, before=None, after=HOSTILE)
+    at.log.quarantine(T, HOSTILE)
+    with at.log._database.durable_engine.begin() as connection:
+        statement = sa.text("UPDATE tpc_run SET run = :text")
+        connection.execute(statement, {"text": HOSTILE})
+    at.time.time = time.time()
+    code, out, err = operator.says(*command)
+    assert code == 1
+    shown = out.replace("\n", "")
+    assert shown.isprintable()
+    assert "second line" not in [line.strip() for line in out.splitlines()]
+    assert max(map(len, out.splitlines())) < 500
+    assert err == ""
+    _, found = operator.json(*command)
+    assert found[0]["reason"] == HOSTILE, "programs get it as it is"
+
+
+def shown_with(operator: Operator, branches: int) -> str:
+    """Return what `show` prints of a transaction with so many at the ledger."""
+    at = operator.at
+    at.begin()
+    for n in range(branches):
+        at.worlds["ledger"].prepare(str(T), fresh(n + 1, f"{n}.1"))
+    at.time.time = time.time()
+    return operator.says("show", str(T))[1]
+
+
+def test_many_branches_are_bounded(operator: Operator) -> None:
+    """Twenty are printed, the rest is counted."""
+    assert "… 10 more; --json shows more" in shown_with(operator, branches=30)
+
+
+def test_the_timeline_counts_all_branches(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those too that are not printed: fewer rows than decided would be a loss."""
+    monkeypatch.setattr(participants, "BRANCHES", 2)
+    shown = shown_with(operator, branches=5)
+    assert "ledger  prepared 5 branches, 15 rows" in shown
+
+
+def test_colours_are_for_terminals(operator: Operator) -> None:
+    """On one, and not with NO_COLOR; who is asked is shown while that lasts."""
+    stuck(operator)
+    assert "\x1b" not in operator.says("ls")[1]
+    code, shown = on_a_terminal("ls")
+    assert code == 1
+    assert "\x1b[33morders.7.1" in shown
+    assert "asking ledger, notifier …" in shown
+    _, plain = on_a_terminal("ls", "--log-only", NO_COLOR="1")
+    assert "\x1b[33m" not in plain
+
+
+def test_a_pipe_that_closes_early_is_no_error(operator: Operator) -> None:
+    """As in `tracing-2pc ls | head -1`."""
+    stuck(operator)
+    command = f"{sys.executable} -m tracing_2pc ls | true"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        env={**os.environ, "PYTHONPATH": PATH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr

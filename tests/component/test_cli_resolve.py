@@ -1,0 +1,210 @@
+"""`tracing-2pc resolve`: what it asks, refuses, does and says."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.cli import Operator, on_a_terminal
+from support.participant import ONE
+
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import TransactionState
+
+T = TransactionId("orders", 7, 1)
+FOREIGN = TransactionId("bookings", 3, 1)
+WHY = ("--reason", "asked on the phone", "--yes")
+
+
+def resolve(
+    operator: Operator, *words: str, of: TransactionId = T
+) -> tuple[int, str, str]:
+    return operator.says("resolve", str(of), *words, *WHY)
+
+
+def state(operator: Operator, of: TransactionId = T) -> TransactionState | None:
+    record = operator.at.log.read(of)
+    return None if record is None else record.state
+
+
+def test_the_decided_word_delivers_now(operator: Operator) -> None:
+    """One attempt, and what came of it."""
+    operator.at.committing()
+    code, out, _ = resolve(operator, "--commit")
+    assert (code, out) == (
+        0,
+        "orders.7.1 is committed; every participant has acknowledged\n",
+    )
+    assert [w.visible() for w in operator.at.worlds.values()] == [3, 3]
+    assert resolve(operator, "--commit")[0] == 2, "nothing is left to decide"
+
+
+def test_who_is_down_stays_unfinished(operator: Operator) -> None:
+    """Said, with the reason, and what goes on with it; 1."""
+    operator.at.committing()
+    operator.reach(notifier="http://127.0.0.1:9")
+    code, out, _ = resolve(operator, "--commit")
+    assert code == 1
+    assert out.startswith("orders.7.1 is committing; not acknowledged: notifier")
+    assert "`tracing-2pc recover` goes on with it" in out
+    _, (found,) = operator.json("resolve", str(T), "--commit", *WHY)
+    assert (found["done"], found["pending"]) == (False, ["notifier"])
+
+
+def test_an_undecided_one_is_aborted_and_told(operator: Operator) -> None:
+    """Write-once: its driver, if it lives, obeys."""
+    operator.at.prepare(operator.at.begin().id)
+    assert resolve(operator, "--commit")[0] == 2
+    code, out, _ = resolve(operator, "--abort")
+    assert (code, state(operator)) == (0, TransactionState.ABORTED)
+    assert "is aborted" in out
+    assert [w.in_doubt() for w in operator.at.worlds.values()] == [0, 0]
+
+
+def test_a_contradiction_that_still_stands_is_quarantined_again(
+    operator: Operator,
+) -> None:
+    """Delivered at once, so that the person sees it at once."""
+    at = operator.at
+    at.committing()
+    at.worlds["ledger"].resolve(str(T), "abort")
+    at.log.quarantine(T, "ledger answered 409 aborted")
+    code, out, _ = resolve(operator, "--commit")
+    assert (code, state(operator)) == (1, TransactionState.QUARANTINED)
+    assert out.startswith("orders.7.1 is quarantined; ")
+    assert resolve(operator, "--conclude", "mixed")[0] == 0
+    assert state(operator) is TransactionState.CONCLUDED
+
+
+def test_the_other_word_is_refused(operator: Operator) -> None:
+    """And nothing was sent."""
+    operator.at.committing()
+    code, _, err = resolve(operator, "--abort")
+    assert code == 2
+    assert "decided commit, which stands" in err
+    assert [w.in_doubt() for w in operator.at.worlds.values()] == [1, 1]
+
+
+def test_a_participant_that_never_comes_back(operator: Operator) -> None:
+    """The others are told, it is closed, and its application goes on."""
+    operator.at.committing()
+    operator.reach(notifier="http://127.0.0.1:9")
+    assert resolve(operator, "--commit")[0] == 1
+    code, out, _ = resolve(operator, "--give-up", "notifier")
+    assert (code, out) == (
+        0,
+        "orders.7.1 is concluded; every participant but notifier has acknowledged\n",
+    )
+    assert state(operator) is TransactionState.CONCLUDED
+    assert operator.at.worlds["ledger"].visible() == 3
+    assert operator.at.begin(8).id.batch == 8
+    assert "given up" in operator.says("show", str(T))[1]
+    out = operator.says("explain", str(T))[1]
+    assert "closed by a person" in out
+    assert "given up" in " ".join(out.split())
+
+
+def test_who_else_is_down_is_still_waited_for(operator: Operator) -> None:
+    """Giving up one says nothing of another."""
+    operator.at.committing()
+    operator.reach(ledger="http://127.0.0.1:9", notifier="http://127.0.0.2:9")
+    code, out, _ = resolve(operator, "--give-up", "notifier")
+    assert (code, state(operator)) == (1, TransactionState.COMMITTING)
+    assert "not acknowledged: ledger" in out
+    assert "notifier" not in out
+    code, out, err = resolve(operator, "--give-up", "notifier")
+    assert (code, "does not wait for notifier" in err) == (2, True)
+    assert resolve(operator, "--give-up", "ledger")[0] == 0
+    assert state(operator) is TransactionState.CONCLUDED
+
+
+def test_giving_up_shows_its_cost_and_asks(operator: Operator) -> None:
+    """What is lost with it is said first; only the batch number does it."""
+    operator.at.committing()
+    operator.reach(notifier="http://127.0.0.1:9")
+    words = ("resolve", str(T), "--give-up", "notifier", "--reason", "gone")
+    code, shown = on_a_terminal(*words, typed="no")
+    assert (code, state(operator)) == (1, TransactionState.COMMITTING)
+    shown = " ".join(shown.split())
+    assert "costs: 3 rows of the batch may never be committed at notifier" in shown
+    assert on_a_terminal(*words, typed="7")[0] == 0
+    assert state(operator) is TransactionState.CONCLUDED
+
+
+def test_what_comes_back_is_resolved_there(operator: Operator) -> None:
+    """It still holds what it prepared: an orphan, which a person may commit."""
+    at = operator.at
+    at.committing()
+    url = at.observed["notifier"].url
+    operator.reach(notifier="http://127.0.0.1:9")
+    assert resolve(operator, "--give-up", "notifier")[0] == 0
+    operator.reach(notifier=url)
+    at.time.time = time.time()
+    assert at.worlds["notifier"].in_doubt() == 1
+    assert resolve(operator, "--at", "notifier", "--commit")[0] == 0
+    assert at.worlds["notifier"].visible() == 3
+
+
+def test_an_orphan_at_a_participant(operator: Operator) -> None:
+    """Only with its name; one that is too young, or unknown, is refused."""
+    at = operator.at
+    at.prepare(FOREIGN, "ledger")
+    code, _, err = resolve(operator, "--at", "ledger", "--abort", of=FOREIGN)
+    assert (code, "by its clock: wait another" in err) == (2, True)
+    at.time.time = time.time()
+    code, _, err = resolve(operator, "--abort", of=FOREIGN)
+    assert (code, "--at PARTICIPANT" in err) == (2, True)
+    code, _, err = resolve(operator, "--at", "nobody", "--abort", of=FOREIGN)
+    assert (code, "they have: ledger, notifier" in err) == (2, True)
+    code, _, err = resolve(
+        operator, "--at", "ledger", "--conclude", "mixed", of=FOREIGN
+    )
+    assert (code, "--at goes with" in err) == (2, True)
+    code, out, _ = resolve(operator, "--at", "ledger", "--abort", of=FOREIGN)
+    assert (code, out) == (0, "bookings.3.1 is aborted at ledger, by hand\n")
+    assert at.worlds["ledger"].in_doubt() == 0
+
+
+def test_a_participant_that_is_down_resolves_nothing(operator: Operator) -> None:
+    """1, and its name."""
+    operator.reach(ledger="http://127.0.0.1:9")
+    code, _, err = resolve(operator, "--at", "ledger", "--abort", of=FOREIGN)
+    assert code == 1
+    assert "participant 'ledger': nothing listens" in err
+
+
+def test_without_a_terminal_it_must_be_said(operator: Operator) -> None:
+    """Nothing is done by a script that did not mean it."""
+    operator.at.begin()
+    code, _, err = operator.says("resolve", str(T), "--abort", "--reason", "x")
+    assert code == 2
+    assert "no terminal to ask on, so nothing was done: give --yes" in err
+    assert state(operator) is TransactionState.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("typed", "done"), [("7", True), ("yes", True), ("y", False), ("", False)]
+)
+def test_on_a_terminal_it_asks(operator: Operator, typed: str, done: bool) -> None:
+    """Effect and cost first; only the batch number or *yes* does it."""
+    operator.at.prepare(operator.at.begin().id)
+    code, shown = on_a_terminal(
+        "resolve", str(T), "--abort", "--reason", "wrong input", typed=typed or " "
+    )
+    assert "decides abort, once" in shown
+    assert "costs: 6 rows that are prepared are dropped" in shown
+    assert shown.index("costs:") < shown.index("Type the batch number, 7, or yes:")
+    assert code == (0 if done else 1)
+    wanted = TransactionState.ABORTED if done else TransactionState.ACTIVE
+    assert state(operator) is wanted
+    assert ("nothing was done" in shown) is not done
+
+
+def test_what_was_done_by_hand_is_explained(operator: Operator) -> None:
+    """The next one at the keyboard sees who, what and why."""
+    operator.at.committing()
+    operator.reach(notifier="http://127.0.0.1:9")
+    resolve(operator, "--commit")
+    operator.at.worlds["notifier"].commit(str(T), ONE)
+    _, out, _ = operator.says("show", str(T))
+    assert f"deliver {T}: asked on the phone" in out

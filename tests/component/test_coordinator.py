@@ -1,0 +1,595 @@
+"""The protocol without I/O: what holds after each step and each crash."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.protocol import DriverDiedError, FakeClock, World
+from support.waiting import until
+
+from tracing_2pc.core.errors import (
+    AbortedError,
+    CommitPendingError,
+    ConfigurationError,
+    DecisionLogError,
+    DecisionUnknownError,
+    HeuristicError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.model import (
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+    branch_receipts,
+)
+from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
+from tracing_2pc.protocol import coordinator as coordinator_module
+from tracing_2pc.store import open_log
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    clock = FakeClock()
+    log = open_log(f"sqlite:///{tmp_path}/log.db", now=clock.now)
+    yield World(log, clock)
+    log.close()
+
+
+def state(world: World, text: str) -> TransactionState | None:
+    record = world.log.read(TransactionId.parse(text))
+    return record and record.state
+
+
+def test_a_healthy_batch_is_committed_everywhere(world: World) -> None:
+    """Both participants are told the branches that were chosen, and it is finished."""
+    assert world.run_batch(0) is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert state(world, "orders.0.1") is TransactionState.COMMITTED
+
+
+def test_participants_are_on_record_before_anybody_is_asked(world: World) -> None:
+    """A crash after the first prepare leaves a record that names whom to ask."""
+    seen: list[TransactionRecord | None] = []
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        seen.append(world.log.read(record.id))
+        return list(world.write(record))
+
+    world.run_batch(0, write=write)
+    assert seen[0] is not None
+    assert seen[0].participants == ("a", "b")
+    assert seen[0].state is TransactionState.ACTIVE
+
+
+def test_a_failed_task_aborts_everywhere(world: World) -> None:
+    """When writing raises, both are told abort, and the error goes on to Spark."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        world.run_batch(0, write=write)
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+    assert state(world, "orders.0.1") is TransactionState.ABORTED
+    assert world.run_batch(0, run="run-2") is True
+    assert world.wrote == ["orders.0.1", "orders.0.2"]
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_one_missing_vote_is_no_commit(world: World) -> None:
+    """Commit is decided with every vote or not at all (rule 1)."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        votes = {"a": Vote.COMMIT, "b": Vote.ABORT}
+        return list(branch_receipts(BranchId(0, 10), 5, "x", votes))
+
+    with pytest.raises(Exception, match=r"orders\.0\.1"):
+        world.run_batch(0, write=write)
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+
+
+def test_a_crash_before_the_decision_is_aborted_by_the_next_run(world: World) -> None:
+    """Prepared and undecided: the next run aborts it, and writes the batch anew."""
+
+    def die(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        raise DriverDiedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinator_module.Coordinator, "fail", lambda *_: None)
+        with pytest.raises(DriverDiedError):
+            world.run_batch(0, write=die)
+    assert (world.in_doubt(), world.visible()) == (4, 0)
+    assert world.run_batch(0, run="run-2") is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert state(world, "orders.0.1") is TransactionState.ABORTED
+    assert state(world, "orders.0.2") is TransactionState.COMMITTED
+
+
+def test_a_crash_after_the_decision_is_committed_by_the_replay(world: World) -> None:
+    """Decided commit: delivered at the next start, and not written a second time."""
+    world.a.silent = world.b.silent = 100
+    world.settings = _with(world, on_pending="fail")
+    with pytest.raises(CommitPendingError, match="tracing-2pc recover"):
+        world.run_batch(0)
+    assert (world.in_doubt(), world.visible()) == (4, 0)
+    world.a.silent = world.b.silent = 0
+    world.a.heard.clear()
+    assert world.run_batch(0, run="run-2") is False
+    assert world.wrote == ["orders.0.1"]
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert world.a.heard == ["commit orders.0.1"], "the replay asks nobody again"
+
+
+def test_a_crash_between_two_commits_is_finished(world: World) -> None:
+    """One has committed and one has not: the other is told again, nobody aborts."""
+    world.b.silent = 100
+    world.settings = _with(world, on_pending="fail")
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    assert (world.in_doubt(), world.visible()) == (2, 2)
+    world.b.silent = 0
+    world.run_batch(0, run="run-2")
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert world.a.heard == ["commit orders.0.1"] * 2, "once by the replay's question"
+
+
+def test_a_crash_before_sparks_own_commit_is_a_replay(world: World) -> None:
+    """All acknowledged, and Spark replays it: recognised, and nothing moves.
+
+    Before it is skipped, all that hold something of it are asked whether they have it.
+    """
+    world.run_batch(0)
+    world.b.silent = 1
+    assert world.run_batch(0, run="run-2") is False
+    assert world.wrote == ["orders.0.1"]
+    assert world.visible() == 4
+    assert world.a.heard == ["commit orders.0.1"] * 2
+    assert world.b.heard == ["commit orders.0.1"] * 3
+
+
+@pytest.mark.parametrize(
+    "answer", [(Refusal.UNKNOWN, "unknown"), (Refusal.CONFLICT, "aborted")]
+)
+def test_a_replay_that_a_participant_knows_nothing_of_is_not_skipped(
+    world: World, answer: tuple[Refusal, str]
+) -> None:
+    """Another log, or another service: refused; the record stays as it is."""
+    world.run_batch(0)
+    world.b.refusal = answer
+    with pytest.raises(ConfigurationError) as refused:
+        world.run_batch(0, run="run-2")
+    assert f"but b answered {answer[0]}, {answer[1]} there" in str(refused.value)
+    assert (refused.value.transaction_id, refused.value.participant) == (
+        "orders.0.1",
+        "b",
+    )
+    assert state(world, "orders.0.1") is TransactionState.COMMITTED
+
+
+def test_a_replay_that_a_participant_has_forgotten_is_done(world: World) -> None:
+    """It forgets only what was finished."""
+    world.run_batch(0)
+    world.b.refusal = (Refusal.FORGOTTEN, "forgotten")
+    assert world.run_batch(0, run="run-2") is False
+
+
+def test_a_replay_asks_only_who_has_something_of_it(world: World) -> None:
+    """To commit nothing would be news to a service that is not the right one."""
+
+    def write(record: TransactionRecord) -> Sequence[Receipt]:
+        branch = BranchId(0, 1)
+        world.a.prepare(record, branch)
+        votes = {"a": Vote.COMMIT, "b": Vote.READ_ONLY}
+        return list(branch_receipts(branch, 5, "sha-256=:x:", votes))
+
+    world.run_batch(0, write=write)
+    assert world.run_batch(0, run="run-2") is False
+    assert world.a.heard == ["commit orders.0.1"] * 2
+    assert world.b.heard == ["commit orders.0.1"]
+
+
+def test_a_replay_that_nobody_answers_for_is_not_skipped(world: World) -> None:
+    """It is waited for as a commit is; the error names who did not answer."""
+    world.run_batch(0)
+    world.settings = _with(world, on_pending="fail")
+    world.b.silent = 100
+    with pytest.raises(CommitPendingError, match=r"b \(lost\)"):
+        world.run_batch(0, run="run-2")
+    world.b.silent = 0
+    assert world.run_batch(0, run="run-3") is False
+
+
+def test_what_a_person_has_concluded_is_not_asked_about_again(world: World) -> None:
+    """That a participant contradicts it is why it was: the replay is skipped."""
+    world.b.refusal = (Refusal.CONFLICT, "aborted")
+    with pytest.raises(HeuristicError):
+        world.run_batch(0)
+    first = TransactionId("orders", 0, 1)
+    world.log.conclude(first, "mixed", who="ada", why="looked")
+    assert world.run_batch(0, run="run-2") is False
+    assert world.b.heard == ["commit orders.0.1"]
+
+
+def test_waiting_is_the_default_and_backs_off(world: World) -> None:
+    """An unanswered commit holds the batch back until it is acknowledged."""
+    world.b.silent = 6
+    assert world.run_batch(0) is True
+    assert world.visible() == 4
+    waited = world.clock.now() - 1_000_000.0
+    assert waited == pytest.approx(1 + 2 + 4 + 8 + 16 + 32)
+
+
+def test_a_lost_answer_is_asked_again_and_counts_once(world: World) -> None:
+    """Committed, and the answer was lost: the repeat is answered the same."""
+    world.b.silent, world.b.after = 1, True
+    assert world.run_batch(0) is True
+    assert world.b.heard == ["commit orders.0.1"] * 2
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_stop_returns_while_a_participant_is_down(world: World) -> None:
+    """A query that is being stopped does not wait for anybody; recovery goes on."""
+    world.b.silent = 10**9
+    real = world.clock.sleep
+
+    def sleep(seconds: float) -> None:
+        real(seconds)
+        world.stopped = world.clock.now() > 1_000_005
+
+    world.clock.sleep = sleep  # type: ignore[method-assign]
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    assert world.clock.now() < 1_000_006
+    assert state(world, "orders.0.1") is TransactionState.COMMITTING
+
+
+def test_commits_reach_a_participant_in_batch_order(world: World) -> None:
+    """The next batch begins only when the one before it is acknowledged."""
+    world.b.silent = 100
+    world.settings = _with(world, on_pending="fail")
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    world.b.silent = 0
+    world.run_batch(1, run="run-2")
+    assert world.b.heard[-2:] == ["commit orders.0.1", "commit orders.1.1"]
+
+
+def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(
+    world: World,
+) -> None:
+    """It isn't waited for, it isn't forgotten, and it does not hold the batch back."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        raise ZeroDivisionError
+
+    world.b.silent = 1
+    with pytest.raises(ZeroDivisionError):
+        world.run_batch(0, write=write)
+    assert state(world, "orders.0.1") is TransactionState.ABORTING
+    world.run_batch(0, run="run-2")
+    assert state(world, "orders.0.1") is TransactionState.ABORTED
+    assert world.b.aborted == {"orders.0.1"}
+
+
+def test_a_driver_that_is_replaced_while_its_tasks_run_is_told_so(world: World) -> None:
+    """Its tasks only hear that they are too late; the error says why, and names it."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        world.run_batch(0, run="run-2")
+        raise RuntimeError("refused: sealed")
+
+    with pytest.raises(AbortedError, match="a newer run took over") as told:
+        world.run_batch(0, write=write)
+    assert str(told.value.__cause__) == "refused: sealed"
+    assert told.value.transaction_id == "orders.0.1"
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_a_superseded_driver_obeys_what_stands(world: World) -> None:
+    """Who slept through a replacement is told abort, and commits nothing."""
+
+    def sleep_through(record: TransactionRecord) -> list[Receipt]:
+        receipts = list(world.write(record))
+        world.run_batch(0, run="run-2")
+        return receipts
+
+    with pytest.raises(AbortedError, match="newer run"):
+        world.run_batch(0, write=sleep_through)
+    assert world.visible() == 4
+    assert set(world.a.committed) == {"orders.0.2"}
+    with pytest.raises(AbortedError):
+        world.run_batch(1)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    sorted(set(Refusal) - {Refusal.UNKNOWN, Refusal.FORGOTTEN, Refusal.CONFLICT}),
+)
+def test_a_refusal_that_says_nothing_of_the_data_is_no_answer(
+    world: World, refusal: Refusal
+) -> None:
+    """Whatever transport raises it: the commit is sent again, nothing quarantined."""
+    world.settings = _with(world, on_pending="fail")
+    world.b.refusal = (refusal, "unknown")
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    assert state(world, "orders.0.1") is TransactionState.COMMITTING
+    world.b.refusal = None
+    world.run_batch(0)
+    assert world.b.committed.keys() == {"orders.0.1"}
+
+
+@pytest.mark.parametrize(
+    "answer", [(Refusal.UNKNOWN, "unknown"), (Refusal.CONFLICT, "aborted")]
+)
+def test_lost_or_contradicted_is_quarantined(
+    world: World, answer: tuple[Refusal, str]
+) -> None:
+    """Nobody guesses: work on it stops, its application waits for a person."""
+    world.b.refusal = answer
+    with pytest.raises(HeuristicError, match=r"tracing-2pc resolve orders\.0\.1"):
+        world.run_batch(0)
+    assert state(world, "orders.0.1") is TransactionState.QUARANTINED
+    assert world.visible() == 2  # what the other has committed is on record
+    with pytest.raises(HeuristicError):
+        world.run_batch(0, run="run-2")
+
+
+@pytest.mark.parametrize("refusal", [None, (Refusal.CONFLICT, "aborted")])
+def test_an_acknowledgement_is_on_record_before_the_others_have_answered(
+    world: World, refusal: tuple[Refusal, str] | None
+) -> None:
+    """A participant that is well is never shown with another one's delay."""
+    real = world.b.commit
+    before: list[frozenset[str]] = []
+
+    def wait_for_a(record: TransactionRecord) -> None:
+        def acknowledged() -> frozenset[str]:
+            current = world.log.read(record.id)
+            return current.acknowledged if current else frozenset()
+
+        with contextlib.suppress(TimeoutError):
+            until(acknowledged, seconds=120)
+        before.append(acknowledged())
+        world.b.refusal = refusal
+        real(record)
+
+    world.b.commit = wait_for_a  # type: ignore[method-assign]
+    with pytest.raises(HeuristicError) if refusal else contextlib.nullcontext():
+        world.run_batch(0)
+    assert before == [frozenset({"a"})]
+
+
+def test_what_was_acknowledged_is_on_record_although_a_token_is_missing(
+    world: World,
+) -> None:
+    """A mistake of ours at one participant takes nothing from the others."""
+
+    def no_token(record: TransactionRecord) -> None:
+        raise ConfigurationError("no token")
+
+    world.a.commit = no_token  # type: ignore[method-assign]
+    with pytest.raises(ConfigurationError, match="no token"):
+        world.run_batch(0)
+    record = world.log.unfinished("orders")[0]
+    assert record.pending == ("a",)
+
+
+def test_an_abort_that_meets_a_commit_is_quarantined_at_once(world: World) -> None:
+    """Somebody committed what is decided abort: the query stops, a person looks."""
+
+    def fail(record: TransactionRecord) -> list[Receipt]:
+        world.b.refusal = (Refusal.CONFLICT, "committed")
+        raise ZeroDivisionError
+
+    with pytest.raises(HeuristicError, match="decided abort and quarantined"):
+        world.run_batch(0, write=fail)
+    assert state(world, "orders.0.1") is TransactionState.QUARANTINED
+
+
+def test_forgotten_there_and_unfinished_here_is_lost(world: World) -> None:
+    """410 for something that the log still waits for is quarantined."""
+    world.b.refusal = (Refusal.FORGOTTEN, "forgotten")
+    with pytest.raises(HeuristicError):
+        world.run_batch(0)
+
+
+def test_forgotten_there_and_finished_here_is_done(world: World) -> None:
+    """410 because somebody else has delivered it is as good as an acknowledgement."""
+    real = world.b.commit
+
+    def meanwhile(record: TransactionRecord) -> None:
+        for name in ("a", "b"):
+            world.log.acknowledge(record.id, name)
+        world.log.finish(record.id)
+        world.b.refusal = (Refusal.FORGOTTEN, "forgotten")
+        real(record)
+
+    world.b.commit = meanwhile  # type: ignore[method-assign]
+    assert world.run_batch(0) is True
+    assert state(world, "orders.0.1") is TransactionState.COMMITTED
+
+
+def test_a_participant_that_lost_its_address_is_named(world: World) -> None:
+    """The others are asked; the transaction stays, and the message says what to do."""
+    world.settings = _with(world, on_pending="fail")
+    world.b.silent = 100
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0)
+    record = world.log.unfinished("orders")[0]
+    with pytest.raises(ConfigurationError, match="'b' is on record"):
+        world.delivery("a").send_once(record)
+    assert state(world, "orders.0.1") is TransactionState.COMMITTING
+
+
+def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning at 0.8; then abort is decided, and late votes change nothing."""
+    world.settings = _with(world, request_timeout=0.05, transaction_timeout=0.1)
+
+    def slow(record: TransactionRecord) -> list[Receipt]:
+        receipts = list(world.write(record))
+        until(lambda: world.cancelled and "no decision yet" in caplog.text)
+        return receipts
+
+    with pytest.raises(AbortedError, match="out of time"):
+        world.run_batch(0, write=slow)
+    assert world.cancelled == ["orders.0.1"]
+    assert "no decision yet: transaction=orders.0.1" in caplog.text
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+
+
+def test_the_second_timeout_in_a_row_says_what_to_set(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A first batch that needs longer never gets through: said once, with a number."""
+    world.settings = _with(world, request_timeout=0.05, transaction_timeout=0.1)
+
+    def slow(record: TransactionRecord) -> list[Receipt]:
+        world.clock.time += 1
+        receipts = list(world.write(record))
+        until(lambda: str(record.id) in world.cancelled)
+        return receipts
+
+    for attempt, advice in ((1, False), (2, True), (3, True)):
+        caplog.clear()
+        with pytest.raises(AbortedError) as aborted:
+            world.run_batch(0, run=f"run-{attempt}", write=slow)
+        warned = [r.getMessage() for r in caplog.records if r.levelname != "DEBUG"]
+        (line,) = [text for text in warned if "no decision yet" not in text]
+        assert f"orders.0.{attempt}" in line
+        said = "set transaction_timeout to 0.2s or more" in str(aborted.value)
+        assert said is advice
+
+
+def test_a_decide_without_an_answer_is_asked_again(world: World) -> None:
+    """The log wrote it and the answer was lost: the second asking finds it decided."""
+    real, lost = world.log.decide, []
+
+    def decide(*args: object, **kwargs: object) -> object:
+        answer = real(*args, **kwargs)  # type: ignore[arg-type]
+        if not lost:
+            lost.append(answer)
+            raise DecisionUnknownError("no answer")
+        return answer
+
+    world.log.decide = decide  # type: ignore[assignment, method-assign]
+    assert world.run_batch(0) is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_a_log_that_stays_silent_is_not_taken_for_a_no(world: World) -> None:
+    """Nobody aborts on a guess: it stays in doubt until the log can be asked."""
+
+    def decide(*args: object, **kwargs: object) -> object:
+        raise DecisionLogError("down")
+
+    real = world.log.decide
+    world.log.decide = decide  # type: ignore[assignment, method-assign]
+    with pytest.raises(DecisionUnknownError):
+        world.run_batch(0)
+    assert world.a.heard == []
+    world.log.decide = real  # type: ignore[method-assign]
+    assert world.run_batch(0, run="run-2") is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_an_undecided_error_after_a_commit_that_stands_never_aborts(
+    world: World,
+) -> None:
+    """If the log says commit, an error of this driver changes nothing about it."""
+
+    def decided_behind_our_back(record: TransactionRecord) -> list[Receipt]:
+        world.log.decide(record.id, Decision.COMMIT, world.write(record))
+        raise ZeroDivisionError
+
+    with pytest.raises(CommitPendingError):
+        world.run_batch(0, write=decided_behind_our_back)
+    assert world.a.aborted == set()
+    assert world.run_batch(0, run="run-2") is False
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_whoever_waits_is_told_why(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong token at commit is in the warning, the error, and nowhere a riddle."""
+    world.settings = _with(world, on_pending="fail")
+
+    def refuse(record: TransactionRecord) -> None:
+        raise ParticipantUnavailableError("participant 'b' answered 401: your token")
+
+    world.b.commit = refuse  # type: ignore[method-assign]
+    with pytest.raises(CommitPendingError, match="401: your token"):
+        world.run_batch(0)
+    assert "401: your token" in caplog.text
+
+
+def test_a_fault_of_a_participants_adapter_is_no_answer(world: World) -> None:
+    """Whatever a call raises, the transaction stays and is delivered later."""
+    real, failures = world.b.commit, [KeyError("x"), RecursionError()]
+
+    def fail(record: TransactionRecord) -> None:
+        if failures:
+            raise failures.pop()
+        real(record)
+
+    world.b.commit = fail  # type: ignore[method-assign]
+    assert world.run_batch(0) is True
+    assert world.visible() == 4
+
+
+def test_an_abort_with_all_votes_in_names_the_branches(world: World) -> None:
+    """A hand-written sink's handles are known then: it is told to drop them."""
+    told: list[int] = []
+
+    def sleep_through(record: TransactionRecord) -> list[Receipt]:
+        receipts = list(world.write(record))
+        world.log.decide(record.id, Decision.ABORT)
+        return receipts
+
+    world.a.abort = lambda record: told.append(len(record.chosen("a")))  # type: ignore[method-assign]
+    with pytest.raises(AbortedError):
+        world.run_batch(0, write=sleep_through)
+    assert told == [2]
+
+
+def test_a_clock_that_is_set_back_stops_nothing(world: World) -> None:
+    """A wait is counted down, not compared with a clock."""
+    world.b.silent = 1
+    real = world.clock.sleep
+
+    def sleep(seconds: float) -> None:
+        real(seconds)
+        world.clock.time -= 3600
+
+    world.clock.sleep = sleep  # type: ignore[method-assign]
+    assert world.run_batch(0) is True
+    assert sum(world.clock.slept) == pytest.approx(1.0)
+
+
+def test_old_batches_are_forgotten_and_participants_are_told(world: World) -> None:
+    """forgotten_through passes finished batches, never one that could be replayed."""
+    world.settings = _with(world, keep_finished=10.0)
+    for batch in range(4):
+        world.run_batch(batch)
+        world.clock.sleep(20.0)
+    assert state(world, "orders.0.1") is None
+    assert state(world, "orders.3.1") is TransactionState.COMMITTED
+    assert world.a.forgotten_by_application[-1] is not None
+    assert world.a.forgotten_by_application[-1] < 3
+
+
+def _with(world: World, **changes: object):  # type: ignore[no-untyped-def]
+    import dataclasses
+
+    return dataclasses.replace(world.settings, **changes)

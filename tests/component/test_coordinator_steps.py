@@ -1,0 +1,202 @@
+"""A program that calls the coordinator step by step: open, close, fail. No Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.protocol import FakeClock, World
+from support.waiting import until
+
+from tracing_2pc.core import failpoints
+from tracing_2pc.core.errors import AbortedError, CommitPendingError, ContractError
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.protocol.delivery import send_abort
+from tracing_2pc.testing import InMemoryDecisionLog
+
+FIRST = TransactionId("orders", 0, 1)
+SECOND = TransactionId("orders", 0, 2)
+
+
+@pytest.fixture
+def world() -> World:
+    clock = FakeClock()
+    return World(InMemoryDecisionLog(now=clock.now), clock)
+
+
+def opened(world: World, run: str = "run-1") -> TransactionRecord:
+    begun = world.coordinator().open(0, run, "query")
+    assert begun.replay is False
+    return begun.record
+
+
+def state(world: World, id_: TransactionId) -> TransactionState:
+    record = world.log.read(id_)
+    assert record is not None
+    return record.state
+
+
+def test_what_is_opened_and_closed_is_committed_everywhere(world: World) -> None:
+    """Each step may be taken by another coordinator: all they know is in the log."""
+    record = opened(world)
+    assert record.id == FIRST
+    world.coordinator().close(record, world.write(record))
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert state(world, FIRST) is TransactionState.COMMITTED
+    again = world.coordinator().open(0, "run-2", "query")
+    assert (again.record.id, again.replay) == (FIRST, True)
+    assert world.visible() == 4
+
+
+def test_what_fails_is_aborted_everywhere_and_opened_anew(world: World) -> None:
+    """The abort is decided, then sent once; the next try is another attempt."""
+    record = opened(world)
+    receipts = world.write(record)
+    world.coordinator().fail(record, OSError("disk full"), receipts)
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+    assert state(world, FIRST) is TransactionState.ABORTED
+    assert opened(world, "run-2").id == SECOND
+
+
+def test_a_close_without_every_vote_aborts(world: World) -> None:
+    """Nothing has to be called after it: what was prepared is dropped (rule 1)."""
+    record = opened(world)
+    with pytest.raises(ContractError, match="no vote of b"):
+        world.coordinator().close(record, world.write(record)[:-1])
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+    assert state(world, FIRST) is TransactionState.ABORTED
+
+
+def test_a_close_after_another_run_has_opened_obeys(world: World) -> None:
+    """The program slept; the log has decided abort, and that is what it is told."""
+    record = opened(world)
+    receipts = world.write(record)
+    assert opened(world, "run-2").id == SECOND
+    with pytest.raises(AbortedError, match=r"orders\.0\.1 was decided abort"):
+        world.coordinator().close(record, receipts)
+    assert world.visible() == 0
+
+
+def test_a_fail_after_the_commit_aborts_nothing(world: World) -> None:
+    """Decided is decided: the caller is told that it will be committed."""
+    record = opened(world)
+    receipts = world.write(record)
+    world.log.decide(record.id, Decision.COMMIT, receipts)
+    with pytest.raises(CommitPendingError, match="decided commit"):
+        world.coordinator().fail(record, OSError("killed"), receipts)
+    assert world.in_doubt() == 4
+    assert world.coordinator().open(0, "run-2", "query").replay is True
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+@pytest.mark.parametrize("decision", [None, Decision.COMMIT])
+def test_no_abort_is_sent_that_is_not_decided(
+    world: World, decision: Decision | None
+) -> None:
+    """After the decision nobody aborts, and before it the log is asked."""
+    record = dataclasses.replace(opened(world), decision=decision)
+    world.write(record)
+    with pytest.raises(ContractError, match="not decided abort"):
+        send_abort(world.a, record)
+    assert (world.a.heard, world.in_doubt()) == ([], 4)
+
+
+def test_what_is_not_decided_is_not_delivered(world: World) -> None:
+    """Delivery of an active transaction tells the participants nothing."""
+    record = opened(world)
+    world.write(record)
+    assert world.delivery().send_once(record).keys() == {"a", "b"}
+    assert (world.a.heard, world.in_doubt()) == ([], 4)
+
+
+def test_out_of_time_the_abort_is_asked_for_first(world: World) -> None:
+    """A log that hangs when it is read delays neither the abort nor the tasks' end."""
+    world.settings = dataclasses.replace(
+        world.settings, request_timeout=0.05, transaction_timeout=0.1
+    )
+    real, early = world.log.read, []
+
+    def read(id_: TransactionId) -> Any:
+        if id_.attempt < FIRST.attempt and not world.cancelled:
+            early.append(id_)
+        return real(id_)
+
+    def slow(record: TransactionRecord) -> Any:
+        world.log.read = read  # type: ignore[method-assign]
+        receipts = world.write(record)
+        until(lambda: world.cancelled)
+        world.log.read = real  # type: ignore[method-assign]
+        return receipts
+
+    with pytest.raises(AbortedError):
+        world.run_batch(0, write=slow)
+    assert early == []
+
+
+def test_a_failed_batch_has_no_deadline_any_more(world: World) -> None:
+    """An abort that is slow to send is not taken for tasks that are slow."""
+    world.settings = dataclasses.replace(
+        world.settings, request_timeout=0.05, transaction_timeout=0.2
+    )
+    real = world.a.abort
+
+    def abort(record: TransactionRecord) -> None:
+        time.sleep(0.5)
+        real(record)
+
+    world.a.abort = abort  # type: ignore[method-assign]
+
+    def write(record: TransactionRecord) -> Any:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        world.run_batch(0, write=write)
+    assert world.cancelled == []
+    assert state(world, FIRST) is TransactionState.ABORTED
+
+
+def test_a_deadline_that_cannot_be_watched_aborts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any failure before the decision: nothing is left for the next start."""
+
+    def start(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        world.run_batch(0)
+    assert state(world, FIRST) is TransactionState.ABORTED
+
+
+def test_an_armed_failpoint_changes_nothing_but_its_moment(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Commits are sent at once as ever, and it fires when so many are acknowledged."""
+    world.settings = dataclasses.replace(world.settings, on_pending="fail")
+    both = threading.Barrier(2, timeout=10)
+    for participant in (world.a, world.b):
+        monkeypatch.setattr(participant, "commit", lambda record: both.wait())
+    seen: list[int] = []
+
+    def killpg(*_: object) -> None:
+        record = world.log.read(FIRST)
+        assert record is not None
+        seen.append(len(record.acknowledged))
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    monkeypatch.setenv("TPC_FAILPOINT_FILE", str(tmp_path / "fired"))
+    monkeypatch.setenv("TPC_FAILPOINT", "delivery.between_commits:2")
+    failpoints.arm()
+    try:
+        world.run_batch(0)
+    finally:
+        monkeypatch.delenv("TPC_FAILPOINT")
+        failpoints.arm()
+    assert seen == [2]

@@ -1,0 +1,572 @@
+"""The fault proxy: each fault does what it says, once, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.served import served
+
+from tracing_2pc.core import content
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.http import contract
+from tracing_2pc.testing import Fault, FaultProxy, SeenRequest
+
+T = "orders.7.1"
+BRANCH = "0.3"
+DIGEST = content.digest_of(b"rows")
+STATES = {"prepare": "prepared", "commit": "committed", "abort": "aborted"}
+VERBS = tuple(STATES)
+
+
+class Participant(http.server.ThreadingHTTPServer):
+    """Answers every request, and keeps what it heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, list[tuple[str, str]], bytes]] = []
+        self.connections = 0
+        self.silent = False
+        self.hangs_up = False
+        self.hung_up = threading.Event()
+        self.status = 200
+        self.more: dict[str, str] = {}
+        self.meet: Callable[[], Any] = lambda: None
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def verbs(self) -> list[str]:
+        return [path.rpartition("/")[2] for _, path, _, _ in self.heard]
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Participant
+
+    def setup(self) -> None:
+        self.server.connections += 1
+        super().setup()
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        headers = [(name.lower(), value) for name, value in self.headers.items()]
+        self.server.heard.append((self.command, self.path, headers, body))
+        self.server.meet()
+        if self.server.silent:
+            self.close_connection = True
+            return
+        verb = self.path.rpartition("/")[2]
+        said = {"transaction_id": T, "state": STATES.get(verb), "got": len(body)}
+        answer = json.dumps(said).encode()
+        self.send_response(self.server.status)
+        for name, value in self.server.more.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", contract.JSON)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+        if self.server.hangs_up:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.server.hung_up.set()
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def participant() -> Iterator[Participant]:
+    with served(Participant()) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(participant: Participant) -> Iterator[FaultProxy]:
+    with FaultProxy(participant.url, timeout=10) as proxy:
+        yield proxy
+
+
+class Client:
+    """One connection to a proxy."""
+
+    def __init__(self, url: str, timeout: float = 10) -> None:
+        address = url.removeprefix("http://")
+        self.connection = http.client.HTTPConnection(address, timeout=timeout)
+
+    def post(self, verb: str, id_: str = T, **fields: str) -> tuple[int, bytes] | None:
+        body, headers = b"rows", {"Tpc-Transaction-Id": id_, "Tpc-Branch": BRANCH}
+        headers |= {"Tpc-Rows": "2", "Content-Digest": DIGEST}
+        if verb != "prepare":
+            body = json.dumps({"transaction_id": id_, **fields}).encode()
+            headers = {"Content-Type": contract.JSON}
+        return self.ask("POST", f"/{verb}", body, headers)
+
+    def ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, bytes] | None:
+        """Ask once; None if there was no answer, or none that is whole."""
+        try:
+            self.connection.request(method, path, body, headers)
+            with self.connection.getresponse() as response:
+                return response.status, response.read()
+        except (OSError, http.client.HTTPException):
+            self.connection.close()
+            return None
+
+
+@pytest.fixture
+def client(proxy: FaultProxy) -> Iterator[Client]:
+    client = Client(proxy.url)
+    yield client
+    client.connection.close()
+
+
+def ask(proxy: FaultProxy, verb: str, **fields: str) -> tuple[int, bytes] | None:
+    """Ask on a connection of its own."""
+    client = Client(proxy.url)
+    with contextlib.closing(client.connection):
+        return client.post(verb, **fields)
+
+
+def test_what_is_not_planned_passes_unchanged(
+    participant: Participant, proxy: FaultProxy, client: Client
+) -> None:
+    """Headers and body arrive as sent, and so do the answer's, whatever its status."""
+    participant.status, participant.more = 423, {"Retry-After": "1", "X-Own": "yes"}
+    headers = {"traceparent": "00-a-b-01", "Tpc-Version": "1", "X-Two": "a, b"}
+    client.connection.request("POST", "/commit?x=1", b"\x00body", headers)
+    with client.connection.getresponse() as response:
+        told = json.loads(response.read())
+    assert (response.status, response.reason) == (423, "Locked")
+    assert (response.headers["Retry-After"], response.headers["X-Own"]) == ("1", "yes")
+    assert response.headers.get_all("Content-Type") == [contract.JSON]
+    assert len(response.headers.get_all("Content-Length") or ()) == 1
+    assert told["got"] == 5
+    method, path, heard, body = participant.heard[0]
+    assert (method, path, body) == ("POST", "/commit?x=1", b"\x00body")
+    assert sorted(heard) == sorted(
+        [(name.lower(), value) for name, value in headers.items()]
+        + [("accept-encoding", "identity"), ("content-length", "5")]
+        + [("host", participant.url.removeprefix("http://"))]
+    )
+
+
+def test_connections_are_kept_open_on_both_sides(
+    participant: Participant, proxy: FaultProxy, client: Client
+) -> None:
+    """Requests of one client share its connection, and one to the participant."""
+    for _ in range(20):
+        answer = client.post("commit")
+        opened = client.connection.sock
+        assert answer is not None
+        assert answer[0] == 200
+    assert client.connection.sock is opened
+    assert participant.connections == 1
+
+
+def test_a_large_body_passes(participant: Participant, client: Client) -> None:
+    """Eight megabytes arrive whole."""
+    body = bytes(range(256)) * (1 << 15)
+    answer = client.ask("POST", "/prepare", body, {})
+    assert answer is not None
+    assert participant.heard[0][3] == body
+
+
+def test_a_connection_that_the_participant_closed_is_opened_again(
+    participant: Participant, client: Client
+) -> None:
+    """Servers close idle connections and don't say so; no request is lost by that."""
+    participant.hangs_up = True
+    for _ in range(3):
+        participant.hung_up.clear()
+        assert client.post("commit") is not None
+        assert participant.hung_up.wait(120)
+    assert participant.connections == 3
+
+
+def test_seen_says_what_each_request_was_about(
+    proxy: FaultProxy, client: Client
+) -> None:
+    """Verb, transaction and branch, wherever the request names them."""
+    client.post("prepare")
+    client.post("commit")
+    client.post("abort", branch="1.4")
+    client.post("resolve")
+    client.ask("GET", f"/transactions/{T}", b"", {})
+    client.ask("GET", "/transactions?state=prepared", b"", {})
+    client.ask("POST", "/commit", b"[no json", {})
+    named = [(s.verb, s.transaction, s.branch) for s in proxy.seen]
+    assert named == [
+        ("prepare", T, BRANCH),
+        ("commit", T, ""),
+        ("abort", T, "1.4"),
+        ("resolve", T, ""),
+        ("transactions", T, ""),
+        ("transactions", "", ""),
+        ("commit", "", ""),
+    ]
+    assert {(s.fault, s.statuses, s.returned) for s in proxy.seen} == {
+        (None, (200,), 200)
+    }
+
+
+FORWARDED = {
+    Fault.DROP: 0,
+    Fault.LOSE_ANSWER: 1,
+    Fault.CUT: 1,
+    Fault.UNAVAILABLE: 0,
+    Fault.GARBAGE: 0,
+    Fault.NOT_JSON: 0,
+    Fault.REDIRECT: 0,
+    Fault.PAGE: 0,
+    Fault.OTHER_TRANSACTION: 0,
+}
+"""Faults that are over when the client knows: how often the participant heard it."""
+
+RETURNED = {
+    Fault.CUT: 200,
+    Fault.UNAVAILABLE: 503,
+    Fault.NOT_JSON: 200,
+    Fault.REDIRECT: 302,
+    Fault.PAGE: 200,
+    Fault.OTHER_TRANSACTION: 200,
+}
+"""The status that the client reads; the other faults have none."""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("fault", FORWARDED)
+def test_a_fault_happens_once_and_is_on_record(
+    participant: Participant, proxy: FaultProxy, fault: Fault, verb: Any
+) -> None:
+    """The participant hears it or not, the client is told so, the next one passes."""
+    proxy.plan(verb, fault)
+    answer = ask(proxy, verb)
+    status = RETURNED.get(fault)
+    seen = SeenRequest(
+        verb, T, BRANCH if verb == "prepare" else "", fault,
+        (200,) * FORWARDED[fault], status,
+    )  # fmt: skip
+    assert proxy.seen == (seen,)
+    assert participant.verbs == [verb] * FORWARDED[fault]
+    whole = None if fault is Fault.CUT else status
+    assert (answer and answer[0]) == whole
+    after = ask(proxy, verb)
+    assert after is not None
+    assert json.loads(after[1])["state"] == STATES[verb]
+    assert proxy.seen[1].fault is None
+
+
+def test_what_the_answers_hold_is_a_trap(proxy: FaultProxy) -> None:
+    """Each looks like an answer to a client that looks at one thing only."""
+    for fault in (Fault.UNAVAILABLE, Fault.NOT_JSON, Fault.PAGE):
+        proxy.plan("commit", fault)
+    unavailable, broken, page = (ask(proxy, "commit") or (0, b"") for _ in range(3))
+    assert unavailable == (503, b"")
+    assert page[1].startswith(b"<html>")
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(broken[1])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_another_transactions_acknowledgement_is_whole_but_for_its_id(
+    proxy: FaultProxy, verb: Any
+) -> None:
+    """Only the id tells that it is not the answer."""
+    proxy.plan(verb, Fault.OTHER_TRANSACTION)
+    answer = ask(proxy, verb)
+    assert answer is not None
+    told = json.loads(answer[1])
+    assert told.pop("transaction_id") == "orders.7.11"
+    assert told.pop("state") == STATES[verb]
+    vote = {"branch": BRANCH, "vote": "commit", "rows": 2, "digest": DIGEST}
+    assert told == (vote if verb == "prepare" else {})
+
+
+def test_who_follows_a_redirect_is_told_that_it_is_done(
+    participant: Participant, proxy: FaultProxy, client: Client
+) -> None:
+    """There it says committed, it is not, and the proxy has seen who went there."""
+    proxy.plan("commit", Fault.REDIRECT)
+    client.connection.request("POST", "/commit", json.dumps({"transaction_id": T}))
+    with client.connection.getresponse() as response:
+        response.read()
+    answer = client.ask("GET", response.headers["Location"], b"", {})
+    assert answer is not None
+    assert json.loads(answer[1]) == {"transaction_id": T, "state": "committed"}
+    assert [s.verb for s in proxy.seen] == ["commit", "redirected"]
+    assert participant.heard == []
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.GARBAGE])
+def test_the_bytes_of_an_answer_that_is_none(proxy: FaultProxy, fault: Fault) -> None:
+    """Half a body and an end, or no HTTP at all and an end."""
+    proxy.plan("commit", fault)
+    host, _, port = proxy.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as client:
+        client.sendall(b"POST /commit HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+        got = b"".join(iter(lambda: client.recv(65536), b""))
+    if fault is Fault.GARBAGE:
+        assert not got.startswith(b"HTTP")
+        return
+    head, _, body = got.partition(b"\r\n\r\n")
+    length = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
+    assert 0 < len(body) < length
+
+
+def test_a_duplicate_arrives_at_the_same_moment(
+    participant: Participant, proxy: FaultProxy
+) -> None:
+    """Both are with the participant before either is answered; one answer returns."""
+    both = threading.Barrier(2)
+    participant.meet = lambda: both.wait(120)
+    proxy.plan("prepare", Fault.DUPLICATE)
+    answer = ask(proxy, "prepare")
+    assert answer is not None
+    assert participant.verbs == ["prepare", "prepare"]
+    assert participant.heard[0][3] == participant.heard[1][3] == b"rows"
+    assert proxy.seen[0].statuses == (200, 200)
+
+
+def test_a_later_duplicate_waits_for_release(
+    participant: Participant, proxy: FaultProxy
+) -> None:
+    """It is answered at once; its copy arrives when the test says so, and once."""
+    proxy.plan("commit", Fault.DUPLICATE_LATER)
+    answer = ask(proxy, "commit")
+    assert answer is not None
+    ask(proxy, "abort")
+    assert participant.verbs == ["commit", "abort"]
+    proxy.release()
+    proxy.release()
+    assert participant.verbs == ["commit", "abort", "commit"]
+    assert proxy.seen[0].statuses == (200, 200)
+    assert proxy.seen[0].returned == 200
+
+
+def test_a_later_duplicate_comes_by_itself_after_its_time(
+    participant: Participant, proxy: FaultProxy
+) -> None:
+    """With `after` nobody has to release it."""
+    arrived = threading.Semaphore(0)
+    participant.meet = arrived.release
+    proxy.plan("commit", Fault.DUPLICATE_LATER, after=0.01)
+    ask(proxy, "commit")
+    assert arrived.acquire(timeout=120)
+    assert arrived.acquire(timeout=120)
+
+
+def test_a_delayed_request_arrives_when_its_client_has_given_up(
+    participant: Participant, proxy: FaultProxy
+) -> None:
+    """That is longer than its timeout, whatever that is; then the request is done."""
+    arrived = threading.Event()
+    participant.meet = arrived.set
+    proxy.plan("commit", Fault.DELAY)
+    client = Client(proxy.url, timeout=0.05)
+    assert client.post("commit") is None
+    assert arrived.wait(120)
+    proxy.release()
+    assert participant.verbs == ["commit"]
+    assert proxy.seen[0].statuses == (200,)
+    assert proxy.seen[0].returned is None
+
+
+@pytest.mark.parametrize("after", [0.01, None])
+def test_a_client_that_is_still_there_gets_the_delayed_answer(
+    participant: Participant, proxy: FaultProxy, after: float | None
+) -> None:
+    """After the time that was planned, or at `release()`."""
+    proxy.plan("commit", Fault.DELAY, after=after)
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(ask(proxy, "commit")))
+    thread.start()
+    while after is None and not participant.heard:
+        proxy.release()
+    thread.join(120)
+    assert answers[0] is not None
+    assert answers[0][0] == 200
+    assert proxy.seen[0].returned == 200
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+def test_a_late_prepare_arrives_after_the_decision(
+    participant: Participant, proxy: FaultProxy, verb: str
+) -> None:
+    """Its client hears nothing; it arrives before the decision's answer is returned."""
+    proxy.plan("prepare", Fault.LATE_AFTER_ABORT)
+    assert ask(proxy, "prepare") is None
+    assert participant.heard == []
+    assert ask(proxy, verb) is not None
+    assert participant.verbs == [verb, "prepare"]
+    assert proxy.seen[0].statuses == (200,)
+    ask(proxy, verb)
+    assert participant.verbs == [verb, "prepare", verb]
+
+
+def test_a_late_prepare_waits_for_its_own_decision(
+    participant: Participant, proxy: FaultProxy
+) -> None:
+    """Not for another transaction's, another branch's, or one that is not answered."""
+    proxy.plan("prepare", Fault.LATE_AFTER_ABORT)
+    ask(proxy, "prepare")
+    ask(proxy, "abort", id_="orders.7.2")
+    ask(proxy, "abort", branch="1.4")
+    proxy.plan("abort", Fault.DROP)
+    ask(proxy, "abort")
+    participant.silent = True
+    ask(proxy, "abort")
+    participant.silent = False
+    assert participant.verbs == ["abort", "abort", "abort"]
+    ask(proxy, "abort", branch=BRANCH)
+    assert participant.verbs == ["abort", "abort", "abort", "abort", "prepare"]
+
+
+def test_faults_happen_in_the_order_of_the_plan(
+    participant: Participant, proxy: FaultProxy
+) -> None:
+    """As often as planned, verb by verb; then requests pass again."""
+    proxy.plan("commit", Fault.DROP, times=2)
+    proxy.plan("commit", Fault.UNAVAILABLE)
+    proxy.plan("abort", Fault.PAGE)
+    for _ in range(4):
+        ask(proxy, "commit")
+    ask(proxy, "abort")
+    faults = [s.fault for s in proxy.seen]
+    assert faults == [Fault.DROP, Fault.DROP, Fault.UNAVAILABLE, None, Fault.PAGE]
+    assert participant.verbs == ["commit"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "fault", "more", "why"),
+    [
+        ("comit", Fault.DROP, {}, "no verb 'comit'"),
+        ("commit", Fault.LATE_AFTER_ABORT, {}, "only a prepare can be late"),
+        ("commit", Fault.DROP, {"after": 1}, "after: only for delay"),
+        ("commit", Fault.DROP, {"times": 0}, "at least once"),
+    ],
+)
+def test_a_fault_that_cannot_happen_is_refused(
+    participant: Participant, verb: Any, fault: Fault, more: Any, why: str
+) -> None:
+    """Else a test would pass because nothing went wrong."""
+    with pytest.raises(ConfigurationError, match=why):
+        FaultProxy(participant.url).plan(verb, fault, **more)
+
+
+def test_a_participant_that_is_down_gives_no_answer() -> None:
+    """The client's connection is closed, and it is on record that it was asked."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with FaultProxy(f"http://127.0.0.1:{port}") as proxy:
+        assert ask(proxy, "commit") is None
+        assert proxy.seen[0].statuses == (None,)
+
+
+def test_a_base_url_may_have_a_path(participant: Participant) -> None:
+    """The proxy's URL has the same one."""
+    with FaultProxy(f"{participant.url}/ledger/") as proxy:
+        assert proxy.url.endswith("/ledger")
+        client = Client(proxy.url.removesuffix("/ledger"))
+        with contextlib.closing(client.connection):
+            client.ask("POST", "/ledger/commit", b"{}", {})
+    assert participant.heard[0][1] == "/ledger/commit"
+    assert proxy.seen[0].verb == "commit"
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:8081", "http://"])
+def test_a_url_that_it_cannot_forward_to_is_refused(url: str) -> None:
+    """Said where it is made."""
+    with pytest.raises(ConfigurationError, match="expected http://host:port"):
+        FaultProxy(url)
+
+
+def test_it_listens_inside_of_with_only(participant: Participant) -> None:
+    """There is no address before, and nobody there after."""
+    proxy = FaultProxy(participant.url)
+    with pytest.raises(ConfigurationError, match="inside of `with`"):
+        _ = proxy.url
+    with proxy:
+        assert ask(proxy, "commit") is not None
+    assert ask(proxy, "commit") is None
+    assert len(proxy.seen) == 1
+
+
+def test_a_body_without_a_length_is_refused(
+    participant: Participant, proxy: FaultProxy, client: Client
+) -> None:
+    """As a participant refuses it, and heard by a client that sends on."""
+    body = iter([bytes(1 << 22)])
+    client.connection.request("POST", "/commit", body, encode_chunked=True)
+    with client.connection.getresponse() as response:
+        assert response.status == 411
+    assert participant.heard == []
+
+
+def test_nothing_is_left_at_the_end(participant: Participant) -> None:
+    """What is held is dropped; threads end, though clients keep connections open."""
+    before = set(threading.enumerate())
+    client = Client("http://127.0.0.1:9")
+    with FaultProxy(participant.url) as proxy:
+        client = Client(proxy.url)
+        client.post("commit")
+        proxy.plan("commit", Fault.DUPLICATE_LATER)
+        proxy.plan("commit", Fault.DELAY)
+        proxy.plan("prepare", Fault.LATE_AFTER_ABORT)
+        client.post("commit")
+        ask(proxy, "prepare")
+        impatient = Client(proxy.url, timeout=30)
+        answers: list[Any] = []
+        waiting = threading.Thread(
+            target=lambda: answers.append(impatient.post("commit"))
+        )
+        waiting.start()
+        while len(proxy.seen) < 4:
+            time.sleep(0.001)
+    waiting.join(120)
+    client.connection.close()
+    assert answers == [None]
+    assert participant.verbs == ["commit", "commit"]
+    mine = [t for t in set(threading.enumerate()) - before if "proxy" in t.name]
+    assert mine == []
+    assert [len(s.statuses) for s in proxy.seen] == [1, 1, 0, 0]
+
+
+def test_what_is_under_way_at_the_end_is_finished(participant: Participant) -> None:
+    """The participant does it, its client hears of it, and only then `with` ends."""
+    arrived = threading.Event()
+    participant.meet = lambda: (arrived.set(), time.sleep(0.1))
+    answers: list[Any] = []
+    with FaultProxy(participant.url) as proxy:
+        asking = threading.Thread(target=lambda: answers.append(ask(proxy, "commit")))
+        asking.start()
+        assert arrived.wait(120)
+    assert proxy.seen[0].statuses == (200,)
+    asking.join(120)
+    assert answers[0] is not None
+
+
+def test_an_error_inside_of_with_goes_on(participant: Participant) -> None:
+    """The test's own failure is what is seen."""
+
+    def fail() -> None:
+        with FaultProxy(participant.url) as proxy:
+            proxy.plan("commit", Fault.DUPLICATE_LATER)
+            ask(proxy, "commit")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert participant.verbs == ["commit"]

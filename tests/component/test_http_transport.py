@@ -1,0 +1,433 @@
+"""What counts as an answer of a participant, and what never does."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import socketserver
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.served import served
+
+from tracing_2pc.core.content import digest_of
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.model import (
+    MAX_BRANCHES,
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
+from tracing_2pc.http.client import HttpParticipant
+
+ID = TransactionId("orders", 3, 1)
+Raw = Callable[[bytes], bytes]
+
+
+def record(decision: Decision = Decision.COMMIT) -> TransactionRecord:
+    chosen = Receipt(BranchId(0, 7), "p", 2, "sha-256=:x:", Vote.COMMIT)
+    beaten = Receipt(BranchId(1, 8), "p", 0, "", Vote.READ_ONLY)
+    return TransactionRecord(
+        ID, "run", TransactionState.COMMITTING, decision, ("p",), frozenset(), {}, 0.0,
+        receipts=(chosen, beaten), forgotten_through=1,
+    )  # fmt: skip
+
+
+def raw(status: str, body: bytes, content_type: str = "application/json") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def answer(status: str, **item: Any) -> bytes:
+    return raw(status, json.dumps({"transaction_id": str(ID), **item}).encode())
+
+
+class Wire:
+    """A server that says exactly what the test wants, and keeps what it heard."""
+
+    def __init__(self) -> None:
+        self.says: list[bytes] = []
+        self.heard: list[tuple[str, dict[str, str], bytes]] = []
+        self.connections = 0
+        self.drip = 0.0
+
+
+@pytest.fixture
+def wire() -> Iterator[tuple[Wire, HttpParticipant]]:
+    wire = Wire()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            wire.connections += 1
+            while line := self.rfile.readline().decode().strip():
+                headers: dict[str, str] = {}
+                while text := self.rfile.readline().decode().strip():
+                    name, _, value = text.partition(":")
+                    headers[name.lower()] = value.strip()
+                body = self.rfile.read(int(headers.get("content-length", 0)))
+                wire.heard.append((line, headers, body))
+                said = wire.says.pop(0)
+                self.wfile.write(said)
+                with contextlib.suppress(OSError):  # who asked has gone
+                    for byte in getattr(said, "body", b""):
+                        time.sleep(wire.drip)
+                        self.wfile.write(bytes([byte]))
+                if not said or b"Content-Length" not in said:
+                    return
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    with served(server):
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield wire, HttpParticipant("p", url, None, 3.0)
+
+
+def test_a_commit_names_its_branches_and_forgotten_through(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """Only branches that voted commit are named; others never matter (rule 4)."""
+    server, participant = wire
+    server.says = [answer("200 OK", state="committed")]
+    participant.commit(record())
+    line, headers, body = server.heard[0]
+    assert line == "POST /commit HTTP/1.1"
+    assert headers["tpc-version"] == "1"
+    assert headers["tpc-participant"] == "p"
+    assert json.loads(body) == {
+        "transaction_id": "orders.3.1",
+        "branches": [{"branch": "0.7", "rows": 2, "digest": "sha-256=:x:"}],
+        "forgotten_through": 1,
+    }
+
+
+NOT_ANSWERS = {
+    "a state that is no word": answer("200 OK", state={"committed": 1}),
+    "json too deep": raw("200 OK", b"[" * 100_000),
+    "a page with 200": raw("200 OK", b"<html>hello</html>", "text/html"),
+    "json with a page's type": raw("200 OK", b"{}", "text/html"),
+    "an empty 200": raw("200 OK", b""),
+    "another transaction": raw(
+        "200 OK", b'{"transaction_id": "orders.4.1", "state": "committed"}'
+    ),
+    "another state": answer("200 OK", state="prepared"),
+    "no state": answer("200 OK"),
+    "a list": raw("200 OK", b"[]"),
+    "a redirect": b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
+    "accepted, not done": answer("202 Accepted", state="committed"),
+    "ask again": answer("425 Too Early", state="writing"),
+    "locked": answer("423 Locked", state="prepared"),
+    "overloaded": answer("503 Service Unavailable", state="prepared"),
+    "a server's error": raw("500 Internal Server Error", b"oops", "text/plain"),
+    "a proxy's 404": raw("404 Not Found", b"nothing here", "text/html"),
+    "a 409 about nothing": raw("409 Conflict", b"{}", "application/problem+json"),
+    "another participant": answer("421 Misdirected Request", detail="not 'p'"),
+    "hung up": b"",
+    "cut": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 999\r\n\r\n{"transaction_id": "orders.3.1", "state"',
+    "garbage": b"\x00\x01\x02\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("said", NOT_ANSWERS.values(), ids=NOT_ANSWERS.keys())
+def test_anything_else_is_no_answer(
+    wire: tuple[Wire, HttpParticipant], said: bytes
+) -> None:
+    """Not the exact status with a body that repeats id and state: ask again."""
+    server, participant = wire
+    server.says = [said]
+    with pytest.raises(ParticipantUnavailableError) as caught:
+        participant.commit(record())
+    assert caught.value.transaction_id == "orders.3.1"
+    assert caught.value.participant == "p"
+    assert len(server.heard) == 1, "nothing is repeated behind the coordinator's back"
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "refusal"),
+    [
+        ("404", "unknown", Refusal.UNKNOWN),
+        ("409", "aborted", Refusal.CONFLICT),
+        ("410", "forgotten", Refusal.FORGOTTEN),
+    ],
+)
+def test_a_definite_no_says_what_is_there(
+    wire: tuple[Wire, HttpParticipant], status: str, state: str, refusal: Refusal
+) -> None:
+    """404, 409 and 410 about this transaction are answers, with their state."""
+    server, participant = wire
+    server.says = [answer(f"{status} No", state=state, detail="because")]
+    with pytest.raises(ParticipantRefusedError, match="because") as caught:
+        participant.commit(record())
+    assert (caught.value.refusal, caught.value.state) == (refusal, state)
+
+
+def test_nobody_there(wire: tuple[Wire, HttpParticipant]) -> None:
+    """A refused connection is no answer either."""
+    participant = HttpParticipant("p", "http://127.0.0.1:9", None, 0.5)
+    with pytest.raises(ParticipantUnavailableError, match="nothing listens"):
+        participant.abort(record(Decision.ABORT))
+
+
+def test_one_connection_for_many_transactions(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """Requests one after another share a connection."""
+    server, participant = wire
+    server.says = [answer("200 OK", state="committed")] * 50
+    for _ in range(50):
+        participant.commit(record())
+    assert server.connections == 1
+
+
+def prepare(participant: HttpParticipant, body: bytes = b"rows") -> Vote:
+    return participant.prepare(
+        ID, BranchId(0, 7), lambda: io.BytesIO(body),
+        rows=2, length=len(body), digest=digest_of(body),
+    )  # fmt: skip
+
+
+def test_a_vote_counts_only_for_these_rows_and_this_digest(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """What the participant counted must be what was sent."""
+    server, participant = wire
+    good = {"state": "prepared", "vote": "commit", "rows": 2}
+    server.says = [
+        answer("200 OK", **good, digest=digest_of(b"rows")),
+        answer("200 OK", **good | {"rows": 1}, digest=digest_of(b"rows")),
+        answer("200 OK", **good, digest=digest_of(b"other")),
+    ]
+    assert prepare(participant) is Vote.COMMIT
+    for _ in range(2):
+        with pytest.raises(ParticipantRefusedError, match="counted"):
+            prepare(participant)
+    _, headers, body = server.heard[0]
+    assert body == b"rows"
+    assert headers["tpc-branch"] == "0.7"
+    assert headers["content-digest"] == digest_of(b"rows")
+
+
+def test_who_hangs_up_at_once_is_not_called_slow(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """Killed in the middle of a commit: nobody waited for a timeout."""
+    server, participant = wire
+    server.says = [NOT_ANSWERS["hung up"]]
+    with pytest.raises(ParticipantUnavailableError) as caught:
+        participant.commit(record())
+    ended = "the connection ended without a whole answer to POST /commit of orders.3.1"
+    assert f"{ended} at {participant.url}: it may or may" in str(caught.value)
+    assert "within" not in str(caught.value)
+
+
+ELSEWHERE = raw("404 Not Found", b"<h1>nothing here</h1>", "text/html")
+UNKNOWN_TOKEN = raw("401 Unauthorized", b'{"detail": "this token is not known here"}')
+MEND_ADDRESS = "start participant 'p' there, or mend its address in `participants`"
+MEND_TOKEN = "set MY_TOKEN to a token of its tokens file"
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "cure"),
+    [
+        (ELSEWHERE, "answered 404 to POST /prepare", MEND_ADDRESS),
+        (UNKNOWN_TOKEN, "answered 401 to POST /prepare", MEND_TOKEN),
+    ],
+    ids=["wrong port", "wrong token"],
+)
+def test_who_was_not_asked_has_not_voted(
+    wire: tuple[Wire, HttpParticipant],
+    monkeypatch: pytest.MonkeyPatch,
+    said: bytes,
+    what: str,
+    cure: str,
+) -> None:
+    """One line: what came, for which transaction, from which address, what to do."""
+    monkeypatch.setenv("MY_TOKEN", "a-token-of-a-job")
+    server, open_one = wire
+    participant = dataclasses.replace(open_one, token="env:MY_TOKEN")
+    server.says = [said]
+    with pytest.raises(ParticipantRefusedError) as caught:
+        prepare(participant)
+    text = str(caught.value)
+    assert "votes abort" not in text
+    assert f"{what} of orders.3.1 at {participant.url}" in text
+    assert "nobody voted" in text
+    assert text.endswith(cure)
+
+
+@pytest.mark.parametrize(
+    ("said", "cure"), [(ELSEWHERE, MEND_ADDRESS), (UNKNOWN_TOKEN, MEND_TOKEN)]
+)
+def test_an_answer_to_a_commit_that_is_none_names_its_address_and_the_cure(
+    wire: tuple[Wire, HttpParticipant],
+    monkeypatch: pytest.MonkeyPatch,
+    said: bytes,
+    cure: str,
+) -> None:
+    """The same words are in the log's record while the commit is repeated."""
+    monkeypatch.setenv("MY_TOKEN", "a-token-of-a-job")
+    server, open_one = wire
+    participant = dataclasses.replace(open_one, token="env:MY_TOKEN")
+    server.says = [said]
+    with pytest.raises(ParticipantUnavailableError) as caught:
+        participant.commit(record())
+    text = str(caught.value)
+    assert f"to POST /commit of orders.3.1 at {participant.url}" in text
+    assert text.endswith(cure)
+
+
+def test_a_vote_to_abort_is_still_called_one(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """A participant that names the transaction, or says so, has voted."""
+    server, participant = wire
+    server.says = [
+        answer("409 Conflict", detail="no room"),
+        raw("413 Too Large", b'{"vote": "abort", "detail": "no room"}'),
+    ]
+    for _ in range(2):
+        with pytest.raises(ParticipantRefusedError, match="no room") as caught:
+            prepare(participant)
+        assert "votes abort" in str(caught.value)
+        assert f"orders.3.1 at {participant.url}" in str(caught.value)
+
+
+def test_a_port_where_nothing_listens_is_named_with_the_cure() -> None:
+    """A request that was not sent changes nothing, and says so."""
+    participant = HttpParticipant("p", "http://127.0.0.1:9", None, 0.5)
+    with pytest.raises(ParticipantUnavailableError) as caught:
+        prepare(participant)
+    assert str(caught.value) == (
+        "participant 'p': nothing listens at http://127.0.0.1:9, so POST /prepare of "
+        f"orders.3.1 was not sent: {MEND_ADDRESS}"
+    )
+
+
+@pytest.mark.parametrize("status", ["400", "401", "403", "404", "409", "413", "415"])
+def test_before_the_decision_a_4xx_is_a_no(
+    wire: tuple[Wire, HttpParticipant], status: str
+) -> None:
+    """A wrong token or address doesn't mend itself within the task: fail at once."""
+    server, participant = wire
+    server.says = [raw(f"{status} No", b'{"detail": "your token"}')]
+    with pytest.raises(ParticipantRefusedError, match="your token"):
+        prepare(participant)
+
+
+def test_the_token_is_read_where_it_is_used(
+    wire: tuple[Wire, HttpParticipant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reference travels, the secret does not; missing, it is named."""
+    import cloudpickle
+
+    server, open_one = wire
+    participant = HttpParticipant("p", open_one.url, "env:MY_TOKEN", 1.0)
+    monkeypatch.setenv("MY_TOKEN", "s3cret-s3cret")
+    assert b"s3cret" not in cloudpickle.dumps(participant)
+    assert "s3cret" not in repr(participant)
+    server.says = [answer("200 OK", state="committed")]
+    participant.commit(record())
+    assert server.heard[0][1]["authorization"] == "Bearer s3cret-s3cret"
+    monkeypatch.delenv("MY_TOKEN")
+    with pytest.raises(ConfigurationError, match="MY_TOKEN"):
+        participant.commit(record())
+
+
+@pytest.mark.parametrize("vote", ["read_only", "abort", "maybe", None])
+def test_rows_without_a_vote_to_commit_are_refused(
+    wire: tuple[Wire, HttpParticipant], vote: str | None
+) -> None:
+    """A participant that took rows votes commit, or nothing is committed."""
+    server, participant = wire
+    said = {"state": "prepared", "vote": vote, "rows": 2, "digest": digest_of(b"rows")}
+    server.says = [answer("200 OK", **said)]
+    with pytest.raises(ParticipantRefusedError, match="does not vote commit"):
+        prepare(participant)
+
+
+def test_a_refusals_words_are_made_harmless(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """Control characters and lone surrogates go into no message and no database."""
+    server, participant = wire
+    server.says = [answer("409 No", state="\ud800\n" * 99, detail="a\nb\x1b[31m")]
+    with pytest.raises(ParticipantRefusedError) as caught:
+        participant.commit(record())
+    assert caught.value.state is not None
+    assert caught.value.state.isprintable()
+    assert len(caught.value.state) <= 40
+    assert str(caught.value).isprintable()
+
+
+def test_a_token_file_with_two_lines_is_refused_and_not_shown(
+    wire: tuple[Wire, HttpParticipant], tmp_path: Path
+) -> None:
+    """An easy mistake while rotating: said without the secret, and nothing is sent."""
+    server, open_one = wire
+    (tmp_path / "token").write_text("s3cret-old\ns3cret-new\n")
+    participant = HttpParticipant("p", open_one.url, f"file:{tmp_path}/token", 1.0)
+    with pytest.raises(ConfigurationError, match="one token") as caught:
+        participant.commit(record())
+    assert "s3cret" not in str(caught.value)
+    assert server.heard == []
+
+
+@pytest.mark.parametrize(
+    ("head", "rest"),
+    [
+        answer("200 OK", state="committed").partition(b"{")[::2],
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 20),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 3),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0" * 60),
+    ],
+    ids=["body", "headers", "continue", "chunk"],
+)
+def test_an_answer_that_drips_is_no_answer(
+    wire: tuple[Wire, HttpParticipant], head: bytes, rest: bytes
+) -> None:
+    """The timeout holds for the whole answer, not only for each read."""
+    server, participant = wire
+
+    class Dripping(list[bytes]):
+        def pop(self, index: Any = 0) -> Any:
+            return Drip(head, rest)
+
+    class Drip(bytes):
+        def __new__(cls, head: bytes, body: bytes) -> Drip:
+            made = super().__new__(cls, head)
+            made.body = body  # type: ignore[attr-defined]
+            return made
+
+    server.says = Dripping()
+    server.drip = 0.2
+    started = time.monotonic()
+    with pytest.raises(ParticipantUnavailableError):
+        dataclasses.replace(participant, timeout=1.0).commit(record())
+    assert time.monotonic() - started < 8
+
+
+def test_a_transaction_of_as_many_branches_as_there_may_be_is_shown(
+    wire: tuple[Wire, HttpParticipant],
+) -> None:
+    """A participant that holds much is not one that cannot be read."""
+    server, participant = wire
+    held = {
+        "state": "prepared",
+        "rows": 10_000_000,
+        "digest": digest_of(b""),
+        "prepared_at": 1_700_000_000.123456,
+        "sealed_at": 1_700_000_000.123456,
+    }
+    branches = [{"branch": f"{n}.{n + 10**6}", **held} for n in range(MAX_BRANCHES)]
+    server.says = [answer("200 OK", state="prepared", branches=branches)]
+    assert len(participant.show(ID).branches) == MAX_BRANCHES

@@ -1,0 +1,265 @@
+"""What transactions are counted as: by whoever made the decision, once.
+
+Driver, recovery and services run in this process: one `measured` sees all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.metrics import Measured
+from support.protocol import DriverDiedError, FakeClock, World
+
+from bench.driver import apply, coordinator, tasks
+from bench.records import numbers
+from tracing_2pc import ParticipantSink
+from tracing_2pc.core.errors import (
+    AbortedError,
+    CommitPendingError,
+    HeuristicError,
+    ParticipantRefusedError,
+)
+from tracing_2pc.core.model import Receipt, TransactionRecord
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.recovery import Recovery
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+COMMITS = 'tpc_transactions_total{outcome="commit"}'
+ABORTS = 'tpc_transactions_total{outcome="abort"}'
+
+
+@pytest.fixture
+def world() -> World:
+    clock = FakeClock()
+    return World(InMemoryDecisionLog(now=clock.now), clock)
+
+
+@pytest.fixture(params=["in memory", "SQLite"])
+def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    clock = FakeClock()
+    if request.param == "in memory":
+        yield World(InMemoryDecisionLog(now=clock.now), clock)
+        return
+    url = f"sqlite:///{tmp_path / 'any.db'}"
+    with contextlib.closing(open_log(url, now=clock.now)) as log:
+        yield World(log, clock)
+
+
+def recover(world: World) -> None:
+    list(Recovery(world.log, world.delivery(), OpenTelemetryTracing()).sweep())
+
+
+def decisions(found: dict[str, float]) -> dict[str, float]:
+    """Return the counts of decisions, by what stands between the quotes."""
+    names = ("tpc_transactions_total{", "tpc_aborts_total{")
+    return {k.split('"')[1]: v for k, v in found.items() if k.startswith(names)}
+
+
+def counts(found: dict[str, float]) -> dict[str, float]:
+    """Return what does not depend on the clock; gauges are a matter of resources."""
+    timeless = {k: v for k, v in found.items() if "_sum" not in k}
+    fed = ("tpc_in_doubt_b", "tpc_oldest", "tpc_propagation", "tpc_telemetry")
+    return {k: v for k, v in timeless.items() if not k.startswith(fed)}
+
+
+def phase(name: str, participant: str, result: str = "ok") -> str:
+    labels = f'phase="{name}",participant="{participant}",result="{result}"'
+    return f"tpc_phase_duration_seconds_count{{{labels}}}"
+
+
+def attempts(participant: str, result: str) -> str:
+    labels = f'participant="{participant}",result="{result}"'
+    return f"tpc_commit_attempts_total{{{labels}}}"
+
+
+def test_a_committed_transaction(
+    measured: Measured,
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+) -> None:
+    """Two partitions, two services: each request once on each side."""
+    driver = coordinator(log, sink.participants)
+    apply(driver, 0, tasks(sink, [numbers(3), numbers(2)]))
+    assert counts(measured()) == {
+        COMMITS: 1,
+        attempts("ledger", "ok"): 1,
+        attempts("notifier", "ok"): 1,
+        phase("commit", "ledger"): 1,
+        phase("commit", "notifier"): 1,
+        phase("prepare", "participant"): 4,
+        phase("commit", "participant"): 2,
+        "tpc_decision_log_write_seconds_count": 1,
+        "tpc_in_doubt_duration_seconds_count": 2,
+    }
+
+
+def test_an_aborted_transaction(
+    measured: Measured,
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+) -> None:
+    """A task fails after both have voted: no attempt to commit."""
+
+    def fails(record: TransactionRecord) -> list[Receipt]:
+        tasks(sink, [numbers(1)])(record)
+        raise RuntimeError("a task failed")
+
+    with pytest.raises(RuntimeError):
+        apply(coordinator(log, sink.participants), 0, fails)
+    assert counts(measured()) == {
+        ABORTS: 1,
+        'tpc_aborts_total{cause="error"}': 1,
+        phase("abort", "ledger"): 1,
+        phase("abort", "notifier"): 1,
+        phase("prepare", "participant"): 2,
+        phase("abort", "participant"): 2,
+        "tpc_decision_log_write_seconds_count": 1,
+        "tpc_in_doubt_duration_seconds_count": 2,
+    }
+
+
+def test_a_replay_is_not_counted_again(measured: Measured, any_world: World) -> None:
+    """Nor is a delivery by whoever goes on with a decision."""
+    any_world.settings = _failing(any_world)
+    any_world.b.silent = 100
+    with pytest.raises(CommitPendingError):
+        any_world.run_batch(0)
+    assert any_world.b.silent < 100
+    asked = 100 - any_world.b.silent
+    any_world.b.silent = 0
+    recover(any_world)
+    any_world.run_batch(0)
+    found = measured()
+    assert decisions(found) == {"commit": 1}
+    assert found[attempts("a", "ok")] == 1
+    assert found[attempts("b", "unavailable")] == asked
+    assert found[attempts("b", "ok")] == 1
+
+
+def test_who_votes_abort_is_the_cause(measured: Measured, any_world: World) -> None:
+    """Raised as it is, or in the text that Spark makes of a task's error."""
+    no = ParticipantRefusedError("a votes abort (409)")
+
+    def refused(record: TransactionRecord) -> list[Receipt]:
+        raise no
+
+    def in_spark(record: TransactionRecord) -> list[Receipt]:
+        name = "tracing_2pc.core.errors.ParticipantRefusedError"
+        raise RuntimeError(f"Job aborted.\nTraceback:\n{name}: a votes abort (409)\n")
+
+    for batch, write in enumerate((refused, in_spark)):
+        with pytest.raises((ParticipantRefusedError, RuntimeError)):
+            any_world.run_batch(batch, write=write)
+    assert decisions(measured()) == {"abort": 2, "vote": 2}
+
+
+def test_out_of_time_is_counted_by_its_driver_once(
+    measured: Measured,
+    world: World,
+) -> None:
+    """By the clock that runs out, and not again when the driver hears of it."""
+    world.settings = _failing(world, request_timeout=0.05, transaction_timeout=0.1)
+    expired = world.cancelled
+
+    def slow(record: TransactionRecord) -> list[Receipt]:
+        until = time.monotonic() + 120
+        while not expired and time.monotonic() < until:
+            time.sleep(0.01)
+        return list(world.write(record))
+
+    with pytest.raises(AbortedError):
+        world.run_batch(0, write=slow)
+    assert decisions(measured()) == {"abort": 1, "timeout": 1}
+
+
+def test_a_tasks_own_timeout_is_an_error(measured: Measured, world: World) -> None:
+    def late(record: TransactionRecord) -> list[Receipt]:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        world.run_batch(0, write=late)
+    assert decisions(measured()) == {"abort": 1, "error": 1}
+
+
+def test_who_takes_over_counts_the_attempt_before(
+    measured: Measured,
+    any_world: World,
+) -> None:
+    """The driver that was replaced finds it aborted, and does not count it."""
+
+    def replaced(record: TransactionRecord) -> list[Receipt]:
+        receipts = list(any_world.write(record))
+        any_world.run_batch(0, run="run-2")
+        return receipts
+
+    with pytest.raises(AbortedError):
+        any_world.run_batch(0, write=replaced)
+    assert decisions(measured()) == {"commit": 1, "abort": 1, "superseded": 1}
+
+
+def leave_active(world: World) -> None:
+    """Let a driver die in its tasks, for longer than they may take."""
+
+    def die(record: TransactionRecord) -> list[Receipt]:
+        world.write(record)
+        raise DriverDiedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Coordinator, "fail", lambda *_: None)
+        with pytest.raises(DriverDiedError):
+            world.run_batch(0, write=die)
+    world.clock.time += 901
+
+
+def test_recovery_counts_what_it_expires(
+    measured: Measured,
+    any_world: World,
+) -> None:
+    """Once, however often it has to be delivered."""
+    leave_active(any_world)
+    any_world.a.silent = 1
+    recover(any_world)
+    recover(any_world)
+    found = measured()
+    assert decisions(found) == {"abort": 1, "recovery": 1}
+    assert found[phase("abort", "a", "unavailable")] == 1
+    assert found[phase("abort", "a")] == 1
+
+
+def test_of_two_sweeps_one_counts(
+    measured: Measured,
+    any_world: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both have seen it undecided; the log makes the first one's decision stand."""
+    leave_active(any_world)
+    seen = any_world.log.unfinished("orders")
+    recover(any_world)
+    monkeypatch.setattr(any_world.log, "unfinished", lambda _: seen)
+    monkeypatch.setattr(any_world.log, "unfinished_applications", lambda: ["orders"])
+    recover(any_world)
+    assert decisions(measured()) == {"abort": 1, "recovery": 1}
+
+
+def test_a_refusal_is_an_answer(measured: Measured, world: World) -> None:
+    """Which contradicts the decision; it is not counted as silence."""
+    world.b.refusal = (Refusal.CONFLICT, "aborted")
+    with pytest.raises(HeuristicError):
+        world.run_batch(0)
+    found = measured()
+    assert found[attempts("b", "refused")] == 1
+    assert found[phase("commit", "b", "refused")] == 1
+    assert decisions(found) == {"commit": 1}
+
+
+def _failing(world: World, **settings: float) -> Settings:
+    return dataclasses.replace(world.settings, on_pending="fail", **settings)

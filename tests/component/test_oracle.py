@@ -1,0 +1,238 @@
+"""The oracle sees what is lost, duplicated, wrong or split, and only that."""
+
+import ast
+import json
+import sqlite3
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.served import served
+from werkzeug.serving import make_server
+
+from participants import oracle, partner
+from participants.oracle import actual, expected
+from participants.oracle.__main__ import days_of, main
+
+DAYS = (1, 2)
+
+
+class World:
+    """A ledger made by hand and a partner that was told by hand: two good days."""
+
+    def __init__(self, folder, port, store):
+        self.ledger = f"sqlite:///{folder / 'ledger.db'}"
+        self.partner = f"http://127.0.0.1:{port}"
+        self._file = folder / "ledger.db"
+        self._store = store
+        flights = [f for d in DAYS for f in expected.read_day(f"2013-01-{d:02}")]
+        self.sql(
+            "CREATE TABLE flights_daily (day, origin, carrier, flights, cancelled, "
+            "dep_delay_sum, arr_delay_sum)"
+        )
+        for key, values in expected.expected_sums(flights).items():
+            self.sql("INSERT INTO flights_daily VALUES (?,?,?,?,?,?,?)", *key, *values)
+        self.notices = expected.expected_notices(flights)
+        for number, key in enumerate(self.notices):
+            self.tell(f"k{number}", key)
+
+    def sql(self, statement, *values):
+        with closing(sqlite3.connect(self._file)) as connection, connection:
+            connection.execute(statement, values)
+
+    def tell(self, key, flight, **changes):
+        """Tell the partner of one flight under some key."""
+        names = ("origin", "dest", "sched_dep_time", "reason", "arr_delay")
+        body = dict(zip(names, self.notices[flight], strict=True))
+        body |= {"day": flight[0], "carrier": flight[1], "flight": int(flight[2])}
+        self._store.count(key)
+        self._store.add(key, json.dumps(body | changes))
+
+    def forget(self, where):
+        """Take notifications away from the partner."""
+        with closing(self._store._connect()) as connection:
+            connection.execute(f"DELETE FROM notification WHERE {where}")
+
+    def faults(self, days=DAYS):
+        """Return lost, duplicated, wrong, split."""
+        verdict = oracle.judge(self.ledger, self.partner, days, timeout=3, stall=0.3)
+        counts = (verdict.lost, verdict.duplicated, verdict.wrong, verdict.split)
+        assert verdict.good == (counts == (0, 0, 0, 0))
+        return counts
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A partner that runs; its database is emptied between tests."""
+    path = tmp_path_factory.mktemp("partner") / "partner.db"
+    app = partner.create_app(str(path))
+    with served(make_server("127.0.0.1", 0, app, threaded=True)) as running:
+        yield running.port, app.extensions["store"]
+
+
+@pytest.fixture
+def world(server, tmp_path, monkeypatch):
+    """Everything is there, once, right and together."""
+    monkeypatch.setattr(actual, "SETTLE", 0.1)
+    port, store = server
+    with closing(store._connect()) as connection:
+        connection.executescript("DELETE FROM notification; DELETE FROM request")
+    return World(tmp_path, port, store)
+
+
+ONE = "rowid = (SELECT min(rowid) FROM flights_daily)"
+
+
+def test_a_good_world_is_good(world):
+    """Counts are the source's; nothing is noted."""
+    verdict = oracle.judge(world.ledger, world.partner, DAYS, timeout=3)
+    assert verdict.good
+    assert (verdict.batches, verdict.records) == (2, 842 + 943)
+    assert verdict.deliveries == verdict.requests == len(world.notices)
+    assert verdict.notes == ()
+
+
+def test_a_lost_row_of_the_ledger_is_seen(world):
+    """One group less is one lost."""
+    world.sql(f"DELETE FROM flights_daily WHERE {ONE}")
+    assert world.faults() == (1, 0, 0, 0)
+
+
+def test_a_duplicated_row_of_the_ledger_is_seen(world):
+    """The same group twice is one duplicated."""
+    world.sql(f"INSERT INTO flights_daily SELECT * FROM flights_daily WHERE {ONE}")
+    assert world.faults() == (0, 1, 0, 0)
+
+
+def test_a_whole_batch_applied_twice_is_seen(world):
+    """Each of its groups counts, and the first few are named."""
+    world.sql(
+        "INSERT INTO flights_daily SELECT * FROM flights_daily WHERE day LIKE '%01'"
+    )
+    groups = len(expected.expected_sums(expected.read_day("2013-01-01")))
+    assert world.faults() == (0, groups, 0, 0)
+
+
+@pytest.mark.parametrize("column", ["flights", "cancelled", "arr_delay_sum"])
+def test_a_wrong_value_is_seen(world, column):
+    """A group with another sum is wrong, not lost."""
+    world.sql(f"UPDATE flights_daily SET {column} = {column} + 1 WHERE {ONE}")
+    assert world.faults() == (0, 0, 1, 0)
+
+
+def test_a_lost_notification_is_seen(world):
+    """One flight that the partner never heard of is one lost."""
+    world.forget("key = 'k3'")
+    assert world.faults() == (1, 0, 0, 0)
+
+
+def test_the_same_flight_under_another_key_is_a_duplicate(world):
+    """Content counts, not the idempotency key."""
+    world.tell("another", next(iter(world.notices)))
+    assert world.faults() == (0, 1, 0, 0)
+
+
+def test_a_repeated_request_is_no_duplicate(world):
+    """The same key again is one delivery in two requests."""
+    world.tell("k0", next(iter(world.notices)))
+    assert world.faults() == (0, 0, 0, 0)
+
+
+def test_a_notification_with_other_content_is_wrong(world):
+    """The reason is part of what the partner was to be told."""
+    world.forget("key = 'k0'")
+    world.tell("k0", next(iter(world.notices)), reason="strike")
+    assert world.faults() == (0, 0, 1, 0)
+
+
+def test_a_day_at_one_service_only_is_split(world):
+    """The ledger has it, the partner has not: lost there, and split."""
+    due = sum(key[0] == "2013-01-02" for key in world.notices)
+    world.forget("body LIKE '%2013-01-02%'")
+    assert world.faults() == (due, 0, 0, 1)
+
+
+def test_what_no_batch_accounts_for_is_wrong(world):
+    """Only the first day was processed: all of the second is not expected."""
+    second = expected.read_day("2013-01-02")
+    extra = len(expected.expected_sums(second)) + len(expected.expected_notices(second))
+    assert world.faults(days=(1,)) == (0, 0, extra, 0)
+
+
+def test_a_ledger_that_was_never_written_is_lost(world):
+    """No view yet: everything is lost and every day is split; no error."""
+    groups = len(actual.ledger_rows(world.ledger))
+    world.sql("DROP TABLE flights_daily")
+    assert world.faults() == (groups, 0, 0, 2)
+
+
+def test_postgresql_types_are_read_as_the_same_rows(postgres_database):
+    """Dates and numerics compare equal to the source's text and whole numbers."""
+    import psycopg
+
+    assert actual.ledger_rows(postgres_database) == []
+    with psycopg.connect(postgres_database) as connection:
+        connection.execute(
+            "CREATE VIEW flights_daily AS SELECT DATE '2013-01-01' AS day, "
+            "'EWR' AS origin, 'UA' AS carrier, 3 AS flights, 1::bigint AS cancelled, "
+            "-7::numeric AS dep_delay_sum, 0 AS arr_delay_sum"
+        )
+    url = postgres_database.replace("postgresql:", "postgresql+psycopg:")
+    assert actual.ledger_rows(url) == [(("2013-01-01", "EWR", "UA"), (3, 1, -7, 0))]
+
+
+def test_it_waits_for_the_outbox(world):
+    """What the partner gets a little later is not lost."""
+    flight = next(iter(world.notices))
+    world.forget("key = 'k0'")
+    later = threading.Timer(0.2, world.tell, ("k0", flight))
+    later.start()
+    assert world.faults() == (0, 0, 0, 0)
+    later.join()
+
+
+def test_the_first_faults_are_named_and_the_rest_counted(world):
+    """A person sees which, without a page of them."""
+    world.sql("DELETE FROM flights_daily")
+    verdict = oracle.judge(world.ledger, world.partner, (1,), timeout=3)
+    lost = [note for note in verdict.notes if note.startswith("lost:")]
+    assert lost[0].startswith("lost: ledger 2013-01-01 EWR")
+    assert lost[5] == f"lost: and {verdict.lost - 5:,} more"
+
+
+def test_the_command_prints_and_exits_by_the_verdict(world, monkeypatch, capsys):
+    """0 when all is good; 1 with one JSON object when not."""
+    arguments = ["--ledger", world.ledger, "--partner", world.partner, "--days", "1-2"]
+    monkeypatch.setattr(sys, "argv", ["oracle", *arguments])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert "duplicated        0" in capsys.readouterr().out
+    world.sql(f"DELETE FROM flights_daily WHERE {ONE}")
+    monkeypatch.setattr(sys, "argv", ["oracle", *arguments, "--json", "--wait", "3"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert json.loads(capsys.readouterr().out)["lost"] == 1
+
+
+def test_days_are_read_as_people_write_them():
+    """Single days, and ranges with both ends."""
+    assert days_of("1,3,5-7") == [1, 3, 5, 6, 7]
+
+
+def test_it_imports_nothing_of_ours():
+    """Standard library, its own files and the database driver: nothing of the job's."""
+    for path in Path(oracle.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in _imported(node):
+                assert name in sys.stdlib_module_names | {"psycopg"}, (path, name)
+
+
+def _imported(node):
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.level != 1:
+        assert node.level == 0, "outside its own folder"
+        return [str(node.module).partition(".")[0]]
+    return []

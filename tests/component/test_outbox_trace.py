@@ -1,0 +1,124 @@
+"""The call to the partner belongs to its transaction's trace, whenever it is made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from support.participant import ONE, TRACE, PartnerApi, World, sqlite_url
+from support.tracing import read_trace_file, span_tree
+
+from tracing_2pc.participant import Outbox
+
+T = "orders.7.1"
+
+SENDER = """
+import sys, time
+from tracing_2pc.participant import Outbox
+url, partner = sys.argv[1:]
+outbox = Outbox(url, partner=partner, clock=lambda: time.time() + 600)
+outbox.open()
+outbox.start()
+until = time.monotonic() + 120
+while outbox.gauges()["tpc.outbox.backlog"] and time.monotonic() < until:
+    time.sleep(0.05)
+outbox.close()
+"""
+
+Exported = Callable[[], list[ReadableSpan]]
+
+
+@pytest.fixture
+def partner() -> Iterator[PartnerApi]:
+    made = PartnerApi()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, partner: PartnerApi) -> Iterator[World]:
+    """A participant that commits and whose own sender never starts."""
+    resource = Outbox(sqlite_url(tmp_path), partner=partner.url)
+    resource.start = lambda: None  # type: ignore[method-assign]
+    yield World(resource, lambda: 0)
+    resource.close()
+
+
+def send(folder: Path, partner: PartnerApi, **environment: str) -> list[dict[str, Any]]:
+    """Send what waits, from a process of its own, and return the spans it exported."""
+    file = folder / "trace.jsonl"
+    env = {**os.environ, "TPC_TRACE_FILE": str(file), **environment}
+    command = [sys.executable, "-W", "error", "-c", SENDER]
+    subprocess.run([*command, sqlite_url(folder), partner.url], env=env, check=True)
+    return read_trace_file(file)
+
+
+def heard(partner: PartnerApi) -> list[tuple[str, str]]:
+    """Trace and parent, as each request to the partner named them."""
+    headers = [{k.lower(): v for k, v in sent.items()} for _, sent, _ in partner.got]
+    return [tuple(h["traceparent"].split("-")[1:3]) for h in headers]  # type: ignore[misc]
+
+
+def test_another_process_sends_it_later_in_the_same_trace(
+    world: World,
+    partner: PartnerApi,
+    tmp_path: Path,
+    exported: Exported,
+) -> None:
+    """Ten minutes later by its clock, below the request that brought the rows."""
+    assert world.prepare(T).status_code == 200
+    assert world.commit(T, ONE).status_code == 200
+    assert partner.got == []
+    spans = send(tmp_path, partner)
+    _, ours, prepared, _ = TRACE["traceparent"].split("-")
+    assert span_tree(spans) == ["tpc.outbox.send", "  POST"] * ONE.rows
+    assert {span["trace_id"] for span in spans} == {ours}
+    sends = [span for span in spans if span["name"] == "tpc.outbox.send"]
+    assert {span["parent_id"] for span in sends} == {prepared}
+    for span in sends:
+        assert span["attributes"]["tpc.transaction.id"] == T
+        assert span["service"] == "outbox"
+    posts = [span["span_id"] for span in spans if span["name"] == "POST"]
+    assert heard(partner) == [(ours, post) for post in posts]
+    prepare = next(span for span in exported() if span.name == "tpc.prepare")
+    assert trace.format_trace_id(prepare.context.trace_id) == ours
+
+
+def test_a_transaction_that_brought_no_trace_has_the_participants(
+    world: World,
+    partner: PartnerApi,
+    tmp_path: Path,
+    exported: Exported,
+) -> None:
+    """What began here at the prepare is gone on with by whoever sends."""
+    headers = {"traceparent": None, "tracestate": None}
+    assert world.prepare(T, headers=headers).status_code == 200
+    assert world.commit(T, ONE).status_code == 200
+    spans = send(tmp_path, partner, OTEL_SERVICE_NAME="notifier")
+    prepare = next(span for span in exported() if span.name == "tpc.prepare")
+    ours = trace.format_trace_id(prepare.context.trace_id)
+    assert {span["trace_id"] for span in spans} == {ours}
+    assert {span["service"] for span in spans} == {"notifier"}
+    assert {trace_id for trace_id, _ in heard(partner)} == {ours}
+
+
+def test_a_request_that_is_sent_again_is_in_that_trace_each_time(
+    world: World,
+    partner: PartnerApi,
+    tmp_path: Path,
+    exported: Exported,
+) -> None:
+    """A try that failed is a span as well."""
+    assert world.prepare(T).status_code == 200
+    assert world.commit(T, ONE).status_code == 200
+    partner.answers = [503]
+    spans = send(tmp_path, partner)
+    assert span_tree(spans) == ["tpc.outbox.send", "  POST"] * (ONE.rows + 1)
+    assert {trace_id for trace_id, _ in heard(partner)} == {"a" * 32}

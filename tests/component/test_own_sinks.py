@@ -1,0 +1,200 @@
+"""A sink of the job's own: what is said of it by whoever only has log and services."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli import Operator
+from support.console import VIEWER, Visitor, console_of
+from support.participant import ONE
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import (
+    BranchId,
+    TransactionId,
+    TransactionRecord,
+    branch_receipts,
+)
+from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.sinks.base import participants_of
+from tracing_2pc.spark.context import StreamContext
+from tracing_2pc.spark.foreach_batch import ForeachBatch
+from tracing_2pc.store import open_log
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+T = TransactionId("orders", 7, 1)
+
+
+class Archive:
+    """Keeps what it prepared, and cannot find it again by its transaction."""
+
+    def __init__(self) -> None:
+        self.aborted: list[Any] = []
+
+    def begin(self) -> Any:
+        return {}
+
+    def invoke(self, handle: Any, record: Any) -> None: ...
+    def pre_commit(self, handle: Any) -> None: ...
+    def commit(self, handle: Any) -> None: ...
+
+    def abort(self, handle: Any) -> None:
+        self.aborted.append(handle)
+
+
+def begin(operator: Operator) -> TransactionRecord:
+    record = operator.at.log.begin(
+        "orders",
+        7,
+        run="run",
+        query=None,
+        participants=("ledger", "Archive"),
+        carrier={},
+        own_sinks={"Archive"},
+    ).record
+    operator.at.prepare(record.id, "ledger")
+    return record
+
+
+def committing(operator: Operator) -> TransactionRecord:
+    """Decided commit, heard by the service; its own sink was not told yet."""
+    record, at = begin(operator), operator.at
+    votes = dict.fromkeys(record.participants, Vote.COMMIT)
+    receipts = branch_receipts(BranchId(0, 1), ONE.rows, ONE.digest, votes, {"n": 1})
+    assert at.log.decide(record.id, Decision.COMMIT, receipts)
+    at.worlds["ledger"].commit(str(record.id), ONE)
+    at.log.acknowledge(record.id, "ledger")
+    at.time.time = time.time()
+    return record
+
+
+def aborted(operator: Operator) -> TransactionRecord:
+    """Decided abort, and delivered by the job: the sink has no abort_transaction."""
+    record, at = begin(operator), operator.at
+    decided = at.log.decide(record.id, Decision.ABORT)
+    assert decided
+    at.worlds["ledger"].abort(str(record.id))
+    at.log.acknowledge(record.id, "ledger")
+    delivery = Delivery(
+        at.log,
+        participants_of(Archive()),
+        tracing=OpenTelemetryTracing(),
+        retry=RetryPolicy(SystemClock()),
+    )
+    current = at.log.read(record.id)
+    assert current
+    delivery.abort(current)
+    at.time.time = time.time()
+    return record
+
+
+def page(operator: Operator, path: str) -> str:
+    visitor = Visitor(console_of(operator.at).test_client())
+    visitor.log_in(VIEWER)
+    return visitor.get(path)
+
+
+def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path: Path) -> None:
+    """Written when the attempt begins, from what the job was given."""
+    log = open_log(f"sqlite:///{tmp_path}/log.db")
+    callback = ForeachBatch(Archive(), "orders", Settings(), {}, log)
+    coordinator = callback._coordinator(StreamContext(None, "run", "query"))
+    begun = coordinator.begin(0, "run", "query")
+    assert begun.record.own_sinks == {"Archive"}
+    current = log.read(begun.record.id)
+    assert current
+    assert current.own_sinks == {"Archive"}
+    log.close()
+
+
+@pytest.mark.parametrize("command", ["explain", "ls", "check", "watch"])
+def test_only_the_job_is_named_as_the_cure_for_its_own_sink(
+    operator: Operator,
+    command: str,
+) -> None:
+    """No address can be added for it, and no `recover` reaches it."""
+    committing(operator)
+    more = {"explain": [str(T)], "watch": ["--once"]}.get(command, [])
+    code, out, _ = operator.says(command, *more)
+    assert code == 1
+    assert "Archive" in out
+    assert "participants` in tpc.toml" not in out
+    assert "tracing-2pc recover" not in out
+    assert "start the job" in out
+
+
+def test_what_is_stuck_at_the_jobs_own_sink_says_who_can_end_it(
+    operator: Operator,
+) -> None:
+    """An alert repeats this text: it must not send anybody to `recover`."""
+    committing(operator)
+    shown = " ".join(operator.says("show", str(T))[1].split())
+    assert "only the job can tell Archive, a sink of its own: start it" in shown
+
+
+def test_recover_says_that_only_the_job_can_tell_its_own_sink(
+    operator: Operator,
+) -> None:
+    """As an error of the delivery, and not that an address is missing."""
+    record = committing(operator)
+    delivery = Delivery(
+        operator.at.log,
+        {},
+        tracing=OpenTelemetryTracing(),
+        retry=RetryPolicy(SystemClock()),
+    )
+    current = operator.at.log.read(record.id)
+    assert current
+    with pytest.raises(ConfigurationError) as caught:
+        delivery.send_once(current)
+    assert "'Archive' is a sink of the job's own" in str(caught.value)
+    assert "Start the job" in str(caught.value)
+    assert "tpc.toml" not in str(caught.value)
+
+
+def test_the_console_names_the_job_too(
+    operator: Operator,
+) -> None:
+    """On the page of the transaction, beside what an operator can do."""
+    committing(operator)
+    shown = page(operator, f"/transactions/{T}")
+    assert "start the job of orders" in shown
+    assert "Deliver commit again" not in shown
+    assert "the job&#39;s own" in shown
+    assert "Nothing: it needs nobody" not in shown
+
+
+def test_an_abort_that_a_sink_could_not_be_told_is_on_record(
+    operator: Operator,
+) -> None:
+    """Rows may be left: nothing that reads the record says that all is well."""
+    record = aborted(operator)
+    current = operator.at.log.read(record.id)
+    assert current
+    assert current.state is TransactionState.ABORTED, "nobody would ever tell it more"
+    ledger, archive = operator.at.log.deliveries(record.id).values()
+    assert ledger.untold is None
+    assert "abort_transaction" in str(archive.untold)
+    code, out, _ = operator.says("explain", str(T))
+    assert code == 1
+    assert "not told: Archive may hold branches of orders.7.1" in out
+    assert "every participant has acknowledged" not in out
+    assert "look into what Archive keeps of orders.7.1" in out
+    code, out, _ = operator.says("show", str(T))
+    assert code == 1
+    assert "not told: Archive may hold branches" in out
+    assert "Archive was not told all" in out
+    assert "not told all of it: Archive" in operator.says("ls")[1]
+    (found, *_) = operator.json("ls")[1]
+    assert found["untold"] == ["Archive"]
+    shown = page(operator, f"/transactions/{T}")
+    assert "not told: Archive may hold branches" in shown
+    assert "All is well" not in shown
+    assert "not told all of it: Archive" in page(operator, "/")

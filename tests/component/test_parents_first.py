@@ -1,0 +1,187 @@
+"""A span is handed on after its parent, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Tracer
+
+from tracing_2pc.tracing.sdk import parents_first
+from tracing_2pc.tracing.sdk.parents_first import ParentsFirst
+from tracing_2pc.tracing.spans import SCOPE
+
+
+class World:
+    """A provider, and the names of what it has handed on, in that order."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.processor = ParentsFirst(SimpleSpanProcessor(self._exporter))
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(self.processor)
+
+    @property
+    def tracer(self) -> Tracer:
+        return self.provider.get_tracer(SCOPE)
+
+    def out(self) -> list[str]:
+        return [span.name for span in self._exporter.get_finished_spans()]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.provider.shutdown()
+
+
+def test_a_child_waits_for_its_parent(world: World) -> None:
+    """A process that dies here leaves nothing whose parent was never sent."""
+    opened = world.tracer.start_as_current_span
+    with opened("branch"):
+        with opened("prepare"):
+            with opened("POST"):
+                pass
+            assert world.out() == []
+        with opened("commit"):
+            pass
+        assert world.out() == []
+    assert world.out() == ["branch", "prepare", "POST", "commit"]
+
+
+def test_a_parent_that_has_ended_holds_nothing_back(world: World) -> None:
+    """Ended early and still current, as `tpc.deliver` is."""
+    with world.tracer.start_as_current_span("deliver", end_on_exit=False) as deliver:
+        deliver.end()
+        with world.tracer.start_as_current_span("commit"):
+            pass
+        assert world.out() == ["deliver", "commit"]
+
+
+def test_a_programs_own_span_holds_nothing_back(world: World) -> None:
+    """It may be around a whole job: what happens inside is seen."""
+    theirs = world.provider.get_tracer("job")
+    with theirs.start_as_current_span("main"):
+        with world.tracer.start_as_current_span("done"):
+            pass
+        assert world.out() == ["done"]
+    assert world.out() == ["done", "main"]
+
+
+def test_a_flush_hands_on_what_waits_for_too_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else may happen below a span that is stuck."""
+    later = time.time_ns() + parents_first.PATIENCE + 10**9
+    with world.tracer.start_as_current_span("stuck"):
+        with world.tracer.start_as_current_span("done"):
+            pass
+        world.provider.force_flush()
+        assert world.out() == []
+        monkeypatch.setattr(parents_first.time, "time_ns", lambda: later)
+        world.provider.force_flush()
+        assert world.out() == ["done"]
+
+
+def test_a_span_that_garbage_ends_stops_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection runs where it likes, also in the middle of a start."""
+    lost = world.tracer.start_span("lost")
+
+    class Collected(parents_first._OpenParent):
+        def __init__(self, since: int) -> None:
+            super().__init__(since)
+            if world.out() == []:
+                lost.end()
+
+    monkeypatch.setattr(parents_first, "_OpenParent", Collected)
+    done = threading.Thread(
+        target=lambda: world.tracer.start_span("next").end(), daemon=True
+    )
+    done.start()
+    done.join(120)
+    assert not done.is_alive()
+    assert world.out() == ["lost", "next"]
+
+
+def test_a_parent_that_is_open_for_long_hides_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stuck is seen as soon as something happens below it."""
+    later = time.time_ns() + parents_first.PATIENCE + 10**9
+    opened = world.tracer.start_as_current_span
+    with opened("main"):
+        with opened("early"):
+            pass
+        assert world.out() == []
+        monkeypatch.setattr(parents_first.time, "time_ns", lambda: later)
+        with opened("late"):
+            pass
+        assert world.out() == ["early", "late"]
+
+
+def test_what_waits_at_the_end_is_exported(world: World) -> None:
+    """A program that ends inside of a span loses no other."""
+    with world.tracer.start_as_current_span("main"):
+        with world.tracer.start_as_current_span("done"):
+            pass
+        world.provider.shutdown()
+        assert world.out() == ["done"]
+
+
+def test_spans_that_never_end_are_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep neither memory nor what was below them."""
+    monkeypatch.setattr(parents_first, "BOUND", 8)
+    opened = world.tracer.start_as_current_span
+    with opened("first", end_on_exit=False), opened("below"):
+        pass
+    for _ in range(20):
+        world.tracer.start_span("never")
+    assert world.out() == ["below"]
+
+
+def test_many_threads_lose_nothing(world: World) -> None:
+    """Children end in threads of their own while their parent ends."""
+
+    def child() -> None:
+        context = parents_first_context
+        for _ in range(200):
+            world.tracer.start_span("child", context).end()
+
+    from opentelemetry import trace
+
+    parent = world.tracer.start_span("parent")
+    parents_first_context = trace.set_span_in_context(parent)
+    threads = [threading.Thread(target=child) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    parent.end()
+    for thread in threads:
+        thread.join()
+    assert sorted(world.out()) == ["child"] * 800 + ["parent"]
+
+
+def test_a_forked_child_sends_no_second_copy(world: World) -> None:
+    """What was open at the fork is the parent process's, and what waits for it too."""
+    read, write = os.pipe()
+    with world.tracer.start_as_current_span("parent"):
+        with world.tracer.start_as_current_span("before"):
+            pass
+        if os.fork() == 0:
+            with world.tracer.start_as_current_span("in child"):
+                pass
+            os.write(write, ",".join(world.out()).encode())
+            os._exit(0)
+        os.wait()
+    assert os.read(read, 100) == b"in child"
+    assert world.out() == ["parent", "before"]

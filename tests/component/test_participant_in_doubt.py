@@ -1,0 +1,101 @@
+"""A wait that lasted is seen in the transaction's trace; a healthy one is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision, SamplingResult, StaticSampler
+from support.participant import ONE, TWIN, World, sqlite_url
+from support.tracing import span_tree
+
+from tracing_2pc.participant import TaggedRows
+
+T = "orders.7.1"
+
+
+@pytest.mark.parametrize(
+    ("waited", "ends", "expected"),
+    [(9.0, "commit", 0), (11.0, "commit", 1), (11.0, "abort", 1), (11.0, "resolve", 1)],
+)
+def test_one_span_per_long_wait(
+    tmp_path: Path,
+    exported: Callable[[], list[ReadableSpan]],
+    waited: float,
+    ends: str,
+    expected: int,
+) -> None:
+    """Its ends are the prepare and the decision, its trace is the transaction's."""
+    now = [1000.0]
+    resource = TaggedRows(sqlite_url(tmp_path), "orders", clock=lambda: now[0])
+    world = World(resource, lambda: 0)
+    world.prepare(T, ONE)
+    now[0] += 1.0
+    world.prepare(T, TWIN)
+    now[0] += waited - 1.0
+    for _ in range(2):
+        {
+            "commit": lambda: world.commit(T, ONE),
+            "abort": lambda: world.abort(T),
+            "resolve": lambda: world.resolve(T, "abort"),
+        }[ends]()
+    found = [span for span in exported() if span.name == "tpc.in_doubt"]
+    assert len(found) == expected
+    for span in found:
+        assert (span.start_time, span.end_time) == (1000 * 10**9, 1011 * 10**9)
+        assert f"{span.context.trace_id:032x}" == "a" * 32
+        assert span.attributes["tpc.transaction.id"] == T
+    resource.close()
+
+
+def test_a_sampler_that_fails_costs_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a tracer does, what was in doubt is committed and answered."""
+
+    class Raising(StaticSampler):
+        def should_sample(self, *_: object, **__: object) -> SamplingResult:
+            raise RuntimeError
+
+    now = [1000.0]
+    resource = TaggedRows(sqlite_url(tmp_path), "orders", clock=lambda: now[0])
+    world = World(resource, lambda: 0)
+    assert world.prepare(T, ONE).status_code == 200
+    now[0] += 60
+    provider = TracerProvider(Raising(Decision.DROP), shutdown_on_exit=False)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    assert world.commit(T, ONE).status_code == 200
+    resource.close()
+
+
+def test_requests_are_traced_by_their_names(
+    tmp_path: Path,
+    exported: Callable[[], list[ReadableSpan]],
+) -> None:
+    """Server spans continue the caller's trace, and hold ids and states only."""
+    resource = TaggedRows(sqlite_url(tmp_path), "orders")
+    world = World(resource, lambda: 0)
+    world.prepare(T, ONE)
+    world.commit(T, ONE)
+    world.abort(T)
+    world.show(T)
+    world.listed()
+    assert span_tree(exported()) == [
+        "tpc.prepare",
+        "  INSERT",
+        "  COMMIT",
+        "tpc.commit",
+        "  COMMIT",
+        "tpc.abort",
+        "  COMMIT",
+        "tpc.show",
+        "tpc.list",
+    ]
+    (prepared,) = [span for span in exported() if span.name == "tpc.prepare"]
+    assert f"{prepared.context.trace_id:032x}" == "a" * 32
+    assert prepared.attributes["tpc.rows"] == 3
+    assert prepared.attributes["tpc.state"] == "prepared"
+    resource.close()

@@ -1,0 +1,236 @@
+"""What goes to SkyWalking over TLS, with which token, and what is refused at once."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from support import telemetry as telemetry_support
+from support.skywalking import Oap, World, certificate, serving
+from support.waiting import until
+
+from tracing_2pc.skywalking import propagator, sender
+from tracing_2pc.skywalking.start import CERTIFICATES, TOKEN, start
+
+SENDS_TO_SKYWALKING = {
+    "OTEL_TRACES_EXPORTER": "skywalking",
+    "OTEL_PROPAGATORS": "tracecontext",
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = propagator.processor()
+    yield
+    propagator.use(before)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificate(tmp_path_factory.mktemp("ours"), "oap")
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificate(tmp_path_factory.mktemp("foreign"), "oap")
+
+
+@pytest.fixture
+def secure(ours: Path) -> Iterator[Oap]:
+    """A collector that speaks https."""
+    with serving(ours) as server:
+        yield server
+
+
+def provider() -> TracerProvider:
+    return TracerProvider(shutdown_on_exit=False)
+
+
+def test_who_trusts_the_collectors_certificate_sends(
+    secure: Oap, ours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named by the variable alone."""
+    monkeypatch.setenv(CERTIFICATES, str(ours))
+    world = World(secure)
+    world.tracer.start_span("x").end()
+    assert world.tree() == ["Local x"]
+    assert secure.mistrusted == 0
+    world.close()
+
+
+@pytest.mark.parametrize("trusting", ["another", "the system's"])
+def test_nothing_is_sent_past_a_certificate_that_is_not_trusted(
+    secure: Oap,
+    foreign: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    trusting: str,
+) -> None:
+    """Neither spans nor token; it says so once, and loses only what finds no room."""
+    monkeypatch.setattr(sender, "BACKOFF", (0.01, 0.02))
+    monkeypatch.setattr(sender, "QUEUE", 3)
+    monkeypatch.setenv(TOKEN, "s3cret")
+    named = {"certificates": str(foreign)} if trusting == "another" else {}
+    with caplog.at_level(logging.WARNING, sender.__name__):
+        world = World(secure, **named)
+        for number in range(3):
+            world.tracer.start_span(str(number)).end()
+            world.provider.force_flush(0)
+        until(lambda: secure.mistrusted >= 3)
+        assert world.processor.dropped == 0
+        for number in range(5):
+            world.tracer.start_span(str(number)).end()
+            world.provider.force_flush(0)
+        until(lambda: world.processor.dropped == 5)
+        world.close()
+    assert secure.posts == []
+    assert [r.getMessage() for r in caplog.records] == [
+        "SkyWalking takes nothing (SSLError); work goes on"
+    ]
+
+
+PROGRAM = "made(20); say(spans.is_set())"
+
+
+def test_a_process_ends_whatever_the_certificate(secure: Oap, foreign: Path) -> None:
+    """In the time that it gives telemetry at its end."""
+    told = {
+        **SENDS_TO_SKYWALKING,
+        "TPC_SKYWALKING_ENDPOINT": secure.url,
+        CERTIFICATES: str(foreign),
+    }
+    traced, _ = telemetry_support.run(PROGRAM, **told)
+    assert traced
+    assert secure.mistrusted > 0
+    assert secure.posts == []
+
+
+def test_a_process_ends_though_nobody_answers_its_handshake() -> None:
+    """As above, while a connection is half made."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        told = {**SENDS_TO_SKYWALKING, "TPC_SKYWALKING_ENDPOINT": url}
+        traced, _ = telemetry_support.run(PROGRAM, **told)
+        silent.settimeout(0)
+        connection, _ = silent.accept()  # it had come
+        connection.close()
+    assert traced
+
+
+def test_a_redirect_is_no_answer(world: World) -> None:
+    """Spans and token go to the address that was given, or nowhere."""
+    world.oap.status = 302
+    world.tracer.start_span("x").end()
+    assert not world.provider.force_flush(1_000)
+    assert world.oap.posts == []
+    world.oap.status = 200
+    until(lambda: world.oap.segments)
+    assert world.tree() == ["Local x"]
+    assert "/elsewhere" not in world.oap.asked
+    assert world.processor.dropped == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"endpoint": "oap:12800"}, "expected http://host:port"),
+        ({"endpoint": "https://me:pw@oap"}, "must not hold a password"),
+        ({"certificates": "{ours}"}, "make it https"),
+        ({"endpoint": "https://oap", "certificates": "/not/there"}, "No such file"),
+        ({"endpoint": "https://oap", "certificates": "{key}"}, "(?i)no.certificate"),
+        ({"token": "s3cret\nmore"}, "one line"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    ours: Path, settings: dict[str, str], why: str
+) -> None:
+    """At the start, by a message that names what to change."""
+    at = {"ours": ours, "key": ours.with_suffix(".key")}
+    given = {name: value.format(**at) for name, value in settings.items()}
+    with pytest.raises(ValueError, match=why) as refused:
+        start(provider=provider(), **given)
+    assert "TPC_SKYWALKING_" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+    assert "pw" not in str(refused.value)
+
+
+def test_a_job_says_why_it_is_not_traced(ours: Path) -> None:
+    """It works all the same, and its log names what to change."""
+    code = "import logging; logging.basicConfig(stream=sys.stdout)\n"
+    code = f"{telemetry_support.PRELUDE}{code}lifecycle.start('job')\nmade()\n"
+    told = {**SENDS_TO_SKYWALKING, CERTIFICATES: str(ours)}
+    with telemetry_support.started("-c", code, **told) as running:
+        out, _ = running.running.communicate(timeout=90)
+    assert "tracing did not start: ConfigurationError" in out
+    assert "make it https" in out
+
+
+@pytest.mark.parametrize("by", ["variable", "argument"])
+def test_a_token_is_sent_and_shown_nowhere(
+    oap: Oap, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """An argument comes before the variable; no object shows either."""
+    given: dict[str, Any] = {}
+    if by == "variable":
+        monkeypatch.setenv(TOKEN, "s3cret\n")
+    else:
+        monkeypatch.setenv(TOKEN, "overruled")
+        given["token"] = "s3cret"
+    world = World(oap, **given)
+    world.tracer.start_span("x").end()
+    assert world.tree() == ["Local x"]
+    assert {headers["Authentication"] for _, headers, _ in oap.posts} == {"s3cret"}
+    assert "s3cret" not in repr(world.processor) + repr(vars(world.processor))
+    world.close()
+
+
+def test_a_variable_that_looks_like_a_reference_is_none(
+    oap: Oap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The secret is what it says, as in every variable of ours that holds one."""
+    monkeypatch.setenv("OAP_TOKEN", "s3cret")
+    monkeypatch.setenv(TOKEN, "env:OAP_TOKEN")
+    world = World(oap)
+    world.tracer.start_span("x").end()
+    world.tree()
+    assert oap.posts[0][1]["Authentication"] == "env:OAP_TOKEN"
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "warned"),
+    [
+        ("http://192.0.2.1:12800", True),
+        ("http://oap.invalid:12800", True),
+        ("https://oap.invalid:12800", False),
+        ("http://127.0.0.1:12800", False),
+        ("http://[::1]:12800", False),
+        ("http://localhost:12800", False),
+    ],
+)
+def test_a_token_that_others_can_read_is_warned_of(
+    endpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    warned: bool,
+) -> None:
+    """Once, when it starts, and without the token; not where nobody else listens."""
+    monkeypatch.setenv(TOKEN, "s3cret")
+    with caplog.at_level(logging.WARNING):
+        start(endpoint, provider=provider())
+    said = [r.getMessage() for r in caplog.records]
+    assert (
+        said == ["the token of SkyWalking can be read on its way: use https"] * warned
+    )
+
+
+def test_no_token_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        start("http://192.0.2.1:12800", provider=provider())
+    assert caplog.records == []

@@ -1,0 +1,307 @@
+"""A transaction in SkyWalking's segments, what a span says there, hostile headers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry import baggage, propagate, trace
+from opentelemetry.instrumentation.requests import RequestsInstrumentor
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.trace import SpanKind, StatusCode
+from support.skywalking import Oap, World
+from support.spark import serving
+from support.waiting import until
+
+from bench.driver import apply, coordinator
+from bench.records import numbers
+from bench.served import application
+from tracing_2pc import ParticipantSink
+from tracing_2pc.core import names
+from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.sinks import write_branch
+from tracing_2pc.skywalking import propagator
+from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
+from tracing_2pc.store import open_log
+from tracing_2pc.tracing import propagation, spans
+from tracing_2pc.tracing.decorator import requests_headers
+
+Tags = dict[str, str]
+
+
+@pytest.fixture
+def global_world(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """The world's provider as the process's own, and `sw8` in its headers.
+
+    `requests` keeps the provider that it was instrumented with: it is let go again.
+    """
+    both = CompositePropagator([SkyWalkingPropagator()])
+    monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", both)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", world.provider)
+    yield world
+    if requests_headers.carried:
+        RequestsInstrumentor().uninstrument()
+        requests_headers.carried = False
+
+
+def tags(span: dict[str, Any]) -> Tags:
+    return {tag["key"]: tag["value"] for tag in span["tags"]}
+
+
+def test_a_transaction_is_few_segments(global_world: World, tmp_path: Path) -> None:
+    """The driver two, though its tasks run in it here; each request one."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        for partition in range(2):
+            branch = BranchId(partition, partition)
+            about = (record.id, branch, tuple(sink.participants), record.carrier)
+            with spans.span(names.BRANCH, carrier=record.carrier):
+                receipts += write_branch(sink, BranchContext(*about), [numbers(3)])
+        return receipts
+
+    with contextlib.ExitStack() as stack:
+        rows = TaggedRows(f"sqlite:///{tmp_path / 'rows.db'}", "numbers")
+        stack.callback(rows.close)
+        url = stack.enter_context(serving(application(rows)))
+        sink = ParticipantSink({"ledger": url}, token=None)
+        log = stack.enter_context(
+            contextlib.closing(open_log(f"sqlite:///{tmp_path / 'log.db'}"))
+        )
+        apply(coordinator(log, sink.participants), 0, write)
+    tree = global_world.tree()
+    assert [line for line in tree if not line.startswith(" ")] == [tree[0]]
+    assert tree[0] == "Local tpc.transaction"
+    firsts = Counter(g["spans"][0]["operationName"] for g in global_world.oap.segments)
+    assert firsts == {
+        "tpc.transaction": 1,
+        "tpc.prepare": 2,
+        "tpc.deliver": 1,
+        "tpc.commit": 1,
+    }
+    ids = {g["traceId"] for g in global_world.oap.segments}
+    assert len(ids) == 1
+
+
+def test_what_a_span_says(world: World) -> None:
+    """By the names that SkyWalking's pages look for."""
+    about = {
+        "http.request.method": "POST",
+        "http.response.status_code": 503,
+        "url.full": "http://user@ledger:8081/commit?x=1",
+        "tpc.replay": False,
+        "tpc.transaction.id": "orders.7.1",
+    }
+    with (
+        contextlib.suppress(ValueError),
+        world.tracer.start_as_current_span(
+            "n" * 200, kind=SpanKind.CLIENT, attributes=about
+        ) as span,
+    ):
+        span.set_status(StatusCode.ERROR)
+        raise ValueError("no")
+    world.tree()
+    (found,) = world.oap.spans()
+    assert found["operationName"] == "n" * 150
+    assert (found["spanType"], found["spanLayer"]) == ("Exit", "Http")
+    assert found["peer"] == "ledger:8081"
+    assert found["isError"] is True
+    said = tags(found)
+    assert said["http.method"] == "POST"
+    assert said["http.status_code"] == "503"
+    assert said["tpc.replay"] == "false"
+    assert said["otel.trace_id"] == f"{span.get_span_context().trace_id:032x}"
+    (log,) = found["logs"]
+    data = {item["key"]: item["value"] for item in log["data"]}
+    assert (data["event"], data["error.kind"], data["message"]) == (
+        "error",
+        "ValueError",
+        "no",
+    )
+
+
+def test_a_link_to_another_trace_is_a_tag(world: World) -> None:
+    """Its page shows only its own trace: each other one is named, once, if it fits."""
+    with world.tracer.start_as_current_span("before") as before:
+        pass
+    links = [trace.Link(before.get_span_context())] * 2
+    world.tracer.start_span("linked", links=links).end()
+    made = (trace.SpanContext(n, 1, is_remote=True) for n in range(1, 20))
+    world.tracer.start_span("many", links=[trace.Link(c) for c in made]).end()
+    world.tree()
+    said = {s["operationName"]: tags(s) for s in world.oap.spans()}
+    assert "otel.link" not in said["before"]
+    assert said["linked"]["otel.link"] == f"{before.get_span_context().trace_id:032x}"
+    assert said["many"]["otel.link"] == ",".join(f"{n:032x}" for n in range(1, 8))
+    assert [s["refs"] for s in world.oap.spans()] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "layer"),
+    [
+        ({"db.system.name": "postgresql"}, "Database"),
+        ({"messaging.system": "kafka"}, "Unknown"),
+        ({"messaging.system": "kafka", "server.address": "b"}, "MQ"),
+        ({"rpc.system": "grpc"}, "RPCFramework"),
+        ({}, "Unknown"),
+    ],
+)
+def test_layers(world: World, attributes: Tags, layer: str) -> None:
+    world.tracer.start_span("x", kind=SpanKind.CLIENT, attributes=attributes).end()
+    world.tree()
+    assert world.oap.spans()[0]["spanLayer"] == layer
+
+
+def test_a_call_around_a_call_is_counted_once(world: World) -> None:
+    opened = world.tracer.start_as_current_span
+    with opened("prepare", kind=SpanKind.CLIENT), opened("POST", kind=SpanKind.CLIENT):
+        pass
+    assert world.tree() == ["Local prepare", "  Exit POST"]
+
+
+def test_the_process_says_who_it_is(world: World) -> None:
+    world.tracer.start_span("x").end()
+    until(lambda: len(world.oap.posts) == 2)
+    told = {path: body for path, _, body in world.oap.posts}
+    about = told["/v3/management/reportProperties"]
+    assert about["service"] == "orders"
+    assert about["serviceInstance"].startswith(f"{os.getpid()}@")
+    assert {"key": "language", "value": "python"} in about["properties"]
+
+
+HEADERS = st.text(st.characters(codec="latin-1", exclude_characters="\r\n"))
+
+
+@pytest.fixture(scope="module")
+def participant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("participant")
+    rows = TaggedRows(f"sqlite:///{folder / 'rows.db'}", "numbers")
+    yield application(rows).test_client()
+    rows.close()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sw8=HEADERS, correlation=HEADERS)
+def test_hostile_headers_change_no_answer(
+    global_world: World, participant: Any, sw8: str, correlation: str
+) -> None:
+    """Whatever a client sends as `sw8`, the participant answers as without it."""
+    order = {"transaction_id": "orders.7.1", "branches": [], "forgotten_through": None}
+    headers = {"Tpc-Version": "1", "Tpc-Participant": "ledger"}
+    plain = participant.post("/commit", json=order, headers=headers)
+    with_them = participant.post(
+        "/commit",
+        json=order,
+        headers={**headers, "sw8": sw8, "sw8-correlation": correlation},
+    )
+    assert plain.status_code == with_them.status_code == 200
+    assert plain.get_json() == with_them.get_json()
+
+
+def test_a_header_that_cannot_be_read_is_counted(world: World) -> None:
+    before = propagation.rejected()["sw8"]
+    for value in ("1-a", "", "x" * 5000):
+        context = SkyWalkingPropagator().extract({"sw8": value}, trace.Context())
+        assert not trace.get_current_span(context).get_span_context().is_valid
+    assert propagation.rejected()["sw8"] == before + 2
+
+
+def test_correlation_is_baggage(world: World) -> None:
+    context = baggage.set_baggage("sw.tenant", "a", baggage.set_baggage("mine", "b"))
+    headers: dict[str, str] = {}
+    with world.tracer.start_as_current_span("x", context) as span:
+        inside = trace.set_span_in_context(span, context)
+        SkyWalkingPropagator().inject(headers, inside)
+    received = SkyWalkingPropagator().extract(headers, trace.Context())
+    assert baggage.get_all(received) == {"sw.tenant": "a"}
+
+
+def test_only_sw8_makes_the_same_parent_everywhere(world: World) -> None:
+    """A Java agent's ids are not OpenTelemetry's: a trace id is made of them."""
+    headers: dict[str, str] = {}
+    with world.tracer.start_as_current_span("x") as span:
+        SkyWalkingPropagator().inject(headers)
+    once = SkyWalkingPropagator().extract(headers, trace.Context())
+    again = SkyWalkingPropagator().extract(headers, trace.Context())
+    made = [trace.get_current_span(c).get_span_context() for c in (once, again)]
+    assert made[0] == made[1]
+    assert made[0].is_remote
+    assert made[0].trace_id == span.get_span_context().trace_id
+
+
+PROGRAM = """
+import os, sys
+from opentelemetry import trace
+tracer = trace.get_tracer("program")
+with tracer.start_as_current_span("before"):
+    pass
+if sys.argv[1] == "fork":
+    with tracer.start_as_current_span("parent"):
+        if os.fork() == 0:
+            with tracer.start_as_current_span("child"):
+                pass
+            trace.get_tracer_provider().force_flush(10000)
+            os._exit(0)
+        os.wait()
+trace.get_tracer_provider().force_flush(10000)
+"""
+
+
+@contextlib.contextmanager
+def _told(oap: Oap, tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    yield (
+        program,
+        {
+            **os.environ,
+            "OTEL_SERVICE_NAME": "told",
+            "OTEL_TRACES_EXPORTER": "skywalking",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_PROPAGATORS": "tracecontext,skywalking",
+            "TPC_SKYWALKING_ENDPOINT": oap.url,
+        },
+    )
+
+
+@pytest.mark.parametrize("how", ["plain", "fork"])
+def test_the_environment_alone_turns_it_on(oap: Oap, tmp_path: Path, how: str) -> None:
+    """Through OpenTelemetry's own start; a forked child sends its own, once."""
+    instrument = Path(sys.executable).parent / "opentelemetry-instrument"
+    with _told(oap, tmp_path) as (program, environment):
+        command = [str(instrument), sys.executable, str(program), how]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    made = ["before"] if how == "plain" else ["before", "child", "parent"]
+    until(lambda: len(oap.spans()) >= len(made))
+    assert sorted(s["operationName"] for s in oap.spans()) == made
+    assert {g["service"] for g in oap.segments} == {"told"}
+    assert len({g["serviceInstance"] for g in oap.segments}) == (
+        2 if how == "fork" else 1
+    )
+
+
+def test_importing_the_package_imports_no_sdk() -> None:
+    """Who only parses headers needs none."""
+    code = (
+        "import sys; from tracing_2pc.skywalking import parse_sw8; "
+        "assert parse_sw8('') is None; "
+        "sys.exit(any(m.startswith('opentelemetry.sdk') for m in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_processor_in_use_is_the_last_one(world: World) -> None:
+    """Its places are what headers speak of."""
+    assert propagator.processor() is world.processor

@@ -1,0 +1,118 @@
+"""Where a decision log may be, and what its address may hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.store.log import database
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://tpc:s3cret@db/decisions",
+        "postgresql+psycopg://tpc:s3cret@db/decisions",
+        "postgresql://tpc@db/decisions?password=s3cret",
+        "postgresql://tpc@db/decisions?sslpassword=s3cret",
+    ],
+)
+def test_a_literal_password_is_refused(url: str) -> None:
+    """It would be pickled into files and pages; the error says what to write."""
+    with pytest.raises(ConfigurationError) as refused:
+        open_log(url)
+    assert "`env:NAME`" in str(refused.value)
+    assert "password file" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+SECRET = [
+    "postgresql://tpc:s3cret@db/decisions",
+    "postgresql://tpc@db/decisions?password=s3cret",
+    "postgresql://tpc@db/decisions?password=other&password=s3cret",
+    "postgresql://tpc@db/decisions?sslmode=require&sslpassword=s3cret",
+]
+
+
+@pytest.mark.parametrize("url", SECRET)
+def test_a_password_from_the_environment_is_taken(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """The URL that a variable holds may have one, and never shows it."""
+    monkeypatch.setenv("LOG_URL", url)
+    base = database.connect("env:LOG_URL")
+    assert "s3cret" in base.url.render_as_string(hide_password=False)
+    assert "s3cret" not in repr(base) + repr(SqlDecisionLog(base))
+
+
+@pytest.mark.parametrize("url", SECRET)
+def test_a_driver_that_says_the_password_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """Whatever text comes with the failure to connect."""
+    monkeypatch.setenv("LOG_URL", url)
+    base = database.connect("env:LOG_URL")
+
+    def fail(*_: object) -> None:
+        raise psycopg.OperationalError("no way in for tpc with s3cret\nHINT: s3cret")
+
+    sa.event.listen(base.durable_engine, "do_connect", fail)
+    with pytest.raises(DecisionLogError, match=r"for tpc with \*\*\*$") as failed:
+        SqlDecisionLog(base).unfinished()
+    assert "s3cret" not in str(failed.value)
+
+
+def test_postgresql_means_psycopg_3() -> None:
+    """Whatever driver the URL's short form means elsewhere."""
+    base = database.connect("postgresql://tpc@db/decisions")
+    assert base.durable_engine.driver == "psycopg"
+
+
+@pytest.mark.parametrize(
+    "url", ["", "decisions.db", "mysql://db/x", "postgresql+psycopg2://db/x", "env"]
+)
+def test_other_addresses_are_refused(url: str) -> None:
+    """With the two that are expected."""
+    with pytest.raises(ConfigurationError, match=r"sqlite:///.*postgresql://"):
+        open_log(url)
+
+
+def test_an_empty_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`env:NAME` without a value says which name."""
+    monkeypatch.delenv("LOG_URL", raising=False)
+    with pytest.raises(ConfigurationError, match="LOG_URL is empty"):
+        open_log("env:LOG_URL")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x"])
+def test_memory_is_not_a_log(url: str) -> None:
+    """It would forget decisions with its process."""
+    with pytest.raises(ConfigurationError, match="lost with its process"):
+        open_log(url)
+
+
+def test_a_missing_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a relative path."""
+    monkeypatch.chdir(tmp_path)
+    open_log("sqlite:///state/deep/decisions.db").close()
+    assert (tmp_path / "state/deep/decisions.db").is_file()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """A file stands in the way: settings to fix, not a log to wait for."""
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(ConfigurationError, match=r"cannot make folder .*state"):
+        open_log(f"sqlite:///{tmp_path}/state/decisions.db")
+
+
+def test_a_folder_instead_of_a_file_is_unreachable(tmp_path: Path) -> None:
+    """The database says why."""
+    with pytest.raises(DecisionLogError, match="unable to open database file"):
+        open_log(f"sqlite:///{tmp_path}")

@@ -1,0 +1,70 @@
+"""A participant's spans, without anything but the blueprint."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from opentelemetry.sdk.trace import ReadableSpan
+from support.participant import ONE, OTHER, Branch, World, orders, sqlite_url
+
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.testing import read_trace_file
+
+PROGRAM = """
+import warnings
+warnings.simplefilter("ignore")
+from flask import Flask
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.participant import TaggedRows
+
+app = Flask(__name__)
+rows = TaggedRows("sqlite:///rows.db", "orders")
+app.register_blueprint(participant_blueprint(rows, insecure=True, name="ledger"))
+assert app.test_client().get("/transactions").status_code == 200
+"""
+
+
+def test_a_service_exports_spans_when_it_is_asked_to(tmp_path: Path) -> None:
+    """The environment variable is enough: no hook, no call of the service's own."""
+    file = tmp_path / "trace.jsonl"
+    env = {**os.environ, "TPC_TRACE_FILE": str(file)}
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=env, check=True)
+    (span,) = read_trace_file(file)
+    assert (span["name"], span["service"]) == ("tpc.list", "ledger")
+
+
+def test_a_prepare_says_what_was_voted(
+    tmp_path: Path,
+    exported: Callable[[], list[ReadableSpan]],
+) -> None:
+    """Commit, read_only for no rows, abort for a no."""
+    resource = TaggedRows(sqlite_url(tmp_path), "orders")
+    world = World(resource, lambda: 0)
+    nothing = Branch(orders(), 0, "0.2")
+    for branch in (ONE, nothing, OTHER):  # the last one: other content, same branch
+        world.prepare("orders.7.1", branch)
+    found = [s.attributes for s in exported() if s.name == "tpc.prepare"]
+    assert [one["tpc.vote"] for one in found] == ["commit", "read_only", "abort"]
+    resource.close()
+
+
+def test_a_server_span_says_its_route(
+    tmp_path: Path,
+    exported: Callable[[], list[ReadableSpan]],
+) -> None:
+    """As the service has it: no id is in it."""
+    world = World(TaggedRows(sqlite_url(tmp_path), "orders"), lambda: 0)
+    world.prepare("orders.7.1")
+    world.show("orders.7.1")
+    world.listed("?application=orders")
+    routes = [s.attributes.get("http.route") for s in exported()]
+    assert [route for route in routes if route] == [
+        "/prepare",
+        "/transactions/<transaction_id>",
+        "/transactions",
+    ]
+    world.resource.close()

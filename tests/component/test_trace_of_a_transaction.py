@@ -1,0 +1,308 @@
+"""What a transaction looks like in a trace: driver, tasks and services, over HTTP.
+
+The tasks run in this process one after another, the services in threads of it, so
+that one exporter sees every span.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, format_trace_id
+from support.log_tables import count_committed
+from support.tracing import assert_registered, span_tree
+
+from bench.driver import APPLICATION, apply, coordinator
+from bench.records import numbers
+from tracing_2pc import ParticipantSink
+from tracing_2pc.core import names
+from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.sinks import write_branch
+from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.tracing import spans, transaction
+
+Spans = Callable[[], list[ReadableSpan]]
+Partitions = Sequence[pa.RecordBatch]
+
+TASKS = itertools.count()
+
+
+def writes(
+    sinks: ParticipantSink | Sequence[ParticipantSink], partitions: Partitions
+) -> Callable[[TransactionRecord], list[Receipt]]:
+    """Return what runs a task for each partition, in the span that Spark's tasks open.
+
+    With several sinks each is a route: it has tasks of its own.
+    """
+    routes = [sinks] if isinstance(sinks, ParticipantSink) else sinks
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        for sink in routes:
+            for partition, records in enumerate(partitions):
+                branch = BranchId(partition, next(TASKS))
+                about = (record.id, branch, tuple(sink.participants), record.carrier)
+                with spans.span(names.BRANCH, carrier=record.carrier):
+                    receipts += write_branch(sink, BranchContext(*about), [records])
+        return receipts
+
+    return write
+
+
+def failing(record: TransactionRecord) -> list[Receipt]:
+    raise RuntimeError("a task failed")
+
+
+def driver(log: SqlDecisionLog, sink: ParticipantSink) -> Coordinator:
+    return coordinator(log, sink.participants)
+
+
+def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what this process has exported: who goes on did not see it."""
+    monkeypatch.setattr(transaction, "_exported", {})
+
+
+def roots(found: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+    return [s for s in found if s.name == names.TRANSACTION]
+
+
+def without_database(found: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+    """Leave out the databases' statements: they are a matter of the resource."""
+    return [
+        s
+        for s in found
+        if s.kind is not SpanKind.CLIENT or "tpc.participant" in (s.attributes or {})
+    ]
+
+
+def test_a_healthy_transaction_is_one_tree(exported: Spans, log, sink) -> None:
+    """Every step of it, in one trace, and no wait worth a span."""
+    apply(driver(log, sink), 0, writes(sink, [numbers(3)]))
+    tree = span_tree(without_database(exported()))
+    both_prepare = ["      POST /prepare", "        tpc.prepare"] * 2
+    one_commit = [
+        "    ParticipantSink.commit",
+        "      POST /commit",
+        "        tpc.commit",
+    ]
+    assert tree == [
+        "tpc.transaction",
+        "  tpc.begin",
+        "  tpc.branch",
+        "    ParticipantSink.begin",
+        "    ParticipantSink.invoke",
+        "    ParticipantSink.pre_commit",
+        *both_prepare,
+        "  tpc.decide",
+        "  tpc.deliver",
+        *one_commit,
+        *one_commit,
+        "    tpc.finish",
+    ]
+    assert len({s.context.trace_id for s in exported()}) == 1
+    assert_registered(exported())
+
+
+def test_spans_are_counted_by_partitions_and_never_by_records(
+    exported: Spans,
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+) -> None:
+    """A participant with K partitions that hold rows costs K + 1 requests.
+
+    Each is one client span and one server span; a partition without rows costs none,
+    and ten thousand records cost what one does.
+    """
+    found = []
+    for batch, rows in enumerate((1, 10_000)):
+        partitions = [numbers(rows), numbers(0), numbers(rows), numbers(rows)]
+        before = len(exported())
+        apply(driver(log, sink), batch, writes(sink, partitions))
+        ours = without_database(exported()[before:])
+        found.append(Counter((s.name, s.kind) for s in ours))
+    few, many = found
+    assert few == many
+    kinds = Counter(kind for (_, kind), n in many.items() for _ in range(n))
+    assert kinds[SpanKind.CLIENT] == kinds[SpanKind.SERVER] == 2 * (3 + 1)
+    assert names.IN_DOUBT not in {name for name, _ in many}
+    assert sum(many.values()) == sum(kinds.values()) == 8 + 8 + 5 + 4 + 3 * 3 + 2
+
+
+def test_with_routes_a_participant_costs_its_own_partitions(
+    exported: Spans,
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+) -> None:
+    """One participant with two partitions, and one with none that holds rows."""
+
+    def write(record: TransactionRecord) -> list[Receipt]:
+        routed = [sink.route("ledger"), sink.route("notifier")]
+        return [
+            *writes(routed[0], [numbers(2), numbers(2)])(record),
+            *writes(routed[1], [numbers(0)])(record),
+        ]
+
+    apply(driver(log, sink), 0, write)
+    asked = Counter(
+        s.attributes["tpc.participant"]
+        for s in exported()
+        if s.kind is SpanKind.CLIENT and "tpc.participant" in s.attributes
+    )
+    assert asked == {"ledger": 2 + 1, "notifier": 0 + 1}
+
+
+def test_the_delivery_is_out_before_anybody_is_asked(
+    exported: Spans,
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+) -> None:
+    """A driver that waits for a service, or dies doing so, leaves a whole trace."""
+    seen: list[list[str]] = []
+
+    class Slow:
+        def commit(self, record: TransactionRecord) -> None:
+            seen.append([s.name for s in exported()])
+
+        abort = commit
+
+    slow = coordinator(log, {"slow": Slow()})  # type: ignore[dict-item]
+    apply(slow, 0, lambda record: [])
+    assert seen == [[names.BEGIN, names.DECIDE, names.TRANSACTION, names.DELIVER]]
+    deliver = next(s for s in exported() if s.name == names.DELIVER)
+    assert deliver.attributes["tpc.pending"] == 1
+    assert span_tree(exported())[-2:] == ["  tpc.deliver", "    tpc.finish"]
+
+
+def test_attempts_of_a_batch_are_linked(
+    exported: Spans,
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+) -> None:
+    """Each is a trace of its own; its root says which attempt was before it."""
+    with pytest.raises(RuntimeError):
+        apply(driver(log, sink), 0, failing)
+    apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+    first, second = roots(exported())
+    assert (first.attributes["tpc.decision"], first.links) == ("abort", ())
+    assert second.attributes["tpc.attempt"] == 2
+    (link,) = second.links
+    assert (link.context.trace_id, link.context.span_id) == (
+        first.context.trace_id,
+        first.context.span_id,
+    )
+    assert first.context.trace_id != second.context.trace_id
+
+
+def test_a_run_that_takes_over_tells_both_stories(
+    exported: Spans,
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A driver died in its tasks: the next one exports attempt 1 and links to it."""
+    driver(log, sink).begin(0, "dead", "query")
+    another_process(monkeypatch)
+    apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+    first, second = roots(exported())
+    assert first.attributes["tpc.root.reconstructed"] is True
+    assert first.attributes["tpc.decision"] == "abort"
+    assert [link.context.span_id for link in second.links] == [first.context.span_id]
+    assert_registered(exported())
+    orphans = [line for line in span_tree(exported()) if not line.startswith(" ")]
+    assert orphans == ["tpc.transaction"] * 2
+
+
+class _Down:
+    """A participant that does not answer until it is told to."""
+
+    def __init__(self) -> None:
+        self.up = False
+
+    def commit(self, record: TransactionRecord) -> None:
+        from tracing_2pc.core.errors import ParticipantUnavailableError
+
+        if not self.up:
+            raise ParticipantUnavailableError("down")
+
+    abort = commit
+
+
+def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(
+    exported: Spans,
+    log: SqlDecisionLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever sends a decision on exports the root, of an abort as of a commit."""
+    down = _Down()
+    with pytest.raises(RuntimeError):
+        apply(coordinator(log, {"down": down}), 0, failing)  # type: ignore[dict-item]
+    (record,) = log.unfinished(APPLICATION)
+    assert record.state is TransactionState.ABORTING
+    another_process(monkeypatch)
+    before, down.up = len(roots(exported())), True
+    again = coordinator(log, {"down": down})  # type: ignore[dict-item]
+    again.recover()
+    again.recover()
+    (root,) = roots(exported())[before:]
+    assert root.attributes["tpc.root.reconstructed"] is True
+    assert format_trace_id(root.context.trace_id) in record.carrier["traceparent"]
+
+
+def test_a_batch_replayed_after_its_end_gets_its_root(
+    exported: Spans,
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A driver that died right after the end may have taken its last spans along."""
+    apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+    another_process(monkeypatch)
+    apply(driver(log, sink), 0, failing)
+    apply(driver(log, sink), 0, failing)
+    written, replayed = roots(exported())
+    assert written.context.span_id == replayed.context.span_id
+    assert replayed.attributes["tpc.root.reconstructed"] is True
+
+
+def test_an_exporter_that_blocks_holds_nothing_up(log, sink, monkeypatch) -> None:
+    """An exporter that blocks for ever: the transaction ends all the same.
+
+    The exporter is let go only after the transaction has ended.
+    """
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+    from tracing_2pc.tracing.sdk import exporting
+
+    ended, reached = threading.Event(), threading.Event()
+
+    class Blocks(SpanExporter):
+        def export(self, spans: Any) -> SpanExportResult:
+            reached.set()
+            ended.wait()
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(
+        exporting.CountedBatches(exporting.Otlp(lambda: Blocks()))
+    )
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    try:
+        apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+        assert reached.wait(120)
+        apply(driver(log, sink), 1, writes(sink, [numbers(1)]))
+        assert count_committed(log, APPLICATION) == 2
+        assert not ended.is_set()
+    finally:
+        ended.set()
+        provider.shutdown()

@@ -1,0 +1,448 @@
+"""`@traced_sink`: a user's sink in a trace, and that it stays theirs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections import UserDict
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import requests
+from opentelemetry.trace import StatusCode
+from support.served import served
+from support.traced_sink import (
+    Plain,
+    Refusing,
+    branch_of,
+    one_good_one_bad,
+    shipped,
+    through_the_log,
+)
+from support.tracing import read_trace_file, span_tree
+
+from tracing_2pc.core import names
+from tracing_2pc.core.errors import ContractError
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.ports import TwoPhaseCommitSink
+from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.decorator import branches
+from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+
+@pytest.fixture(autouse=True)
+def _no_open_branches() -> Iterator[None]:
+    yield
+    branches.OPEN.clear()
+
+
+class Partner(HTTPServer):
+    """A service that keeps what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.requests: list[tuple[str, str | None, bytes]] = []
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        assert isinstance(self.server, Partner)
+        self.server.requests.append((self.path, self.headers["traceparent"], body))
+        self.send_response(500 if "refuse" in self.path else 200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def partner() -> Iterator[Partner]:
+    with served(Partner()) as server:
+        yield server
+
+
+@traced_sink
+class PartnerSink:
+    """Tells a partner."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def begin(self, context):
+        return {"id": f"{context.transaction_id}.{context.branch}", "rows": []}
+
+    def invoke(self, handle, record):
+        handle["rows"].append(record)
+
+    def pre_commit(self, handle):
+        requests.post(
+            f"{self.url}/prepare", json=handle, timeout=120
+        ).raise_for_status()
+        handle["rows"].clear()
+
+    def commit(self, handle):
+        requests.post(
+            f"{self.url}/commit/{handle['id']}", timeout=120
+        ).raise_for_status()
+
+    def abort(self, handle):
+        requests.post(
+            f"{self.url}/rollback/{handle['id']}", timeout=120
+        ).raise_for_status()
+
+
+def test_every_phase_is_a_span_and_every_call_carries_it(exported, partner):
+    """The example of the README, from a task through the log to the driver."""
+    carrier = OpenTelemetryTracing().reserve()
+    sink = shipped(PartnerSink(partner.url))
+    with spans.span(names.BRANCH, carrier=carrier):
+        handle = sink.begin(branch_of(carrier))
+        for number in range(3):
+            sink.invoke(handle, {"id": number})
+        sink.pre_commit(handle)
+    with spans.span(names.DELIVER, carrier=carrier):
+        PartnerSink(partner.url).commit(through_the_log(handle))
+    assert span_tree(exported()) == [
+        "tpc.branch",
+        "  PartnerSink.begin",
+        "  PartnerSink.invoke",
+        "  PartnerSink.pre_commit",
+        "    POST",
+        "tpc.deliver",
+        "  PartnerSink.commit",
+        "    POST",
+    ]
+    trace_id = carrier["traceparent"][3:35]
+    posts = [s for s in exported() if s.name == "POST"]
+    expected = [f"00-{trace_id}-{s.context.span_id:016x}" for s in posts]
+    assert [header[:52] for _, header, _ in partner.requests] == expected
+    path, _, body = partner.requests[0]
+    assert (path, len(json.loads(body)["rows"])) == ("/prepare", 3)
+    begin, invoke = exported()[:2]
+    assert begin.attributes == {
+        "tpc.phase": "begin",
+        "tpc.transaction.id": "orders.7.1",
+        "tpc.branch": "0.4",
+    }
+    assert invoke.attributes == {"tpc.phase": "invoke", "tpc.rows": 3}
+
+
+def test_a_commit_after_a_restart_is_in_the_transactions_trace(exported, partner):
+    """All that is left of the process is the handle as JSON."""
+    carrier = OpenTelemetryTracing().reserve()
+    sink = shipped(PartnerSink(partner.url))
+    with spans.span(names.BRANCH, carrier=carrier):
+        handle = sink.begin(branch_of(carrier))
+        sink.pre_commit(handle)
+    branches.OPEN.clear()
+    sink.commit(through_the_log(handle))
+    assert span_tree(exported()) == [
+        "tpc.branch",
+        "  PartnerSink.begin",
+        "  PartnerSink.pre_commit",
+        "    POST",
+        "  PartnerSink.commit",
+        "    POST",
+    ]
+
+
+def test_without_a_current_span_the_context_of_begin_is_the_parent(exported, partner):
+    carrier = OpenTelemetryTracing().reserve()
+    sink = shipped(PartnerSink(partner.url))
+    handle = sink.begin(branch_of(carrier))
+    sink.invoke(handle, 1)
+    sink.abort(handle)
+    assert span_tree(exported()) == [
+        "PartnerSink.begin",
+        "PartnerSink.invoke",
+        "PartnerSink.abort",
+        "  POST",
+    ]
+    ours = [s for s in exported() if s.name != "POST"]
+    assert {f"{s.parent.span_id:016x}" for s in ours} == {carrier["traceparent"][36:52]}
+    assert branches.OPEN == {}
+
+
+def test_errors_pass_unchanged_and_show_their_class_only(exported, partner):
+    sink = shipped(PartnerSink(f"{partner.url}/refuse"))
+    handle = sink.begin(branch_of({}))
+    with pytest.raises(requests.HTTPError, match="500 Server Error"):
+        sink.pre_commit(handle)
+    failed = next(s for s in exported() if s.name == "PartnerSink.pre_commit")
+    assert failed.status.status_code is StatusCode.ERROR
+    assert failed.status.description is None
+    assert failed.events == ()
+    assert failed.attributes["error.type"] == "HTTPError"
+
+
+def test_a_record_that_fails_shows_in_the_one_invoke_span(exported):
+    @traced_sink
+    class Picky(Refusing):
+        pass
+
+    one_good_one_bad(shipped(Picky()))
+    assert span_tree(exported()) == [
+        "Picky.begin",
+        "  Picky.invoke",
+        "  Picky.abort",
+    ]
+    attributes = exported()[1].attributes
+    assert (attributes["tpc.rows"], attributes["error.type"]) == (1, "ValueError")
+    assert "customer" not in exported()[1].to_json()
+
+
+def test_begin_without_context_is_accepted(exported):
+    @traced_sink
+    class Traced(Plain):
+        pass
+
+    with spans.span(names.BRANCH):
+        sink = shipped(Traced())
+        handle = sink.begin()
+        assert sink.begin(branch_of({})) == {}
+        sink.pre_commit(handle)
+    assert span_tree(exported()) == [
+        "tpc.branch",
+        "  Traced.begin",
+        "  Traced.begin",
+        "  Traced.pre_commit",
+    ]
+
+
+def test_the_class_stays_what_it_was():
+    assert PartnerSink.__name__ == "PartnerSink"
+    assert PartnerSink.__doc__ == "Tells a partner."
+    assert isinstance(PartnerSink("http://x"), TwoPhaseCommitSink)
+    assert PartnerSink.begin.__name__ == "begin"
+    assert traced_sink(PartnerSink) is PartnerSink
+    assert not hasattr(PartnerSink.begin.__wrapped__, "__wrapped__")
+
+
+def test_a_subclass_that_calls_its_parent_is_one_span(exported):
+    @traced_sink
+    class Base(Plain):
+        def commit(self, handle):
+            super().commit(handle)
+
+    @traced_sink
+    class Loud(Base):
+        def invoke(self, handle, record):
+            super().invoke(handle, record)
+
+        def commit(self, handle):
+            super().commit(handle)
+
+    sink = shipped(Loud())
+    handle = sink.begin()
+    sink.invoke(handle, 1)
+    sink.pre_commit(handle)
+    sink.commit(handle)
+    assert span_tree(exported()) == [
+        "Loud.begin",
+        "  Loud.invoke",
+        "  Loud.pre_commit",
+        "  Loud.commit",
+    ]
+    assert exported()[1].attributes["tpc.rows"] == 1
+
+
+def test_an_undecorated_subclass_is_traced_under_its_own_name(exported):
+    class Special(PartnerSink):
+        def begin(self, context):
+            return super().begin(context) | {"special": True}
+
+    handle = shipped(Special("http://x")).begin(branch_of({}))
+    assert handle["special"]
+    assert span_tree(exported()) == ["Special.begin"]
+
+
+def test_a_class_that_traces_itself_is_left_alone(exported):
+    class Own(Plain):
+        __tpc_traced__ = True
+
+        def begin(self):
+            return {}
+
+    @traced_sink
+    class Mine(Own):
+        pass
+
+    shipped(Mine()).begin()
+    shipped(traced_sink(Own)()).begin()
+    assert exported() == []
+
+
+def test_methods_may_have_other_names(exported):
+    @traced_sink(begin="open", invoke="write", commit="publish")
+    class Renamed:
+        def open(self, context):
+            return {}
+
+        def write(self, handle, record):
+            pass
+
+        def pre_commit(self, handle):
+            pass
+
+        def publish(self, handle):
+            pass
+
+    sink = shipped(Renamed())
+    handle = sink.open(branch_of({}))
+    sink.write(handle, 1)
+    sink.pre_commit(handle)
+    sink.publish(handle)
+    assert span_tree(exported()) == [
+        "Renamed.begin",
+        "  Renamed.invoke",
+        "  Renamed.pre_commit",
+        "  Renamed.commit",
+    ]
+
+
+def test_a_method_that_is_not_there_is_refused():
+    with pytest.raises(ContractError, match="no method 'opne'"):
+        traced_sink(begin="opne")(Plain)
+
+
+@pytest.mark.usefixtures("exported")
+def test_abandoned_branches_are_forgotten():
+    """Tasks that die without a word do not fill the memory of a worker."""
+
+    @traced_sink
+    class Weak(Plain):
+        def begin(self):
+            return UserDict()
+
+    sink = shipped(Weak())
+    for _ in range(10):
+        sink.begin()
+    assert branches.OPEN == {}
+    handles = [{} for _ in range(branches.BOUND + 5)]
+    for handle in handles:
+        branches.remember(handle, {})
+    assert len(branches.OPEN) == branches.BOUND
+    assert branches.find(handles[0]) is None
+
+
+def test_batches_and_whole_transactions(exported):
+    class Batch:
+        num_rows = 500
+
+    @traced_sink
+    class Bulk(Plain):
+        def invoke_batch(self, handle, batch):
+            pass
+
+        def commit_transaction(self, transaction_id, handles):
+            for handle in handles:
+                self.commit(handle)
+
+        def abort_transaction(self, transaction_id, keep):
+            pass
+
+    sink = shipped(Bulk())
+    carrier = OpenTelemetryTracing().reserve()
+    with spans.span(names.BRANCH, carrier=carrier):
+        handle = sink.begin()
+        sink.invoke_batch(handle, Batch())
+        sink.invoke_batch(handle, Batch())
+        sink.pre_commit(handle)
+    transaction = TransactionId("orders", 7, 1)
+    sink.commit_transaction(transaction, [through_the_log(handle)])
+    sink.abort_transaction(transaction, [])
+    assert span_tree(exported()) == [
+        "tpc.branch",
+        "  Bulk.begin",
+        "  Bulk.invoke",
+        "  Bulk.pre_commit",
+        "  Bulk.commit",
+        "    Bulk.commit",
+        "Bulk.abort",
+    ]
+    assert exported()[1].attributes["tpc.rows"] == 1000
+    assert exported()[-1].attributes["tpc.transaction.id"] == "orders.7.1"
+
+
+def test_trace_headers_are_those_of_the_phase(exported):
+    seen = {}
+
+    @traced_sink
+    class Other(Plain):
+        def commit(self, handle):
+            seen.update(trace_headers())
+
+    Other().commit({})
+    (commit,) = exported()
+    assert seen["traceparent"][36:52] == f"{commit.context.span_id:016x}"
+    assert trace_headers() == {}
+
+
+def test_with_tracing_off_nothing_is_added():
+    @traced_sink
+    class Off(Plain):
+        pass
+
+    sink = shipped(Off())
+    handle = sink.begin()
+    sink.invoke(handle, 1)
+    sink.pre_commit(handle)
+    sink.commit(handle)
+    assert handle == {}
+    assert branches.OPEN == {}
+
+
+PROGRAM = """
+import sys, cloudpickle
+from tracing_2pc import traced_sink
+
+@traced_sink
+class Sink:
+    '''Mine.'''
+    def begin(self, context=None):
+        return {"seen": []}
+    def invoke(self, handle, record):
+        handle["seen"].append(record)
+    def pre_commit(self, handle):
+        return super().__init__()
+
+if sys.argv[1] == "driver":
+    sys.stdout.buffer.write(cloudpickle.dumps((Sink, Sink())))
+else:
+    del Sink
+    kind, sink = cloudpickle.load(sys.stdin.buffer)
+    handle = sink.begin()
+    sink.invoke(handle, 1)
+    sink.invoke(handle, 2)
+    sink.pre_commit(handle)
+    assert handle["seen"] == [1, 2] and isinstance(sink, kind)
+    assert (kind.__name__, kind.__doc__) == ("Sink", "Mine.")
+"""
+
+
+def test_a_class_of_the_main_program_is_traced_on_an_executor(tmp_path: Path):
+    """It is pickled by value; telemetry starts there, at begin, when asked for."""
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    pickled = subprocess.run(
+        [sys.executable, program, "driver"], capture_output=True, check=True
+    ).stdout
+    file = tmp_path / "trace"
+    done = subprocess.run(
+        [sys.executable, program, "executor"],
+        input=pickled,
+        capture_output=True,
+        env={"TPC_TRACE_FILE": str(file)},
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    lines = read_trace_file(file)
+    assert span_tree(lines) == ["Sink.begin", "  Sink.invoke", "  Sink.pre_commit"]
+    assert lines[1]["attributes"] == {"tpc.phase": "invoke", "tpc.rows": 2}
+    assert {line["service"] for line in lines} == {"Sink"}

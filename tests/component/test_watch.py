@@ -1,0 +1,289 @@
+"""`tracing-2pc watch`: what it prints, what it serves, and to whom; how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+from flask import request
+from support.metrics import samples
+from support.participant import World, tagged_rows
+from support.spark import serving
+from support.waiting import until
+
+from participants.processes import free_ports
+from tracing_2pc.cli import main
+from tracing_2pc.core.access import LoopbackGate, TokenGate
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.http import metrics_server
+from tracing_2pc.http.metrics_server import serve_metrics
+from tracing_2pc.http.serving import open_gate, parse_address
+from tracing_2pc.operations.watch import watch
+from tracing_2pc.operations.watcher import Sweep
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.tracing import instruments
+
+QUICK = {
+    "TPC_PAUSE": "100ms",
+    "TPC_SWEEP": "200ms",
+    "TPC_SAFETY_INTERVAL": "1s",
+    "TPC_REQUEST_TIMEOUT": "900ms",
+    "TPC_ORPHAN_AFTER": "5m",
+    "TPC_TOKEN": "anything",
+}
+
+
+class Ahead:
+    """A participant's clock: what it prepares is old at once."""
+
+    def __init__(self) -> None:
+        self.by = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.by
+
+
+@pytest.fixture(autouse=True)
+def _no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has measured is not read in the next one."""
+    monkeypatch.setattr(instruments, "_observed", dict(instruments._observed))
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    """Paths of the requests that the ledger has got."""
+    return []
+
+
+@pytest.fixture
+def at(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    """A folder after `init`, and a ledger that the settings name."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    world = tagged_rows(f"sqlite:///{tmp_path}/ledger.db", clock=Ahead())
+    world.name = "ledger"
+    world.app.before_request(lambda: asked.append(request.path))
+    with contextlib.closing(world.resource), serving(world.app) as url:
+        monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
+        for name, value in QUICK.items():
+            monkeypatch.setenv(name, value)
+        yield world
+
+
+def orphan(world: World) -> None:
+    world.prepare("bookings.3.1")
+    world.resource._journal.clock.by = 400.0
+
+
+def test_once_says_what_is_wrong_and_ends_with_1(
+    at: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For a person, for a program; 0 where nothing is."""
+    capsys.readouterr()
+    assert main(["watch", "--once"]) == 0
+    assert capsys.readouterr().out == "nothing is wrong\n"
+    orphan(at)
+    assert main(["watch", "--once"]) == 1
+    line = capsys.readouterr().out
+    assert "found      warning orphaned bookings.3.1: 3 rows" in line
+    assert main(["watch", "--once", "--json"]) == 1
+    item = json.loads(capsys.readouterr().out)
+    assert item["transaction"] == "bookings.3.1"
+    assert item["participants"] == ["ledger"]
+
+
+def test_once_says_that_nobody_could_be_asked(
+    at: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without addresses only the log is looked at."""
+    monkeypatch.setenv("TPC_PARTICIPANTS", "")
+    capsys.readouterr()
+    assert main(["watch", "--once"]) == 0
+    assert capsys.readouterr().out == (
+        "nothing is wrong in the log; no participant was asked: `participants` in the "
+        "settings is empty\n"
+    )
+
+
+def test_once_says_who_cannot_be_read(
+    at: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all is well where nobody could look."""
+    monkeypatch.setenv("TPC_PARTICIPANTS", "ledger=http://127.0.0.1:9")
+    capsys.readouterr()
+    assert main(["watch", "--once"]) == 1
+    assert "unreadable ledger participant 'ledger': nothing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "listen", ["127.0.0.1", "127.0.0.1:", "ledger:80", "127.0.0.1:x", "127.0.0.1:1/x"]
+)
+def test_an_address_is_one(listen: str) -> None:
+    """Not a name: it could be anybody's."""
+    with pytest.raises(ConfigurationError, match="--listen"):
+        parse_address(listen)
+
+
+def test_addresses() -> None:
+    """Of both kinds."""
+    assert parse_address("127.0.0.1:9095") == ("127.0.0.1", 9095)
+    assert parse_address("[::1]:9095") == ("::1", 9095)
+
+
+def test_strangers_are_not_answered_without_tokens(tmp_path: Path) -> None:
+    """Beyond this machine only with a tokens file; with one, for everybody."""
+    assert isinstance(open_gate("127.0.0.1", None, LoopbackGate()), LoopbackGate)
+    for host in ("0.0.0.0", "192.0.2.1", "::"):
+        with pytest.raises(ConfigurationError, match="others can reach it"):
+            open_gate(host, None, LoopbackGate())
+    tokens = tmp_path / "tokens"
+    tokens.write_text("viewer 0123456789abcdef\n")
+    for host in ("0.0.0.0", "127.0.0.1"):
+        assert isinstance(open_gate(host, str(tokens), LoopbackGate()), TokenGate)
+
+
+def test_strangers_behind_a_proxy_are_not_answered_without_tokens() -> None:
+    """What a proxy of this machine passes on does not come from this machine."""
+    with serve_metrics("127.0.0.1", 0, LoopbackGate(), lambda: True) as port:
+        for name in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
+            assert get(port, "/metrics", **{name: "x"}).status == 403
+        assert get(port, "/metrics").status == 200
+
+
+def get(port: int, path: str, token: str | None = None, **headers: str) -> Any:
+    headers |= {"Authorization": f"Bearer {token}"} if token else {}
+    url = f"http://127.0.0.1:{port}{path}"
+    with urllib3.PoolManager() as pool:
+        return pool.request("GET", url, headers=headers, retries=False)
+
+
+@pytest.mark.usefixtures("measured")
+def test_metrics_are_for_viewers_and_operators(tmp_path: Path) -> None:
+    """As at a participant; health needs no token, and tells nothing else."""
+    lines = [
+        f"{role} {role:x>16}" for role in ("job", "executor", "operator", "viewer")
+    ]
+    gate = TokenGate(lines, "here")
+    ready = [True]
+    with serve_metrics("127.0.0.1", 0, gate, lambda: ready[0]) as port:
+        statuses = {
+            role: get(port, "/metrics", f"{role:x>16}").status
+            for role in ("job", "executor", "operator", "viewer")
+        }
+        assert statuses == {"job": 403, "executor": 403, "operator": 200, "viewer": 200}
+        refused = get(port, "/metrics")
+        assert refused.status == 401
+        assert "WWW-Authenticate" in refused.headers
+        assert get(port, "/metrics", "unknown-unknown-unknown").status == 401
+        assert get(port, "/health/live").json() == {"status": "live"}
+        assert get(port, "/health/ready").status == 200
+        ready[0] = False
+        assert get(port, "/health/ready").status == 503
+        assert get(port, "/else").status == 404
+
+
+def test_a_watch_serves_what_it_sees_until_it_is_stopped(
+    at: World,
+    measured: Any,
+    tmp_path: Path,
+) -> None:
+    """Sweep after sweep; a diagnosis is told once, and measured until it goes."""
+    orphan(at)
+    (port,) = free_ports(1)
+    stop, told = threading.Event(), list[Sweep]()
+    settings = Settings.load(_empty(tmp_path))  # without the tokens of `init`
+    listen = f"127.0.0.1:{port}"
+    with contextlib.closing(_log(tmp_path)) as log:
+        thread = threading.Thread(
+            target=lambda: watch(log, settings, told.append, listen=listen, stop=stop)
+        )
+        thread.start()
+        until = time.monotonic() + 120
+        while len(told) < 3 and time.monotonic() < until:
+            time.sleep(0.02)
+        found = samples(get(port, "/metrics").data.decode())
+        ready = get(port, "/health/ready").status
+        stop.set()
+        thread.join(120)
+    assert not thread.is_alive()
+    assert ready == 200
+    orphaned = 'tpc_diagnoses{diagnosis="orphaned",participant="ledger"}'
+    assert found[orphaned] == 1
+    assert sum(len(sweep.added) for sweep in told) == 1
+
+
+def _empty(folder: Path) -> Path:
+    config = folder / "empty.toml"
+    config.touch()
+    return config
+
+
+def _log(folder: Path) -> SqlDecisionLog:
+    return open_log(f"sqlite:///{folder}/state/decisions.db")
+
+
+def test_a_signal_ends_a_watch(at: World, asked: list[str], tmp_path: Path) -> None:
+    """SIGTERM: with 0, at once, whatever it waits for."""
+    orphan(at)
+    command = [sys.executable, "-m", "tracing_2pc", "watch", "--recover"]
+    patient = {"TPC_PAUSE": "300s", "TPC_SWEEP": "600s"}
+    patient |= {"TPC_REQUEST_TIMEOUT": "60s", "TPC_SAFETY_INTERVAL": "61s"}
+    environment = {**os.environ, **patient}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        until(lambda: "/transactions" in asked or process.poll(), seconds=120)
+        os.kill(process.pid, signal.SIGTERM)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "orphaned bookings.3.1" in output
+
+
+WAITING = """
+import os, signal, threading
+from tracing_2pc.operations.watch import _signals
+stop = threading.Event()
+with _signals(stop):
+    with stop._cond:  # as in the midst of a wait
+        os.kill(os.getpid(), signal.SIGTERM)
+    print(stop.wait(60))
+"""
+
+
+def test_a_signal_in_the_midst_of_a_wait_ends_it() -> None:
+    """Wherever the main thread is; it once hung there for ever."""
+    command = [sys.executable, "-c", WAITING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_who_drips_a_request_to_it_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger keeps no thread by sending a header now and then."""
+    monkeypatch.setattr(metrics_server, "_PATIENCE", 0.5)
+    with serve_metrics("127.0.0.1", 0, LoopbackGate(), lambda: True) as port:
+        stranger = socket.create_connection(("127.0.0.1", port))
+        stranger.settimeout(0.1)
+        stranger.sendall(b"GET /metrics HTTP/1.0\r\n")
+        until = time.monotonic() + 60
+        with contextlib.closing(stranger), contextlib.suppress(ConnectionError):
+            while time.monotonic() < until:
+                with contextlib.suppress(TimeoutError):
+                    if stranger.recv(1000):
+                        break
+                stranger.sendall(b"X: y\r\n")
+        assert time.monotonic() < until

@@ -1,0 +1,287 @@
+"""What an operator reads of the log: lists, deliveries, the audit, leases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.log_tables import explain
+
+from tracing_2pc.core.log_reader import TransactionFilter, TransactionSummary
+from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
+from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.store.engines.database import Database
+from tracing_2pc.store.log import database as databases
+from tracing_2pc.store.log import statements
+
+START = 1_700_000_000.0
+
+
+class Time:
+    def __init__(self) -> None:
+        self.time = START
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    if request.param == "postgresql":
+        url = str(request.getfixturevalue("postgres_database"))
+    else:
+        url = f"sqlite:///{tmp_path}/log/decisions.db"
+    opened = databases.connect(url)
+    SqlDecisionLog(opened).create()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def log(base: Database, time: Time) -> SqlDecisionLog:
+    return SqlDecisionLog(base, now=time)
+
+
+def begin(
+    log: SqlDecisionLog, batch: int, application: str = "orders"
+) -> TransactionId:
+    return log.begin(
+        application, batch, run="r", query=None, participants=["a", "b"],
+        carrier={"traceparent": "00-aa-bb-01"},
+    ).record.id  # fmt: skip
+
+
+def decide(log: SqlDecisionLog, id_: TransactionId, wanted: Decision) -> None:
+    votes = dict.fromkeys("ab", Vote.COMMIT)
+    receipts = branch_receipts(BranchId(0, 1), 5, "d", votes)
+    log.decide(id_, wanted, receipts if wanted is Decision.COMMIT else ())
+
+
+def finish(log: SqlDecisionLog, id_: TransactionId) -> None:
+    for name in "ab":
+        log.acknowledge(id_, name)
+    log.finish(id_)
+
+
+@pytest.fixture
+def history(log: SqlDecisionLog, time: Time) -> SqlDecisionLog:
+    """Two finished batches, one committing, one active; and another application's."""
+    for batch in range(2):
+        id_ = begin(log, batch)
+        time.time += 10
+        decide(log, id_, Decision.COMMIT)
+        finish(log, id_)
+        time.time += 10
+    committing = begin(log, 2)
+    decide(log, committing, Decision.COMMIT)
+    log.acknowledge(committing, "a")
+    log.postpone(committing, "b", "503 try later", time.time + 7)
+    time.time += 10
+    begin(log, 0, "bookings")
+    return log
+
+
+def ids(found: list[TransactionSummary]) -> list[str]:
+    return [str(one.transaction) for one in found]
+
+
+def test_transactions_are_listed_newest_first(history: SqlDecisionLog) -> None:
+    """Finished ones too; with who has not acknowledged, and the trace."""
+    found = history.transactions(TransactionFilter())
+    assert ids(found) == ["bookings.0.1", "orders.2.1", "orders.1.1", "orders.0.1"]
+    assert [one.pending for one in found] == [("a", "b"), ("b",), (), ()]
+    assert found[1].state is TransactionState.COMMITTING
+    assert found[1].decision is Decision.COMMIT
+    assert found[1].rows == 5
+    assert found[1].carrier == {"traceparent": "00-aa-bb-01"}
+    assert found[0].rows is None
+
+
+def test_filters(history: SqlDecisionLog) -> None:
+    """By application, by state, by age, and so many."""
+    orders = TransactionFilter(application="orders")
+    assert ids(history.transactions(orders)) == [
+        "orders.2.1",
+        "orders.1.1",
+        "orders.0.1",
+    ]
+    committed = TransactionFilter(state=TransactionState.COMMITTED)
+    assert ids(history.transactions(committed)) == ["orders.1.1", "orders.0.1"]
+    active = TransactionFilter(state=TransactionState.ACTIVE)
+    assert ids(history.transactions(active)) == ["bookings.0.1"]
+    assert ids(history.transactions(TransactionFilter(unfinished=True))) == [
+        "bookings.0.1",
+        "orders.2.1",
+    ]
+    assert ids(history.transactions(TransactionFilter(older_than=30))) == [
+        "orders.1.1",
+        "orders.0.1",
+    ]
+    assert ids(history.transactions(TransactionFilter(limit=1))) == ["bookings.0.1"]
+    assert history.transactions(TransactionFilter(application="nobody")) == []
+
+
+def test_deliveries_say_when_and_why(history: SqlDecisionLog) -> None:
+    """Of one transaction, and of all that is unfinished."""
+    found = history.deliveries(TransactionId("orders", 2, 1))
+    assert list(found) == ["a", "b"]
+    assert found["a"].acknowledged == START + 40
+    assert found["b"].acknowledged is None
+    told = (found["b"].retries, found["b"].retry_at, found["b"].error)
+    assert told == (1, START + 47, "503 try later")
+    unfinished = history.deliveries_of_unfinished()
+    assert set(unfinished) == {"orders.2.1", "bookings.0.1"}
+    assert unfinished["orders.2.1"] == found
+
+
+def test_standing_says_what_is_on_record(history: SqlDecisionLog) -> None:
+    """Of those that were asked about; of a thousand too."""
+    known, unknown = TransactionId("orders", 0, 1), TransactionId("orders", 9, 1)
+    many = [TransactionId("orders", batch, 7) for batch in range(1000)]
+    found = history.states_of([known, unknown, *many])
+    assert found == {known: TransactionState.COMMITTED}
+
+
+def test_reason_and_audit(history: SqlDecisionLog, time: Time) -> None:
+    """Why it was quarantined, and what a person did, in their words."""
+    id_ = TransactionId("orders", 2, 1)
+    assert history.reason(id_) is None
+    history.quarantine(id_, "b answered 404 unknown")
+    history.resume(id_, Decision.COMMIT, who="ada", why="restored b")
+    assert history.reason(id_) == "b answered 404 unknown"
+    (entry,) = history.audit(id_)
+    assert entry == (
+        time.time,
+        "ada",
+        f"resume {id_}",
+        "restored b",
+        "quarantined",
+        "committing",
+    )
+    assert history.audit(TransactionId("orders", 2, 11)) == []
+
+
+def test_a_lease_has_one_holder_and_ends_by_itself(
+    history: SqlDecisionLog, time: Time
+) -> None:
+    """Whoever holds it may renew it; another gets it when it is over or given back."""
+    assert history.take_lease("orders", "one", 30)
+    assert not history.take_lease("orders", "two", 30)
+    assert history.take_lease("bookings", "two", 30), "each application has its own"
+    time.time += 20
+    assert history.take_lease("orders", "one", 30)
+    time.time += 20
+    assert not history.take_lease("orders", "two", 30)
+    time.time += 11
+    assert history.take_lease("orders", "two", 30)
+    history.give_leases_back("two")
+    assert history.take_lease("orders", "one", 30)
+    assert not history.take_lease("nobody", "one", 30)
+
+
+def test_a_clock_that_is_set_back_does_not_make_a_lease_longer(
+    history: SqlDecisionLog, time: Time
+) -> None:
+    """Whoever died before that is replaced as soon as ever."""
+    assert history.take_lease("orders", "dead", 130)
+    time.time -= 3600
+    assert history.take_lease("orders", "two", 130)
+    assert not history.take_lease("orders", "three", 130)
+
+
+def test_the_cost_does_not_grow_with_what_is_finished(
+    history: SqlDecisionLog, base: Database
+) -> None:
+    """Open records by the partial index; newest ones and named ones by theirs."""
+    filler = (
+        "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
+        " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 10 UNION"
+        " ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT 'orders.' || i || '.1',"
+        " 'orders', i, 1, 'r', 'aborted', 1, 1, '{}', 'x' FROM n"
+    )
+    deliveries = (
+        "INSERT INTO tpc_delivery (transaction_id, participant, position, retries)"
+        " SELECT id, 'a', 0, 0 FROM tpc_transaction WHERE batch >= 10"
+    )
+    with base.durable() as connection:
+        connection.exec_driver_sql(filler)
+        connection.exec_driver_sql(deliveries)
+        connection.exec_driver_sql("ANALYZE")
+    newest = "tpc_transaction_application_batch_attempt_key"
+    by_id = "tpc_transaction_pkey"
+    sqlite = base.url.drivername.startswith("sqlite")
+    asked = {"of": "orders", "most": 10}
+    for statement, values, index in (
+        (statements.DELIVERIES_OF_UNFINISHED, {}, "tpc_unfinished"),
+        (statements.UNFINISHED_SUMMARIES, asked, "tpc_unfinished"),
+        (statements.SUMMARIES, asked, "autoindex" if sqlite else newest),
+        (
+            statements.OUTSTANDING_OF,
+            {"ids": ["orders.0.1"]},
+            "autoindex" if sqlite else "tpc_delivery_pkey",
+        ),
+        (
+            statements.STATES_OF,
+            {"ids": ["orders.0.1"]},
+            "autoindex" if sqlite else by_id,
+        ),
+    ):
+        text = explain(base, statement, values)
+        assert index in text, text
+        assert "Seq Scan on tpc_transaction" not in text, text
+        assert "SCAN tpc_transaction'" not in text, text
+
+
+def test_what_is_signed_is_in_the_audit(log: SqlDecisionLog, time: Time) -> None:
+    """Each deed about one transaction, oldest first, and none about another."""
+    id_ = begin(log, 0)
+    log.sign(f"deliver {id_}", who="ada", why="again", before="x", after="x")
+    time.time += 1
+    log.sign(f"resolve {id_}", who="bob", why="by hand", before=None, after="aborted")
+    log.sign("resolve orders.0.2", who="eve", why="other", before=None, after="y")
+    found = log.audit(id_)
+    assert [(one.who, one.what, one.after) for one in found] == [
+        ("ada", f"deliver {id_}", "x"),
+        ("bob", f"resolve {id_}", "aborted"),
+    ]
+    assert found[1].at == START + 1
+
+
+def test_what_forget_would_drop_is_counted(log: SqlDecisionLog) -> None:
+    """As `forget` then does it: nothing that is unfinished, not the newest batch."""
+    for batch in range(4):
+        id_ = begin(log, batch)
+        decide(log, id_, Decision.ABORT)
+        for name in "ab":
+            log.acknowledge(id_, name)
+        log.finish(id_)
+    begin(log, 4)
+    later = START + 10
+    assert log.forgettable("orders", START) == (0, None)
+    assert log.forgettable("orders", later) == (4, 3)
+    assert log.forget("orders", finished_before=later, limit=100) == 4
+    assert log.forgotten_by_application() == {"orders": 3}
+    assert log.forgettable("orders", later) == (0, None)
+
+
+def test_the_condition_of_a_log(log: SqlDecisionLog) -> None:
+    """Where it is, its schema, and what keeps a commit through a crash."""
+    found = log.condition()
+    assert found.version == 1
+    durable = {
+        "sqlite": {"journal_mode": "wal", "synchronous": "full"},
+        "postgresql": {
+            "fsync": "on",
+            "full_page_writes": "on",
+            "synchronous_commit": "on",
+        },
+    }
+    kind = found.shown.partition(":")[0].partition("+")[0]
+    assert found.durability == durable[kind]

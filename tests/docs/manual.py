@@ -1,0 +1,65 @@
+"""The pages that the tests of this folder hold against the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+README: Final = ROOT / "README.md"
+
+PAGES: Final = [
+    README,
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+    *sorted(
+        ROOT / folder / "README.md"
+        for folder in ("bench", "compose", "dashboards", "examples", "participants")
+    ),
+    *sorted((ROOT / "tools").rglob("README.md")),
+]
+"""What users and operators read."""
+
+_FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_CODE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+
+
+def page(name: str) -> str:
+    """Return a page of the manual."""
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the blocks of code in a language."""
+    return [code for named, code in _FENCED.findall(text) if named == language]
+
+
+def block(text: str, language: str, containing: str) -> str:
+    """Return the one block of code that contains something."""
+    (only,) = [code for code in blocks(text, language) if containing in code]
+    return only
+
+
+def words(text: str) -> list[str]:
+    """Return what stands in the text as code, outside of blocks, on one line each."""
+    return [" ".join(word.split()) for word in _CODE.findall(_FENCED.sub("", text))]
+
+
+def rows(text: str, head: str) -> list[list[str]]:
+    """Return the cells of the one table that has this first line."""
+    found = re.findall(rf"^{re.escape(head)}\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M)
+    (table,) = found
+    return [_cells(line) for line in table.splitlines()]
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip()[1:-1].split("|")]
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield each page's path and text."""
+    for path in PAGES:
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")

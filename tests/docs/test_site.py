@@ -1,0 +1,46 @@
+"""The site of the manual: built strictly, without a network."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from manual import ROOT
+
+BUILD = """
+import socket
+def refuse(*_):
+    raise OSError("the site must be built without a network")
+socket.socket.connect = socket.getaddrinfo = refuse
+from mkdocs.__main__ import cli
+cli()
+"""
+
+
+def test_the_site_is_built(tmp_path: Path) -> None:
+    """No dead link or anchor, no name without a docstring; no page loads a stranger."""
+    site = tmp_path / "site"
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", site],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        loaded = re.findall(
+            r'<(?:script|img|link|iframe)[^>]+(?:src|href)="(https?:[^"]+)',
+            page.read_text(),
+        )
+        assert loaded == [], page
+    reference = (site / "api.html").read_text(encoding="utf-8")
+    for name in ("two_phase_commit", "TaggedRows", "FaultProxy", "AbortedError"):
+        assert f"{name}</" in reference, name

@@ -1,0 +1,191 @@
+"""The tables of the manual are what the code holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from typing import Final
+
+import yaml
+from manual import ROOT, page, rows, words
+
+from tracing_2pc import participant
+from tracing_2pc.cli.arguments import parser
+from tracing_2pc.core import names
+from tracing_2pc.core.access import MAY, Role
+from tracing_2pc.core.settings import Settings, seconds
+from tracing_2pc.testing import Fault
+
+OPENAPI: Final = ROOT / "tracing_2pc" / "http" / "openapi.yaml"
+
+
+def test_spans() -> None:
+    """Every span, with its kind, its parent and its meaning, in the same order."""
+    shown = rows(page("tracing"), "| span | kind | child of | what it is |")
+    assert [tuple(cell.strip("`") for cell in row) for row in shown] == [
+        (name, span.kind, span.parent, span.meaning)
+        for name, span in names.SPANS.items()
+    ]
+
+
+def test_attributes() -> None:
+    """Every attribute, with its meaning, in the same order."""
+    shown = rows(page("tracing"), "| attribute | what it is |")
+    assert [tuple(cell.strip("`") for cell in row) for row in shown] == list(
+        names.ATTRIBUTES.items()
+    )
+
+
+def test_metrics() -> None:
+    """Every metric with both names, labels and meaning, in the same order."""
+    shown = rows(page("metrics"), "| metric | at Prometheus | labels | what it is |")
+    assert shown == [
+        [
+            f"`{name}`",
+            f"`{names.prometheus_name(name)}`",
+            ", ".join(f"`{label}`" for label in m.labels),
+            m.meaning,
+        ]
+        for name, m in names.METRICS.items()
+    ]
+
+
+def test_causes() -> None:
+    """Why a transaction was aborted, by the words of the label."""
+    shown = re.findall(r"^- `(\w+)`: (.*)$", page("metrics"), re.M)
+    assert dict(shown) == names.CAUSES
+
+
+def test_settings() -> None:
+    """Every setting that can be set, with its default."""
+    table = rows(page("settings"), "| setting | default | meaning |")
+    shown = {name.strip("`"): default.strip("`") for name, default, _ in table}
+    fields = {f.name: f for f in dataclasses.fields(Settings) if f.name != "origins"}
+    assert shown.keys() == fields.keys()
+    defaults = Settings()
+    for name, default in shown.items():
+        value = getattr(defaults, name)
+        if default == "none":
+            assert not value, name
+        elif isinstance(value, float):
+            assert seconds(re.sub(r" (min|days)", _unit, default)) == value, name
+        else:
+            assert str(value) == default
+
+
+def _unit(text: re.Match[str]) -> str:
+    return text[1][0]
+
+
+def test_commands() -> None:
+    """Every command, with every option that it has and no other."""
+    (commands,) = [a for a in parser()._actions if a.metavar == "command"]
+    table = rows(page("cli"), "| command | what it does |")
+    shown: dict[str, set[str]] = {}
+    for call, about in table:
+        (name,) = re.findall(r"^`tracing-2pc ([a-z]+)", call)
+        named = re.findall(r"--[a-z-]+", " ".join(words(f"{call} {about}")))
+        shown[name] = shown.get(name, set()) | set(named)
+    said = set(re.findall(r"`(--[a-z-]+)`", page("cli").partition("All commands")[2]))
+    assert commands.choices is not None
+    assert shown.keys() == commands.choices.keys()
+    for name, options in shown.items():
+        known = {o for a in commands.choices[name]._actions for o in a.option_strings}
+        asked = said if name != "demo" else set()
+        assert options <= known, name
+        assert known - options - asked <= {"-h", "--help"}, name
+
+
+def test_each_row_of_the_failure_table_is_proven_by_a_test() -> None:
+    """The tests that it names are there."""
+    table = rows(
+        page("concepts"),
+        "| what is killed | log | participants | what finishes it | proven by |",
+    )
+    tests = "".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py"))
+    for row in table:
+        named = re.findall(r"`(test_[a-z_]+)", row[-1])
+        assert named, row
+        assert all(f"def {name}(" in tests for name in named), row
+
+
+def test_roles() -> None:
+    """What a token may do."""
+    table = rows(page("security"), "| action | job | executor | operator | viewer |")
+    shown: dict[str, set[Role]] = {}
+    columns = (Role.JOB, Role.EXECUTOR, Role.OPERATOR, Role.VIEWER)
+    for action, *cells in table:
+        for role, cell in zip(columns, cells, strict=True):
+            for name in _ACTIONS[action]:
+                if cell == "yes" or (cell and name.endswith("by digest")):
+                    shown.setdefault(name, set()).add(role)
+    assert shown == MAY
+
+
+_ACTIONS: Final = {
+    "abort a transaction": ("abort",),
+    "abort one branch": ("abort branch", "abort branch by digest"),
+    "resolve an orphan": ("resolve",),
+    "list, show, whoami": ("list", "show", "whoami"),
+    "prepare": ("prepare",),
+    "commit": ("commit",),
+    "metrics": ("metrics",),
+}
+
+
+def test_routes() -> None:
+    """Every route of the contract, and its roles."""
+    contract = yaml.safe_load(OPENAPI.read_text(encoding="utf-8"))
+    routes = {
+        f"{method.upper()} {path}": operation
+        for path, methods in contract["paths"].items()
+        for method, operation in methods.items()
+    }
+    table = rows(page("http-contract"), "| route | roles | what it does |")
+    assert [route.strip("`") for route, _, _ in table] == list(routes)
+    for route, roles, _ in table:
+        operation = routes[route.strip("`")]
+        about = operation.get("description", "")
+        said = re.findall(r"Roles?: ([a-z, ]+)", about)
+        shown = set(re.findall("job|executor|operator|viewer", roles))
+        asked = set(re.findall("job|executor|operator|viewer", "".join(said)))
+        if "executor if" in about:
+            asked.add("executor")
+        assert shown == asked, route
+
+
+def test_the_answer_table() -> None:
+    """The same as in the contract, line by line."""
+    contract = OPENAPI.read_text(encoding="utf-8")
+    table = page("http-contract").partition("## The answer table")[2]
+    lines = re.findall(r"^\|.*$", table.partition("\n## ")[0], re.M)
+    assert len(lines) > 8
+    assert "\n".join(f"    {line}" for line in lines) in contract
+
+
+def test_resources() -> None:
+    """Each resource that a service can choose, with arguments that it takes."""
+    table = rows(
+        page("service"),
+        "| resource | database | what readers see | choose it when |",
+    )
+    shown = {call.strip("`").partition("(")[0]: call.strip("`") for call, *_ in table}
+    assert sorted(shown) == sorted(participant.__all__)
+    for name, call in shown.items():
+        taken = inspect.signature(getattr(participant, name)).parameters
+        named = re.findall(r"(\w+)", call.partition("(")[2].replace("None", ""))
+        assert set(named) <= taken.keys()
+
+
+def test_faults() -> None:
+    """Each fault that the proxy can make."""
+    table = rows(page("testing"), "| fault | what happens to one request |")
+    shown = {name for fault, _ in table for name in re.findall(r"`(\w+)`", fault)}
+    assert shown == set(Fault.__members__)
+
+
+def test_labels_are_the_registrys() -> None:
+    """The diagnoses of the watcher are those that it measures."""
+    table = rows(page("operating"), "| diagnosis | what was seen | verdict |")
+    assert {row[0].strip("`") for row in table} == set(names.LABELS["diagnosis"])

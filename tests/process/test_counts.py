@@ -1,0 +1,102 @@
+"""`python -m bench counts`: exact counts, and a command that fails where one is off."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.bench import assert_counts_hold
+
+from bench import flushes
+from bench.__main__ import main
+from bench.counts import FAMILIES
+from bench.counts.count import Count, Expected
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "spark-jobs"])
+def test_the_counts_hold(family: str, tmp_path: Path) -> None:
+    """What a transaction costs is what the README of `bench` says it costs."""
+    assert_counts_hold(family, tmp_path)
+
+
+@pytest.fixture
+def one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counts(folder: Path) -> Iterator[Count]:
+        promise = Expected(2, "because two are enough")
+        yield promise.count("held", 4, times=2)
+        yield promise.count("broken", 3)
+
+    monkeypatch.setitem(FAMILIES, "requests", counts)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("one_too_many")
+def test_a_count_that_does_not_hold_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit code 1, every row all the same, and why the number should be another."""
+    assert main(["counts", "requests"]) == 1
+    head, held, broken = capsys.readouterr().out.splitlines()
+    assert head.split() == ["count", "expected", "found", "ok"]
+    assert held.split() == ["held", "4", "4", "yes"]
+    assert broken.split(maxsplit=3) == [
+        "broken",
+        "2",
+        "3",
+        "NO: because two are enough",
+    ]
+
+
+@pytest.mark.usefixtures("one_too_many")
+def test_json_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Instead of the table, or beside it in a file; the exit code is the same."""
+    assert main(["counts", "requests", "--json"]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert not printed["ok"]
+    assert printed["counts"][1] == {
+        "count": "broken",
+        "expected": 2,
+        "found": 3,
+        "ok": False,
+        "why": "because two are enough",
+    }
+    assert main(["counts", "requests", "--json", str(tmp_path / "counts")]) == 1
+    assert json.loads((tmp_path / "counts").read_text()) == printed
+    assert "broken" in capsys.readouterr().out
+
+
+def test_a_family_that_is_not_there_is_refused() -> None:
+    """A typing error counts nothing, and must not look as if all held."""
+    with pytest.raises(SystemExit) as refused:
+        main(["counts", "request"])
+    assert refused.value.code == 2
+
+
+def test_without_strace_nothing_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where SQLite's flushes cannot be counted the command says so, and fails."""
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(RuntimeError, match="strace, which is not installed"):
+        flushes.on_sqlite(lambda url, measured: None, tmp_path)
+
+
+def test_a_flush_counts_between_its_marks() -> None:
+    """Once, though its call was interrupted; a checkpoint's is counted apart."""
+    trace = """\
+7 fdatasync(5</f/x.db-wal>) = 0
+7 fsync(6</f/one.mark>) = 0
+8 fdatasync(5</f/x.db-wal> <unfinished ...>
+7 fsync(9</f/other>) = 0
+8 <... fdatasync resumed>) = 0
+7 fdatasync(5</f/x.db>) = 0
+7 fsync(6</f/one.mark>) = 0
+7 fsync(9</f/other>) = 0
+7 fsync(6</f/none.mark>) = 0
+7 fsync(6</f/none.mark>) = 0
+"""
+    found = flushes.read_trace(trace, Path("/f/x.db"))
+    assert found == {"one": 2, "none": 0, flushes.CHECKPOINTS: 1}

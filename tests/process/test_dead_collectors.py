@@ -1,0 +1,146 @@
+"""A collector that is not there, refuses or hangs costs spans, and never work.
+
+Where one hangs, it hangs until what is promised has happened, and an exporter's
+patience is a minute: whoever waited for it would be seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from backends import job
+from support.service import create_app
+from support.spark import held, serving
+from support.telemetry import DEAD, TASK_TO_RUN, dead, program, run, started
+
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import Collector
+
+ENDPOINT, PATIENCE = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TIMEOUT"
+EXIT_SECONDS = 2.0
+BUSY = 4.0
+"""Seconds on top, for a machine that does much else."""
+
+
+@contextlib.contextmanager
+def participants(folder: Path, *names: str) -> Iterator[dict[str, str]]:
+    """Serve participants from threads of ours, which trace nothing."""
+    with contextlib.ExitStack() as stack:
+        urls = {}
+        for name in names:
+            app = create_app(f"sqlite:///{folder / name}.db")
+            stack.callback(app.extensions["resource"].close)
+            urls[name] = stack.enter_context(serving(app))
+        yield urls
+
+
+@pytest.mark.parametrize("how", DEAD)
+def test_a_job_does_not_notice(tmp_path: Path, how: str) -> None:
+    """Every batch is committed while nothing is exported, and then the job ends."""
+    with participants(tmp_path, "a", "b") as urls, dead(how) as endpoint:
+        command = ["-m", "backends.job", str(tmp_path), "numbers", "3"]
+        command += [f"{name}={url}" for name, url in urls.items()]
+        telemetry = {ENDPOINT: endpoint, PATIENCE: "60", "TPC_TOKEN": "none-is-needed"}
+        with started(*command, **telemetry) as running:
+            assert running.said()["done"] == 3
+            assert running.ended() < EXIT_SECONDS + BUSY
+    for name in urls:
+        assert sorted(held(tmp_path / f"{name}.db")) == job.values(3)
+    with contextlib.closing(open_log(job.decisions(tmp_path))) as log:
+        assert log.unfinished() == []
+
+
+DRIVER = """
+from opentelemetry import trace
+from support.protocol import FakeClock, World
+from tracing_2pc.testing import InMemoryDecisionLog
+flushes = []
+trace.get_tracer_provider().force_flush = lambda *_: flushes.append(1)
+clock = FakeClock()
+world = World(InMemoryDecisionLog(now=clock.now), clock)
+for batch in range(20):
+    world.run_batch(batch)
+say([world.visible(), len(flushes), lifecycle.dropped()])
+"""
+
+
+def test_a_driver_waits_for_no_export() -> None:
+    """A transaction's path has no flush in it, and a full queue holds nobody up."""
+    with Collector() as collector:
+        collector.hang()
+        small = {"OTEL_BSP_MAX_QUEUE_SIZE": "4", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1"}
+        telemetry = {ENDPOINT: collector.endpoint, PATIENCE: "60", **small}
+        with program(DRIVER, **telemetry) as running:
+            visible, flushes, dropped = running.said()
+            collector.wait_for(lambda _: collector.connections)
+            assert running.ended() < EXIT_SECONDS + BUSY
+        assert collector.spans() == []
+    assert (visible, flushes) == (80, 0)
+    assert dropped > 0
+
+
+TASKS = f"""{TASK_TO_RUN}
+from tracing_2pc.tracing.sdk import flushing
+call, waits = flushing.Bounded.call, []
+def counted(*arguments):
+    waits.append(1)
+    return call(*arguments)
+flushing.Bounded.call = counted
+for attempt in range(2):
+    receipt, seconds = timed(job.task, Rows(), record, 0, attempt)
+    say([len(waits), seconds])
+"""
+
+
+@pytest.mark.parametrize("how", DEAD)
+def test_a_task_waits_half_a_second_and_the_next_one_not_at_all(how: str) -> None:
+    """Each returns its receipt while the exporter tries on; one wait per process."""
+    with (
+        dead(how) as endpoint,
+        program(TASKS, **{ENDPOINT: endpoint, PATIENCE: "60"}) as running,
+    ):
+        waits, seconds = running.said()
+        assert waits == 1
+        assert 0.5 <= seconds < 0.5 + BUSY
+        waits, _ = running.said()
+        assert waits == 1
+        assert running.ended() < EXIT_SECONDS + BUSY
+
+
+@pytest.mark.parametrize("how", DEAD)
+def test_a_flush_ends_in_time(how: str) -> None:
+    """It says that nothing was exported, at once where one has run out of time."""
+    with dead(how) as endpoint:
+        code = (
+            "made(); first = timed(lifecycle.flush, 0.5)\n"
+            "made(); say([first, timed(lifecycle.flush, 5.0)])"
+        )
+        said, seconds = run(code, **{ENDPOINT: endpoint, PATIENCE: "60"})
+    (first, waited), (second, again) = said
+    assert (first, second) == (False, False)
+    assert waited < 0.5 + BUSY
+    assert again < BUSY
+    assert seconds < EXIT_SECONDS + BUSY
+
+
+@pytest.mark.parametrize("how", DEAD)
+def test_what_is_lost_is_counted(how: str) -> None:
+    """Each span that no export could deliver, once."""
+    with dead(how) as endpoint:
+        lost, _ = run(
+            "made(3); lifecycle.flush(30); say(lifecycle.dropped())",
+            **{ENDPOINT: endpoint, PATIENCE: "0.5"},
+        )
+    assert lost == 3
+
+
+def test_what_finds_the_queue_full_is_counted() -> None:
+    with dead("hanging") as endpoint:
+        small = {"OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4"}
+        lost, _ = run(
+            "made(50); say(lifecycle.dropped())", **{ENDPOINT: endpoint}, **small
+        )
+    assert 50 - 8 - 2 * 4 <= lost <= 50 - 8

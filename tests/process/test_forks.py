@@ -1,0 +1,66 @@
+"""What a forked child makes anew."""
+
+from __future__ import annotations
+
+import os
+import weakref
+
+import pytest
+
+from tracing_2pc.core.forks import after_fork
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.resets = 0
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        self.resets += 1
+
+
+def in_child(ask) -> int:
+    """Return a small number that a forked child finds."""
+    if (child := os.fork()) == 0:
+        os._exit(ask())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_child_resets_once_and_its_parent_never():
+    """And a child of the child once more."""
+    counter = Counter()
+    assert in_child(lambda: counter.resets) == 1
+    assert in_child(lambda: in_child(lambda: counter.resets)) == 2
+    assert counter.resets == 0
+
+
+def test_an_object_does_not_live_on_for_its_reset():
+    """It is collected; later forks work without it."""
+    counter = Counter()
+    gone = weakref.ref(counter)
+    del counter
+    assert gone() is None
+    assert in_child(lambda: 0) == 0
+
+
+def test_a_function_is_called_too():
+    """It stays for as long as the process."""
+    calls = []
+    after_fork(lambda: calls.append(1))
+    assert in_child(lambda: len(calls)) == 1
+
+
+def test_a_reset_that_raises_hides_no_other():
+    """Python prints it, and goes on."""
+    broken = [True]
+
+    def fail() -> None:
+        if broken[0]:
+            raise OSError("broken")
+
+    after_fork(fail)
+    counter = Counter()
+    assert in_child(lambda: counter.resets) == 1
+    broken[0] = False

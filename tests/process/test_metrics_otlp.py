@@ -1,0 +1,226 @@
+"""Metrics by OTLP: sent where they are asked for, and nobody waits for them.
+
+Each test runs a program of its own, as those of `lifecycle` do.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support.metrics_receiver import Sent, receiving
+from support.telemetry import DEAD, PRELUDE, TASK_TO_RUN, dead, program, run
+
+from tracing_2pc.core import names
+
+PROTOCOLS = ("http/protobuf", "grpc")
+ENDPOINT = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+BOTH = "OTEL_EXPORTER_OTLP_ENDPOINT"
+PROTOCOL = "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"
+COMMITS = 'tpc.transactions{outcome="commit"}'
+EXIT_SECONDS, BUSY = 2.0, 4.0
+"""As in `test_dead_collectors`."""
+
+MEASURING = f"""{PRELUDE}
+import logging
+warned = []
+logging.getLogger("tracing_2pc").addHandler(type("Keep", (logging.Handler,), {{
+    "emit": lambda self, record: warned.append(record.getMessage())
+}})())
+from tracing_2pc.tracing import instruments
+def commit(count=1):
+    instruments.add("tpc.transactions", {{"outcome": "commit"}}, count)
+"""
+START = f'{MEASURING}instruments.start("job")\n'
+
+
+def where(protocol: str, endpoint: str) -> dict[str, str]:
+    path = "/v1/metrics" if protocol == "http/protobuf" else ""
+    return {ENDPOINT: endpoint + path, PROTOCOL: protocol}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_was_measured_is_sent_at_exit(protocol: str) -> None:
+    """Under the names and units of the registry, cumulative, by a named service."""
+    code = """
+commit(2)
+instruments.record("tpc.decision_log.write", None, 0.01)
+instruments.observe("tpc.outbox.backlog", lambda: [(7, {})])
+say(warned)
+"""
+    with receiving(protocol) as receiver:
+        said, _ = run(code, start=START, **where(protocol, receiver.endpoint))
+        (sent,) = receiver.sent()
+    assert (said, sent.service) == ([], "job")
+    assert sent.samples[COMMITS] == 2
+    assert sent.samples["tpc.decision_log.write_count"] == 1
+    assert sent.samples["tpc.outbox.backlog"] == 7
+    assert sent.samples['tpc.telemetry.dropped{signal="traces"}'] == 0
+    assert sent.units == {name: names.METRICS[name].unit for name in sent.units}
+
+
+def test_what_was_measured_is_sent_from_time_to_time() -> None:
+    """As often as `OTEL_METRIC_EXPORT_INTERVAL` says, all of it each time."""
+    code = "import threading\ncommit()\nsay(0)\nthreading.Event().wait()"
+    with receiving("http/protobuf") as receiver:
+        told = where("http/protobuf", receiver.endpoint)
+        told["OTEL_METRIC_EXPORT_INTERVAL"] = "50"
+        with program(code, start=START, **told) as running:
+            running.said()
+            assert all(receiver.asked.acquire(timeout=120) for _ in range(2))
+        (sent,) = receiver.sent()
+    assert sent.samples[COMMITS] == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({BOTH: "{}"}, 1),
+        ({BOTH: "{}", "OTEL_METRICS_EXPORTER": "prometheus, otlp"}, 1),
+        ({BOTH: "{}", "OTEL_METRICS_EXPORTER": "none"}, 0),
+        ({BOTH: "{}", "OTEL_SDK_DISABLED": "true"}, 0),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "{}"}, 0),
+    ],
+)
+def test_it_is_sent_where_it_was_asked_for(
+    environment: dict[str, str], expected: int
+) -> None:
+    with receiving("http/protobuf") as receiver:
+        told = {k: v.format(receiver.endpoint) for k, v in environment.items()}
+        run("commit()\nsay(0)", start=START, **told)
+        assert len(receiver.sent()) == expected
+
+
+def test_nothing_is_loaded_unless_asked_for() -> None:
+    """Who is not asked to measure pays for no SDK, and may count all the same."""
+    said, _ = run(
+        "commit()\ninstruments.observe('tpc.outbox.backlog', lambda: [(7, {})])\n"
+        "loaded = [m for m in sys.modules if m.startswith('opentelemetry.sdk')]\n"
+        "say([instruments.exposition(), loaded, warned])",
+        start=START,
+    )
+    assert said == ["", [], []]
+
+
+@pytest.mark.parametrize("how", DEAD)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_dead_collector_does_not_hold_up_the_exit(how: str, protocol: str) -> None:
+    """Traces and metrics wait at the same time, for one bound."""
+    with dead(how) as endpoint:
+        told = {BOTH: endpoint, PROTOCOL: protocol}
+        code = 'lifecycle.start("job")\nmade()\ncommit()\nsay(0)'
+        _, seconds = run(code, start=START, OTEL_EXPORTER_OTLP_TIMEOUT="60", **told)
+    assert seconds < EXIT_SECONDS + BUSY
+
+
+@pytest.mark.parametrize("status", [404, 501])
+def test_a_collector_that_takes_traces_only(status: int) -> None:
+    """One line in the log, and spans go on."""
+    code = """
+lifecycle.start("job")
+commit(); made()
+def tell(): return [w for w in warned if "metrics are not delivered" in w]
+until = time.monotonic() + 120
+while not tell() and time.monotonic() < until:
+    time.sleep(0.01)
+provider, _ = instruments._process.exporting
+for _ in range(3):
+    provider.force_flush()
+say([len(warned), len(tell()), lifecycle.flush(20), lifecycle.dropped()])
+"""
+    with receiving("http/protobuf", status) as receiver:
+        interval = {"OTEL_METRIC_EXPORT_INTERVAL": "50"}
+        said, _ = run(code, start=START, **{BOTH: receiver.endpoint}, **interval)
+        assert receiver.asked.acquire(timeout=0)
+    assert said == [1, 1, True, 0]
+
+
+def test_a_forked_worker_counts_and_sends_for_itself() -> None:
+    """What its parent had counted is the parent's to report; nobody does it twice."""
+    code = """
+commit(5)
+if os.fork() == 0:
+    before = instruments.exposition()
+    instruments.start("job")
+    commit(2)
+    sys.exit()
+os.wait()
+say(0)
+"""
+    with receiving("http/protobuf") as receiver:
+        run(code, start=START, **where("http/protobuf", receiver.endpoint))
+        found = sorted(sent.samples[COMMITS] for sent in receiver.sent())
+    assert found == [2, 5]
+
+
+def test_a_fork_that_measures_nothing_sends_nothing() -> None:
+    """Its copy of a reader that came along is silent, and asks no callback."""
+    code = """
+read, write = os.pipe()
+instruments.observe("tpc.outbox.backlog", lambda: os.write(write, b"x") and [(1, {})])
+provider, _ = instruments._process.exporting
+commit()
+if os.fork() == 0:
+    provider.force_flush()
+    os.write(write, b".")
+    os._exit(0)
+os.wait()
+say(os.read(read, 100).decode())
+"""
+    with receiving("http/protobuf") as receiver:
+        said, _ = run(code, start=START, **where("http/protobuf", receiver.endpoint))
+        sent = receiver.sent()
+    assert said == "."
+    assert [isinstance(one, Sent) for one in sent] == [True]
+
+
+TASK = f"""{TASK_TO_RUN}
+job.task(Rows(), record, 0, 0)
+say([spans.is_set(), list(instruments._process.ways)])
+"""
+
+
+def test_a_task_measures_nothing() -> None:
+    """A series for each of Spark's Python workers would be noise; they only trace."""
+    with receiving("http/protobuf") as receiver:
+        said, _ = run(TASK, start=MEASURING, **{BOTH: receiver.endpoint})
+        assert (said, receiver.sent()) == ([True, []], [])
+
+
+MISSING = """
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["MISSING"]:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "protocol", "cure"),
+    [
+        ("opentelemetry.exporter.otlp.proto.http", "http/protobuf", "otlp"),
+        ("opentelemetry.exporter.otlp.proto.grpc", "grpc", "skywalking"),
+        ("opentelemetry.sdk.metrics", "grpc", "skywalking"),
+    ],
+)
+def test_a_library_that_is_missing_is_named_once(
+    missing: str, protocol: str, cure: str
+) -> None:
+    """With the extra to install; what is counted goes nowhere, and harms nobody."""
+    code = f"""{MISSING}
+for _ in range(10):
+    instruments.start("job")
+    commit()
+say(warned)
+"""
+    said, _ = run(
+        code, start=MEASURING, MISSING=missing, **where(protocol, "http://127.0.0.1:9")
+    )
+    assert said == [f"no metrics for OTLP: install tracing-2pc[{cure}]"]
+
+
+def test_a_protocol_that_there_is_not_is_named() -> None:
+    said, _ = run(
+        "say(warned)", start=START, **where("http/json", "http://127.0.0.1:9")
+    )
+    (warning,) = said
+    assert "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: 'http/json' is not one of" in warning

@@ -1,0 +1,119 @@
+"""gunicorn's workers trace, each for itself; a dead collector keeps none of them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.telemetry import DEAD, dead
+
+from participants.processes import Service, free_ports, stopping
+from tracing_2pc.testing import Collector
+
+TOKEN = "a-token-for-who-looks"
+EXIT_SECONDS = 2.0
+BUSY = 2.0
+"""Seconds on top, for a machine that does much else."""
+
+
+@contextlib.contextmanager
+def ledger(folder: Path, endpoint: str, **environment: str) -> Iterator[Service]:
+    """Run the ledger, as `python -m participants.ledger` does."""
+    (port,) = free_ports(1)
+    tokens = folder / "tokens"
+    tokens.write_text(f"viewer {TOKEN}\n")
+    tokens.chmod(0o600)
+    service = Service(
+        "ledger",
+        port,
+        folder / "ledger.log",
+        {
+            "LEDGER_DATABASE": f"sqlite:///{folder / 'ledger.db'}",
+            "TPC_TOKENS_FILE": str(tokens),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
+            **environment,
+        },
+    )
+    with stopping(service):
+        service.start()
+        yield service
+
+
+def workers(service: Service) -> list[psutil.Process]:
+    return psutil.Process(service.pid).children()
+
+
+def ask(service: Service, transaction: str) -> int:
+    """Ask what it holds of a transaction, on a connection of its own."""
+    host = service.url.removeprefix("http://")
+    connection = http.client.HTTPConnection(host, timeout=120)
+    try:
+        connection.request(
+            "GET",
+            f"/transactions/{transaction}",
+            headers={"Authorization": f"Bearer {TOKEN}", "Connection": "close"},
+        )
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def paused(worker: psutil.Process) -> Iterator[None]:
+    """Let the others do the work."""
+    worker.suspend()
+    try:
+        yield
+    finally:
+        worker.resume()
+
+
+def test_each_worker_sends_its_own_spans(tmp_path: Path) -> None:
+    """Started after the fork, at a worker's first request: nobody's are missing."""
+    with (
+        Collector() as collector,
+        ledger(tmp_path, collector.endpoint, WEB_CONCURRENCY="2") as service,
+    ):
+        one, other = workers(service)
+        for batch, idle in enumerate((one, other)):
+            with paused(idle):
+                assert ask(service, f"orders.{batch}.1") == 404
+        spans = collector.wait_for(lambda spans: len(spans) >= 2)
+        assert collector.connections == 2
+    sent = {span["attributes"]["tpc.transaction.id"]: span for span in spans}
+    assert sent.keys() == {"orders.0.1", "orders.1.1"}
+    assert {span["service"] for span in spans} == {"ledger"}
+    assert {span["name"] for span in spans} == {"tpc.show"}
+
+
+def test_the_last_spans_of_a_worker_arrive(tmp_path: Path) -> None:
+    """SIGTERM right after a request: it is exported before the worker is gone."""
+    slow = {"OTEL_BSP_SCHEDULE_DELAY": "60000"}  # nothing is sent by itself
+    with (
+        Collector() as collector,
+        ledger(tmp_path, collector.endpoint, **slow) as service,
+    ):
+        assert ask(service, "orders.0.1") == 404
+        assert collector.spans() == []
+        assert service.stop() == 0
+        assert [span["name"] for span in collector.spans()] == ["tpc.show"]
+
+
+@pytest.mark.parametrize("how", DEAD)
+def test_a_dead_collector_does_not_keep_a_worker(tmp_path: Path, how: str) -> None:
+    """It answers as ever, and ends by itself when it is told to, with exit code 0."""
+    with dead(how) as endpoint, ledger(tmp_path, endpoint) as service:
+        (worker,) = workers(service)
+        for batch in range(3):
+            assert ask(service, f"orders.{batch}.1") == 404
+        started = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - started < EXIT_SECONDS + BUSY
+        assert not worker.is_running()
+        assert "SIGKILL" not in service.tail()

@@ -1,0 +1,1 @@
+"""What several suites share: worlds, servers, waits. Holds no tests."""

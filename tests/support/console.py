@@ -1,0 +1,99 @@
+"""The console over a real log and two real participants, for a client or a browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from support.watch import SETTINGS, Site
+from tracing_2pc.console.app import console
+from tracing_2pc.console.state import ConsoleSources
+from tracing_2pc.core.access import TokenGate
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.operations.recover import deliver
+from tracing_2pc.protocol.recovery import Recovered
+
+VIEWER, OPERATOR, JOB, BOUND = (
+    f"{role}-0123456789abcdef" for role in ("viewer", "operator", "job", "bound")
+)
+GATE = TokenGate(
+    [f"viewer {VIEWER}", f"operator {OPERATOR}", f"job {JOB}", f"viewer {BOUND} sales"],
+    "these tests",
+)
+LINKS = {"jaeger": "http://jaeger.example/trace/{trace}"}
+DONE, STUCK, QUARANTINED = "orders.7.1", "orders.8.1", "sales.3.1"
+"""What the site of these tests has."""
+
+OURS = {"Sec-Fetch-Site": "same-origin"}
+"""What a browser sends with a form of this console."""
+
+
+def console_of(at: Site, pause: Callable[[float], object] = bool) -> Flask:
+    """Make a console that looks at a site, and delivers as `recover` does."""
+    settings = dataclasses.replace(SETTINGS, links=LINKS)
+
+    def send(record: TransactionRecord) -> Recovered:
+        urls = {name: one.url for name, one in at.observed.items()}  # type: ignore[attr-defined]
+        reached = dataclasses.replace(settings, participants=urls)
+        return deliver(at.log, reached, record)
+
+    sources = ConsoleSources(at.log, at.observed, settings, at.time, send, pause)
+    return console(sources, GATE)
+
+
+@dataclasses.dataclass
+class Visitor:
+    """A person with a client, and the session that its cookie names."""
+
+    client: FlaskClient
+    csrf: str = ""
+
+    def get(self, path: str) -> str:
+        answer = self.client.get(path)
+        assert answer.status_code == 200, answer.get_data(as_text=True)
+        return answer.get_data(as_text=True)
+
+    def post(self, path: str, **fields: str) -> TestResponse:
+        fields = {"csrf": self.csrf, **fields}
+        return self.client.post(path, data=fields, headers=OURS)
+
+    def log_in(self, token: str, name: str = "") -> TestResponse:
+        self.csrf = csrf_in(self.client.get("/login").get_data(as_text=True))
+        answer = self.post("/login", token=token, name=name)
+        if answer.status_code == 303:
+            self.csrf = csrf_in(self.get("/"))
+        return answer
+
+    def confirm(self, id_: str, option: str, reason: str = "because") -> TestResponse:
+        return self.post(f"/transactions/{id_}/confirm", option=option, reason=reason)
+
+    def resolve(self, id_: str, option: str, **fields: str) -> TestResponse:
+        """Take both steps, as a person does who reads nothing."""
+        page = self.confirm(id_, option, fields.get("reason", "because"))
+        assert page.status_code == 200, page.get_data(as_text=True)
+        found = re.search(
+            r'name="fingerprint" value="(\w+)"', page.get_data(as_text=True)
+        )
+        assert found
+        fields = {"reason": "because", "fingerprint": found[1], **fields}
+        return self.post(f"/transactions/{id_}/resolve", option=option, **fields)
+
+
+def state_of(at: Site, id_: str) -> TransactionState:
+    """Return the state that the log has on record."""
+    record = at.log.read(TransactionId.parse(id_))
+    assert record is not None
+    return record.state
+
+
+def csrf_in(page: str) -> str:
+    """Return the CSRF token of a page's first form."""
+    found = re.search(r'name="csrf" value="([^"]+)"', page)
+    assert found, page
+    return found[1]

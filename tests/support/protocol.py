@@ -1,0 +1,179 @@
+"""A world without I/O for the protocol: a log, participants that can fail, a clock."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
+from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord, branch_receipts
+from tracing_2pc.core.ports import DecisionLog
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Refusal, Vote
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+
+class FakeClock:
+    """Time passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+
+
+@dataclasses.dataclass
+class FakeParticipant:
+    """Keeps what was prepared and what became of it; `silent` tries get no answer.
+
+    With `after` the answer is lost after the work was done.
+    """
+
+    name: str
+    silent: int = 0
+    after: bool = False
+    refusal: tuple[Refusal, str] | None = None
+    prepared: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+    committed: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+    aborted: set[str] = dataclasses.field(default_factory=set)
+    heard: list[str] = dataclasses.field(default_factory=list)
+    forgotten_by_application: list[int | None] = dataclasses.field(default_factory=list)
+
+    def prepare(self, record: TransactionRecord, branch: BranchId) -> None:
+        self.prepared.setdefault(str(record.id), set()).add(str(branch))
+
+    def commit(self, record: TransactionRecord) -> None:
+        def work() -> None:
+            named = {str(r.branch) for r in record.chosen(self.name)}
+            held = self.prepared.pop(str(record.id), set())
+            done = self.committed.setdefault(str(record.id), named)
+            assert named <= held | done, "commit of something never prepared"
+
+        self._answer("commit", record, work)
+
+    def abort(self, record: TransactionRecord) -> None:
+        def work() -> None:
+            assert str(record.id) not in self.committed, "abort after commit"
+            self.prepared.pop(str(record.id), None)
+            self.aborted.add(str(record.id))
+
+        self._answer("abort", record, work)
+
+    def _answer(
+        self, verb: str, record: TransactionRecord, work: Callable[[], None]
+    ) -> None:
+        self.heard.append(f"{verb} {record.id}")
+        self.forgotten_by_application.append(record.forgotten_through)
+        if self.refusal is not None:
+            refusal, state = self.refusal
+            raise ParticipantRefusedError("no", refusal=refusal, state=state)
+        if self.silent > 0:
+            self.silent -= 1
+            if self.after:
+                work()
+            raise ParticipantUnavailableError("lost")
+        work()
+
+
+class World:
+    """One application, its log and its participants, on a clock of its own."""
+
+    def __init__(self, log: DecisionLog, clock: FakeClock, **settings: object) -> None:
+        self.log = log
+        self.clock = clock
+        self.settings = Settings(**settings)  # type: ignore[arg-type]
+        self.a = FakeParticipant("a")
+        self.b = FakeParticipant("b")
+        self.stopped = False
+        self.wrote: list[str] = []
+        self.cancelled: list[str] = []
+
+    @property
+    def participants(self) -> dict[str, FakeParticipant]:
+        return {"a": self.a, "b": self.b}
+
+    def retry(self) -> RetryPolicy:
+        return RetryPolicy(
+            self.clock, inline_tries=3, stopping=lambda: self.stopped, uniform=max
+        )
+
+    def delivery(self, *names: str) -> Delivery:
+        known = {n: self.participants[n] for n in names or ("a", "b")}
+        tracing = OpenTelemetryTracing()
+        return Delivery(self.log, known, tracing=tracing, retry=self.retry())
+
+    def coordinator(self) -> Coordinator:
+        return Coordinator(
+            "orders",
+            ("a", "b"),
+            self.log,
+            self.delivery(),
+            OpenTelemetryTracing(),
+            self.clock,
+            self.settings,
+            self.retry(),
+        )
+
+    def write(self, record: TransactionRecord) -> Sequence[Receipt]:
+        self.wrote.append(str(record.id))
+        receipts: list[Receipt] = []
+        for partition in range(2):
+            branch = BranchId(partition, 10 * record.id.attempt + partition)
+            for participant in self.participants.values():
+                participant.prepare(record, branch)
+            votes = {"a": Vote.COMMIT, "b": Vote.COMMIT}
+            receipts += branch_receipts(branch, 5, "sha-256=:x:", votes)
+        return receipts
+
+    def run_batch(
+        self,
+        batch: int,
+        run: str = "run-1",
+        write: Callable[[TransactionRecord], Sequence[Receipt]] | None = None,
+    ) -> bool:
+        return self.coordinator().apply(
+            batch,
+            run=run,
+            query="query",
+            write=write or self.write,
+            cancel=lambda r: self.cancelled.append(str(r.id)),
+        )
+
+    @contextlib.contextmanager
+    def driver_dies_in(self, method: str) -> Iterator[None]:
+        """Let the next call of a log's method do its work, and the caller die of it."""
+        real = getattr(self.log, method)
+
+        def die(*args: object, **kwargs: object) -> None:
+            real(*args, **kwargs)
+            raise DriverDiedError
+
+        setattr(self.log, method, die)
+        try:
+            yield
+        finally:
+            setattr(self.log, method, real)
+
+    def in_doubt(self) -> int:
+        return sum(
+            len(b) for p in self.participants.values() for b in p.prepared.values()
+        )
+
+    def visible(self) -> int:
+        return sum(
+            len(b) for p in self.participants.values() for b in p.committed.values()
+        )
+
+
+class DriverDiedError(BaseException):
+    """Stands for SIGKILL: nothing may be done about it."""

@@ -1,0 +1,175 @@
+"""What the console shows: read from log and participants once for all browsers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final, NoReturn
+
+from tracing_2pc.console.board import Board, LogSnapshot, SurveySnapshot, board
+from tracing_2pc.console.cached import CachedByKey, MadeInBackground
+from tracing_2pc.console.charts import Hour, hour
+from tracing_2pc.core.errors import ParticipantUnavailableError
+from tracing_2pc.core.log_reader import MOST, OperatorLog, TransactionFilter
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.ports import Clock
+from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.diagnosis import diagnose
+from tracing_2pc.inspection.evidence import Evidence
+from tracing_2pc.inspection.participants import ReadableParticipant
+from tracing_2pc.inspection.survey import survey_all, survey_log
+from tracing_2pc.inspection.view import TransactionView, view_transaction
+from tracing_2pc.protocol.recovery import Recovered
+
+SURVEY_EVERY: Final = 5.0
+"""Seconds from one survey of all participants to the next, while a browser asks."""
+
+STALE: Final = 60.0
+"""Seconds beside the pause after which what participants answered is not shown."""
+
+LOG_EVERY: Final = 2.0
+HOURS_EVERY: Final = 10.0
+VIEW_EVERY: Final = 2.0
+
+ASKING: Final = 4
+"""Pages that may wait for participants at one time; others show the log."""
+
+RESOLVING: Final = 2
+"""Forms that may do so beside them: many who look keep nobody from resolving."""
+
+NEWEST: Final = 200
+"""Transactions among which the recently finished ones are looked for."""
+
+APPLICATIONS: Final = 12
+"""Applications whose last hour is drawn: those that began something last."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConsoleSources:
+    """Where everything comes from.
+
+    `deliver` sends one decision once to all that have not acknowledged it. `pause`
+    waits so many seconds between two lists.
+    """
+
+    log: OperatorLog
+    participants: Mapping[str, RemoteParticipant]
+    settings: Settings
+    clock: Clock
+    deliver: Callable[[TransactionRecord], Recovered]
+    pause: Callable[[float], object] = time.sleep
+
+
+class ConsoleState:
+    """Reads at most every few seconds, however many browsers ask.
+
+    Each `get` raises `DecisionLogError` if the log cannot be read, or a record of it
+    cannot be trusted.
+
+    Attributes:
+        boards: by application, None for all: what is unfinished. Waits for the log,
+            and never for a participant.
+        hours: by application: the last hour of each, and how many were left out.
+        views: by transaction, and whether to ask participants: all about it.
+        asking: yields whether a page may ask participants now, and holds its place
+            meanwhile. Nothing waits here. A participant that hangs keeps `ASKING` and
+            `RESOLVING` threads at most, so that others always show the list.
+        resolving: does the same for a form.
+    """
+
+    def __init__(self, sources: ConsoleSources) -> None:
+        self.sources = sources
+        self._stale = STALE + sources.settings.pause
+        self._survey = MadeInBackground(self._survey_all, SURVEY_EVERY)
+        self._logs = CachedByKey(self._read_log, LOG_EVERY)
+        self.boards = CachedByKey(self._board, LOG_EVERY)
+        self.hours = CachedByKey(self._last_hour, HOURS_EVERY)
+        self.views = CachedByKey(self._view, VIEW_EVERY)
+        self.asking = partial(_place, threading.BoundedSemaphore(ASKING))
+        self.resolving = partial(_place, threading.BoundedSemaphore(RESOLVING))
+
+    def drop(self, transaction: TransactionId) -> None:
+        """Have it read anew, and the list: a person has changed it."""
+        self.views.drop((transaction, True))
+        self.views.drop((transaction, False))
+        self._logs.drop_all()
+        self.boards.drop_all()
+
+    def _board(self, application: str | None) -> Board:
+        log, survey = self._logs.get(application), self._survey.latest()
+        if survey and log.at - (survey.at or 0.0) > self._stale:
+            survey = None  # nobody has looked for a while
+        return board(log, survey or self._survey_log(), application)
+
+    def _survey_all(self) -> SurveySnapshot:
+        by = self.sources
+        survey = survey_all(by.log, by.participants, by.settings, by.clock, by.pause)
+        return self._diagnose(survey, by.clock.now())
+
+    def _survey_log(self) -> SurveySnapshot:
+        by = self.sources
+        survey = survey_log(by.log, by.participants, by.settings, by.clock)
+        return self._diagnose(survey, None)
+
+    def _diagnose(self, evidence: Evidence, at: float | None) -> SurveySnapshot:
+        diagnoses = diagnose(evidence, self.sources.settings)
+        judged = frozenset(evidence.log.records if evidence.log else ())
+        return SurveySnapshot(at, diagnoses, judged, evidence.unreadable)
+
+    def _read_log(self, application: str | None) -> LogSnapshot:
+        log, now = self.sources.log, self.sources.clock.now()
+        unfinished = TransactionFilter(application, unfinished=True, limit=MOST)
+        newest = TransactionFilter(application, limit=NEWEST)
+        return LogSnapshot(
+            now,
+            log.transactions(unfinished),
+            log.deliveries_of_unfinished(),
+            log.transactions(newest),
+        )
+
+    def _last_hour(self, application: str | None) -> tuple[list[Hour], int]:
+        log, now = self.sources.log, self.sources.clock.now()
+        known = log.applications() if application is None else [application]
+        newest = self._logs.get(application).newest
+        lately = dict.fromkeys(row.transaction.application for row in newest)
+        shown = sorted([*lately][:APPLICATIONS])
+        hours = [
+            hour(name, log.transactions(TransactionFilter(name, limit=MOST)), now)
+            for name in shown
+        ]
+        return hours, len(set(known) - set(shown))
+
+    def _view(self, key: tuple[TransactionId, bool]) -> TransactionView:
+        transaction, ask = key
+        by = self.sources
+        asked: Mapping[str, ReadableParticipant] = by.participants
+        if not ask:
+            asked = {name: _NotAsked(name) for name in by.participants}
+        return view_transaction(by.log, asked, transaction, by.settings, by.clock)
+
+
+@contextlib.contextmanager
+def _place(places: threading.Semaphore) -> Iterator[bool]:
+    free = places.acquire(blocking=False)
+    try:
+        yield free
+    finally:
+        if free:
+            places.release()
+
+
+@dataclasses.dataclass(frozen=True)
+class _NotAsked:
+    """Stands for a participant that a page does not wait for."""
+
+    name: str
+
+    def prepared(self, *_: object, **__: object) -> NoReturn:
+        raise ParticipantUnavailableError("not asked now", participant=self.name)
+
+    show = prepared

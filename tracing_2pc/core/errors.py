@@ -1,0 +1,144 @@
+"""Errors, grouped by what the caller must do.
+
+Every error names the transaction and the participant it is about, where there is
+one, and survives pickle: a task raises it on an executor, the driver reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracing_2pc.core.states import Refusal
+
+
+class TwoPhaseError(Exception):
+    """Base of everything that this package raises on purpose.
+
+    Args:
+        message: what happened and what to do about it.
+        transaction_id: the transaction it is about, as text.
+        participant: its configured name.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        transaction_id: str | None = None,
+        participant: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
+        self.participant = participant
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).__new__, (type(self), *self.args), dict(self.__dict__)
+
+
+class ConfigurationError(TwoPhaseError):
+    """Fix the settings: nothing was opened, nothing was sent."""
+
+
+class ContractError(TwoPhaseError):
+    """Fix the code: retrying cannot help."""
+
+
+class IllegalTransitionError(ContractError):
+    """A state was asked to move in a way its table does not know."""
+
+
+class AbortedError(TwoPhaseError):
+    """Nothing was committed; retrying the batch is safe."""
+
+
+class InDoubtError(TwoPhaseError):
+    """Do not retry, do not abort: recovery owns it."""
+
+
+class CommitPendingError(InDoubtError):
+    """Decided commit, and somebody has not acknowledged it yet."""
+
+
+class DecisionUnknownError(InDoubtError):
+    """The log may or may not hold our decision: ask it again, guess nothing."""
+
+
+class HeuristicError(TwoPhaseError):
+    """Somebody went against the decision; a person must look."""
+
+
+class ParticipantError(TwoPhaseError):
+    """One call to one participant failed.
+
+    Args:
+        message: what came instead of an acknowledgement.
+        refusal: what a refusal means; None where no refusal came that is understood.
+        state: the state that the participant says the transaction is in there.
+        transaction_id: the transaction it is about, as text.
+        participant: the participant that was asked.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        refusal: Refusal | None = None,
+        state: str | None = None,
+        transaction_id: str | None = None,
+        participant: str | None = None,
+    ) -> None:
+        super().__init__(
+            message, transaction_id=transaction_id, participant=participant
+        )
+        self.refusal = refusal
+        self.state = state
+
+
+class ParticipantUnavailableError(ParticipantError):
+    """No answer, or none that can be trusted: it may or may not have happened."""
+
+
+class ParticipantRefusedError(ParticipantError):
+    """A definite no, in the participant's own words."""
+
+
+class ParticipantNotToldError(ParticipantError):
+    """The decision reached as much of it as can be told, and nothing can tell the rest.
+
+    It is not asked again: repeating would change nothing. A person must look there.
+    """
+
+
+class RefusalError(TwoPhaseError):
+    """A participant refuses a request: what its own code raises.
+
+    Args:
+        refusal: what it means to the protocol.
+        detail: what is wrong and what to do. Never SQL, a path or a record: the
+            caller reads it.
+        state: the state that the answer speaks of; None where it speaks of none.
+        transaction_id: the transaction it is about, as text, once it is known.
+    """
+
+    def __init__(
+        self,
+        refusal: Refusal,
+        detail: str,
+        *,
+        state: str | None = None,
+        transaction_id: str | None = None,
+    ) -> None:
+        super().__init__(detail, transaction_id=transaction_id)
+        self.refusal = refusal
+        self.state = state
+
+
+class MalformedError(RefusalError):
+    """A participant refuses a request that is not in its form."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Refusal.MALFORMED, detail)
+
+
+class DecisionLogError(TwoPhaseError):
+    """The log was unreachable; nothing was decided."""

@@ -1,0 +1,156 @@
+"""What is asked of a decision log beyond the protocol: by inspection and operations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from tracing_2pc.core.model import (
+    Carrier,
+    DeliveryRecord,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.ports import DecisionLog
+from tracing_2pc.core.states import FINAL, Decision, TransactionState
+
+MOST: Final = 1_000
+"""Transactions that a list shows, whatever limit it is given."""
+
+Deliveries = dict[str, DeliveryRecord]
+"""How far one decision has got, by participant, in their order."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TransactionFilter:
+    """Which transactions a list shows; None is any."""
+
+    application: str | None = None
+    state: TransactionState | None = None
+    older_than: float | None = None  # begun so many seconds ago or more
+    unfinished: bool = False  # only those that are not finished
+    limit: int = 100
+
+    @property
+    def open_only(self) -> bool:
+        """Whether no finished transaction can pass."""
+        return self.unfinished or (self.state is not None and self.state not in FINAL)
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether some of the transactions that are read may not pass."""
+        return self.state is not None or self.older_than is not None
+
+    def matches(self, summary: TransactionSummary, now: float) -> bool:
+        """Whether a transaction passes."""
+        young = self.older_than is not None and now - summary.started < self.older_than
+        return not young and self.state in (None, summary.state)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TransactionSummary:
+    """A transaction in a list. Not checked against its checksum: nothing is done by it.
+
+    Times are Unix seconds.
+    """
+
+    transaction: TransactionId
+    state: TransactionState
+    decision: Decision | None
+    started: float
+    decided: float | None
+    finished: float | None
+    rows: int | None  # None until it is decided
+    reason: str | None
+    carrier: Carrier
+    pending: tuple[str, ...] = ()
+    # Those of `pending` that only the job reaches:
+    own_sinks: frozenset[str] = frozenset()
+    untold: tuple[str, ...] = ()  # told in part only
+
+
+class AuditEntry(NamedTuple):
+    """What a person did, in their words."""
+
+    at: float
+    who: str
+    what: str
+    why: str
+    before: str | None
+    after: str | None
+
+
+class LogCondition(NamedTuple):
+    """The state of the database that holds a log."""
+
+    shown: str  # its address, without what is secret
+    version: int  # of the schema
+    durability: Mapping[str, str]  # settings that say whether a commit outlives a crash
+
+
+class LogReader(Protocol):
+    """Reads of a decision log that decide nothing. Each read is one snapshot.
+
+    Every method raises `DecisionLogError` when the log cannot be reached.
+    """
+
+    def read(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Return the record; see `DecisionLog.read`."""
+
+    def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
+        """List the records that are not finished; see `DecisionLog.unfinished`."""
+
+    def unfinished_applications(self) -> list[str]:
+        """List the applications with something unfinished, sorted."""
+
+    def applications(self) -> list[str]:
+        """Name the applications that the log knows, sorted."""
+
+    def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
+        """List transactions, newest first, at most `MOST`."""
+
+    def states_of(
+        self, transactions: Iterable[TransactionId]
+    ) -> dict[TransactionId, TransactionState]:
+        """Return the state of those of the transactions that are on record."""
+
+    def deliveries(self, transaction: TransactionId) -> Deliveries:
+        """Return how far a decision has got with each participant, in their order."""
+
+    def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
+        """Return the same for each transaction that is not finished, by its id."""
+
+    def reason(self, transaction: TransactionId) -> str | None:
+        """Return why it was quarantined, if it ever was."""
+
+    def audit(self, transaction: TransactionId) -> list[AuditEntry]:
+        """Return what persons have done about it, oldest first."""
+
+    def clock(self) -> float:
+        """Return the time by which the log judges deadlines; Unix seconds."""
+
+    def forgotten_by_application(self) -> dict[str, int | None]:
+        """Return forgotten_through of every application that the log knows."""
+
+    def forgettable(
+        self, application: str, finished_before: float
+    ) -> tuple[int, int | None]:
+        """Count what `forget` would drop; return also forgotten_through after it."""
+
+    def condition(self) -> LogCondition:
+        """Return the state of the database that holds the log."""
+
+
+class OperatorLog(DecisionLog, LogReader, Protocol):
+    """A decision log as persons and watchers work with it."""
+
+    def take_lease(self, application: str, who: str, seconds: float) -> bool:
+        """Take an application's lease, or renew our own; False if another holds it.
+
+        Not flushed: a lease that a crash loses only means that two work at once, which
+        is safe. It ends by itself, by the log's clock.
+        """
+
+    def give_leases_back(self, who: str) -> None:
+        """End the leases of a process that stops."""

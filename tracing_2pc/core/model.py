@@ -1,0 +1,366 @@
+"""The records of the protocol: small, immutable, free of I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from tracing_2pc.core.states import (
+    BranchState,
+    Decision,
+    ParticipantState,
+    TransactionState,
+    Vote,
+)
+
+Carrier = dict[str, str]
+"""A trace context at rest: header names to values."""
+
+PREVIOUS: Final = "tpc-previous"
+"""Key in the carrier of an attempt: traceparent of the one before it at this batch.
+Stored for the link between their roots, and never sent."""
+
+MAX_BRANCHES: Final = 20_000
+"""A commit names at most so many branches to one participant: its body has a limit."""
+
+_APPLICATION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_ORDINAL: Final = r"(0|[1-9][0-9]{0,17})"
+_TRANSACTION: Final = re.compile(
+    rf"([a-z0-9][a-z0-9-]{{0,39}})\.{_ORDINAL}\.([1-9][0-9]{{0,8}})"
+)
+_BRANCH: Final = re.compile(rf"{_ORDINAL}\.{_ORDINAL}")
+
+
+def check_application(name: str) -> str:
+    """Return the name of an application, or raise `ValueError` saying what is wrong."""
+    if not _APPLICATION.fullmatch(name):
+        raise ValueError(
+            f"application {name[:60]!r}: use 1 to 40 lower-case letters, digits and "
+            "dashes, starting with a letter or digit"
+        )
+    return name
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class TransactionId:
+    """One try to apply one micro-batch everywhere: `<application>.<batch>.<attempt>`.
+
+    There is one spelling: ASCII digits without leading zeros, attempt from 1. An id
+    is never used twice (rule 3).
+    """
+
+    application: str
+    batch: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.application}.{self.batch}.{self.attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> TransactionId:
+        """Read an id; `ValueError` if it is not in its one spelling."""
+        if not (match := _TRANSACTION.fullmatch(text)):
+            raise ValueError(
+                f"transaction id {text[:80]!r}: expected <application>.<batch>."
+                "<attempt>, digits without leading zeros, attempt from 1"
+            )
+        return cls(match[1], int(match[2]), int(match[3]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class BranchId:
+    """What one task attempt wrote: `<partition>.<task attempt>`.
+
+    The task attempt is Spark's `taskAttemptId`, unique in a Spark application, so
+    retries and speculative twins never share a branch.
+    """
+
+    partition: int
+    task_attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}.{self.task_attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> BranchId:
+        """Read an id; `ValueError` if it is not in its one spelling."""
+        if not (match := _BRANCH.fullmatch(text)):
+            raise ValueError(
+                f"branch {text[:80]!r}: expected <partition>.<task attempt>, "
+                "digits without leading zeros"
+            )
+        return cls(int(match[1]), int(match[2]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BranchContext:
+    """What a sink's `begin` is told: all that it needs to name what it writes.
+
+    `stopping` is asked several times a second while a prepare is waited for; True ends
+    the wait, and with it the branch. Spark kills its tasks instead.
+    """
+
+    transaction_id: TransactionId
+    branch: BranchId
+    participants: tuple[str, ...]
+    carrier: Carrier
+    stopping: Callable[[], bool] = bool  # bool() is False: never
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Receipt:
+    """The vote of one participant about one branch, as its task returns it."""
+
+    branch: BranchId
+    participant: str
+    rows: int
+    digest: str  # as in `Content-Digest`; empty where a sink has none
+    vote: Vote
+    handle: Any = None  # what a hand-written sink's `commit` needs: plain JSON
+
+    def to_json(self) -> str:
+        """Write it as one JSON object, for the way from a task to the driver."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return json.dumps({**fields, "branch": str(self.branch)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Receipt:
+        """Read what `to_json` wrote."""
+        fields = json.loads(text)
+        fields["branch"] = BranchId.parse(fields["branch"])
+        fields["vote"] = Vote(fields["vote"])
+        return cls(**fields)
+
+
+def branch_receipts(
+    branch: BranchId,
+    rows: int,
+    digest: str,
+    votes: Mapping[str, Vote],
+    handle: Any = None,
+) -> tuple[Receipt, ...]:
+    """Return one receipt per participant of a branch; `votes` is by participant."""
+    return tuple(
+        Receipt(branch, name, rows, digest, vote, handle)
+        for name, vote in votes.items()
+    )
+
+
+def count_rows(receipts: Iterable[Receipt]) -> int:
+    """Return the records in all branches; several participants receive the same."""
+    return sum({receipt.branch: receipt.rows for receipt in receipts}.values())
+
+
+def carrier_from_json(text: str) -> Carrier:
+    """Read a stored trace context. What cannot be read is only not linked."""
+    try:
+        return dict(json.loads(text))
+    except (TypeError, ValueError):
+        return {}
+
+
+def trace_id_of(carrier: Carrier) -> str | None:
+    """Return a carrier's trace, as W3C writes it; None where nothing was traced."""
+    parts = carrier.get("traceparent", "").split("-")
+    return parts[1] if len(parts) == 4 else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """What the decision log holds of one transaction.
+
+    Times are Unix seconds by the clock of whoever wrote them, but for `deadline`: that
+    is by the log's clock, and only the log says whether it has passed. `newly_decided`
+    is not in the log: the call that returned this record is the one that made the
+    decision, so that each is counted once.
+    """
+
+    id: TransactionId
+    run: str
+    state: TransactionState
+    decision: Decision | None
+    participants: tuple[str, ...]
+    acknowledged: frozenset[str]
+    carrier: Carrier
+    started: float
+    decided: float | None = None
+    finished: float | None = None
+    receipts: tuple[Receipt, ...] = ()  # kept until a later batch is committed
+    rows: int = 0  # in their branches; kept as long as the record
+    forgotten_through: int | None = None  # as durable: participants may be told it
+    timeout: float = 0.0  # as the job set it, in seconds; 0 and no deadline mean none
+    deadline: float | None = None
+    own_sinks: frozenset[str] = frozenset()  # participants that only the job can reach
+    given_up: frozenset[str] = frozenset()
+    newly_decided: bool = dataclasses.field(default=False, compare=False)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Participants that are to acknowledge the decision, and have not yet."""
+        done = self.acknowledged | self.given_up
+        return tuple(p for p in self.participants if p not in done)
+
+    @property
+    def abandoned(self) -> tuple[str, ...]:
+        """Participants that a person gave up, and that never acknowledged."""
+        lost = self.given_up - self.acknowledged
+        return tuple(p for p in self.participants if p in lost)
+
+    @property
+    def trace_id(self) -> str | None:
+        """Its trace, as W3C writes it; None where nothing was traced."""
+        return trace_id_of(self.carrier)
+
+    def chosen(self, participant: str) -> tuple[Receipt, ...]:
+        """Return the receipts that a commit names to this participant."""
+        # Rule 4: commit names the chosen branches; the participant drops the others.
+        own = (r for r in self.receipts if r.participant == participant)
+        return tuple(r for r in own if r.vote is Vote.COMMIT)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """How far a decision has got with one participant; times are Unix seconds."""
+
+    participant: str
+    acknowledged: float | None = None
+    retries: int = 0  # tries that failed
+    retry_at: float | None = None  # at the latest; None: no further try is planned
+    error: str | None = None  # what came last instead of an acknowledgement, in short
+    own_sink: bool = False  # only the job can reach it
+    untold: str | None = None  # why part of it was not told; it counts as acknowledged
+    given_up: float | None = None  # when a person said that it will never acknowledge
+
+    @property
+    def pending(self) -> bool:
+        """Whether an acknowledgement is waited for."""
+        return self.acknowledged is None and self.given_up is None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Begun:
+    """What `DecisionLog.begin` answers.
+
+    `superseded` are the undecided attempts that this begin decided abort; where an
+    attempt is joined, those that still have to be told so.
+    """
+
+    record: TransactionRecord  # to write, or, in a replay, the one already decided
+    replay: bool  # the batch is decided commit: deliver again, write nothing
+    superseded: tuple[TransactionRecord, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InDoubt:
+    """A branch in a participant's list: prepared, its decision not yet known there."""
+
+    transaction: TransactionId
+    branch: BranchId
+    age: float  # seconds, by the participant's clock
+    rows: int
+    carrier: Carrier
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listing:
+    """What a participant holds prepared, oldest first."""
+
+    branches: tuple[InDoubt, ...]  # those that could be read
+    missing: str | None = None  # why there may be more; None if these are all
+    now: float | None = None  # its clock in Unix seconds; None if it did not say
+    only: str | None = None  # the one application that our token shows; None for all
+
+    @property
+    def complete(self) -> bool:
+        """Whether what is not in it is not prepared there."""
+        return self.missing is None
+
+    def is_blind_to(self, application: str) -> bool:
+        """Whether our token does not let us see what is of this application."""
+        return self.only not in (None, application)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Identity:
+    """Which participant it is."""
+
+    journal: str  # an id of its own, made with its journal
+    participants: Mapping[str, str]  # its name, by application, as far as we may see
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParticipantDescription:
+    """How one participant is at one time, and what our token may do there."""
+
+    participant: str
+    url: str
+    unreachable: str | None = None  # why it gave no answer; nothing below is known then
+    unready: str | None = None  # what it answered instead of being ready
+    refused: str | None = None  # why our token was not taken, or could not be sent
+    sent: bool = True  # a token was sent; False where there is none that could be
+    role: str | None = None  # of our token; *anybody* where no token is asked for
+    skew: float | None = None  # seconds that its clock is ahead of ours, if it told
+    in_doubt: int = 0  # branches that are prepared there
+    missing: str | None = None  # why there may be more of them
+    only: str | None = None  # the one application of our token; None for all
+    gauges: Mapping[str, float] = dataclasses.field(  # none for a job's token
+        default_factory=dict
+    )
+    identity: Identity | None = None
+
+
+def find_misdirected(
+    identities: Mapping[str, Identity], applications: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield each participant whose address leads to another one, and the evidence.
+
+    `identities` are what answered at each address; `applications` use our names.
+    """
+    names: dict[str, str] = {}
+    for name, identity in identities.items():
+        other = names.setdefault(identity.journal, name)
+        if other != name:
+            yield name, f"the addresses of {other!r} and {name!r} lead to one service"
+        for application, called in identity.participants.items():
+            if application in applications and called != name:
+                evidence = f"the address of {name!r} leads to {called!r} of application"
+                yield name, f"{evidence} {application}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HeldBranch:
+    """A branch as a participant shows it; times by the participant's clock."""
+
+    branch: BranchId
+    state: BranchState
+    rows: int
+    digest: str
+    prepared_at: float | None = None
+    sealed_at: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holds:
+    """What a transaction keeps busy at a participant while it is in doubt.
+
+    None where nothing is held back so. VACUUM cleans up nothing younger than `horizon`.
+    """
+
+    rows: int = 0  # prepared, and not visible
+    slots: int | None = None  # of `max_prepared_transactions`
+    locks: int | None = None  # of prepared transactions
+    horizon: int | None = None  # age of the oldest, in transactions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shown:
+    """What a participant says about one transaction; *unknown* is an answer, too."""
+
+    state: ParticipantState
+    branches: tuple[HeldBranch, ...] = ()  # none where it is unknown or forgotten
+    resolved_by_hand: bool = False  # a person decided it there
+    now: float | None = None  # its clock in Unix seconds; None if it did not say
+    holds: Holds = Holds()

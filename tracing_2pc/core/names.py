@@ -1,0 +1,296 @@
+"""The one registry of names: spans, attributes, metrics, failpoints.
+
+Dashboards, alert rules, documentation and tests are checked against this module.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+TRANSACTION: Final = "tpc.transaction"
+BEGIN: Final = "tpc.begin"
+DECIDE: Final = "tpc.decide"
+BRANCH: Final = "tpc.branch"
+DELIVER: Final = "tpc.deliver"
+FINISH: Final = "tpc.finish"
+RECOVERY: Final = "tpc.recovery"
+PREPARE: Final = "tpc.prepare"
+COMMIT: Final = "tpc.commit"
+ABORT: Final = "tpc.abort"
+RESOLVE: Final = "tpc.resolve"
+LIST: Final = "tpc.list"
+SHOW: Final = "tpc.show"
+OUTBOX_SEND: Final = "tpc.outbox.send"
+IN_DOUBT: Final = "tpc.in_doubt"
+SNAPSHOT: Final = "tpc.in_doubt.snapshot"
+OPERATOR: Final = "tpc.operator"
+
+
+class Span(NamedTuple):
+    """A span: what it is a child of, what it means, and its kind."""
+
+    parent: str
+    meaning: str
+    kind: str = "internal"
+
+
+SPANS: Final[dict[str, Span]] = {
+    TRANSACTION: Span("none", "one attempt at a batch, from begin to its decision"),
+    BEGIN: Span(TRANSACTION, "the attempt and its participants go on record"),
+    BRANCH: Span(TRANSACTION, "one task writes one partition"),
+    "<Sink>.begin": Span(BRANCH, "a sink opens a branch"),
+    "<Sink>.invoke": Span(
+        BRANCH, "from its first record to its last, with their count"
+    ),
+    "<Sink>.pre_commit": Span(BRANCH, "the branch is made durable"),
+    "POST /prepare": Span("<Sink>.pre_commit", "one participant is asked", "client"),
+    PREPARE: Span(
+        "POST /prepare", "a participant makes a branch durable and votes", "server"
+    ),
+    DECIDE: Span(TRANSACTION, "the decision becomes durable: the commit point"),
+    DELIVER: Span(
+        TRANSACTION,
+        "the decision is about to be sent to all who have not acknowledged it",
+    ),
+    "<Sink>.commit": Span(DELIVER, "one participant is told to commit"),
+    "<Sink>.abort": Span(
+        DELIVER,
+        "one is told to abort, or to drop what a commit did not choose; or, below its "
+        "branch, a task aborts",
+    ),
+    "POST /commit": Span("<Sink>.commit", "the request", "client"),
+    "POST /abort": Span("<Sink>.abort", "the request", "client"),
+    COMMIT: Span("POST /commit", "a participant commits and seals", "server"),
+    ABORT: Span("POST /abort", "a participant aborts and seals", "server"),
+    "<STATEMENT>": Span(
+        "the request",
+        "COPY, INSERT, PREPARE TRANSACTION, COMMIT …: rows move, or become durable",
+        "client",
+    ),
+    FINISH: Span(DELIVER, "every participant has acknowledged"),
+    IN_DOUBT: Span("POST /prepare", "a participant waited over 10 s for the decision"),
+    SNAPSHOT: Span(
+        TRANSACTION,
+        "no length: the watcher sees that something is wrong, ever more rarely",
+    ),
+    OUTBOX_SEND: Span("POST /prepare", "a stored request goes to the partner, later"),
+    "POST": Span(OUTBOX_SEND, "the partner's API is called", "client"),
+    RECOVERY: Span("none", "a sweep over what is unfinished, linked to it"),
+    OPERATOR: Span("none", "a person decides by hand, linked to the root"),
+    LIST: Span("the caller", "a participant lists what is not sealed", "server"),
+    SHOW: Span("the caller", "a participant shows one transaction", "server"),
+    RESOLVE: Span("the caller", "an orphan is resolved there by hand", "server"),
+    "<Writer>.batch": Span("none", "a batch of one of PySpark's writers"),
+    "<Writer>.write": Span("<Writer>.batch", "one task writes its rows"),
+    "<Writer>.commit": Span("<Writer>.batch", "all its messages are there"),
+    "<Writer>.abort": Span("<Writer>.batch", "some may be; or none is"),
+}
+"""Spans, in the order of a batch."""
+
+PHASES: Final = ("begin", "invoke", "pre_commit", "commit", "abort", "write")
+"""Phases of a sink; and of one of PySpark's writers, which has the last three."""
+
+ATTRIBUTES: Final[dict[str, str]] = {
+    "tpc.transaction.id": "<application>.<batch>.<attempt>",
+    "tpc.application": "name of the streaming query",
+    "tpc.batch": "Spark's batch id",
+    "tpc.attempt": "which try at the batch, from 1",
+    "tpc.run": "one life of the query",
+    "tpc.branch": "<partition>.<task attempt>",
+    "tpc.participant": "configured name of a participant",
+    "tpc.participants": "how many participants are on record",
+    "tpc.phase": "phase of a sink, or request to a participant",
+    "tpc.rows": "records in a branch or transaction",
+    "tpc.bytes": "bytes of a prepare's body",
+    "tpc.decision": "what the log holds: commit or abort",
+    "tpc.state": "state of a transaction or branch",
+    "tpc.vote": "commit, abort or read_only",
+    "tpc.action": "what a person has decided: commit, abort or conclude",
+    "tpc.pending": "participants that have not acknowledged",
+    "tpc.replay": "the batch was decided before: nothing was written",
+    "tpc.unfinished": "transactions that a recovery sweep found",
+    "tpc.diagnosis": "what the watcher thinks is wrong",
+    "tpc.age": "seconds for which it has been so",
+    "tpc.root.reconstructed": "the root was exported by a process that took over",
+    "db.system.name": "OpenTelemetry: postgresql or sqlite",
+    "db.operation.name": "OpenTelemetry: the first words of a statement, no more",
+    "error.type": "class of the error, never its text",
+    "http.request.method": "OpenTelemetry",
+    "http.response.status_code": "OpenTelemetry",
+    "http.route": "OpenTelemetry; routes hold no ids",
+    "server.address": "OpenTelemetry",
+    "server.port": "OpenTelemetry",
+}
+"""The allow-list. Never a record, a payload, a credential, a query string, or the
+text of a foreign exception."""
+
+
+class Metric(NamedTuple):
+    """One instrument."""
+
+    kind: str
+    unit: str  # UCUM
+    meaning: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()  # upper bounds, of a histogram, in its unit
+
+
+CAUSES: Final[dict[str, str]] = {
+    "vote": "a participant voted abort",
+    "timeout": "the driver had no decision within the transaction timeout",
+    "superseded": "a later start of the query took over before the decision",
+    "error": "a task or the driver failed, or a participant did not answer",
+    "recovery": "older than the transaction timeout, found by a sweep",
+}
+"""Why abort was decided, as far as the process that decided it knows."""
+
+LABELS: Final[dict[str, tuple[str, ...]]] = {
+    "header": ("traceparent", "tracestate", "sw8", "sw8-correlation"),
+    "signal": ("traces",),
+    "outcome": ("commit", "abort"),
+    "cause": tuple(CAUSES),
+    "phase": ("prepare", "commit", "abort"),
+    "result": ("ok", "refused", "unavailable"),
+    "state": ("active", "committing", "aborting", "quarantined"),
+    "diagnosis": ("stuck", "orphaned", "decided_not_applied", "lost", "diverged"),
+    "action": ("commit", "abort", "conclude", "give up"),
+}
+"""Labels of metrics, and all values that they can have. Besides these there is only
+`participant`: a configured name, or `log` and `other` in what the watcher measures.
+Never an id."""
+
+_REQUEST: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+_DOUBT: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 86400.0)
+_WRITE: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 10.0)
+
+METRICS: Final[dict[str, Metric]] = {
+    "tpc.transactions": Metric(
+        "counter", "{transaction}", "decisions that this process made", ("outcome",)
+    ),
+    "tpc.aborts": Metric(
+        "counter", "{transaction}", "those of them that were abort, and why", ("cause",)
+    ),
+    "tpc.phase.duration": Metric(
+        "histogram",
+        "s",
+        "one request: as the driver or recovery waited, as a participant worked",
+        ("phase", "participant", "result"),
+        _REQUEST,
+    ),
+    "tpc.commit.attempts": Metric(
+        "counter",
+        "{request}",
+        "times that a participant was told to commit",
+        ("participant", "result"),
+    ),
+    "tpc.decision_log.write": Metric(
+        "histogram", "s", "how long the log took to decide", buckets=_WRITE
+    ),
+    "tpc.in_doubt.duration": Metric(
+        "histogram",
+        "s",
+        "at a participant, from a transaction's first prepared branch to its decision",
+        buckets=_DOUBT,
+    ),
+    "tpc.outbox.backlog": Metric(
+        "gauge", "{request}", "requests committed and not confirmed by the partner"
+    ),
+    "tpc.outbox.oldest_age": Metric("gauge", "s", "age of the oldest of them"),
+    "tpc.outbox.quarantined": Metric(
+        "gauge", "{request}", "requests that were set aside: look at them"
+    ),
+    "tpc.outbox.stopped": Metric(
+        "gauge",
+        "{application}",
+        "applications whose requests the partner refused one after the other",
+    ),
+    "tpc.prepared_slots.used": Metric(
+        "gauge", "{transaction}", "prepared transactions of the database server"
+    ),
+    "tpc.prepared_slots.max": Metric(
+        "gauge", "{transaction}", "how many it takes: max_prepared_transactions"
+    ),
+    "tpc.in_doubt.branches": Metric(
+        "gauge", "{branch}", "branches that voted commit and wait for a decision"
+    ),
+    "tpc.oldest_in_doubt_age": Metric("gauge", "s", "age of the oldest of them"),
+    "tpc.propagation.rejected": Metric(
+        "counter",
+        "{header}",
+        "trace headers that this process could not read: as if absent",
+        ("header",),
+    ),
+    "tpc.telemetry.dropped": Metric(
+        "counter",
+        "{span}",
+        "spans that this process lost: its queue was full, or no collector took them",
+        ("signal",),
+    ),
+    "tpc.unfinished_transactions": Metric(
+        "gauge", "{transaction}", "transactions that the log has not closed", ("state",)
+    ),
+    "tpc.oldest_unfinished_age": Metric(
+        "gauge", "s", "age of the oldest of them", ("state",)
+    ),
+    "tpc.diagnoses": Metric(
+        "gauge",
+        "{transaction}",
+        "what the watcher found wrong, and where",
+        ("diagnosis", "participant"),
+    ),
+    "tpc.quarantined_transactions": Metric(
+        "gauge", "{transaction}", "transactions that a person must look at"
+    ),
+    "tpc.watcher.last_success_timestamp": Metric(
+        "gauge", "s", "when the watcher last read all it asked for", ("participant",)
+    ),
+    "tpc.operator.actions": Metric(
+        "counter", "{action}", "what persons decided by hand", ("action",)
+    ),
+}
+"""Metrics, by their names in OpenTelemetry. Labels only from closed sets."""
+
+
+def prometheus_name(name: str) -> str:
+    """Return what a metric is called at Prometheus, also by way of a collector."""
+    metric = METRICS[name]
+    unit = "_seconds" if metric.unit == "s" else ""
+    total = "_total" if metric.kind == "counter" else ""
+    return name.replace(".", "_") + unit + total
+
+
+FAILPOINTS: Final[dict[str, str]] = {
+    "driver.before_recovery": "Spark has committed the batch before, or has started",
+    "driver.before_begin": "what was unfinished is delivered, nothing is on record",
+    "driver.after_begin": "the transaction is on record, nothing was asked",
+    "driver.before_tasks": "its clock runs, no task does",
+    "driver.during_collection": "every branch has voted, the receipts are being read",
+    "driver.after_votes": "every vote is in",
+    "driver.before_decide": "the log is about to be asked to decide commit",
+    "driver.after_decide": "decided commit, nothing was sent",
+    "driver.after_finish": "all acknowledged, before Spark's own commit",
+    "delivery.between_commits": "one more participant's commit is acknowledged",
+    "delivery.before_commit": "one more participant is about to be told",
+    "delivery.before_finish": "all have acknowledged, the log does not say finished",
+    "recovery.before_read": "a sweep has begun and has not read the log",
+    "recovery.after_read": "it knows what is unfinished, nothing was done",
+    "recovery.after_expire": "an attempt is decided abort for its age, nothing is sent",
+    "recovery.between_transactions": "one is finished, the next one is not",
+    "executor.before_begin": "a task has rows, its branch is not open",
+    "executor.mid_invoke": "some of a branch's rows are written",
+    "executor.before_pre_commit": "all of them are, nothing was sent",
+    "executor.after_first_prepare": "one task has prepared everywhere",
+    "executor.after_pre_commit": "a task has voted, its receipt is not out",
+    "participant.at_open": "a service starts and looks its tables over",
+    "participant.before_prepare": "a branch is claimed, none of it is written",
+    "participant.after_prepare": "the branch is durable, the vote was not answered",
+    "participant.between_branches": "one branch is committed, one is to come",
+    "participant.before_commit": "the commit request has arrived, nothing changed",
+    "participant.after_commit": "committed, not yet answered",
+    "participant.before_abort": "the abort request has arrived, nothing changed",
+    "participant.after_abort": "aborted, not yet answered",
+    "outbox.before_call": "a request is next in the queue, the partner knows nothing",
+    "outbox.after_call": "the partner has answered, nothing of it is recorded",
+}
+"""Points at which `tracing_2pc.core.failpoints` can kill a process, for tests and the
+demo: what holds there."""

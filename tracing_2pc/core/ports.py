@@ -1,0 +1,420 @@
+"""The seams: what the protocol asks of a log, a participant, a sink, a clock.
+
+Each method says when it is called, what it may rely on, and what raising means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from tracing_2pc.core.model import (
+    Begun,
+    BranchContext,
+    Carrier,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.states import Decision
+
+
+class Clock(Protocol):
+    """Time and waiting, so that tests decide both."""
+
+    def now(self) -> float:
+        """Unix seconds; for records and ages, never for ordering."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+
+class DecisionLog(Protocol):
+    """The coordinator's durable memory; the only truth about a decision (rule 15).
+
+    What changes it is durable when the method returns, and serialised for one
+    application. Only what `acknowledge`, `postpone`, `finish` and `forget` write may be
+    lost in a crash: it is done again. Every method raises
+    `DecisionLogError` when the log cannot be reached; only `decide` and `abort` can
+    leave it unknown whether they were written: that is `DecisionUnknownError`.
+
+    `abort`, `resume`, `conclude`, `give_up` and `sign` are what a person does. `who`
+    and `why` are the person's name and reason; the log keeps them. They raise
+    `ContractError` also where there is no record.
+    """
+
+    def begin(
+        self,
+        application: str,
+        batch: int,
+        *,
+        run: str,
+        query: str | None,
+        participants: Sequence[str],
+        carrier: Carrier,
+        timeout: float = 0.0,
+        own_sinks: Collection[str] = (),
+        replaces: Collection[str] = (),
+    ) -> Begun:
+        """Put the next attempt of a batch on record, before anybody is asked anything.
+
+        Every earlier undecided attempt of the application is decided abort in the
+        same transaction. An undecided attempt of the same run is joined, so that a
+        begin without an answer may be asked again. A batch that is decided commit, with
+        no later one, is a replay: its record is returned and nothing is opened.
+
+        Args:
+            application: name of the streaming query, for ever.
+            batch: Spark's batch id.
+            run: one life of the query; the newest run wins, once, for ever.
+            query: Spark's query id, kept in the checkpoint; None where unknown.
+            participants: their names.
+            carrier: trace context of the transaction's root.
+            timeout: seconds until the attempt may be aborted by anybody (`expire`), by
+                the log's clock; 0 means never.
+            own_sinks: those participants that only the job itself can reach.
+            replaces: the participants before these, all of them, where they changed on
+                purpose. It allows no other change, so it may be given for ever.
+
+        Raises:
+            ConfigurationError: this checkpoint and this log do not belong together, the
+                query is known by another application's name, the batch lies below
+                what is decided or forgotten, or the participants are neither those of
+                the newest transaction nor declared by `replaces`. Nothing is written
+                then, and nothing aborted.
+            HeuristicError: a transaction of this application is quarantined.
+            AbortedError: another run has superseded this one.
+        """
+
+    def decide(
+        self,
+        transaction: TransactionId,
+        wanted: Decision,
+        receipts: Sequence[Receipt] = (),
+    ) -> TransactionRecord | None:
+        """Decide, once, and return the record with the decision that stands.
+
+        Write-once: it changes an active record and nothing else, so a driver that
+        slept through its own replacement is told abort and must obey. Commit is
+        written only for the newest attempt of a batch that has no committed one
+        (rules 14 and 18). Safe to repeat.
+
+        Returns:
+            The record as it stands. None if there is no record, or the batch is at
+            or below forgotten_through: that means abort.
+
+        Raises:
+            ContractError: commit without every vote, with more than `MAX_BRANCHES`
+                branches for one participant, or with a handle above 64 KiB.
+            DecisionUnknownError: no answer; ask again, never take it for a no.
+        """
+
+    def expire(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Decide abort if its deadline has passed, and return the record as it stands.
+
+        The log judges, by its own clock, what was put on record at begin: a caller's
+        clock and settings don't count (rule 8). Returns and raises as `decide` does.
+        """
+
+    def read(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Return the record; None if it was forgotten or never was."""
+
+    def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
+        """List what is active, committing, aborting or quarantined, oldest first.
+
+        Cost does not depend on how many finished records the log holds.
+
+        Raises:
+            DecisionLogError: the log cannot be reached; or one of the records cannot
+                be trusted, and the error has its `transaction_id`.
+        """
+
+    def unfinished_applications(self) -> list[str]:
+        """List the applications with something unfinished, sorted.
+
+        No record is looked into: one that is refused does not hide the others.
+        """
+
+    def acknowledge(
+        self, transaction: TransactionId, participant: str, untold: str | None = None
+    ) -> None:
+        """Record that a participant has obeyed the decision. Idempotent.
+
+        `untold` says why part of it was not told and never will be.
+        """
+
+    def postpone(
+        self,
+        transaction: TransactionId,
+        participant: str,
+        error: str,
+        retry_at: float | None,
+    ) -> None:
+        """Record that a try failed, why (a short word), and when the next is due.
+
+        `retry_at` is Unix seconds, at the latest; None where no further try is planned.
+        """
+
+    def finish(self, transaction: TransactionId) -> None:
+        """Close it, once every participant has acknowledged (rule 11). Idempotent.
+
+        Without those that a person gave up: it is *concluded* then. The receipts of the
+        committed batch before it are dropped: that is not begun again.
+
+        Raises:
+            ContractError: a participant on record has not acknowledged.
+        """
+
+    def quarantine(self, transaction: TransactionId, reason: str) -> None:
+        """Stop automatic work on it until a person resolves it. Idempotent.
+
+        The first reason stays. Its application cannot begin until then.
+
+        Raises:
+            ContractError: it is not under way, or there is no record.
+        """
+
+    def abort(self, transaction: TransactionId, *, who: str, why: str) -> None:
+        """Decide abort of an active transaction. Its driver learns it when it asks.
+
+        Raises:
+            ContractError: it is not active.
+            DecisionUnknownError: no answer; look again.
+        """
+
+    def resume(
+        self, transaction: TransactionId, decision: Decision, *, who: str, why: str
+    ) -> None:
+        """Let a quarantined transaction go on: it is delivered again where it pends.
+
+        Raises:
+            ContractError: it was not decided so (the person must know the decision),
+                or is not quarantined.
+        """
+
+    def conclude(
+        self, transaction: TransactionId, outcome: str, *, who: str, why: str
+    ) -> None:
+        """Close a quarantined transaction that cannot be made whole.
+
+        Its application may begin again. Nobody is told anything: who is still
+        `pending` on the record may hold prepared branches for ever.
+
+        Raises:
+            ContractError: the outcome is neither `mixed` nor `hazard`, or it is not
+                quarantined.
+        """
+
+    def give_up(
+        self, transaction: TransactionId, participant: str, *, who: str, why: str
+    ) -> None:
+        """Wait no more for a participant that is gone for good. It is told nothing.
+
+        When all others have acknowledged, `finish` closes the transaction as
+        *concluded*, because nobody knows what became of it there: what the participant
+        prepared, it may hold for ever.
+
+        Raises:
+            ContractError: it is not committing or aborting, or does not wait for that
+                participant.
+        """
+
+    def sign(
+        self, what: str, *, who: str, why: str, before: str | None, after: str
+    ) -> None:
+        """Put on record what a person does elsewhere; changes nothing else.
+
+        Args:
+            what: a verb and a transaction's id, as in `resolve orders.7.1`.
+            who: the person.
+            why: the reason.
+            before: the state before.
+            after: what it is told, or has become.
+        """
+
+    def forget(self, application: str, *, finished_before: float, limit: int) -> int:
+        """Drop old finished batches, at most `limit`; return how many transactions.
+
+        forgotten_through is raised past them in the same step and never falls. A batch
+        is dropped only when Spark has begun a later one (rule 17), and it and every
+        batch below it finished in all attempts before `finished_before`, in Unix
+        seconds. A crash may lose all of that: participants are told only what the next
+        `begin` has made durable. The cost is that of the slice.
+        """
+
+    def initialise(self, application: str, from_batch: int) -> None:
+        """Say where an application starts that already ran without this log.
+
+        Raises:
+            ConfigurationError: the log knows the application already.
+        """
+
+    def close(self) -> None:
+        """Release connections. Nothing is lost if it is never called."""
+
+
+class Participant(Protocol):
+    """One participant, as the delivery of a decision sees it. Called from threads."""
+
+    @property
+    def name(self) -> str:
+        """Its configured name: a closed set, used as a label."""
+
+    def commit(self, record: TransactionRecord) -> None:
+        """Make the branches that `record.chosen(name)` names visible, seal the rest.
+
+        Idempotent; called until it returns.
+
+        Raises:
+            ParticipantNotToldError: a part of it cannot be told; it is not asked again.
+            ParticipantUnavailableError: no trusted answer, so it may have committed.
+            ParticipantRefusedError: a definite no, with the state it is in there.
+        """
+
+    def abort(self, record: TransactionRecord) -> None:
+        """Drop all that this transaction prepared there and refuse what comes late.
+
+        Idempotent. Raises as `commit` does.
+        """
+
+
+class Step(Protocol):
+    """An open step of the trace."""
+
+    def set(self, attribute: str, value: str | int | float) -> None:
+        """Add an attribute of the registry."""
+
+    def end(self) -> None:
+        """End it now; it stays the parent of what comes inside.
+
+        For what may wait long: a span is exported when it ends, and a process that
+        is killed while it waits must not leave the parent of its other spans unsent.
+        """
+
+
+class Tracing(Protocol):
+    """What the protocol tells a trace, and counts. Nothing here raises or blocks."""
+
+    def reserve(self) -> Carrier:
+        """Fix the ids of a transaction's root before it exists; its context at rest."""
+
+    def step(
+        self,
+        name: str,
+        carrier: Carrier,
+        record: TransactionRecord | None = None,
+        started: float | None = None,
+    ) -> AbstractContextManager[Step]:
+        """Open a span of the registry, under the current span or else the carrier.
+
+        The current span is the parent only if it is in the carrier's trace. `record`
+        gives the attributes; `started`, in Unix seconds, is for a step that began
+        before the record was known.
+        """
+
+    def sweep(
+        self, records: Sequence[TransactionRecord]
+    ) -> AbstractContextManager[Sequence[TransactionRecord]]:
+        """Open `tpc.recovery`, a trace of its own, linked to each transaction.
+
+        With nothing to recover no span is opened. Yields the records.
+        """
+
+    def export_root(self, record: TransactionRecord, *, reconstructed: bool) -> None:
+        """Export the root `tpc.transaction`, from begin to decision, with its ids.
+
+        `reconstructed`: another process has decided, and may have exported it before
+        it was killed. A process does so once.
+        """
+
+    def count_decision(
+        self, record: TransactionRecord, cause: str | None = None
+    ) -> None:
+        """Count a decision; called once, by the process that made it.
+
+        `cause` says why it is abort, one of `names.CAUSES`; None for a commit.
+        """
+
+    def record_answer(
+        self, participant: str, decision: Decision, result: str, seconds: float
+    ) -> None:
+        """Measure one try to tell a participant the decision.
+
+        `result` is `ok`, `refused`, or `unavailable` where no answer can be trusted.
+        """
+
+
+@runtime_checkable
+class TwoPhaseCommitSink(Protocol):
+    """A sink of one's own: any class with these five methods is one.
+
+    It is one participant, named by the sink's attribute `name`, or else its class.
+
+    A handle is plain JSON (a mapping, or a frozen dataclass of plain fields), is all
+    that recovery gets, and is small after `pre_commit`. `begin()` without context is
+    accepted.
+
+    `abort_transaction(transaction_id, keep)` drops all that the transaction prepared
+    but for the handles in `keep`: none when it is aborted, the committed ones after a
+    commit. A sink that can leave something behind when a task dies, or has a twin,
+    must have it, because a branch that never reported is known to nobody. It cannot
+    stop a task that prepares later still: the other side must refuse that.
+    `commit_transaction(transaction_id, handles)` is `commit` and that in one call:
+    it commits these handles, and drops the rest.
+
+    What `commit`, `abort` or these two raise means "not now": all are called again.
+    `errors.ParticipantRefusedError` means that it will never be done: the transaction
+    is quarantined, for a person.
+    """
+
+    def begin(self, context: BranchContext) -> Any:
+        """Open a branch, on an executor. Returns its handle."""
+
+    def invoke(self, handle: Any, record: Any) -> None:
+        """Write one record; or have `invoke_batch(handle, arrow_batch)` instead."""
+
+    def pre_commit(self, handle: Any) -> None:
+        """Make the branch durable, on an executor. Raising is a vote to abort."""
+
+    def commit(self, handle: Any) -> None:
+        """Make it visible. On the driver; for each chosen branch; idempotent."""
+
+    def abort(self, handle: Any) -> None:
+        """Drop it. Executor on its own failure, driver for branches it knows."""
+
+
+@runtime_checkable
+class DistributedSink(Protocol):
+    """A sink in front of several participants, each told the decision by itself.
+
+    Its `begin`, `invoke` or `invoke_batch`, `pre_commit` and `abort` are those of
+    `TwoPhaseCommitSink`; instead of `commit` it names its participants, so that the
+    log can keep who has acknowledged.
+    """
+
+    @property
+    def participants(self) -> Mapping[str, Participant]:
+        """Those that a decision is delivered to, by name."""
+
+    def begin(self, context: BranchContext) -> Any:
+        """Open a branch, on an executor."""
+
+    def pre_commit(self, handle: Any) -> Sequence[Receipt]:
+        """Make the branch durable at every participant; return the vote of each."""
+
+    def abort(self, handle: Any) -> None:
+        """Drop a branch, on its executor."""

@@ -1,0 +1,171 @@
+"""A participant that is reached over a network: its port, and how one is opened.
+
+A transport is one class that has this port, and one entry point that names it. Nothing
+else knows which transport is used: neither a sink, nor recovery, nor the watcher.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from importlib import metadata
+from typing import IO, Any, Final, Protocol, runtime_checkable
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import (
+    BranchId,
+    Identity,
+    Listing,
+    ParticipantDescription,
+    Shown,
+    TransactionId,
+)
+from tracing_2pc.core.ports import Participant
+from tracing_2pc.core.states import Decision, Vote
+
+ENTRY_POINTS: Final = "tracing_2pc.transports"
+"""The group in which a package names its transport, by URL scheme."""
+
+_BUILT_IN: Final = dict.fromkeys(
+    ("http", "https"), ("tracing_2pc.http.client", "HttpParticipant")
+)
+
+
+@runtime_checkable
+class RemoteParticipant(Participant, Protocol):
+    """One participant, as a task, the driver or an operator asks it.
+
+    It can be pickled, and opens no connection until it is asked: a task gets a copy.
+    It is called from several threads, and after a fork. A request is sent once: who
+    calls decides whether it is sent again. `commit` and `abort` are those of
+    `Participant`; they are also what recovery uses.
+
+    An answer counts only if it names the transaction, and the state that was asked for.
+    Everything else means that it is not known what happened. So each method raises one
+    of these, and nothing else of the transport's:
+
+    - `ParticipantRefusedError`: a definite no, with a `Refusal` and a state;
+    - `ParticipantUnavailableError`: no answer that can be trusted, so the request may
+      or may not have been obeyed; its `refusal` says where the participant asked for
+      patience, or did not admit the caller;
+    - `ConfigurationError`: nothing was sent, because the token cannot be read.
+
+    The trace context of the caller goes along with each request.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is reached, without a password."""
+
+    def prepare(
+        self,
+        transaction: TransactionId,
+        branch: BranchId,
+        body: Callable[[], IO[bytes]],
+        *,
+        rows: int,
+        length: int,
+        digest: str,
+    ) -> Vote:
+        """Send a branch, and return the vote for exactly these rows and this digest.
+
+        Safe to repeat with the same bytes: the participant answers the same.
+
+        Args:
+            transaction: which one.
+            branch: which part of it.
+            body: opens the records as an Arrow stream; it is closed here.
+            rows: how many records there are.
+            length: bytes of the body.
+            digest: of the body, as `core.content` writes it.
+
+        Raises:
+            ParticipantRefusedError: it votes abort, or counted something else.
+            ParticipantUnavailableError: no answer; the branch may be prepared.
+        """
+
+    def abort_branch(
+        self, transaction: TransactionId, branch: BranchId, digest: str
+    ) -> None:
+        """Abort one branch, by the task that wrote it, before its receipt is out."""
+
+    def prepared(self, application: str | None = None) -> Listing:
+        """List what is in doubt there, oldest first; changes nothing.
+
+        The list takes little more than the timeout. A list that ends early says so in
+        `missing`; one of a token that is bound to an application names it in `only`.
+
+        Raises:
+            ParticipantUnavailableError: no first page that can be trusted.
+        """
+
+    def show(self, transaction: TransactionId) -> Shown:
+        """Return what it holds of one transaction; changes nothing.
+
+        *Unknown* and *forgotten* are answers. Neither of them is an outcome.
+        """
+
+    def resolve(
+        self, transaction: TransactionId, outcome: Decision, reason: str
+    ) -> None:
+        """Have an orphan committed or aborted there, by hand; needs the role operator.
+
+        Not repeated: a second one is refused, because the transaction is sealed.
+        """
+
+    def identity(self) -> Identity:
+        """Return which journal it has, and how applications call it."""
+
+    def describe(self) -> ParticipantDescription:
+        """Ask how it is, and what our token may do there; changes nothing.
+
+        Never raises: what is wrong is in the description. Takes several timeouts.
+        """
+
+
+def open_participant(
+    name: str, url: str, token: str | None, timeout: float
+) -> RemoteParticipant:
+    """Return the participant at a URL, by the transport that its scheme names.
+
+    Nothing is asked. Built-in transports need no package metadata, so that they are
+    found where the package was shipped to executors as a zip file.
+
+    Args:
+        name: its configured name.
+        url: base URL, without a password.
+        token: reference to the bearer token, read in each process when it is needed;
+            None for a participant that asks for none.
+        timeout: seconds, to connect and for each read.
+
+    Raises:
+        ConfigurationError: no transport is known by that scheme.
+    """
+    scheme = url.partition(":")[0].lower()
+    if scheme in _BUILT_IN:
+        module, attribute = _BUILT_IN[scheme]
+        transport: Any = getattr(importlib.import_module(module), attribute)
+    elif entry_point := next(iter(_entry_points(scheme)), None):
+        transport = entry_point.load()
+    else:
+        raise ConfigurationError(f"participant {name!r}: {no_transport(url)}")
+    participant: RemoteParticipant = transport(name, url, token, timeout)
+    return participant
+
+
+def has_transport(scheme: str) -> bool:
+    """Say whether URLs of a scheme can be opened; loads nothing."""
+    return scheme in _BUILT_IN or bool(_entry_points(scheme))
+
+
+def no_transport(url: str) -> str:
+    """Return the message for a URL that no transport is known for."""
+    scheme = url.partition(":")[0]
+    return (
+        f"no transport for {scheme}:// is installed: use http:// or https://, or "
+        f"install a package that has {scheme} among its {ENTRY_POINTS}"
+    )
+
+
+def _entry_points(scheme: str) -> metadata.EntryPoints:
+    return metadata.entry_points(group=ENTRY_POINTS, name=scheme)

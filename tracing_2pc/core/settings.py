@@ -1,0 +1,303 @@
+"""Settings: `tpc.toml`, then `TPC_*`, then arguments; the later one wins.
+
+They are checked together, because each of them alone is always plausible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.links import check_link
+from tracing_2pc.core.remote_participant import has_transport, no_transport
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
+
+
+def seconds(value: str | float) -> float:
+    """Read a duration: seconds as a number, or text such as `10s`, `15m`, `7d`."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r}: expected a duration such as 10s, 15m or 7d")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def check_name(name: str, of: str = "participant") -> str:
+    """Return a name as it may stand in a label or a line, or raise `ValueError`."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,39}", name):
+        raise ValueError(
+            f"{of} name {name[:60]!r}: use 1 to 40 letters, digits, dashes "
+            "and underscores, starting with a letter"
+        )
+    return name
+
+
+def check_url(url: str) -> str:
+    """Return a participant's base URL without a trailing slash, or raise `ValueError`.
+
+    A password in a URL would be pickled into Spark's files and pages: refused.
+    """
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise ValueError("a URL must not hold a password: use a token reference")
+    if not parts.scheme or not parts.hostname:
+        raise ValueError("expected http://host:port or https://host:port")
+    if not has_transport(parts.scheme):
+        raise ValueError(no_transport(url))
+    if parts.query or parts.fragment:
+        raise ValueError("a base URL has no query and no fragment")
+    return url.rstrip("/")
+
+
+def _participants(value: Any) -> dict[str, str]:
+    urls = _named(value, '{name = "http://..."}, or name=http://...,...')
+    return {check_name(n): check_url(url) for n, url in urls.items()}
+
+
+def _links(value: Any) -> dict[str, str]:
+    urls = _named(value, '{name = "http://…/{trace}"}, or name=http://…,…')
+    return {check_name(n, "link"): check_link(url) for n, url in urls.items()}
+
+
+def _named(value: Any, form: str) -> dict[str, str]:
+    """Read names and URLs; a part that is neither is refused, not left out."""
+    if isinstance(value, str):
+        parts = [part.split("=", 1) for part in value.split(",") if part.strip()]
+        value = dict(parts) if all(len(part) == 2 for part in parts) else None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected {form}")
+    return {str(name): str(url) for name, url in value.items()}
+
+
+def _pending(value: Any) -> str:
+    if value not in {"wait", "fail"}:
+        raise ValueError(f"{value!r}: expected wait or fail")
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: expected text")
+    return value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What is in force. Durations are in seconds, sizes in bytes.
+
+    Args:
+        log: SQLAlchemy URL of the decision log, or `env:NAME` to read it from there.
+        participants: name to base URL; the only source of addresses.
+        token: reference to the job's token: `env:NAME` or `file:PATH`.
+        tokens_file: the tokens that a participant accepts.
+        on_pending: `wait` for missing acknowledgements, or `fail` after the tries.
+        transaction_timeout: from begin to decision; warns at 0.8. The job's goes on
+            record at begin; that of who watches or recovers does not count. 0 means
+            none: then no sweep aborts it, only the next start of its query or a person.
+        request_timeout: to connect, and for each read.
+        inline_tries: how often a commit is sent before it is reported.
+        backoff_base: mean wait before the second try is half of it; it doubles.
+        backoff_cap: the longest wait between two tries.
+        stuck_after: unfinished for so long is stuck (a warning).
+        stuck_critical: unfinished for so long is critical.
+        orphan_after: prepared and unaccounted for so long is orphaned.
+        safety_interval: a branch must have been seen so long before anything is said.
+        sweep: pause between two sweeps of the watcher.
+        pause: pause between the two looks of one sweep.
+        keep_finished: finished records are kept so long, then forgotten.
+        links: name to the template of a link to a transaction in another tool.
+    """
+
+    log: str | None = None
+    participants: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    token: str = "env:TPC_TOKEN"  # noqa: S105 - a reference, not a secret
+    tokens_file: str | None = None
+    on_pending: str = "wait"
+    transaction_timeout: float = 900.0
+    request_timeout: float = 5.0
+    inline_tries: int = 10
+    backoff_base: float = 1.0
+    backoff_cap: float = 60.0
+    stuck_after: float = 300.0
+    stuck_critical: float = 900.0
+    orphan_after: float = 300.0
+    safety_interval: float = 20.0
+    sweep: float = 60.0
+    pause: float = 10.0
+    keep_finished: float = 7 * 86400.0
+    links: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    origins: Mapping[str, str] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        for smaller, larger in _ORDER:
+            if not getattr(self, smaller) < getattr(self, larger):
+                raise ConfigurationError(
+                    f"{self._shown(larger)} must be larger than {self._shown(smaller)}:"
+                    " change one of them"
+                )
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ConfigurationError(
+                    f"{self._shown(name)} must be at least {least:g}"
+                )
+        if self.backoff_base > self.backoff_cap:
+            raise ConfigurationError(
+                f"{self._shown('backoff_cap')} must be at least "
+                f"{self._shown('backoff_base')}: change one of them"
+            )
+        if 0 < self.transaction_timeout <= self.request_timeout:
+            raise ConfigurationError(
+                f"{self._shown('transaction_timeout')} must be larger than "
+                f"{self._shown('request_timeout')}, or 0 for none"
+            )
+
+    def _shown(self, name: str) -> str:
+        return f"{name} ({getattr(self, name):g}, {self.origin(name)})"
+
+    def origin(self, name: str) -> str:
+        """Say where a value came from."""
+        return self.origins.get(name, "default")
+
+    @classmethod
+    def load(
+        cls,
+        config: str | Path | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> Settings:
+        """Read the file, the environment and the arguments; None is not given.
+
+        Without `config`, `TPC_CONFIG`, `tpc.toml` or `[tool.tracing_2pc]` of
+        `pyproject.toml` in the working directory is read, if there is one.
+
+        Raises:
+            ConfigurationError: an unknown name, a value of the wrong kind, or two
+                values that contradict each other. Names both and where they are from.
+        """
+        env = os.environ if environ is None else environ
+        chosen = config or env.get("TPC_CONFIG")
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        for origin, source in (
+            _file(chosen),
+            ("environment", _environment(env)),
+            ("argument", {k: v for k, v in arguments.items() if v is not None}),
+        ):
+            for name, raw in source.items():
+                shown = f"TPC_{name.upper()}" if origin == "environment" else origin
+                if name not in _READ:
+                    known = ", ".join(sorted(_READ))
+                    raise ConfigurationError(f"{origin}: no setting {name!r}: {known}")
+                try:
+                    values[name] = _READ[name](raw)
+                except (TypeError, ValueError) as error:
+                    raise ConfigurationError(f"{name} ({shown}): {error}") from None
+                origins[name] = shown
+        return cls(**values, origins=origins)
+
+
+_ORDER: Final = (
+    ("request_timeout", "safety_interval"),
+    ("safety_interval", "orphan_after"),
+    ("safety_interval", "stuck_after"),
+    ("stuck_after", "stuck_critical"),
+    ("pause", "sweep"),
+)
+"""Pairs that must be in this order for the watcher to be right."""
+
+_LEAST: Final = {
+    "request_timeout": 0.05,
+    "transaction_timeout": 0,
+    "inline_tries": 1,
+    "backoff_base": 0.001,
+    "backoff_cap": 0.001,
+    "pause": 0.1,
+    "keep_finished": 0,
+}
+
+_READ: Final[dict[str, Callable[[Any], Any]]] = {
+    "log": _text,
+    "participants": _participants,
+    "token": _text,
+    "tokens_file": _text,
+    "on_pending": _pending,
+    "inline_tries": int,
+    "links": _links,
+    **{f.name: seconds for f in dataclasses.fields(Settings) if f.type == "float"},
+}
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    # TPC_TOKEN is the secret itself; `token` is the reference to it.
+    variables = {name: f"TPC_{name.upper()}" for name in _READ if name != "token"}
+    values = {name: env[key] for name, key in variables.items() if key in env}
+    if "log" in values and not values["log"].startswith("env:"):
+        values["log"] = "env:TPC_LOG"  # it may hold a password: pass on the reference
+    return values
+
+
+def _file(chosen: str | Path | None) -> tuple[str, dict[str, Any]]:
+    if chosen is not None:
+        return str(chosen), _read_toml(Path(chosen))
+    if (path := Path("tpc.toml")).is_file():
+        return str(path), _read_toml(path)
+    if (path := Path("pyproject.toml")).is_file():
+        table = _read_toml(path).get("tool", {}).get("tracing_2pc", {})
+        return "pyproject.toml [tool.tracing_2pc]", table
+    return "no file", {}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: not TOML: {error}") from None
+
+
+def reveal(reference: str, what: str) -> str:
+    """Read the secret that a reference points to, in the process that needs it.
+
+    Args:
+        reference: `env:NAME` or `file:PATH`. Anything else is taken for a literal
+            secret and refused, because closures and options are pickled by Spark.
+        what: what it is for, for the message.
+
+    Raises:
+        ConfigurationError: a literal, or nothing there.
+    """
+    kind, _, place = reference.partition(":")
+    if kind == "env" and place:
+        if not (value := os.environ.get(place, "").strip()):
+            raise ConfigurationError(f"{what}: the variable {place} is empty; set it")
+        return value
+    if kind == "file" and place:
+        try:
+            value = Path(place).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigurationError(f"{what}: {place}: {error.strerror}") from None
+        if not value:
+            raise ConfigurationError(f"{what}: {place} is empty")
+        return value
+    raise ConfigurationError(
+        f"{what}: give a reference, env:NAME or file:PATH, not the secret itself"
+    )

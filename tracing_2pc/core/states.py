@@ -1,0 +1,181 @@
+"""States, decisions, votes and refusals: the closed sets of words of the protocol.
+
+The states of a transaction move by a table, so that it can be read, drawn and tested
+over the whole product of states and events. Those of a branch are moved by a
+participant's `answers`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+
+class Word(str, enum.Enum):
+    """An enum that is stored, sent and shown as its word, never as an ordinal."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Decision(Word):
+    """What the coordinator wrote, once, in the decision log."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class Vote(Word):
+    """What a participant answered to prepare. Silence is abort; so is raising."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    READ_ONLY = "read_only"
+
+
+class Refusal(Word):
+    """What an answer of a participant means that is no acknowledgement.
+
+    The protocol knows these and no others; each transport translates them.
+    """
+
+    UNKNOWN = "unknown"
+    """Nothing is known under this id. Never an acknowledgement (rule 5)."""
+
+    FORGOTTEN = "forgotten"
+    """At or below `forgotten_through`: only the decision log may know."""
+
+    CONFLICT = "conflict"
+    """It contradicts what the participant holds, which is named by a state."""
+
+    MALFORMED = "malformed"
+    """The request is not in its form: it says nothing about the data."""
+
+    NOT_NOW = "not now"
+    """Neither a yes nor a no: ask again."""
+
+    IN_PROGRESS = "in progress"
+    """Not now, because a prepare of this very branch is running: ask again."""
+
+    MISDIRECTED = "misdirected"
+    """The request reached another participant than the one that it names."""
+
+    NOT_ADMITTED = "not admitted"
+    """The caller gave no token, or one that is not known here."""
+
+    NOT_ALLOWED = "not allowed"
+    """The caller is known, and may not do this."""
+
+
+ASK_AGAIN: Final = frozenset({Refusal.NOT_NOW, Refusal.IN_PROGRESS})
+"""Refusals that neither vote nor answer: the same request may succeed later."""
+
+OF_DATA: Final = frozenset({Refusal.UNKNOWN, Refusal.FORGOTTEN, Refusal.CONFLICT})
+"""Refusals that say what became of the data: after a decision, others are no answer."""
+
+OF_CALLER: Final = frozenset({Refusal.NOT_ADMITTED, Refusal.NOT_ALLOWED})
+"""Refusals that are about the caller, and say nothing about a transaction."""
+
+
+class TransactionState(Word):
+    """Where a transaction stands in the decision log."""
+
+    ACTIVE = "active"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+    QUARANTINED = "quarantined"
+    CONCLUDED = "concluded"
+
+
+class TransactionEvent(Word):
+    """What can happen to a transaction in the decision log."""
+
+    DECIDE_COMMIT = "decide commit"
+    DECIDE_ABORT = "decide abort"
+    FINISH = "finish"
+    FINISH_WITHOUT = "finish without"
+    QUARANTINE = "quarantine"
+    RESUME_COMMIT = "resume commit"
+    RESUME_ABORT = "resume abort"
+    CONCLUDE = "conclude"
+
+
+class BranchState(Word):
+    """Where a branch stands at one participant."""
+
+    WRITING = "writing"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class ParticipantState(Word):
+    """What a participant answers to a look-up of a transaction."""
+
+    UNKNOWN = "unknown"
+    FORGOTTEN = "forgotten"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class DiagnosisKind(Word):
+    """What can be wrong with a transaction. Computed from evidence, never stored."""
+
+    STUCK = "stuck"
+    ORPHANED = "orphaned"
+    DECIDED_NOT_APPLIED = "decided_not_applied"
+    LOST = "lost"
+    DIVERGED = "diverged"
+
+
+class Severity(Word):
+    """How soon a person should look."""
+
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Verdict(Word):
+    """What is safe: leave it, deliver it, decide abort by the log, ask a person."""
+
+    LEAVE = "leave"
+    FINISH = "finish"
+    ABORT = "abort"
+    ESCALATE = "escalate"
+
+
+T: TypeAlias = TransactionState
+E: TypeAlias = TransactionEvent
+TRANSACTION_TABLE: Final[Mapping[tuple[T, E], T]] = {
+    (T.ACTIVE, E.DECIDE_COMMIT): T.COMMITTING,
+    (T.ACTIVE, E.DECIDE_ABORT): T.ABORTING,
+    (T.COMMITTING, E.FINISH): T.COMMITTED,
+    (T.ABORTING, E.FINISH): T.ABORTED,
+    (T.COMMITTING, E.FINISH_WITHOUT): T.CONCLUDED,
+    (T.ABORTING, E.FINISH_WITHOUT): T.CONCLUDED,
+    (T.COMMITTING, E.QUARANTINE): T.QUARANTINED,
+    (T.ABORTING, E.QUARANTINE): T.QUARANTINED,
+    (T.QUARANTINED, E.RESUME_COMMIT): T.COMMITTING,
+    (T.QUARANTINED, E.RESUME_ABORT): T.ABORTING,
+    (T.QUARANTINED, E.CONCLUDE): T.CONCLUDED,
+}
+"""Legal moves of a transaction. It finishes *without* somebody where a person has
+given up a participant that never acknowledged. `committing` to `aborting` does not
+exist."""
+
+UNFINISHED: Final = frozenset({T.COMMITTING, T.ABORTING})
+FINAL: Final = frozenset({T.COMMITTED, T.ABORTED, T.CONCLUDED})
+
+
+def advance(state: TransactionState, event: TransactionEvent) -> TransactionState:
+    """Return the state that follows.
+
+    Raises:
+        KeyError: the move is not in the table; callers turn it into
+            `IllegalTransitionError`, with the transaction it happened to.
+    """
+    return TRANSACTION_TABLE[state, event]

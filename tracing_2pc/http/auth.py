@@ -1,0 +1,42 @@
+"""The caller of an HTTP request: its bearer token, and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tracing_2pc.core.access import Caller, Gate
+from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.http.error_responses import problem_of
+
+
+def admit(
+    gate: Gate, action: str, headers: Iterable[tuple[str, str]], peer: str | None
+) -> Caller:
+    """Return the caller of a request, who may do this for some application.
+
+    `action` is one of `core.access.MAY`, `peer` the address of the connection.
+
+    Raises:
+        Problem: not admitted (401, with a challenge), or not allowed (403).
+    """
+    lower = {name.lower(): value for name, value in headers}
+    scheme, _, word = lower.get("authorization", "").partition(" ")
+    token = word.strip() if scheme.lower() == "bearer" else None
+    # The peer of a forwarded request is the proxy, and the origin is not known. A proxy
+    # that adds no header cannot be seen.
+    forwarded = any(
+        name in {"forwarded", "via", "x-real-ip"} or name.startswith("x-forwarded-")
+        for name in lower
+    )
+    try:
+        caller = gate.admit(token, None if forwarded else peer)
+        caller.check(action)
+    except RefusalError as error:
+        problem = problem_of(error)
+        if error.refusal is Refusal.NOT_ADMITTED:
+            reason = "" if token is None else ', error="invalid_token"'
+            challenge = f'Bearer realm="tracing_2pc"{reason}'
+            problem.headers["WWW-Authenticate"] = challenge
+        raise problem from None
+    return caller

@@ -1,0 +1,335 @@
+"""One participant over HTTP, without guessing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import IO, Any, TypeVar
+from urllib.parse import urlencode
+
+import urllib3
+
+from tracing_2pc.core import content
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.model import (
+    BranchId,
+    Identity,
+    InDoubt,
+    Listing,
+    ParticipantDescription,
+    Shown,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.settings import reveal
+from tracing_2pc.core.states import OF_CALLER, Decision, ParticipantState, Refusal, Vote
+from tracing_2pc.http import contract, reading
+from tracing_2pc.http.connection import ask, pool_of, why_silent
+from tracing_2pc.http.contract import Answer, read_answer
+from tracing_2pc.http.error_responses import OK, refusal_of
+from tracing_2pc.tracing.spans import client_span, current_carrier
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class HttpParticipant:
+    """A participant as its contract describes it. Picklable; opens nothing until used.
+
+    `RemoteParticipant` says what may be relied on, `open_participant` what is given.
+    """
+
+    name: str
+    url: str
+    token: str | None
+    timeout: float
+
+    def prepare(
+        self,
+        transaction: TransactionId,
+        branch: BranchId,
+        body: Callable[[], IO[bytes]],
+        *,
+        rows: int,
+        length: int,
+        digest: str,
+    ) -> Vote:
+        """Send a branch, and return the vote for exactly these rows and this digest."""
+        headers = {
+            contract.TRANSACTION_HEADER: str(transaction),
+            contract.BRANCH_HEADER: str(branch),
+            contract.ROWS_HEADER: str(rows),
+            contract.DIGEST_HEADER: digest,
+            "Content-Type": content.ARROW,
+            "Content-Length": str(length),
+        }
+        with contextlib.closing(body()) as stream:
+            answer = self._post("/prepare", stream, headers, transaction)
+        if (refused := _no_vote(answer, rows, digest)) is not None:
+            refusal = refusal_of(answer.status)
+            raise answer.request.error(ParticipantRefusedError, refused, refusal)
+        return Vote.COMMIT
+
+    def commit(self, record: TransactionRecord) -> None:
+        """Commit the branches chosen for this participant, and seal."""
+        branches = [
+            {"branch": str(r.branch), "rows": r.rows, "digest": r.digest}
+            for r in record.chosen(self.name)
+        ]
+        self._control(
+            "/commit",
+            record.id,
+            "committed",
+            branches=branches,
+            forgotten_through=record.forgotten_through,
+        )
+
+    def abort(self, record: TransactionRecord) -> None:
+        """Abort the whole transaction there, and seal."""
+        self._control(
+            "/abort", record.id, "aborted", forgotten_through=record.forgotten_through
+        )
+
+    def abort_branch(
+        self, transaction: TransactionId, branch: BranchId, digest: str
+    ) -> None:
+        """Abort one branch, by the task that wrote it, before its receipt is out."""
+        self._control(
+            "/abort", transaction, "aborted", branch=str(branch), digest=digest
+        )
+
+    def resolve(
+        self, transaction: TransactionId, outcome: Decision, reason: str
+    ) -> None:
+        """Have an orphan committed or aborted there, by hand; needs the role operator.
+
+        Not repeated: the answer to a second one is 409, because it is sealed.
+        """
+        state = "committed" if outcome is Decision.COMMIT else "aborted"
+        self._control(
+            "/resolve", transaction, state, outcome=str(outcome), reason=reason
+        )
+
+    def prepared(self, application: str | None = None) -> Listing:
+        """List what is in doubt there, oldest first, up to `reading.PAGES` pages."""
+        query = {"state": "prepared", "limit": str(reading.PAGE)}
+        if application is not None:
+            query["application"] = application
+        until = time.monotonic() + self.timeout
+        branches: list[InDoubt] = []
+        now: float | None = None
+        only: str | None = None
+        missing: str | None = None
+        for number in range(reading.PAGES):
+            left = until - time.monotonic()
+            if number and left <= 0:
+                missing = f"took over {self.timeout:g} s"
+                break
+            route = f"/transactions?{urlencode(query)}"
+            try:
+                answer = self._get(route, timeout=max(left, 0.001))
+                page, following = _read(answer, reading.read_page, "a list")
+            except ParticipantUnavailableError as error:
+                if not number:
+                    raise
+                missing = str(error)
+                break
+            branches += page.branches
+            now, only = page.now, page.only if application is None else None
+            if following is None:
+                break
+            query["after"] = following
+        else:
+            missing = f"is longer than {len(branches)} branches"
+        return Listing(tuple(branches), missing, now, only)
+
+    def show(self, transaction: TransactionId) -> Shown:
+        """Return what it holds of one transaction: unknown is 404, forgotten is 410.
+
+        Raises:
+            ParticipantRefusedError: it does not take the id.
+        """
+        answer = self._get(
+            f"/transactions/{transaction}", transaction, most=contract.MAX_SHOWN_BYTES
+        )
+        try:
+            return reading.read_shown(
+                read_answer(answer, "committed", "aborted", "prepared")
+            )
+        except ParticipantRefusedError as error:
+            unknown = error.refusal in (Refusal.UNKNOWN, Refusal.FORGOTTEN)
+            if not unknown or error.state != error.refusal:
+                raise
+            return Shown(ParticipantState(error.refusal))
+        except ValueError:
+            why = f" answered 200 to {answer.request} and does not say what it holds"
+            raise answer.request.error(ParticipantUnavailableError, why) from None
+
+    def identity(self) -> Identity:
+        """Return which journal it has, and how applications call it."""
+        return self._whoami().identity
+
+    def _whoami(self) -> reading.WhoAmI:
+        return _read(self._get("/whoami"), reading.read_whoami, "an identity")
+
+    def describe(self) -> ParticipantDescription:
+        """Ask how it is, and what our token may do there; never raises."""
+        description = ParticipantDescription(self.name, self.url)
+        try:
+            ready = self._ask("GET", "/health/ready", None, {})
+        except ParticipantUnavailableError as error:
+            why = str(error).removeprefix(f"participant {self.name!r}: ")
+            return dataclasses.replace(description, unreachable=why)
+        unready = None
+        if ready.status != OK:
+            reason = contract.reason_of(ready)
+            unready = f"answered {ready.status} to /health/ready: {reason}"
+        description = dataclasses.replace(description, unready=unready)
+        before = time.time()
+        try:
+            listing = self.prepared()
+            now = (before + time.time()) / 2
+            identity, role, gauges = self._whoami()
+        except ConfigurationError as error:
+            return dataclasses.replace(description, refused=str(error), sent=False)
+        except ParticipantUnavailableError as error:
+            if error.refusal in OF_CALLER:
+                return dataclasses.replace(description, refused=str(error))
+            return dataclasses.replace(description, unready=unready or str(error))
+        return dataclasses.replace(
+            description,
+            role=role,
+            skew=None if listing.now is None else listing.now - now,
+            in_doubt=len(listing.branches),
+            missing=listing.missing,
+            only=listing.only,
+            gauges=gauges,
+            identity=identity,
+        )
+
+    def _control(
+        self,
+        route: str,
+        transaction: TransactionId,
+        state: str,
+        **fields: Any,
+    ) -> None:
+        body = json.dumps({"transaction_id": str(transaction), **fields}).encode()
+        headers = {"Content-Type": contract.JSON}
+        read_answer(self._post(route, body, headers, transaction), state)
+
+    def _post(
+        self,
+        route: str,
+        body: bytes | IO[bytes],
+        headers: Mapping[str, str],
+        transaction: TransactionId,
+    ) -> Answer:
+        headers = {**headers, **self._standing_headers()}
+        target = pool_of(self.url, self.timeout, os.getpid())
+        about: dict[str, str | int | float | bool] = {
+            "http.request.method": "POST",
+            "tpc.participant": self.name,
+            "tpc.transaction.id": str(transaction),
+            "server.address": target.host,
+            "server.port": target.port or 0,
+        }
+        with client_span(f"POST {route}", about) as span:
+            headers |= current_carrier()
+            answer = self._ask("POST", route, body, headers, transaction)
+            span.set("http.response.status_code", answer.status)
+        return answer
+
+    def _get(
+        self,
+        route: str,
+        transaction: TransactionId | None = None,
+        timeout: float | None = None,
+        most: int = contract.MAX_ANSWER_BYTES,
+    ) -> Answer:
+        """Read, in the caller's trace if there is one; no span of our own."""
+        headers = self._standing_headers() | current_carrier()
+        return self._ask("GET", route, None, headers, transaction, timeout, most)
+
+    def _standing_headers(self) -> dict[str, str]:
+        """Return what goes with each request; the token is read anew each time.
+
+        Raises:
+            ConfigurationError: there is no token, or it is more than one word.
+        """
+        headers = {
+            contract.VERSION_HEADER: contract.VERSION,
+            contract.PARTICIPANT_HEADER: self.name,
+            "Accept": contract.JSON,
+        }
+        if self.token:
+            what = f"token of participant {self.name!r}"
+            token = reveal(self.token, what)
+            if not token.isascii() or not token.isprintable() or " " in token:
+                raise ConfigurationError(
+                    f"{what}: {self.token} must hold one token, and no more"
+                )
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+    def _ask(
+        self,
+        method: str,
+        route: str,
+        body: bytes | IO[bytes] | None,
+        headers: Mapping[str, str],
+        transaction: TransactionId | None = None,
+        timeout: float | None = None,
+        most: int = contract.MAX_ANSWER_BYTES,
+    ) -> Answer:
+        request = contract.Request(
+            self.name,
+            self.url,
+            self.token,
+            f"{method} {route.partition('?')[0]}",
+            None if transaction is None else str(transaction),
+        )
+        pool = pool_of(self.url, self.timeout, os.getpid())
+        path = (urllib3.util.parse_url(self.url).path or "") + route
+        timeout = self.timeout if timeout is None else timeout
+        try:
+            reply = ask(pool, method, path, body, headers, timeout, most)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            why = f": {why_silent(error, request, timeout)}"
+            raise request.error(ParticipantUnavailableError, why) from error
+        return Answer(request, *reply)
+
+
+def _no_vote(answer: Answer, rows: int, digest: str) -> str | None:
+    """Say why an answer is no vote for what was sent; None if it is one."""
+    if (why := contract.refusal_of_prepare(answer)) is not None:
+        return why
+    item = read_answer(answer, "prepared")
+    if (item.get("rows"), item.get("digest")) != (rows, digest):
+        other = f"other rows than the {rows} sent, or another digest"
+        return f" counted {other}, in its answer to {answer.request}"
+    if item.get("vote") != Vote.COMMIT:
+        return f" prepared {rows} rows and does not vote commit: {answer.request}"
+    return None
+
+
+def _read(answer: Answer, read: Callable[[object], T], what: str) -> T:
+    """Read an answer that names no transaction."""
+    request, status = answer.request, answer.status
+    if status != OK:
+        why = f" answered {status} to {request}: {contract.reason_of(answer)}"
+        refusal = refusal_of(status)
+        raise request.error(ParticipantUnavailableError, why, refusal)
+    try:
+        return read(contract.read_object(answer))
+    except ValueError:
+        why = f" answered 200 without {what} to {request}"
+        raise request.error(ParticipantUnavailableError, why) from None

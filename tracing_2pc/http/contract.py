@@ -1,0 +1,181 @@
+"""The words of the participant contract, version 1: headers, digests, answers.
+
+Both sides read them here. `openapi.yaml` beside this file is the reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from tracing_2pc.core.errors import (
+    ParticipantError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.states import ASK_AGAIN, OF_CALLER, Refusal
+from tracing_2pc.http.error_responses import OK, PROBLEM, refusal_of
+
+ErrorT = TypeVar("ErrorT", bound=ParticipantError)
+
+VERSION: Final = "1"
+VERSION_HEADER: Final = "Tpc-Version"
+PARTICIPANT_HEADER: Final = "Tpc-Participant"
+TRANSACTION_HEADER: Final = "Tpc-Transaction-Id"
+BRANCH_HEADER: Final = "Tpc-Branch"
+ROWS_HEADER: Final = "Tpc-Rows"
+DIGEST_HEADER: Final = "Content-Digest"
+
+JSON: Final = "application/json"
+
+MAX_CONTROL_BYTES: Final = 4 << 20
+"""Bodies of commit, abort and resolve above this are 413."""
+
+MAX_ANSWER_BYTES: Final = 1 << 20
+"""A participant's answer above this is not read further, and is no answer."""
+
+MAX_SHOWN_BYTES: Final = 1 << 23
+"""Of one transaction with all its branches: `model.MAX_BRANCHES`, and lost tries."""
+
+_DEFINITE: Final = frozenset(
+    {Refusal.UNKNOWN, Refusal.FORGOTTEN, Refusal.CONFLICT, Refusal.MALFORMED}
+)
+"""Refusals that are an answer about the transaction, if the body names it too."""
+
+
+class Request(NamedTuple):
+    """What was asked of which participant, as an error tells it.
+
+    `token` is the reference to ours, None where none is sent; `route` is method and
+    path. A request that is about no transaction has no id.
+    """
+
+    participant: str
+    url: str
+    token: str | None
+    route: str
+    transaction_id: str | None = None
+
+    def __str__(self) -> str:
+        about = self.transaction_id or ""
+        of = "" if about in self.route else f" of {about}"
+        return f"{self.route}{of} at {self.url}"
+
+    @property
+    def cure_of_address(self) -> str:
+        """What mends that something else, or nothing, answers there."""
+        return (
+            f"start participant {self.participant!r} there, or mend its address in "
+            "`participants`"
+        )
+
+    @property
+    def cure_of_token(self) -> str:
+        """What mends that the participant does not take our token."""
+        kind, _, place = (self.token or "").partition(":")
+        if kind == "env":
+            return f"set {place} to a token of its tokens file"
+        if kind == "file":
+            return f"write a token of its tokens file into {place}"
+        return "it wants a token, and none is configured: set `token`"
+
+    def error(
+        self,
+        kind: type[ErrorT],
+        message: str,
+        refusal: Refusal | None = None,
+        state: str | None = None,
+    ) -> ErrorT:
+        """Return an error about this participant and transaction."""
+        return kind(
+            f"participant {self.participant!r}{message}",
+            refusal=refusal,
+            state=state,
+            transaction_id=self.transaction_id,
+            participant=self.participant,
+        )
+
+
+class Answer(NamedTuple):
+    """What came back for a request, read whole."""
+
+    request: Request
+    status: int
+    content_type: str
+    body: bytes
+
+
+def read_answer(answer: Answer, *states: str) -> Mapping[str, Any]:
+    """Return the acknowledgement, or say what is known.
+
+    An acknowledgement is status 200 and a JSON object that repeats the transaction id
+    with one of `states`. A refusal is 404, 409, 410 or 400 with a problem document
+    that repeats the id. Anything else is not an answer, whatever its status.
+
+    Raises:
+        ParticipantRefusedError: a definite no.
+        ParticipantUnavailableError: not an answer; ask again, guess nothing.
+    """
+    item, detail = read_object(answer), reason_of(answer)
+    request, status, refusal = answer.request, answer.status, refusal_of(answer.status)
+    answered = f" answered {status} to {request} ({detail})"
+    if refusal in OF_CALLER:  # before the id is read
+        why = f"{answered}, which is no acknowledgement: {request.cure_of_token}"
+        raise request.error(ParticipantUnavailableError, why, refusal)
+    if item is None or item.get("transaction_id") != request.transaction_id:
+        may_mend = status >= 500 or refusal in ASK_AGAIN
+        again = "it is asked again; see its own log"
+        why = f"{answered} without naming {request.transaction_id}, which is no "
+        why += f"acknowledgement: {again if may_mend else request.cure_of_address}"
+        raise request.error(ParticipantUnavailableError, why, refusal)
+    state = item.get("state")
+    state = _printable(state, 40) if isinstance(state, str) else ""
+    if status == OK and state in states:
+        return item
+    if refusal in _DEFINITE:
+        why = f" refused ({status}) {request}: {detail}"
+        raise request.error(ParticipantRefusedError, why, refusal, state)
+    raise request.error(ParticipantUnavailableError, answered, refusal)
+
+
+def refusal_of_prepare(answer: Answer) -> str | None:
+    """Say what was refused for good, and what mends it; None if it may be sent again.
+
+    Before the decision every 4xx but "ask again" is a no, with an id in it or not:
+    a wrong token or address will not mend itself within the task. Only what names the
+    transaction, or its vote, is called a vote.
+    """
+    request, status, refusal = answer.request, answer.status, refusal_of(answer.status)
+    if not 400 <= status < 500 or refusal in ASK_AGAIN or status in (408, 429):
+        return None
+    item, detail = read_object(answer) or {}, reason_of(answer)
+    names_it = item.get("transaction_id") == request.transaction_id
+    if refusal in OF_CALLER:
+        cure = request.cure_of_token
+    elif refusal is not Refusal.MISDIRECTED and (names_it or "vote" in item):
+        return f" votes abort ({status}) on {request}: {detail}"
+    else:
+        cure = request.cure_of_address
+    return f" answered {status} to {request} ({detail}): nobody voted; {cure}"
+
+
+def reason_of(answer: Answer) -> str:
+    """Return what a problem document says, as it may stand in a message."""
+    item = read_object(answer) or {}
+    return _printable(item.get("detail") or item.get("title"), 300) or "no reason given"
+
+
+def _printable(text: object, longest: int) -> str:
+    """Bound a foreign text, as it may stand in a message, a log line, a database."""
+    return "".join(c if c.isprintable() else "?" for c in str(text or "")[:longest])
+
+
+def read_object(answer: Answer) -> Mapping[str, Any] | None:
+    """Return the JSON object that a body is; None if it is not one."""
+    kind = answer.content_type.partition(";")[0].strip().lower()
+    try:
+        item = json.loads(answer.body) if kind in {JSON, PROBLEM} else None
+    except (ValueError, RecursionError):
+        return None
+    return item if isinstance(item, dict) else None

@@ -1,0 +1,166 @@
+"""From a participant's answers to values: a list in doubt, one transaction.
+
+An answer that is not exactly in its form is `ValueError`. A trace context is no
+evidence: one that cannot be read is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from tracing_2pc.core.model import (
+    BranchId,
+    HeldBranch,
+    Holds,
+    Identity,
+    InDoubt,
+    Listing,
+    Shown,
+    TransactionId,
+    check_application,
+)
+from tracing_2pc.core.settings import check_name
+from tracing_2pc.core.states import BranchState, ParticipantState
+
+PAGE: Final = 500
+"""Branches on a page, at most: a participant bounds it in bytes, too."""
+
+PAGES: Final = 400
+"""Pages that are read of one list: several transactions of the most branches."""
+
+_MOST: Final = 1 << 62
+_LONGEST: Final = 2048
+
+T = TypeVar("T")
+
+
+def read_page(answer: object) -> tuple[Listing, str | None]:
+    """Read a page of `GET /transactions`, and where the next one begins."""
+    item = _typed(answer, dict)
+    following = item.get("next")
+    if following is not None and not 0 < len(_typed(following, str)) <= 100:
+        raise ValueError("next")
+    branches = _typed(item.get("transactions"), list)
+    if len(branches) > PAGE:
+        raise ValueError("transactions")
+    only = item.get("application")
+    if only is not None:
+        check_application(_text(only))
+    now = _time(item, "now")
+    return Listing(tuple(map(_in_doubt, branches)), None, now, only), following
+
+
+class WhoAmI(NamedTuple):
+    """Which participant answers, the role of our token there, and its measurements."""
+
+    identity: Identity
+    role: str
+    gauges: Mapping[str, float]
+
+
+def read_whoami(answer: object) -> WhoAmI:
+    """Read an answer of `GET /whoami`.
+
+    A measurement that is no number is left out: it is shown, and decides nothing.
+    """
+    item = _typed(answer, dict)
+    names = _typed(item.get("participants"), dict)
+    identity = Identity(
+        _text(item.get("journal")),
+        {check_application(_text(a)): check_name(_text(n)) for a, n in names.items()},
+    )
+    gauges = {}
+    for name, value in _typed(item.get("gauges"), dict).items():
+        with contextlib.suppress(ValueError):
+            gauges[_text(name)] = _number(value)
+    return WhoAmI(identity, _text(item.get("role")), gauges)
+
+
+def _in_doubt(branch: object) -> InDoubt:
+    item = _typed(branch, dict)
+    if item.get("state") != BranchState.PREPARED:
+        raise ValueError("state")
+    carrier = {}
+    with contextlib.suppress(ValueError):
+        carrier = _carrier(item.get("carrier"))
+    return InDoubt(
+        TransactionId.parse(_text(item.get("transaction_id"))),
+        BranchId.parse(_text(item.get("branch"))),
+        _number(item.get("age")),
+        _count(item.get("rows")),
+        carrier,
+    )
+
+
+def _carrier(headers: object) -> dict[str, str]:
+    item = _typed(headers, dict)
+    if len(item) > 20:
+        raise ValueError("carrier")
+    return {_text(name): _text(value) for name, value in item.items()}
+
+
+def read_shown(item: Mapping[str, Any]) -> Shown:
+    """Read an answer of `GET /transactions/{id}` that names it.
+
+    An older participant tells no times, no clock and not what is kept busy.
+    """
+    return Shown(
+        ParticipantState(_text(item.get("state"))),
+        tuple(map(_held, _typed(item.get("branches"), list))),
+        item.get("resolved_by_hand") is True,
+        _time(item, "now"),
+        _holds(_typed(item.get("holds", {}), dict)),
+    )
+
+
+def _held(branch: object) -> HeldBranch:
+    item = _typed(branch, dict)
+    return HeldBranch(
+        BranchId.parse(_text(item.get("branch"))),
+        BranchState(_text(item.get("state"))),
+        _count(item.get("rows")),
+        _text(item.get("digest")),
+        _time(item, "prepared_at"),
+        _time(item, "sealed_at"),
+    )
+
+
+def _holds(item: Mapping[str, Any]) -> Holds:
+    names = [name for name in ("slots", "locks", "horizon") if name in item]
+    return Holds(
+        _count(item.get("rows", 0)), **{name: _count(item[name]) for name in names}
+    )
+
+
+def _typed(value: object, kind: type[T]) -> T:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"no {kind.__name__}")
+    return value
+
+
+def _text(value: object) -> str:
+    text = _typed(value, str)
+    if len(text) > _LONGEST or not text.isprintable():
+        raise ValueError("no text")
+    return text
+
+
+def _count(value: object) -> int:
+    count = _typed(value, int)
+    if not 0 <= count <= _MOST:
+        raise ValueError("no count")
+    return count
+
+
+def _number(value: object) -> float:
+    number = float(_count(value)) if isinstance(value, int) else _typed(value, float)
+    if not (math.isfinite(number) and 0 <= number <= _MOST):
+        raise ValueError("no number of seconds")
+    return number
+
+
+def _time(item: Mapping[str, Any], name: str) -> float | None:
+    return None if item.get(name) is None else _number(item[name])

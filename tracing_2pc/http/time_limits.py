@@ -1,0 +1,146 @@
+"""Time limits for a request's body, whichever server reads it.
+
+Most servers wait for ever for a body that does not come, and a thread with them. Here a
+read that takes too long is ended: the socket is shut for reading, and the thread that
+waits for it returns. An answer can still be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, Final
+
+from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.states import Refusal
+
+PATIENCE = 10.0
+"""Seconds that a read may take, and as many more as its bytes need at `SLOWEST`."""
+
+SLOWEST = 1 << 15
+"""Bytes a second."""
+
+STRANGER: Final = 0.5
+"""Seconds that the body of a caller who is not admitted may take, in all."""
+
+_TICK: Final = 0.1
+
+_lingering: Final = threading.BoundedSemaphore(2)
+"""Threads of this process that read, at a time, bodies of callers not admitted."""
+
+
+class TimedInput:
+    """A request's body, as the server hands it over, with limits.
+
+    A WSGI server that does not name its socket has to have limits of its own: its reads
+    are not ended here. `left` are the bytes that were promised and not read yet.
+    """
+
+    def __init__(self, environ: Mapping[str, Any]) -> None:
+        self._stream: IO[bytes] = environ["wsgi.input"]
+        client = environ.get("gunicorn.socket") or environ.get("werkzeug.socket")
+        self._client: socket.socket | None = client
+        length = environ.get("CONTENT_LENGTH") or "0"
+        self.left = int(length) if length.isdecimal() else 0
+        self._chunked = bool(environ.get("HTTP_TRANSFER_ENCODING"))
+
+    def read(self, size: int = -1) -> bytes:
+        """Read as the server does, in time.
+
+        Raises:
+            RefusalError: not now: it did not come in time; the client may ask again.
+        """
+        wanted = min(size, self.left) if size >= 0 else self.left
+        return self._read(size, PATIENCE + wanted / SLOWEST)
+
+    def linger(self, most: int) -> None:
+        """Read and drop up to `most` bytes, so that a stranger reads the answer.
+
+        Nothing is read where enough threads do so already.
+        """
+        if not self.left or not _lingering.acquire(blocking=False):
+            return
+        try:
+            self._read(min(most, self.left), STRANGER)
+        finally:
+            _lingering.release()
+
+    def hang_up(self) -> None:
+        """Shut the socket where the body was not read to its end.
+
+        A server would wait for the rest of it, before it closes the connection.
+        """
+        if self._client is not None and (self.left or self._chunked):
+            end_reading(self._client)
+
+    def _read(self, size: int, seconds: float) -> bytes:
+        with reading_ends_at(self._client, time.monotonic() + seconds) as late:
+            piece = self._stream.read(size)
+        self.left -= len(piece)
+        if late.is_set() and self.left:
+            detail = "the body did not come in time: ask again"
+            raise RefusalError(Refusal.NOT_NOW, detail)
+        return piece
+
+
+class _Watch:
+    """A thread that ends reads whose time is over; one for each process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = 0
+        self._some = threading.Event()
+        self._reads: dict[threading.Event, tuple[float, socket.socket]] = {}
+
+    @contextlib.contextmanager
+    def reading_ends_at(
+        self, client: socket.socket | None, until: float
+    ) -> Iterator[threading.Event]:
+        """End reads from a socket when that monotonic time comes, and set the event."""
+        late = threading.Event()
+        if client is None:
+            yield late
+            return
+        with self._lock:
+            self._start()
+            self._reads[late] = until, client
+        self._some.set()
+        try:
+            yield late
+        finally:
+            with self._lock:
+                del self._reads[late]
+
+    def _start(self) -> None:
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._some, self._reads = threading.Event(), {}
+            name = "tpc-time-limits"
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        while self._some.wait():
+            time.sleep(_TICK)
+            with self._lock:
+                if not self._reads:
+                    self._some.clear()
+                for late, (until, client) in self._reads.items():
+                    if until < time.monotonic():
+                        late.set()
+                        end_reading(client)
+
+
+def end_reading(client: Any) -> None:
+    """Let reads end, now and later; an answer can still be written, by TLS too."""
+    with contextlib.suppress(OSError):
+        if isinstance(client, socket.socket):
+            socket.socket.shutdown(client, socket.SHUT_RD)
+        else:  # a library's own kind
+            client.shutdown(socket.SHUT_RD)
+
+
+reading_ends_at: Final = _Watch().reading_ends_at

@@ -1,0 +1,1 @@
+"""What is, and why: reads, and changes nothing."""

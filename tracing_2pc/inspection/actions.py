@@ -1,0 +1,292 @@
+"""What comes next by itself, what a person may do, and what that would cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import Decision, ParticipantState, TransactionState
+from tracing_2pc.inspection.diagnosis import GRAVE, Diagnosis
+from tracing_2pc.inspection.evidence import TransactionEvidence
+from tracing_2pc.inspection.participants import ParticipantReport
+from tracing_2pc.inspection.wording import (
+    format_count,
+    format_duration,
+    format_load,
+    join_names,
+)
+
+GIVE_UP: Final = "give up"
+"""Wanted of a participant that is gone for good while its answer is waited for."""
+
+CONCLUDE: Final = "conclude"
+
+
+class NextStep(NamedTuple):
+    """What happens without a person, and when; None for never, or not known."""
+
+    what: str
+    at: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Action:
+    """What a person can do.
+
+    Args:
+        safe: it can only do what is decided, or what the log's rules allow.
+        cost: what is lost or kept busy by it, a line each.
+        wanted: what `resolve` is asked for: commit, abort, conclude or give up; None
+            for another command.
+        at: the participant where it is done, or that is given up; None for the log.
+    """
+
+    command: str
+    safe: bool
+    effect: str
+    cost: tuple[str, ...] = ()
+    wanted: str | None = None
+    at: str | None = None
+
+
+class Situation(NamedTuple):
+    """What actions are chosen by. `may_be_begun`: the log can still write a record."""
+
+    evidence: TransactionEvidence
+    reports: Sequence[ParticipantReport]
+    diagnoses: Sequence[Diagnosis]
+    settings: Settings
+    may_be_begun: bool
+
+    @property
+    def in_doubt(self) -> list[ParticipantReport]:
+        """Reports of participants with something in doubt."""
+        return [report for report in self.reports if report.oldest is not None]
+
+    @property
+    def grave(self) -> set[str]:
+        """Participants at which something is wrong that no waiting mends."""
+        return {
+            n for d in self.diagnoses if d.diagnosis in GRAVE for n in d.participants
+        }
+
+
+def next_steps(situation: Situation) -> tuple[NextStep, ...]:
+    """Return what comes next by itself, and when."""
+    record = situation.evidence.record
+    if record is None and situation.may_be_begun:
+        batch = situation.evidence.transaction.batch
+        what = f"its query, when it begins batch {batch}, writes a record of it, and "
+        return (NextStep(f"{what}finishes what is prepared: start it"),)
+    if record is None:
+        return (NextStep("nothing: no record of this log can finish it"),)
+    if record.state is TransactionState.ACTIVE:
+        return tuple(_until_decided(record))
+    if record.state is TransactionState.QUARANTINED:
+        what = "nothing: automatic work has stopped, and its application cannot begin"
+        return (NextStep(what),)
+    if record.finished is not None:
+        what = "it is forgotten, once Spark has begun a later batch"
+        return (NextStep(what, record.finished + situation.settings.keep_finished),)
+    return tuple(_retries(situation, record))
+
+
+def _until_decided(record: TransactionRecord) -> Iterator[NextStep]:
+    yield NextStep("its driver decides when all votes are in")
+    if record.deadline is not None:
+        what = "out of time: its driver, or `tracing-2pc recover`, decides abort"
+        yield NextStep(what, record.deadline)
+    yield NextStep("the next start of the query decides abort, and writes it again")
+
+
+def _retries(situation: Situation, record: TransactionRecord) -> Iterator[NextStep]:
+    for name in record.pending:
+        delivery = situation.evidence.deliveries.get(name)
+        how = (
+            "by its driver while that runs, or by the next start of the job: no other "
+            "process can reach a sink of its own"
+            if name in record.own_sinks
+            else "by its driver while that runs, by the next start, or by `tracing-2pc "
+            "recover`"
+        )
+        what = f"{name} is told to {record.decision} again: {how}"
+        yield NextStep(what, delivery.retry_at if delivery else None)
+
+
+def actions_for(situation: Situation) -> tuple[Action, ...]:
+    """Return what a person may do, safe things first."""
+    record = situation.evidence.record
+    if record is None or record.finished is not None:
+        return (*_look_after_untold(situation), *_resolve_orphan(situation))
+    if record.state is TransactionState.ACTIVE:
+        return (_abort_active(situation, record),)
+    if record.state is TransactionState.QUARANTINED:
+        return tuple(_end_quarantine(situation, record))
+    return (
+        *_look_after_untold(situation),
+        *_finish_decided(situation, record),
+        *(_give_up(record, name) for name in record.pending),
+    )
+
+
+def _resolve(transaction: TransactionId, options: str) -> str:
+    return f"tracing-2pc resolve {transaction} {options} --reason …"
+
+
+def _abort_active(situation: Situation, record: TransactionRecord) -> Action:
+    rows = format_count(sum(r.holds.rows for r in situation.in_doubt), "row")
+    return Action(
+        _resolve(record.id, "--abort"),
+        safe=True,
+        effect="decides abort, once; its driver, if it runs, is told so and obeys",
+        cost=(f"{rows} that are prepared are dropped; Spark writes the batch again",),
+        wanted=str(Decision.ABORT),
+    )
+
+
+def _look_after_untold(situation: Situation) -> Iterator[Action]:
+    """Name what own sinks may still hold, which nothing here can ask about."""
+    transaction = situation.evidence.transaction
+    for delivery in situation.evidence.deliveries.values():
+        if delivery.untold is not None:
+            yield Action(
+                f"look into what {delivery.participant} keeps of {transaction}",
+                safe=True,
+                effect="finds what was prepared there and is left; nothing here can "
+                "ask it",
+            )
+
+
+def _finish_decided(
+    situation: Situation, record: TransactionRecord
+) -> Iterator[Action]:
+    application, decision = record.id.application, record.decision
+    own = [name for name in record.pending if name in record.own_sinks]
+    services = [name for name in record.pending if name not in own]
+    if own:
+        yield Action(
+            f"start the job of {application}",
+            safe=True,
+            effect=f"tells its own sink {join_names(own)} to {decision} first; no "
+            "other process can",
+        )
+    if own and not services:
+        return
+    against = [name for name in record.pending if name in situation.grave]
+    then = f"; {join_names(against)} will contradict that, and it is quarantined"
+    yield Action(
+        f"tracing-2pc recover --application {application}",
+        safe=True,
+        effect=f"tells {join_names(services)} to {decision} again"
+        + (then if against else ""),
+        wanted=str(decision),
+    )
+
+
+def _give_up(record: TransactionRecord, name: str) -> Action:
+    rows = sum(receipt.rows for receipt in record.chosen(name))
+    cost = [f"what {name} has prepared stays there until it is resolved there"]
+    if record.decision is Decision.COMMIT and rows:
+        lost = format_count(rows, "row")
+        cost = [f"{lost} of the batch may never be committed at {name}", *cost]
+    return Action(
+        _resolve(record.id, f"--give-up {name}"),
+        safe=False,
+        effect=f"waits no more for {name}, if it is gone for good; ends as concluded",
+        cost=tuple(cost),
+        wanted=GIVE_UP,
+        at=name,
+    )
+
+
+def _end_quarantine(
+    situation: Situation, record: TransactionRecord
+) -> Iterator[Action]:
+    then = "right where what contradicted it is mended"
+    if situation.grave:
+        then = "it is quarantined again until the participants agree"
+    yield Action(
+        _resolve(record.id, f"--{record.decision}"),
+        safe=True,
+        effect=f"delivers what was decided again; {then}",
+        wanted=str(record.decision),
+    )
+    yield Action(
+        _resolve(record.id, "--conclude mixed|hazard"),
+        safe=False,
+        effect="closes it as it is; its application may begin; no participant is told",
+        cost=tuple(_cost_of_closing(situation, record)),
+        wanted=CONCLUDE,
+    )
+
+
+def _cost_of_closing(situation: Situation, record: TransactionRecord) -> Iterator[str]:
+    for report in situation.in_doubt:
+        load = format_load(report.holds)
+        yield f"{report.participant} keeps {load} until it is resolved there"
+    states = {report.participant: report.state for report in situation.reports}
+    if record.decision is Decision.COMMIT:
+        for name in record.participants:
+            rows = sum(receipt.rows for receipt in record.chosen(name))
+            lost, state = format_count(rows, "row"), states.get(name)
+            if rows and state is None:
+                yield f"{name} cannot be read: {lost} may not be committed there"
+            elif rows and state is not ParticipantState.COMMITTED:
+                yield f"{lost} of the batch are not committed at {name}"
+        return
+    for report in situation.reports:
+        if report.state is ParticipantState.COMMITTED:
+            rows_shown = format_count(report.rows, "row")
+            yield f"{report.participant} shows {rows_shown} of an aborted batch"
+
+
+def _resolve_orphan(situation: Situation) -> Iterator[Action]:
+    record = situation.evidence.record
+    either = record is None or record.state is TransactionState.CONCLUDED
+    decision = record.decision if record else None
+    committed = ParticipantState.COMMITTED
+    others = [r.participant for r in situation.reports if r.state is committed][:1]
+    for report in () if situation.may_be_begun else situation.in_doubt:
+        if decision is Decision.ABORT:
+            yield _resolve_at(situation, report, Decision.ABORT)
+        elif either:
+            lost = f"{format_count(report.holds.rows, 'row')} there are lost"
+            lost += "".join(f", and {name} has committed them" for name in others)
+            yield _resolve_at(situation, report, Decision.ABORT, lost)
+        may_commit = either or decision is Decision.COMMIT
+        if may_commit and not situation.evidence.forgotten:
+            shown = "its rows are shown there, whatever the others have done with them"
+            yield _resolve_at(situation, report, Decision.COMMIT, shown)
+
+
+def _resolve_at(
+    situation: Situation,
+    report: ParticipantReport,
+    outcome: Decision,
+    cost: str | None = None,
+) -> Action:
+    """Return what a person may do at one participant; safe if it costs nothing."""
+    name, evidence = report.participant, situation.evidence
+    verb = "shows" if outcome is Decision.COMMIT else "drops"
+    effect = f"{verb} what is prepared there; frees {format_load(report.holds)}"
+    left = situation.settings.orphan_after - (report.oldest or 0.0)
+    if left > 0:
+        effect += f"; refused for another {format_duration(left)} (orphan_after)"
+    costs = [cost] if cost else []
+    if cost and not evidence.known:
+        application = evidence.transaction.application
+        costs.append(
+            f"this log does not know application {application}: if another log owns "
+            "it, that one may have decided otherwise"
+        )
+    return Action(
+        _resolve(evidence.transaction, f"--at {name} --{outcome}"),
+        safe=not cost,
+        effect=effect,
+        cost=tuple(costs),
+        wanted=str(outcome),
+        at=name,
+    )

@@ -1,0 +1,201 @@
+"""What a round of reading has brought, and what of it is about one transaction.
+
+The order of reading makes it evidence: the lists of all participants, then the log,
+a pause, then the lists again. Before every prepare a record is written, so that a
+branch from the first lists without a record is forgotten or foreign, never too new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from tracing_2pc.core.log_reader import LogReader, TransactionFilter
+from tracing_2pc.core.model import (
+    DeliveryRecord,
+    Listing,
+    Shown,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.inspection.participants import (
+    Lists,
+    PreparedByParticipant,
+    PreparedSummary,
+    Source,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogEvidence:
+    """What the log had, read after the first lists and before the second ones.
+
+    Args:
+        records: of unfinished transactions, as are `deliveries`.
+        closed: the state of finished transactions that were in a list.
+        forgotten_by_application: of every application that the log knows.
+        clock: the log's, by which deadlines are judged.
+        refused: applications with a record that cannot be trusted: nothing is
+            diagnosed of them.
+    """
+
+    records: Mapping[TransactionId, TransactionRecord]
+    deliveries: Mapping[TransactionId, Mapping[str, DeliveryRecord]]
+    closed: Mapping[TransactionId, TransactionState]
+    forgotten_by_application: Mapping[str, int | None]
+    clock: float
+    refused: frozenset[str] = frozenset()
+
+
+def is_forgotten(transaction: TransactionId, forgotten_through: int | None) -> bool:
+    """Whether its record may have been dropped: at or below forgotten_through."""
+    return forgotten_through is not None and transaction.batch <= forgotten_through
+
+
+def may_be_begun(log: LogReader, transaction: TransactionId) -> bool:
+    """Whether a driver could still begin an attempt of this id (rules 3 and 19).
+
+    Only for a transaction without a record; asked before that is looked for, a *no*
+    still holds when none is found.
+    """
+    application, known = transaction.application, log.forgotten_by_application()
+    if application not in known or is_forgotten(transaction, known[application]):
+        return False
+    newest = log.transactions(TransactionFilter(application, limit=1))
+    return not newest or newest[0].transaction < transaction
+
+
+def oldest(prepared: PreparedByParticipant) -> float:
+    """Return the age of the oldest branch, by its participant's clock; 0 for none."""
+    return max((summary.age for summary in prepared.values()), default=0.0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TransactionEvidence:
+    """All that is known of one transaction.
+
+    Args:
+        now: our clock, for the log's times.
+        record: what the log holds; of a finished one only where it was asked for.
+        closed: its state in the log, if it is finished.
+        known: the log knows its application.
+        prepared: by participant, only from lists that were whole, twice.
+        answers: what participants that were asked about it have answered.
+        standstill: seconds for which it was watched without a step, whatever the
+            clocks are set to.
+        clock: the log's, by which deadlines are judged.
+    """
+
+    transaction: TransactionId
+    now: float
+    record: TransactionRecord | None = None
+    closed: TransactionState | None = None
+    deliveries: Mapping[str, DeliveryRecord] = dataclasses.field(default_factory=dict)
+    known: bool = True
+    forgotten_through: int | None = None
+    prepared: PreparedByParticipant = dataclasses.field(default_factory=dict)
+    answers: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
+    standstill: float = 0.0
+    clock: float = 0.0
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether its record may have been dropped."""
+        return is_forgotten(self.transaction, self.forgotten_through)
+
+    @property
+    def last_step(self) -> float:
+        """When it was begun, decided or last acknowledged, by the log's times."""
+        if self.record is None:
+            return 0.0
+        times = [d.acknowledged for d in self.deliveries.values() if d.acknowledged]
+        return max([self.record.started, self.record.decided or 0.0, *times])
+
+    @property
+    def idle(self) -> float:
+        """Seconds since its last step on record."""
+        return max(0.0, self.now - self.last_step, self.standstill)
+
+    @property
+    def oldest(self) -> float:
+        """Age of the oldest branch in doubt, by its participant's clock."""
+        return oldest(self.prepared)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """One round. `log` is None where the log could not be read: nothing follows.
+
+    Args:
+        now: our clock, for the log's times.
+        first: what participants listed before the log was read.
+        second: what they listed after the pause.
+        answers: of single transactions, asked after the log was read.
+        unreadable: what could not be read, or not whole, and why: participants without
+            an address or an answer, the log, a clock that was set back.
+        standstill: seconds by transaction; for which each was watched without a step.
+    """
+
+    now: float
+    first: Lists
+    log: LogEvidence | None
+    second: Lists
+    answers: Mapping[TransactionId, Mapping[str, Shown]]
+    unreadable: Mapping[Source, str] = dataclasses.field(default_factory=dict)
+    standstill: Mapping[TransactionId, float] = dataclasses.field(default_factory=dict)
+
+    def transactions(self, safety_interval: float) -> Iterator[TransactionEvidence]:
+        """Yield what is unfinished, oldest first, then what is only prepared.
+
+        Branches that are younger, by the participant's clock, are ignored.
+        """
+        if (log := self.log) is None:
+            return
+        prepared = sum_prepared(in_both_lists(self.first, self.second), safety_interval)
+        for id_ in [*log.records, *sorted(prepared.keys() - log.records.keys())]:
+            if id_.application not in log.refused:
+                yield TransactionEvidence(
+                    id_,
+                    self.now,
+                    record=log.records.get(id_),
+                    closed=log.closed.get(id_),
+                    deliveries=log.deliveries.get(id_, {}),
+                    known=id_.application in log.forgotten_by_application,
+                    forgotten_through=log.forgotten_by_application.get(id_.application),
+                    prepared=prepared.get(id_, {}),
+                    answers=self.answers.get(id_, {}),
+                    standstill=self.standstill.get(id_, 0.0),
+                    clock=log.clock,
+                )
+
+
+def in_both_lists(first: Lists, second: Lists) -> Lists:
+    """Return the branches that are in both, as the second has them.
+
+    None of a list that failed or came back in part: it proves nothing.
+    """
+    return {name: _in_both(listing, second[name]) for name, listing in first.items()}
+
+
+def _in_both(first: Listing, second: Listing) -> Listing:
+    if not (first.complete and second.complete):
+        return Listing(())
+    before = {(branch.transaction, branch.branch) for branch in first.branches}
+    both = (b for b in second.branches if (b.transaction, b.branch) in before)
+    return Listing(tuple(both))
+
+
+def sum_prepared(
+    lists: Lists, least: float = 0.0
+) -> dict[TransactionId, dict[str, PreparedSummary]]:
+    """Sum up by transaction and participant what is at least `least` seconds old."""
+    sums: dict[TransactionId, dict[str, PreparedSummary]] = {}
+    for name, listing in lists.items():
+        for branch in listing.branches:
+            if branch.age >= least:
+                by_name = sums.setdefault(branch.transaction, {})
+                age, count, rows = by_name.get(name, (0.0, 0, 0))
+                age, rows = max(age, branch.age), rows + branch.rows
+                by_name[name] = PreparedSummary(age, count + 1, rows)
+    return sums

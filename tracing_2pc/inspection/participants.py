@@ -1,0 +1,237 @@
+"""Reads participants, all at once: their lists, and their answers about one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from tracing_2pc.core.errors import TwoPhaseError
+from tracing_2pc.core.model import HeldBranch, Holds, Listing, Shown, TransactionId
+from tracing_2pc.core.ports import Clock
+from tracing_2pc.core.states import BranchState, ParticipantState, Word
+from tracing_2pc.protocol.fan_out import ask_at_once
+
+LOG: Final = "log"
+"""Name of the decision log beside participants' names, in a sweep and in metrics."""
+
+BRANCHES: Final = 200
+"""Branches of one participant that a report keeps."""
+
+Lists: TypeAlias = Mapping[str, Listing]
+"""A list by participant; incomplete and empty where none could be read."""
+
+
+class PreparedSummary(NamedTuple):
+    """What one participant holds prepared of one transaction.
+
+    `age` is that of the oldest branch: seconds by the participant's clock.
+    """
+
+    age: float
+    branches: int
+    rows: int
+
+
+PreparedByParticipant: TypeAlias = Mapping[str, PreparedSummary]
+
+
+class ReadableParticipant(Protocol):
+    """A participant that is only read."""
+
+    @property
+    def name(self) -> str:
+        """Its configured name."""
+
+    def prepared(self, application: str | None = None) -> Listing:
+        """List what is in doubt there."""
+
+    def show(self, transaction: TransactionId) -> Shown:
+        """Return what it knows of one transaction."""
+
+
+class SourceKind(Word):
+    """What kind of thing could not be read, or not trusted."""
+
+    PARTICIPANT = "participant"
+    SCOPE = "scope"
+    LOG = "log"
+    RECORDS = "records"
+    CLOCK = "clock"
+
+
+class Source(NamedTuple):
+    """Something that is read, and may fail to be.
+
+    Args:
+        kind: `SCOPE` is a participant that lists one application only, because our
+            token is bound to that; `RECORDS` are an application's in the log.
+        participant: its name; empty for the log and the clock.
+        application: of `SCOPE` and `RECORDS`.
+    """
+
+    kind: SourceKind
+    participant: str = ""
+    application: str = ""
+
+    def __str__(self) -> str:
+        words = {
+            SourceKind.PARTICIPANT: self.participant,
+            SourceKind.SCOPE: f"{self.participant} beyond {self.application}",
+            SourceKind.LOG: LOG,
+            SourceKind.RECORDS: f"{LOG} of {self.application}",
+        }
+        return words.get(self.kind, "the clock")
+
+
+def participant_source(name: str) -> Source:
+    """Return a participant as a source."""
+    return Source(SourceKind.PARTICIPANT, name)
+
+
+def list_prepared(
+    participants: Mapping[str, ReadableParticipant], unreadable: dict[Source, str]
+) -> Lists:
+    """Ask all for their lists; note those that could not be read, or not whole."""
+
+    def ask(participant: ReadableParticipant) -> Listing:
+        name = participant.name
+        try:
+            listing = participant.prepared()
+        except TwoPhaseError as error:
+            unreadable[participant_source(name)] = str(error)
+            return Listing((), "could not be read")
+        if not listing.complete:
+            unreadable[participant_source(name)] = f"its list {listing.missing}"
+        if listing.only is not None:
+            unreadable[Source(SourceKind.SCOPE, name, listing.only)] = (
+                f"the token is bound to {listing.only}: nothing else is listed there"
+            )
+        return listing
+
+    return ask_at_once(ask, participants)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParticipantReport:
+    """One participant's answer about one transaction, or why there is none.
+
+    Times are corrected to our clock, as far as it goes.
+
+    Args:
+        state: None where it could not be read.
+        branches: the first `BRANCHES` of them; `of` is how many there are.
+        rows: in those that are prepared or committed.
+        holds: what it keeps busy.
+        skew: seconds that its clock is ahead of ours; None if it did not say.
+        oldest: seconds for which its oldest branch is in doubt, by its own clock.
+        error: why it could not be read.
+        own_sink: it is a sink of the job's own, so that only the job can ask it.
+        answer: all that it answered, by its own clock.
+    """
+
+    participant: str
+    state: ParticipantState | None = None
+    branches: tuple[HeldBranch, ...] = ()
+    of: int = 0
+    rows: int = 0
+    resolved_by_hand: bool = False
+    holds: Holds = dataclasses.field(default_factory=Holds)
+    skew: float | None = None
+    oldest: float | None = None
+    error: str | None = None
+    own_sink: bool = False
+    answer: Shown | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def all_branches(self) -> tuple[HeldBranch, ...]:
+        """Those too that `branches` leaves out; their times are corrected."""
+        return _corrected(self.answer, self.skew) if self.answer else ()
+
+    @property
+    def prepared(self) -> PreparedSummary | None:
+        """What it holds prepared, as its list would have it."""
+        if self.answer is None or self.oldest is None:
+            return None
+        states = [branch.state for branch in self.answer.branches]
+        count = states.count(BranchState.PREPARED)
+        return PreparedSummary(self.oldest, count, self.holds.rows)
+
+
+def ask_about(
+    participants: Mapping[str, ReadableParticipant],
+    transaction: TransactionId,
+    clock: Clock,
+) -> dict[str, ParticipantReport]:
+    """Ask all about one transaction. One that cannot be read stops no other."""
+
+    def ask(participant: ReadableParticipant) -> ParticipantReport:
+        before = clock.now()
+        try:
+            answer = participant.show(transaction)
+            if answer.state is ParticipantState.FORGOTTEN:
+                answer = _still_listed(participant, transaction, before) or answer
+        except TwoPhaseError as error:
+            return ParticipantReport(participant.name, error=str(error))
+        return report_of(participant.name, answer, (before + clock.now()) / 2)
+
+    return ask_at_once(ask, participants)
+
+
+def _still_listed(
+    participant: ReadableParticipant, transaction: TransactionId, at: float
+) -> Shown | None:
+    """Return what its list has of a transaction that it does not show any more.
+
+    A participant shows nothing up to forgotten_through, and lists what is in doubt.
+    """
+    listing = participant.prepared(transaction.application)
+    now = at if listing.now is None else listing.now
+    prepared = BranchState.PREPARED
+    branches = tuple(
+        HeldBranch(row.branch, prepared, row.rows, "", now - row.age)
+        for row in listing.branches
+        if row.transaction == transaction
+    )
+    if not branches:
+        return None
+    holds = Holds(sum(branch.rows for branch in branches))
+    return Shown(ParticipantState.PREPARED, branches, now=listing.now, holds=holds)
+
+
+def report_of(name: str, answer: Shown, read_at: float) -> ParticipantReport:
+    """Return a participant's answer, with its times as our clock would have them."""
+    skew = None if answer.now is None else answer.now - read_at
+    kept = [b for b in answer.branches if b.state is not BranchState.ABORTED]
+    since = [
+        branch.prepared_at or read_at
+        for branch in answer.branches
+        if branch.state is BranchState.PREPARED and branch.sealed_at is None
+    ]
+    now = read_at if answer.now is None else answer.now
+    return ParticipantReport(
+        name,
+        answer.state,
+        _corrected(answer, skew)[:BRANCHES],
+        len(answer.branches),
+        sum(branch.rows for branch in kept),
+        answer.resolved_by_hand,
+        answer.holds,
+        skew,
+        max(0.0, now - min(since)) if since else None,
+        answer=answer,
+    )
+
+
+def _corrected(answer: Shown, skew: float | None) -> tuple[HeldBranch, ...]:
+    def corrected(theirs: float | None) -> float | None:
+        return None if theirs is None else theirs - (skew or 0.0)
+
+    return tuple(
+        dataclasses.replace(
+            branch,
+            prepared_at=corrected(branch.prepared_at),
+            sealed_at=corrected(branch.sealed_at),
+        )
+        for branch in answer.branches
+    )

@@ -1,0 +1,336 @@
+"""All that is known of one transaction, from the log and from its participants."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from tracing_2pc.core.log_reader import AuditEntry, LogReader
+from tracing_2pc.core.model import (
+    BranchId,
+    DeliveryRecord,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.ports import Clock, SystemClock
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import (
+    BranchState,
+    Decision,
+    ParticipantState,
+    TransactionState,
+    Word,
+)
+from tracing_2pc.inspection.actions import (
+    Action,
+    NextStep,
+    Situation,
+    actions_for,
+    next_steps,
+)
+from tracing_2pc.inspection.diagnosis import (
+    Diagnosis,
+    diagnose_transaction,
+    held_back,
+)
+from tracing_2pc.inspection.evidence import TransactionEvidence, may_be_begun
+from tracing_2pc.inspection.participants import (
+    ParticipantReport,
+    ReadableParticipant,
+    Source,
+    ask_about,
+)
+from tracing_2pc.inspection.wording import NO_ADDRESS, format_count
+
+RECEIPTS: Final = 200
+"""Receipts that a view shows."""
+
+_NOTHING: Final = frozenset(
+    {None, ParticipantState.UNKNOWN, ParticipantState.FORGOTTEN}
+)
+
+
+class TimelineEvent(NamedTuple):
+    """When, in Unix seconds by our clock; who reports it; what it was."""
+
+    at: float
+    who: str
+    what: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TransactionView:
+    """One transaction at one time. Times are Unix seconds by our clock.
+
+    Args:
+        known: the log knows its application.
+        forgotten: at or below forgotten_through: a record may have been dropped.
+        state: in the log; None without a record, as is all up to `trace`.
+        decision: None while there is none, too.
+        run: the life of the query that began it.
+        trace: its id; None where nothing was traced.
+        reason: why it was quarantined, if it ever was.
+        receipts: the first `RECEIPTS` that a commit keeps, one per branch and
+            participant; none once a later batch is committed.
+        receipts_of: how many there are, about so many branches as `branches_of`.
+        rows: that a commit names, in all branches.
+        left_alone: why nothing is diagnosed of what looks wrong.
+        held_back: which participants hold its application back, and since when.
+        next: what comes by itself.
+        actions: what a person may do.
+    """
+
+    transaction: TransactionId
+    at: float
+    known: bool
+    forgotten: bool
+    forgotten_through: int | None
+    state: TransactionState | None
+    decision: Decision | None
+    run: str | None
+    started: float | None
+    decided: float | None
+    finished: float | None
+    trace: str | None
+    reason: str | None
+    deliveries: tuple[DeliveryRecord, ...]
+    receipts: tuple[Receipt, ...]
+    receipts_of: int
+    branches_of: int
+    rows: int
+    audit: tuple[AuditEntry, ...]
+    participants: tuple[ParticipantReport, ...]
+    diagnoses: tuple[Diagnosis, ...]
+    left_alone: tuple[str, ...]
+    held_back: str | None
+    timeline: tuple[TimelineEvent, ...]
+    next: tuple[NextStep, ...]
+    actions: tuple[Action, ...]
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Participants that have not acknowledged a decision, and cannot be read."""
+        if self.decision is None or self.finished is not None:
+            return ()
+        errors = {report.participant for report in self.participants if report.error}
+        pending = (d.participant for d in self.deliveries if d.pending)
+        return tuple(name for name in pending if name in errors)
+
+    @property
+    def untold(self) -> tuple[DeliveryRecord, ...]:
+        """Deliveries that count as acknowledged although a part was not told."""
+        return tuple(d for d in self.deliveries if d.untold is not None)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a participant has something of it in doubt."""
+        return any(report.oldest is not None for report in self.participants)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether there never was such a transaction, as far as all have answered."""
+        states = {report.state for report in self.participants}
+        nowhere = states <= {ParticipantState.UNKNOWN}
+        return self.state is None and not self.forgotten and nowhere
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a participant that may hold something of it could not be read."""
+        proven = self.state is TransactionState.COMMITTED or self.forgotten
+        return not proven and any(
+            report.error or (report.own_sink and self.finished is None)
+            for report in self.participants
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON: the same names, ids and words as text."""
+        fields = dict(to_plain(self))
+        for report in fields["participants"]:
+            del report["answer"]
+        return fields
+
+
+def view_transaction(
+    log: LogReader,
+    participants: Mapping[str, ReadableParticipant],
+    transaction: TransactionId,
+    settings: Settings,
+    clock: Clock | None = None,
+) -> TransactionView:
+    """Ask log and participants about one transaction; change nothing.
+
+    Participants are asked before the log: what they hold without a record is then
+    forgotten or foreign, and never too new. Those that hold something that the log has
+    closed are asked again: they may just have been told.
+
+    Raises:
+        DecisionLogError: the log cannot be read, or the record cannot be trusted.
+    """
+    clock = clock or SystemClock()
+    answers = ask_about(participants, transaction, clock)
+    record = log.read(transaction)
+    if record is None or record.finished is not None:
+        names = [name for name, report in answers.items() if report.oldest is not None]
+        again = {name: participants[name] for name in names}
+        answers |= ask_about(again, transaction, clock)
+    forgotten_by_application = log.forgotten_by_application()
+    reports = _taking_part(record, answers)
+    closed = record is not None and record.finished is not None
+    evidence = TransactionEvidence(
+        transaction,
+        clock.now(),
+        record=record,
+        closed=record.state if record and closed else None,
+        deliveries=log.deliveries(transaction),
+        known=transaction.application in forgotten_by_application,
+        forgotten_through=forgotten_by_application.get(transaction.application),
+        prepared={r.participant: r.prepared for r in reports if r.prepared},
+        answers={r.participant: r.answer for r in reports if r.answer},
+        clock=log.clock(),
+    )
+    return _view_of(log, evidence, reports, settings)
+
+
+def _view_of(
+    log: LogReader,
+    evidence: TransactionEvidence,
+    reports: list[ParticipantReport],
+    settings: Settings,
+) -> TransactionView:
+    transaction, record, now = evidence.transaction, evidence.record, evidence.now
+    diagnoses, left_alone = diagnose_transaction(evidence, settings)
+    begin = record is None and may_be_begun(log, transaction)
+    situation = Situation(evidence, reports, diagnoses, settings, begin)
+    audit = tuple(log.audit(transaction))
+    receipts = record.receipts if record else ()
+    deliveries = evidence.deliveries
+    waits = record is not None and record.state is TransactionState.COMMITTING
+    decided = record.decided if record and waits else None
+    names = ("state", "decision", "run", "started", "decided", "finished")
+    on_record: dict[str, Any] = {name: getattr(record, name, None) for name in names}
+    return TransactionView(
+        transaction,
+        now,
+        known=evidence.known,
+        forgotten=evidence.forgotten,
+        forgotten_through=evidence.forgotten_through,
+        **on_record,
+        trace=record.trace_id if record else None,
+        reason=log.reason(transaction),
+        deliveries=tuple(deliveries.values()),
+        receipts=receipts[:RECEIPTS],
+        receipts_of=len(receipts),
+        branches_of=len({receipt.branch for receipt in receipts}),
+        rows=record.rows if record else 0,
+        audit=audit,
+        participants=tuple(reports),
+        diagnoses=diagnoses,
+        left_alone=left_alone,
+        held_back=held_back(transaction.application, decided, deliveries.values(), now),
+        timeline=_timeline(record, deliveries, audit, reports),
+        next=next_steps(situation),
+        actions=actions_for(situation),
+    )
+
+
+def _taking_part(
+    record: TransactionRecord | None, answers: Mapping[str, ParticipantReport]
+) -> list[ParticipantReport]:
+    """Return reports of those on record, and of others that know something of it."""
+    if record is None:
+        return list(answers.values())
+    nowhere = ": ".join(NO_ADDRESS)
+    own = {name: ParticipantReport(name, own_sink=True) for name in record.own_sinks}
+    on_record = [
+        answers.get(name) or own.get(name) or ParticipantReport(name, error=nowhere)
+        for name in record.participants
+    ]
+    others = [
+        report
+        for name, report in answers.items()
+        if name not in record.participants and report.state not in _NOTHING
+    ]
+    return on_record + others
+
+
+def _timeline(
+    record: TransactionRecord | None,
+    deliveries: Mapping[str, DeliveryRecord],
+    audit: Iterable[AuditEntry],
+    reports: Iterable[ParticipantReport],
+) -> tuple[TimelineEvent, ...]:
+    """Return what happened, as log and participants tell it, in order.
+
+    Clocks differ: neighbours may have happened the other way.
+    """
+    events = list(_log_events(record, deliveries)) if record else []
+    events += (TimelineEvent(a.at, a.who, f"{a.what}: {a.why}") for a in audit)
+    for report in reports:
+        events += _branch_events(report)
+    return tuple(sorted(events, key=lambda event: event.at))
+
+
+def _log_events(
+    record: TransactionRecord, deliveries: Mapping[str, DeliveryRecord]
+) -> Iterator[TimelineEvent]:
+    names = ", ".join(record.participants)
+    begun = f"begun, for {names}; run {record.run}"
+    yield TimelineEvent(record.started, "log", begun)
+    if record.decided is not None:
+        decided = f"decided {record.decision}: {format_count(record.rows, 'row')}"
+        yield TimelineEvent(record.decided, "log", decided)
+    for delivery in deliveries.values():
+        if delivery.acknowledged is not None:
+            what = f"{delivery.participant} acknowledged"
+            if delivery.untold is not None:
+                what = f"{delivery.participant} was not told all: {delivery.untold}"
+            yield TimelineEvent(delivery.acknowledged, "log", what)
+    if record.finished is not None:
+        yield TimelineEvent(record.finished, "log", f"closed as {record.state}")
+
+
+def _branch_events(report: ParticipantReport) -> Iterator[TimelineEvent]:
+    """Yield the first and the last of a participant's branches in each state."""
+    branches, who = report.all_branches, report.participant
+    times = {BranchState.PREPARED: [(b.prepared_at, b.rows) for b in branches]}
+    for state in (BranchState.COMMITTED, BranchState.ABORTED):
+        times[state] = [(b.sealed_at, b.rows) for b in branches if b.state is state]
+    for state, every in times.items():
+        known = sorted(at for at, _ in every if at is not None)
+        if not known:
+            continue
+        count = len(known)
+        if known[0] != known[-1]:
+            first = f"{state} the first of {count} branches"
+            yield TimelineEvent(known[0], who, first)
+        rows = format_count(sum(rows for at, rows in every if at is not None), "row")
+        what = f"{state} {format_count(count, 'branch', 'branches')}, {rows}"
+        yield TimelineEvent(known[-1], who, what)
+
+
+def summarize_record(record: TransactionRecord) -> dict[str, Any]:
+    """Return a record in a line of JSON."""
+    return {
+        "transaction_id": str(record.id),
+        "state": str(record.state),
+        "decision": record.decision and str(record.decision),
+        "pending": list(record.pending),
+    }
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value of ours as JSON has it; ids and words as their text."""
+    if isinstance(value, (TransactionId, BranchId, Source, Word)):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in dataclasses.fields(value))
+        return {name: to_plain(getattr(value, name)) for name in names}
+    if hasattr(value, "_asdict"):
+        return {name: to_plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(name): to_plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_plain(item) for item in value]
+    return value

@@ -1,0 +1,127 @@
+"""The words for durations, times, counts, causes, states and verdicts, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Final
+
+from tracing_2pc.core.model import Holds
+from tracing_2pc.core.states import DiagnosisKind, TransactionState, Verdict
+
+K: Final = DiagnosisKind
+DIAGNOSIS_TEXT: Final[Mapping[DiagnosisKind, str]] = {
+    K.DIVERGED: "a participant went against the decision",
+    K.LOST: "lost at a participant",
+    K.DECIDED_NOT_APPLIED: "decided, and not applied",
+    K.ORPHANED: "prepared, and no record can finish it",
+    K.STUCK: "stuck",
+}
+"""What is wrong; the gravest first."""
+
+VERDICT_TEXT: Final[Mapping[Verdict, str]] = {
+    Verdict.LEAVE: "Leave it: the log that owns it will finish it.",
+    Verdict.FINISH: "It is safe to deliver the decision again.",
+    Verdict.ABORT: "It is safe to abort it.",
+    Verdict.ESCALATE: "Nothing here is safe without a person who knows the rows.",
+}
+
+STATE_TEXT: Final[Mapping[TransactionState, str]] = {
+    TransactionState.ACTIVE: "under way: not decided yet",
+    TransactionState.COMMITTING: "in doubt: commit is being delivered",
+    TransactionState.ABORTING: "in doubt: abort is being delivered",
+    TransactionState.QUARANTINED: "quarantined: a person must decide",
+}
+
+NO_ADDRESS: Final = (
+    "it has no address here",
+    "add it to `participants` in tpc.toml",
+)
+"""Why a participant cannot be asked, and what mends that."""
+
+OWN_SINK: Final = (
+    "it is a sink of the job's own",
+    "start the job, which finishes this first",
+)
+SYNCHRONISE: Final = "synchronise the clocks (NTP)"
+
+_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration in one unit."""
+    for unit, length in _UNITS:
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def format_elapsed(seconds: float) -> str:
+    """Write how long something took, with milliseconds where they matter."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 20 else format_duration(seconds)
+
+
+def format_distance(at: float, now: float) -> str:
+    """Write how far away a time is: *3 min ago*, *in 5 s*, *just now*."""
+    if abs(at - now) < 1:
+        return "just now"
+    away = format_duration(abs(at - now))
+    return f"in {away}" if at > now else f"{away} ago"
+
+
+def format_time(at: float) -> str:
+    """Write a time in full, in UTC; other words where no calendar has it."""
+    moment = _moment(at)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "at no known time"
+
+
+def format_time_of_day(at: float, now: float) -> str:
+    """Write the time of day in UTC, with the date where that is not today's."""
+    moment, today = _moment(at), _moment(now)
+    if moment is None or today is None:
+        return "an unknown time"
+    return format_time(at).removeprefix(f"{today:%Y-%m-%d} ")
+
+
+def format_iso(at: float | None) -> str | None:
+    """Write a time as programs read it (ISO 8601, UTC, to the millisecond)."""
+    moment = None if at is None else _moment(at)
+    if moment is None:
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _moment(at: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(at, timezone.utc)
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def format_count(number: int, one: str, many: str | None = None) -> str:
+    """Write a number with its noun."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Write names as a sentence has them."""
+    return " and ".join(names) or "nobody"
+
+
+def without_participant(participant: str, error: object) -> str:
+    """Return an error's text without the participant's name, which stands beside it."""
+    return str(error).removeprefix(f"participant {participant!r}").lstrip(": ")
+
+
+def format_load(holds: Holds) -> str:
+    """Write what a prepared transaction keeps busy at a participant."""
+    parts = [format_count(holds.rows, "row")]
+    if holds.slots is not None:
+        parts.append(format_count(holds.slots, "prepared transaction"))
+    if holds.locks is not None:
+        parts.append(format_count(holds.locks, "lock"))
+    if holds.horizon:
+        parts.append(f"VACUUM back by {format_count(holds.horizon, 'transaction')}")
+    return ", ".join(parts)

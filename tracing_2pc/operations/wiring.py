@@ -1,0 +1,78 @@
+"""Opens what the settings name: the decision log, the participants, what recovers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.log_reader import OperatorLog
+from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.inspection.participants import LOG
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.recovery import Recovery
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.sinks.participant_sink import ParticipantSink, PhasedParticipant
+from tracing_2pc.store import open_log
+from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.sdk import lifecycle
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+
+@contextlib.contextmanager
+def open_configured_log(
+    settings: Settings, *, may_be_down: bool = False
+) -> Iterator[OperatorLog]:
+    """Open the log that the settings name, and close it; never make one.
+
+    With `may_be_down` also where it cannot be reached now.
+
+    Raises:
+        ConfigurationError: none is named, or there is none.
+        DecisionLogError: it cannot be reached.
+    """
+    if not settings.log:
+        raise ConfigurationError(
+            "no decision log: give --log, set TPC_LOG, or run `tracing-2pc init`"
+        )
+    log = open_log(settings.log, must_exist=True, may_be_down=may_be_down)
+    with contextlib.closing(log):
+        yield log
+
+
+def open_participants(settings: Settings) -> Mapping[str, RemoteParticipant]:
+    """Return the participants that the settings have an address of, by name.
+
+    Raises:
+        ConfigurationError: one is called as the log is, or cannot be asked safely.
+    """
+    if LOG in settings.participants:
+        raise ConfigurationError(
+            f"participant {LOG!r}: the watcher calls the decision log so. Give it "
+            "another name in `participants` before it takes part in anything"
+        )
+    return {name: p.inner for name, p in _phased_participants(settings).items()}
+
+
+def open_recovery(log: OperatorLog, settings: Settings) -> Recovery:
+    """Return what recovers by these settings, from the system's clock."""
+    participants = _phased_participants(settings)
+    retry, tracing = RetryPolicy(SystemClock()), OpenTelemetryTracing()
+    delivery = Delivery(log, participants, tracing=tracing, retry=retry)
+    return Recovery(log, delivery, tracing)
+
+
+def _phased_participants(settings: Settings) -> Mapping[str, PhasedParticipant]:
+    if not settings.participants:
+        return {}
+    return ParticipantSink(
+        settings.participants, token=settings.token, timeout=settings.request_timeout
+    ).participants
+
+
+def start_telemetry() -> None:
+    """Trace and count what is done here, where the environment asks for it."""
+    lifecycle.start("tracing-2pc")
+    instruments.start("tracing-2pc")

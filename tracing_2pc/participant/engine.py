@@ -1,0 +1,336 @@
+"""The participant's part of the protocol, whatever it keeps its rows in."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.core import names
+from tracing_2pc.core.errors import ConfigurationError, RefusalError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import BranchId, Carrier, Identity, TransactionId
+from tracing_2pc.core.states import BranchState, Decision, Refusal
+from tracing_2pc.participant import answers
+from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
+from tracing_2pc.participant.body import Body
+from tracing_2pc.participant.journal.database import Writer
+from tracing_2pc.participant.journal.journal import Journal
+from tracing_2pc.participant.resources.branch_store import (
+    BranchStore,
+    NotKeptError,
+    Upload,
+    ViolatedError,
+)
+from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.propagation import extract
+from tracing_2pc.tracing.spans import identity, past_span
+
+_MOST_SLICES: Final = 100
+"""Slices of rows that one prepare deletes at most, where they are in its way."""
+
+_LONG_WAIT: Final = 10.0
+"""Seconds in doubt from which on a wait is a span of its own."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """A commit, an abort or a resolution, as it was asked for.
+
+    `branches` are those to commit; `branch` is the one to abort, alone, and only if
+    its digest is `digest`. `reason` is that of a person.
+    """
+
+    transaction: TransactionId
+    participant: str
+    forgotten_through: int | None = None
+    branches: tuple[BranchRef, ...] = ()
+    branch: BranchId | None = None
+    digest: str | None = None
+    reason: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Query:
+    """Which page of the list is wanted; None is any."""
+
+    application: str | None
+    state: str | None
+    after: int
+    limit: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """Branches that are not sealed, and where the next page begins."""
+
+    branches: Sequence[tuple[TransactionId, BranchRow, Carrier]]
+    next: int | None
+    now: float
+
+
+class ParticipantEngine:
+    """Answers requests by the protocol's table, and makes true what it answers.
+
+    Called from many threads and processes; each request is repeated until it is
+    answered. A request raises `RefusalError` for what it refuses outside of the table,
+    and the database's own errors for "not now". `participant` is the name that the
+    caller gives: the first one of an application is kept, and a request for another
+    is refused as misdirected and changes nothing.
+
+    Args:
+        journal: what is known of transactions and branches.
+        store: what holds the branches' rows.
+    """
+
+    def __init__(self, journal: Journal, store: BranchStore) -> None:
+        self._journal = journal
+        self._database = journal.database
+        self._store = store
+        self._opening = threading.Lock()
+        self._opened = False
+        self._closed = False
+
+    def open(self) -> None:
+        """Check the settings, make what is missing. Idempotent.
+
+        No connection is left open that a fork would share.
+
+        Raises:
+            ConfigurationError: with the setting or the SQL that cures it.
+        """
+        self._closed = False
+        with self._opening:
+            if self._opened:
+                return
+            try:
+                with self._database.setup() as connection:
+                    self._journal.tables.create(connection)
+                    failpoint("participant.at_open")
+                    self._store.set_up(connection)
+            finally:
+                self._database.engine.dispose()
+            self._opened = True
+
+    def start(self) -> None:
+        """Start what runs in the background. Called with every request, after forks."""
+
+    def prepare(
+        self,
+        transaction: TransactionId,
+        participant: str,
+        ref: BranchRef,
+        body: Body,
+        carrier: Carrier,
+    ) -> Answer:
+        """Make a branch durable and invisible, and vote (rule 13).
+
+        The branch is claimed in the journal first: a process that is killed before
+        its rows are durable leaves a claim that everybody sees is dead.
+        """
+        self.open()
+        with self._database.writer() as writer:
+            with writer.note(transaction.application) as connection:
+                row = self._journal.read(connection, transaction, ref.branch)
+                self._check_name(connection, row, participant)
+                if (answer := answers.prepare(row, ref)) is not None:
+                    return answer
+                self._journal.note_participant(connection, row, participant)
+                tag = self._journal.claim(
+                    connection, row, ref, carrier=carrier, writer=writer.owner
+                )
+                leftovers = self._store.has_leftovers(connection)
+            if leftovers:
+                self._store.delete_leftovers(writer, 1)
+            failpoint("participant.before_prepare")
+            try:
+                answer = self._store.prepare(
+                    Upload(transaction, ref, tag, body, writer)
+                )
+            except NotKeptError as refused:
+                self._release(transaction, tag)
+                return refused.answer
+            except (ViolatedError, sa.exc.IntegrityError):
+                self._release(transaction, tag)
+                raise self._violated(writer) from None
+            except BaseException:
+                self._release(transaction, tag)
+                raise
+        failpoint("participant.after_prepare")
+        return answer
+
+    def _violated(self, writer: Writer) -> RefusalError:
+        if self._store.delete_leftovers(writer, _MOST_SLICES):
+            detail = "aborted rows were in the way and are deleted: ask again"
+            return RefusalError(Refusal.NOT_NOW, detail)
+        detail = "a record violates a constraint or trigger of the table"
+        return RefusalError(Refusal.CONFLICT, detail, state="unknown")
+
+    def _release(self, transaction: TransactionId, tag: int) -> None:
+        # A claim that cannot be released now is a dead writer's when this one ends.
+        with (
+            contextlib.suppress(sa.exc.SQLAlchemyError),
+            self._database.note(transaction.application) as connection,
+        ):
+            self._journal.release(connection, transaction, tag)
+
+    def commit(self, order: Order) -> Answer:
+        """Make the chosen branches visible or none, abort the others, seal."""
+        failpoint("participant.before_commit")
+        answer = self._decide(order, lambda row: answers.commit(row, order.branches))
+        if answer.refusal is None:
+            failpoint("participant.after_commit")
+        return answer
+
+    def abort(self, order: Order) -> Answer:
+        """Abort a branch, or the whole transaction, which seals it.
+
+        It never waits for an upload. With a digest: no branch of another content.
+        """
+        failpoint("participant.before_abort")
+        answer = self._decide(
+            order, lambda row: answers.abort(row, order.branch, order.digest)
+        )
+        if answer.refusal is None:
+            failpoint("participant.after_abort")
+        return answer
+
+    def resolve(self, order: Order, outcome: Decision) -> Answer:
+        """Do what a person decided about an orphan, and remember why."""
+        return self._decide(order, lambda row: answers.resolve(row, outcome))
+
+    def show(self, transaction: TransactionId, participant: str | None) -> Answer:
+        """Look a transaction up, with the clock here and what it keeps busy."""
+        with self._reading() as connection:
+            row = self._journal.read(connection, transaction)
+            self._check_name(connection, row, participant)
+            holds = self._store.holds(connection, row)
+            return answers.show(row, self._journal.clock(), holds)
+
+    def identity(self, application: str | None) -> Identity:
+        """Return which journal this is, and how applications, or one, call it."""
+        with self._reading() as connection:
+            return self._journal.identity(connection, application)
+
+    def list_open(self, query: Query) -> Page:
+        """List what is not sealed, oldest first."""
+        with self._reading() as connection:
+            wanted = dataclasses.asdict(query)
+            branches, next_ = self._journal.list_open(connection, **wanted)
+        return Page(branches, next_, self._journal.clock())
+
+    def ready(self) -> None:
+        """Raise `RefusalError`, *not now*, unless the database answers.
+
+        Strangers ask: count nothing.
+        """
+        try:
+            with self._reading() as connection:
+                connection.execute(sa.select(self._journal.tables.schema.c.version))
+        except (sa.exc.SQLAlchemyError, ConfigurationError):
+            detail = "the participant's database is not ready: ask again"
+            raise RefusalError(Refusal.NOT_NOW, detail) from None
+
+    def gauges(self) -> dict[str, float]:
+        """Measure, by the names of the registry; nothing once it is closed."""
+        if self._closed:
+            return {}
+        with self._reading() as connection:
+            count, since = self._store.count_in_doubt(connection)
+            age = 0.0 if since is None else max(0.0, self._journal.clock() - since)
+            return {
+                "tpc.in_doubt.branches": count,
+                "tpc.oldest_in_doubt_age": age,
+                **self._store.gauges(connection),
+            }
+
+    def close(self) -> None:
+        """Release everything. Nothing is lost if it is never called."""
+        self._closed = True
+        self._database.engine.dispose()
+        self._store.close()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        self.open()
+        with self._database.read() as connection:
+            yield connection
+
+    def _decide(
+        self, order: Order, answer_to: Callable[[TransactionRow], Answer]
+    ) -> Answer:
+        """Answer by what the journal says, and make the answer true."""
+        self.open()
+        with self._store.deciding(order.transaction) as (connection, row):
+            self._check_name(connection, row, order.participant)
+            answer = answer_to(row)
+            if answer.refusal is None:
+                self._obey(connection, row, order, answer)
+        if answer.seal is not None:
+            self._record_wait(row, answer.seal)
+        return answer
+
+    def _check_name(
+        self, connection: Connection, row: TransactionRow, participant: str | None
+    ) -> None:
+        """Refuse what is meant for another participant.
+
+        Until an application has prepared or committed something here, it may give
+        another name.
+        """
+        if participant is None or row.participant in (None, participant):
+            return
+        if self._journal.is_in_use(connection, row.transaction.application):
+            raise RefusalError(
+                Refusal.MISDIRECTED,
+                f"this is participant {row.participant!r} of application "
+                f"{row.transaction.application}, not {participant!r}: mend its "
+                "address in `participants`",
+            )
+
+    def _obey(
+        self, connection: Connection, row: TransactionRow, order: Order, answer: Answer
+    ) -> None:
+        if order.branch is not None:
+            self._journal.abort_branch(connection, row, order.branch)
+        self._journal.note_participant(connection, row, order.participant)
+        if answer.seal is not None:
+            losers = {
+                branch.tag
+                for branch in (*answer.losers, *row.branches_in(BranchState.WRITING))
+            }
+            self._journal.seal(
+                connection, row, answer.seal, losers=losers, because=order.reason
+            )
+            if answer.seal is BranchState.COMMITTED:
+                prepared = row.branches_in(BranchState.PREPARED)
+                kept = [branch for branch in prepared if branch.tag not in losers]
+                self._store.committed(connection, row, kept)
+        if order.forgotten_through is not None:
+            self._store.raise_forgotten_through(
+                connection, row, order.forgotten_through
+            )
+
+    def _record_wait(self, row: TransactionRow, outcome: BranchState) -> None:
+        """Measure how long a transaction was in doubt; a long wait is a span.
+
+        Made now that the wait is over: a span that is still open is never exported.
+        """
+        prepared = row.branches_in(BranchState.PREPARED)
+        if not prepared:
+            return
+        since, now = min(branch.since for branch in prepared), self._journal.clock()
+        instruments.record("tpc.in_doubt.duration", None, now - since)
+        if now - since > _LONG_WAIT:
+            past_span(
+                names.IN_DOUBT,
+                extract(row.carrier),
+                attributes={**identity(row.transaction), "tpc.state": str(outcome)},
+                start=int(since * 1e9),
+                end=int(now * 1e9),
+            )

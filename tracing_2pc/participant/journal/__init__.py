@@ -1,0 +1,1 @@
+"""The participant's durable memory: tables, SQL and both databases."""

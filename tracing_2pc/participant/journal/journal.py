@@ -1,0 +1,421 @@
+"""The participant's durable memory; all of its SQL is in this module.
+
+Its rows live in the service's own database, next to the data. Callers hold the
+application's lock: exclusive for everything but the end of a prepare, which may share
+it with other prepares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import time
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.core.model import (
+    BranchId,
+    Carrier,
+    Identity,
+    TransactionId,
+    carrier_from_json,
+)
+from tracing_2pc.core.states import BranchState
+from tracing_2pc.participant.answers import BranchRef, BranchRow, TransactionRow
+from tracing_2pc.participant.journal.database import Database
+from tracing_2pc.participant.journal.schema import Tables
+
+_SLICE: Final = 500
+_Item = TypeVar("_Item")
+
+Alive = Callable[[Connection, set[int]], set[int]]
+"""Returns those of some writers whose upload is still under way."""
+
+OnEnd = Callable[[Connection, sa.Select[Any], BranchState], None]
+"""Called in the local transaction that ends branches, before their rows change, with a
+SELECT of their tags and the outcome."""
+
+Evidence = Callable[[Connection, Sequence[Any], Alive, dict[int, BranchState]], None]
+"""Corrects the states, by tag, that the journal's rows alone would give."""
+
+
+class Journal:
+    """What one participant knows about transactions and branches.
+
+    Args:
+        tables: of this participant.
+        database: of these tables.
+        clock: Unix seconds.
+        evidence: of branches that are prepared outside of this database's local
+            transactions; None if there are none.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        database: Database,
+        clock: Callable[[], float] = time.time,
+        *,
+        evidence: Evidence | None = None,
+    ) -> None:
+        self.tables = tables
+        self.database = database
+        self.clock = clock
+        self._evidence = evidence
+        self.on_end: OnEnd = lambda *_: None
+
+    def read(
+        self,
+        connection: Connection,
+        transaction: TransactionId,
+        branch: BranchId | None = None,
+    ) -> TransactionRow:
+        """Read a transaction, with one of its branches or all of them."""
+        rows = connection.execute(self._select(transaction, branch)).all()
+        of_attempt = [r for r in rows if r.attempt == transaction.attempt]
+        own = of_attempt[0] if of_attempt else None
+        stored = next((r.carrier for r in of_attempt if r.carrier), None)
+        committed = (
+            dataclasses.replace(transaction, attempt=r.attempt)
+            for r in rows
+            if r.seal == "committed" and r.attempt != transaction.attempt
+        )
+        branch_rows = [r for r in of_attempt if r.tag is not None]
+        branches = self._branches(connection, branch_rows)
+        known = {branch.tag for branch in branches}
+        return TransactionRow(
+            transaction,
+            forgotten_through=rows[0].forgotten_through,
+            participant=rows[0].participant,
+            recorded=own is not None,
+            seal=BranchState(own.seal) if own and own.seal else None,
+            by_hand=own is not None and own.resolved_because is not None,
+            carrier=carrier_from_json(stored) if stored else {},
+            branches={branch.ref.branch: branch for branch in branches},
+            dead=tuple(r.tag for r in branch_rows if r.tag not in known),
+            committed=next(committed, None),
+        )
+
+    def _select(
+        self, transaction: TransactionId, branch: BranchId | None
+    ) -> sa.Select[Any]:
+        nothing = sa.select(sa.literal(1).label("row")).subquery()
+        a, t, b = self.tables.application, self.tables.transaction, self.tables.branch
+        joined = nothing.outerjoin(a, a.c.application == transaction.application)
+        batch = sa.and_(
+            t.c.application == transaction.application, t.c.batch == transaction.batch
+        )
+        own = rows_of(b, transaction, *([branch] if branch else []))
+        # Only with the first branch: a transaction may have thousands.
+        first = sa.select(sa.func.min(b.c.tag)).where(*own).scalar_subquery()
+        is_first = sa.or_(b.c.tag.is_(None), b.c.tag == first)
+        return sa.select(
+            *(a.c.forgotten_through, a.c.participant),
+            *(t.c.attempt, t.c.seal, t.c.resolved_because),
+            sa.case((is_first, t.c.carrier)).label("carrier"),
+            *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),
+            *(b.c.rows.label("row_count"), b.c.digest, b.c.writer),
+            *(b.c.since, b.c.sealed),
+        ).select_from(
+            joined.outerjoin(t, batch).outerjoin(
+                b, sa.and_(t.c.attempt == transaction.attempt, *own)
+            )
+        )
+
+    def _branches(self, connection: Connection, rows: Sequence[Any]) -> list[BranchRow]:
+        """Return the branches of these rows, without those that are dead.
+
+        A branch is dead, and never happened, when its writer ended before its prepare.
+        """
+        writers = {r.writer for r in rows if r.state == "writing"}
+        alive = self.database.alive(connection, writers) if writers else set()
+        states = {
+            r.tag: BranchState(r.state)
+            for r in rows
+            if r.state != "writing" or r.writer in alive
+        }
+        if self._evidence is not None:
+            self._evidence(connection, rows, self.database.alive, states)
+        return [
+            BranchRow(
+                BranchRef(BranchId(r.partition, r.task_attempt), r.row_count, r.digest),
+                states[r.tag],
+                r.tag,
+                r.since,
+                r.sealed,
+            )
+            for r in rows
+            if r.tag in states
+        ]
+
+    def claim(
+        self,
+        connection: Connection,
+        row: TransactionRow,
+        ref: BranchRef,
+        *,
+        carrier: Carrier,
+        writer: int,
+    ) -> int:
+        """Put a writing branch on record, and return its tag.
+
+        A row of the same branch can only be a dead writer's here.
+        """
+        self._record(connection, row, carrier)
+        values = {"state": "writing", "writer": writer, "since": self.clock()}
+        return self._replace(connection, row.transaction, ref, values)
+
+    def _replace(
+        self,
+        connection: Connection,
+        transaction: TransactionId,
+        ref: BranchRef,
+        values: Mapping[str, Any],
+    ) -> int:
+        b = self.tables.branch
+        connection.execute(b.delete().where(*rows_of(b, transaction, ref.branch)))
+        statement = b.insert().values(
+            **dataclasses.asdict(transaction),
+            **dataclasses.asdict(ref.branch),
+            rows=ref.rows,
+            digest=ref.digest,
+            **values,
+        )
+        key = connection.execute(statement).inserted_primary_key
+        assert key is not None  # noqa: S101 - an insert of one row has a key
+        return int(key[0])
+
+    def _record(
+        self, connection: Connection, row: TransactionRow, carrier: Carrier
+    ) -> None:
+        t = self.tables.transaction
+        if not row.recorded:
+            values = dataclasses.asdict(row.transaction)
+            statement = t.insert().values(**values, carrier=json.dumps(carrier))
+            connection.execute(statement)
+        elif carrier and not row.carrier:
+            update = t.update().where(*rows_of(t, row.transaction))
+            connection.execute(update.values(carrier=json.dumps(carrier)))
+
+    def mark_prepared(self, connection: Connection, tag: int) -> None:
+        """Move a written branch to prepared."""
+        b = self.tables.branch
+        values = {"state": "prepared", "since": self.clock()}
+        connection.execute(b.update().where(b.c.tag == tag).values(values))
+
+    def is_in_use(self, connection: Connection, application: str) -> bool:
+        """Tell whether an application has anything here that is not aborted."""
+        name = self.tables.application.c.application
+        statement = sa.select(name).where(name == application, self._in_use())
+        return connection.execute(statement).first() is not None
+
+    def _in_use(self) -> sa.ColumnElement[bool]:
+        a, b, t = self.tables.application, self.tables.branch, self.tables.transaction
+        name = a.c.application
+        return sa.or_(
+            a.c.forgotten_through.is_not(None),
+            sa.exists().where(b.c.application == name, b.c.sealed.is_(None)),
+            sa.exists().where(t.c.application == name, t.c.seal == "committed"),
+        )
+
+    def note_participant(
+        self, connection: Connection, row: TransactionRow, participant: str
+    ) -> None:
+        """Note by which name an application calls this participant."""
+        if row.participant == participant:
+            return
+        a, name = self.tables.application, row.transaction.application
+        statement: sa.Insert | sa.Update = a.update().where(a.c.application == name)
+        if row.participant is None:
+            statement = a.insert().values(application=name)
+        connection.execute(statement.values(participant=participant))
+
+    def identity(self, connection: Connection, application: str | None) -> Identity:
+        """Return the journal's id, and this participant's names by application.
+
+        It names only applications that are in use: they may give no other name.
+        """
+        a = self.tables.application
+        names = sa.select(a.c.application, a.c.participant).where(self._in_use())
+        if application is not None:
+            names = names.where(a.c.application == application)
+        journal = connection.execute(sa.select(self.tables.schema.c.journal)).scalar()
+        rows = connection.execute(names.order_by(a.c.application)).all()
+        return Identity(str(journal), {r.application: r.participant for r in rows})
+
+    def release(
+        self, connection: Connection, transaction: TransactionId, tag: int
+    ) -> None:
+        """Forget a branch whose writing failed; with the last one its transaction."""
+        b, t = self.tables.branch, self.tables.transaction
+        connection.execute(b.delete().where(b.c.tag == tag, b.c.state == "writing"))
+        rest = sa.exists().where(*rows_of(b, transaction))
+        connection.execute(
+            t.delete().where(*rows_of(t, transaction), t.c.seal.is_(None), ~rest)
+        )
+
+    def seal(
+        self,
+        connection: Connection,
+        row: TransactionRow,
+        outcome: BranchState,
+        *,
+        losers: Collection[int],
+        because: str | None = None,
+    ) -> None:
+        """Seal a transaction: its prepared branches take the outcome, losers abort.
+
+        Args:
+            connection: in the local transaction that holds the application's lock.
+            row: read in it, with all branches.
+            outcome: committed or aborted.
+            losers: tags that abort with either outcome: not named, or still writing.
+            because: the reason of a person who decided.
+        """
+        self._record(connection, row, {})
+        t, b = self.tables.transaction, self.tables.branch
+        values = {"seal": str(outcome), "resolved_because": because}
+        # Rule 16: the seal stays until forgotten_through has passed it.
+        update = t.update().where(*rows_of(t, row.transaction))
+        connection.execute(update.values(values))
+        self._abort(connection, losers)
+        for some in in_slices(row.dead):
+            connection.execute(b.delete().where(b.c.tag.in_(some)))
+        of = (*rows_of(b, row.transaction), b.c.sealed.is_(None))
+        self.on_end(connection, sa.select(b.c.tag).where(*of), outcome)
+        sealed = {"state": str(outcome), "sealed": self.clock()}
+        connection.execute(b.update().where(*of).values(sealed))
+
+    def touch_seal(self, connection: Connection, transaction: TransactionId) -> None:
+        """Write the seal again, so that this local transaction has to be flushed."""
+        t = self.tables.transaction
+        of = rows_of(t, transaction)
+        connection.execute(t.update().where(*of).values(seal=t.c.seal))
+
+    def abort_branch(
+        self, connection: Connection, row: TransactionRow, branch: BranchId
+    ) -> None:
+        """Abort one branch; an unknown one leaves a tombstone."""
+        known = row.branches.get(branch)
+        if known is not None and known.state is not BranchState.ABORTED:
+            self._abort(connection, [known.tag])
+        elif known is None and row.seal is None:
+            self._record(connection, row, {})
+            now = self.clock()
+            values = {"state": "aborted", "since": now, "sealed": now}
+            ref = BranchRef(branch, 0, "")
+            self._replace(connection, row.transaction, ref, values)
+
+    def _abort(self, connection: Connection, tags: Iterable[int]) -> None:
+        b, now = self.tables.branch, self.clock()
+        never_prepared = b.c.state == "writing"
+        values = {
+            "state": "aborted",
+            "sealed": now,
+            "since": sa.case((never_prepared, now), else_=b.c.since),
+        }
+        for some in in_slices(tags):
+            aborted = b.c.tag.in_(some)
+            tags_of = sa.select(b.c.tag).where(aborted)
+            self.on_end(connection, tags_of, BranchState.ABORTED)
+            connection.execute(b.update().where(aborted).values(values))
+
+    def raise_forgotten_through(
+        self, connection: Connection, row: TransactionRow, to: int
+    ) -> None:
+        """Raise an application's forgotten_through, and drop sealed rows below it.
+
+        The application has a row already, or gets it in the same local transaction.
+        """
+        # Rule 19: it never falls.
+        if row.forgotten_through is not None and to <= row.forgotten_through:
+            return
+        a, b, t = self.tables.application, self.tables.branch, self.tables.transaction
+        name = row.transaction.application
+        update = a.update().where(a.c.application == name)
+        connection.execute(update.values(forgotten_through=to))
+        below = (b.c.application == name, b.c.batch <= to)
+        # Rule 12: a prepared branch is kept and listed.
+        connection.execute(b.delete().where(*below, b.c.state != "prepared"))
+        rest = sa.exists().where(self._of_transaction())
+        below = (t.c.application == name, t.c.batch <= to)
+        connection.execute(t.delete().where(*below, ~rest))
+
+    def list_open(
+        self,
+        connection: Connection,
+        *,
+        application: str | None,
+        state: str | None,
+        after: int,
+        limit: int,
+    ) -> tuple[list[tuple[TransactionId, BranchRow, Carrier]], int | None]:
+        """List a page of unsealed branches, oldest first, and the next page's start."""
+        b, t = self.tables.branch, self.tables.transaction
+        statement = (
+            sa.select(b, b.c.rows.label("row_count"), t.c.carrier)
+            .join_from(b, t, self._of_transaction())
+            .where(b.c.sealed.is_(None), b.c.tag > after)
+        )
+        if application is not None:
+            statement = statement.where(b.c.application == application)
+        if state is not None:
+            statement = statement.where(b.c.state == state)
+        rows = connection.execute(statement.order_by(b.c.tag).limit(limit)).all()
+        by_tag = {r.tag: r for r in rows}
+        page = [
+            (
+                TransactionId(r.application, r.batch, r.attempt),
+                branch,
+                carrier_from_json(r.carrier),
+            )
+            for branch in self._branches(connection, rows)
+            if (r := by_tag[branch.tag]) and state in (None, branch.state)
+        ]
+        return page, (rows[-1].tag if len(rows) == limit else None)
+
+    def _of_transaction(self) -> sa.ColumnElement[bool]:
+        """Join branches with their transaction."""
+        b, t = self.tables.branch.c, self.tables.transaction.c
+        names = ("application", "batch", "attempt")
+        return sa.and_(*(b[name] == t[name] for name in names))
+
+    def count_in_doubt(self, connection: Connection) -> tuple[int, float | None]:
+        """Count the prepared branches, and return since when the oldest waits."""
+        b = self.tables.branch.c
+        statement = sa.select(sa.func.count(), sa.func.min(b.since))
+        in_doubt = statement.where(b.sealed.is_(None), b.state == "prepared")
+        count, since = connection.execute(in_doubt).one()
+        return count, since
+
+    def applications(self, connection: Connection) -> set[str]:
+        """Return the applications that are known to have written here."""
+        a, t = self.tables.application.c, self.tables.transaction.c
+        known = sa.union(sa.select(a.application), sa.select(t.application))
+        return set(connection.execute(known).scalars())
+
+
+def in_slices(items: Iterable[_Item], size: int = _SLICE) -> Iterator[list[_Item]]:
+    """Return a few at a time, as many as a statement may have parameters."""
+    rest = iter(items)
+    while some := list(itertools.islice(rest, size)):
+        yield some
+
+
+def rows_of(
+    table: sa.Table, *keys: TransactionId | BranchId
+) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions for a table's rows of a transaction, or of a branch."""
+    values = itertools.chain.from_iterable(dataclasses.asdict(k).items() for k in keys)
+    return tuple(table.c[name] == value for name, value in values)

@@ -1,0 +1,173 @@
+"""The columns of a table, and the records that are to go into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.core import content
+from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
+from tracing_2pc.participant.body import Source
+from tracing_2pc.participant.journal.database import Database
+from tracing_2pc.participant.resources.branch_store import Upload
+from tracing_2pc.participant.resources.columns import (
+    Column,
+    binary_as_text,
+    check_fit,
+    check_names,
+    plain,
+    repeated,
+    type_pair,
+)
+from tracing_2pc.participant.resources.values import keep_values
+
+_KINDS: Final = sa.text(
+    "SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass(:name) "
+    "OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:name)))"
+)
+
+Columns = Mapping[str, Column]
+
+
+class ColumnTable:
+    """A table with a column for each of a record's (`loader.RecordTable`).
+
+    Columns whose names begin with `tpc_` do not belong to records.
+
+    Args:
+        database: where it is.
+        name: of the table, which may not exist yet.
+        create: makes it for the first records, in the transaction that sets up.
+        stamp: returns further columns, and their values, for all records of an upload.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        name: str,
+        create: Callable[[Connection, pa.Schema], None],
+        stamp: Callable[[Upload], dict[str, Any]] = lambda _: {},
+    ) -> None:
+        self.name = name
+        self._database = database
+        self._create = create
+        self._stamp = stamp
+        self._columns: Columns | None = None
+        self.names: frozenset[str] = frozenset()
+        """All of its columns, as they were last read."""
+
+    def check_durable(self, connection: Connection) -> None:
+        """Refuse a table whose rows would not survive a crash of PostgreSQL.
+
+        Raises:
+            ConfigurationError: it is unlogged, or no table at all.
+        """
+        if connection.dialect.name != "postgresql":
+            return
+        name = self.quote(self.name)
+        parts = connection.execute(_KINDS, {"name": name}).all()
+        if any(persistence != "p" for _, persistence in parts):
+            raise ConfigurationError(
+                f"{self.name} is unlogged: its rows would not survive a crash. Run: "
+                f"ALTER TABLE {name} SET LOGGED"
+            )
+        if any(kind not in "rp" for kind, _ in parts):
+            raise ConfigurationError(f"{self.name} is not a table: name a table")
+
+    def receive(self, upload: Upload) -> Source:
+        """Spool JSON lines: they are read twice, first for their schema."""
+        source = upload.writer.receive(upload.body)
+        if source.content_type == content.NDJSON and not source.file.seekable():
+            return Source.spooled(upload.body)
+        return source
+
+    def records(self, source: Source, upload: Upload) -> Iterator[Any]:
+        """Return the records with their stamp.
+
+        Raises:
+            MalformedError: the columns are not the table's.
+        """
+        schema, batches = source.batches()
+        check_names(schema)
+        if not schema.names:
+            return _without_columns(batches)
+        partial = source.content_type == content.NDJSON
+        fields = self._columns_for(schema, partial=partial)
+        return self._stamped(batches, fields, self._stamp(upload))
+
+    def refused(self) -> None:
+        """Read its columns again before the next records."""
+        self._columns = None
+
+    def read_columns(self, connection: Connection) -> Columns:
+        """Read all of its columns."""
+        about = sa.inspect(connection).get_columns(self.name)
+        return {column["name"]: Column.reflected(column) for column in about}
+
+    def _read(self, connection: Connection) -> Columns:
+        """Remember its columns: in no transaction that makes it, which may yet fail."""
+        columns = self.read_columns(connection)
+        self.names = frozenset(columns)
+        self._columns = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
+        return self._columns
+
+    def quote(self, name: str) -> str:
+        """Quote a name where SQL needs it."""
+        return self._database.engine.dialect.identifier_preparer.quote(name)
+
+    def _stamped(
+        self, batches: Iterable[Any], fields: Iterable[Column], stamp: dict[str, Any]
+    ) -> Iterator[Any]:
+        for batch in batches:
+            sent = zip(batch.schema, batch.columns, fields, strict=True)
+            columns = [self._convert(*column) for column in sent]
+            columns += [repeated(value, batch.num_rows) for value in stamp.values()]
+            names = [*batch.schema.names, *stamp]
+            yield pa.RecordBatch.from_arrays(columns, names)
+
+    def _convert(self, field: pa.Field, values: pa.Array, target: Column) -> pa.Array:
+        dialect = self._database.engine.dialect
+        try:
+            column = keep_values(plain(values), target.type, dialect.name)
+        except (pa.ArrowException, ValueError):
+            pair = type_pair(field, target.type, dialect)
+            detail = f"a value would not come back as it was sent: {pair}"
+            raise MalformedError(detail) from None
+        return binary_as_text(column) if dialect.name == "postgresql" else column
+
+    def _columns_for(self, schema: pa.Schema, *, partial: bool) -> list[Column]:
+        """Return the table's columns for these records, in their order."""
+        # The checked columns are returned, whatever other threads read meanwhile.
+        columns = self._columns
+        if columns is None:
+            columns = self._read_or_create(schema)
+        dialect = self._database.engine.dialect
+        try:
+            check_fit(schema, columns, dialect, partial=partial)
+        except RefusalError:
+            # A column may have been changed since they were read.
+            with self._database.read() as connection:
+                columns = self._read(connection)
+            check_fit(schema, columns, dialect, partial=partial)
+        return [columns[name] for name in schema.names]
+
+    def _read_or_create(self, schema: pa.Schema) -> Columns:
+        with self._database.read() as connection:
+            if sa.inspect(connection).has_table(self.name):
+                return self._read(connection)
+        with self._database.setup() as connection:
+            if not sa.inspect(connection).has_table(self.name):
+                self._create(connection, schema)
+        with self._database.read() as connection:  # not before others can see it
+            return self._read(connection)
+
+
+def _without_columns(batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        if batch.num_rows:
+            raise MalformedError("records without columns")
+        yield batch

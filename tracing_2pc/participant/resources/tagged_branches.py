@@ -1,0 +1,183 @@
+"""Rows in the journal's own database, each with the tag of its branch.
+
+Journal and rows change in one local transaction. A row is written once: readers leave
+out the few tags in a table of hidden ones, prepared or aborted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import BranchState
+from tracing_2pc.participant.answers import Answer, BranchRow, TransactionRow
+from tracing_2pc.participant.journal.database import Writer, commit
+from tracing_2pc.participant.journal.journal import Journal
+from tracing_2pc.participant.journal.schema import TAG
+from tracing_2pc.participant.resources.branch_store import (
+    BranchStore,
+    NotKeptError,
+    Upload,
+)
+from tracing_2pc.participant.resources.loader import RecordTable, loaded
+
+SLICE: Final = 10_000
+"""Rows that one local transaction deletes at most."""
+
+logger = logging.getLogger(__name__)
+
+
+class TaggedBranches(BranchStore):
+    """Holds branches as rows of one table, by their tags.
+
+    Readers leave out the tags in the table `<name>_tpc_hidden`: prepared, or aborted
+    with rows left to delete.
+
+    Args:
+        journal: which this store follows when branches end.
+        table: of the rows, with a column `tpc_tag`.
+        set_up: checks and makes what the kind needs, in the opening transaction.
+        committed: writes further effects of a commit, in its local transaction.
+        gauges: measures the kind.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        table: RecordTable,
+        *,
+        set_up: Callable[[Connection], None],
+        committed: Callable[
+            [Connection, TransactionRow, Sequence[BranchRow]], None
+        ] = lambda *_: None,
+        gauges: Callable[[Connection], dict[str, float]] = lambda _: {},
+    ) -> None:
+        super().__init__(journal)
+        journal.on_end = self._end
+        self._hidden = journal.tables.add(
+            "hidden",
+            sa.Column("tag", TAG, primary_key=True, autoincrement=False),
+            # Rows left to delete; NULL while the branch is prepared.
+            sa.Column("doomed", sa.BigInteger),
+        )
+        self._table = table
+        self._set_up = set_up
+        self._committed = committed
+        self._gauges = gauges
+
+    def set_up(self, connection: Connection) -> None:
+        """Go on with tags above those that are hidden; then as the kind needs."""
+        self.journal.tables.raise_next_tag(connection, [self._hidden.c.tag])
+        self._set_up(connection)
+
+    def prepare(self, upload: Upload) -> Answer:
+        """Write the rows, hidden, and the journal's row, in one durable transaction."""
+        with loaded(self.journal.database, self._table, upload) as connection:
+            upload.writer.share(connection, upload.transaction.application)
+            answer = self.look_again(connection, upload)
+            if answer.refusal is not None or not upload.ref.rows:
+                raise NotKeptError(answer)
+            self.journal.mark_prepared(connection, upload.tag)
+            connection.execute(self._hidden.insert().values(tag=upload.tag))
+            commit(connection)  # Rule 13: durable before the vote is answered.
+            return answer
+
+    @contextlib.contextmanager
+    def deciding(
+        self, transaction: TransactionId
+    ) -> Iterator[tuple[Connection, TransactionRow]]:
+        """Decide in one durable local transaction: journal and rows change together."""
+        with self.journal.database.decide(transaction.application) as connection:
+            yield connection, self.journal.read(connection, transaction)
+            commit(connection)
+
+    def committed(
+        self, connection: Connection, row: TransactionRow, kept: Sequence[BranchRow]
+    ) -> None:
+        """Write the kind's further effects."""
+        self._committed(connection, row, kept)
+
+    def gauges(self, connection: Connection) -> dict[str, float]:
+        """Measure the kind."""
+        return self._gauges(connection)
+
+    def _end(
+        self, connection: Connection, tags: sa.Select[Any], outcome: BranchState
+    ) -> None:
+        """Show the rows of committed branches; note those of aborted ones to delete."""
+        h, b = self._hidden, self.journal.tables.branch
+        of = h.c.tag.in_(tags)
+        if outcome is BranchState.COMMITTED:
+            connection.execute(h.delete().where(of))
+            return
+        rows = sa.select(b.c.rows).where(b.c.tag == h.c.tag).scalar_subquery()
+        connection.execute(h.update().where(of).values(doomed=rows))
+
+    def has_leftovers(self, connection: Connection) -> bool:
+        """Tell whether rows of aborted branches are still there."""
+        h = self._hidden.c
+        some = sa.select(h.tag).where(h.doomed.is_not(None)).limit(1)
+        return connection.execute(some).first() is not None
+
+    def delete_leftovers(self, writer: Writer, slices: int) -> int:
+        """Delete rows of aborted branches, in transactions that cost no flush.
+
+        A tag stays hidden until none of its rows are left. Rows that another
+        transaction has locked are deleted by a later call.
+        """
+        gone = after = 0
+        try:
+            while slices and after >= 0:
+                deleted, after = self._delete_slice(writer, after)
+                gone += deleted
+                slices -= bool(deleted)
+        except sa.exc.SQLAlchemyError as error:
+            logger.warning("aborted rows not deleted: error=%s", type(error).__name__)
+        return gone
+
+    def _delete_slice(self, writer: Writer, after: int) -> tuple[int, int]:
+        """Delete a slice of the next tag; return how many, and the tag to go on after.
+
+        That is -1 if no tag is left.
+        """
+        with writer.unlocked() as connection:
+            if (row := self._next_doomed(connection, after)) is None:
+                return 0, -1
+            tag, left = row
+            wanted, name = min(left, SLICE), self._table.name
+            gone = self.journal.database.delete_slice(connection, name, tag, wanted)
+            left -= gone
+            if gone < wanted:
+                after = tag
+            if gone < wanted or left == 0:
+                left = self._rows_left(connection, tag, left)
+            h = self._hidden
+            change = h.update().values(doomed=left) if left > 0 else h.delete()
+            connection.execute(change.where(h.c.tag == tag))
+        return gone, after
+
+    def _next_doomed(self, connection: Connection, after: int) -> Any:
+        """Lock the next tag whose rows are to be deleted: the tag, and rows left."""
+        h = self._hidden
+        return connection.execute(
+            sa.select(h.c.tag, h.c.doomed)
+            .where(h.c.doomed.is_not(None), h.c.tag > after)
+            .order_by(h.c.tag)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        ).one_or_none()
+
+    def _rows_left(self, connection: Connection, tag: int, expected: int) -> int:
+        """Read whether any rows are left, because their tag must stay hidden.
+
+        If too few were deleted the others are gone, or locked.
+        """
+        rows = sa.table(self._table.name, sa.column("tpc_tag"))
+        some = sa.select(sa.literal(1)).where(rows.c.tpc_tag == tag).limit(1)
+        return max(expected, 1) if connection.execute(some).first() else 0

@@ -1,0 +1,146 @@
+"""What each request does, whichever transport brought it.
+
+A transport reads a request, admits its caller and opens the span; then it calls one of
+these methods, and translates the answer or what was raised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tracing_2pc.core.access import Caller
+from tracing_2pc.core.model import Carrier, TransactionId
+from tracing_2pc.core.ports import Step
+from tracing_2pc.core.states import ASK_AGAIN, Decision
+from tracing_2pc.participant.answers import Answer, BranchRef
+from tracing_2pc.participant.body import Body
+from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
+from tracing_2pc.tracing.spans import identity
+
+logger = logging.getLogger(__name__)
+
+
+class ParticipantService:
+    """Checks the caller's role, describes the span, and asks the engine.
+
+    Args:
+        engine: holds the data.
+        keep_context: is called inside of a request's span once that names the
+            transaction, so that the transport can log a refusal with its ids.
+    """
+
+    def __init__(
+        self, engine: ParticipantEngine, keep_context: Callable[[], object]
+    ) -> None:
+        self._engine = engine
+        self._keep_context = keep_context
+
+    def prepare(
+        self,
+        caller: Caller,
+        step: Step,
+        transaction: TransactionId,
+        participant: str,
+        ref: BranchRef,
+        body: Body,
+        carrier: Carrier,
+    ) -> Answer:
+        """Make a branch durable, and vote."""
+        self._check(caller, "prepare", transaction, step)
+        step.set("tpc.branch", str(ref.branch))
+        step.set("tpc.rows", ref.rows)
+        step.set("tpc.bytes", body.length)
+        answer = self._engine.prepare(transaction, participant, ref, body, carrier)
+        if answer.refusal is None:
+            step.set("tpc.vote", str(answer.fields["vote"]))
+        elif answer.refusal not in ASK_AGAIN:
+            step.set("tpc.vote", "abort")
+        return answer
+
+    def commit(self, caller: Caller, step: Step, order: Order) -> Answer:
+        """Commit the named branches, and seal."""
+        self._check(caller, "commit", order.transaction, step)
+        return self._engine.commit(order)
+
+    def abort(self, caller: Caller, step: Step, order: Order) -> Answer:
+        """Abort a transaction and seal it, or abort one branch."""
+        action = "abort" if order.branch is None else "abort branch"
+        if order.digest is not None:
+            action = "abort branch by digest"
+        self._check(caller, action, order.transaction, step)
+        return self._engine.abort(order)
+
+    def resolve(
+        self, caller: Caller, step: Step, order: Order, outcome: Decision
+    ) -> Answer:
+        """Do what an operator decided about an orphan."""
+        self._check(caller, "resolve", order.transaction, step)
+        answer = self._engine.resolve(order, outcome)
+        if answer.refusal is None:
+            logger.warning(
+                "resolved by hand: transaction=%s outcome=%s: %s",
+                *(order.transaction, outcome, order.reason),
+            )
+        return answer
+
+    def show(
+        self,
+        caller: Caller,
+        step: Step,
+        transaction: TransactionId,
+        participant: str | None,
+    ) -> Answer:
+        """Show one transaction."""
+        self._check(caller, "show", transaction, step)
+        return self._engine.show(transaction, participant)
+
+    def list_open(
+        self, caller: Caller, query: Query, longest: int
+    ) -> tuple[dict[str, Any], int | None]:
+        """List what is not sealed: one page, and the tag that the next one follows.
+
+        Args:
+            caller: sees the one application that its token is bound to, or all.
+            query: which page.
+            longest: bytes of a page, whatever its trace contexts hold.
+        """
+        caller.check("list", query.application)
+        only = query.application or caller.application
+        page = self._engine.list_open(dataclasses.replace(query, application=only))
+        items: list[dict[str, Any]] = []
+        last = page.next
+        for number, (transaction, row, carrier) in enumerate(page.branches):
+            item = {
+                "transaction_id": str(transaction),
+                "branch": str(row.ref.branch),
+                "state": str(row.state),
+                "age": max(0.0, page.now - row.since),
+                "rows": row.ref.rows,
+                "carrier": carrier,
+            }
+            longest -= len(json.dumps(item))
+            if items and longest < 0:
+                last = page.branches[number - 1][1].tag
+                break
+            items.append(item)
+        return {"transactions": items, "now": page.now, "application": only}, last
+
+    def whoami(self, caller: Caller) -> dict[str, Any]:
+        """Tell which journal this is, its names, and what the caller may learn here."""
+        return {
+            **dataclasses.asdict(self._engine.identity(caller.application)),
+            "role": str(caller.role or "anybody"),
+            "gauges": self._engine.gauges() if caller.may("metrics") else {},
+        }
+
+    def _check(
+        self, caller: Caller, action: str, transaction: TransactionId, step: Step
+    ) -> None:
+        caller.check(action, transaction.application)
+        for name, value in identity(transaction).items():
+            step.set(name, value)
+        self._keep_context()

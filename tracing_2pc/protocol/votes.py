@@ -1,0 +1,74 @@
+"""Whether everybody on record has voted: the condition of a commit (rule 1)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tracing_2pc.core.errors import ContractError
+from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.states import Vote
+
+
+def check_votes(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
+    """Raise unless every participant on record has voted for all that was written.
+
+    Participants that share one branch share all of their branches, because one Spark
+    job writes them; so a lost receipt is noticed. A batch without any receipt was
+    empty. The coordinator checks before it asks for commit, the log before it decides.
+
+    Raises:
+        ContractError: a vote is missing, is a vote to abort, or comes from a
+            participant that is not on record; or a participant has two receipts for
+            one partition.
+    """
+    partitions: set[tuple[str, int]] = set()
+    voters: dict[BranchId, set[str]] = defaultdict(set)
+    for receipt in receipts:
+        name = receipt.participant
+        if name not in record.participants:
+            raise refuse_receipt(record, receipt, f"{name} is not on record")
+        if receipt.vote not in (Vote.COMMIT, Vote.READ_ONLY):
+            raise refuse_receipt(record, receipt, f"{name} voted {receipt.vote}")
+        partition = (name, receipt.branch.partition)
+        if partition in partitions:
+            # Twins of one task: committing both would write its rows twice.
+            why = f"{name} has two receipts for its partition"
+            raise refuse_receipt(record, receipt, why)
+        partitions.add(partition)
+        voters[receipt.branch].add(name)
+    if receipts:
+        _check_nobody_is_missing(record, voters)
+
+
+def _check_nobody_is_missing(
+    record: TransactionRecord, voters: dict[BranchId, set[str]]
+) -> None:
+    together: dict[str, set[str]] = {name: set() for name in record.participants}
+    for names in voters.values():
+        for name in names:
+            together[name] |= names
+    for branch, names in voters.items():
+        if missing := set().union(*(together[name] for name in names)) - names:
+            raise _no_vote(record, missing, f" about branch {branch}")
+    if missing := {name for name, names in together.items() if not names}:
+        raise _no_vote(record, missing, "")
+
+
+def _no_vote(record: TransactionRecord, missing: set[str], where: str) -> ContractError:
+    return ContractError(
+        f"{record.id} cannot commit: no vote of {', '.join(sorted(missing))}{where}",
+        transaction_id=str(record.id),
+        participant=min(missing),
+    )
+
+
+def refuse_receipt(
+    record: TransactionRecord, receipt: Receipt, what: str
+) -> ContractError:
+    """Return the error for a receipt that a commit cannot stand on."""
+    return ContractError(
+        f"{record.id} cannot commit, receipt of branch {receipt.branch}: {what}",
+        transaction_id=str(record.id),
+        participant=receipt.participant,
+    )

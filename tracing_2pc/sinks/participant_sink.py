@@ -1,0 +1,283 @@
+"""The sink that writes to participants: each branch encoded once, sent to all."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import (
+    BranchContext,
+    Identity,
+    Receipt,
+    TransactionRecord,
+    branch_receipts,
+    find_misdirected,
+)
+from tracing_2pc.core.ports import Step, SystemClock
+from tracing_2pc.core.remote_participant import RemoteParticipant, open_participant
+from tracing_2pc.core.settings import check_name, check_url
+from tracing_2pc.core.states import Refusal, Vote
+from tracing_2pc.protocol.fan_out import ask_at_once
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.sinks.base import read_only
+from tracing_2pc.sinks.spool import Spool
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+from tracing_2pc.tracing.spans import span
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PREPARE_SECONDS = 60.0
+"""Seconds for which a prepare is sent again: a service that is restarted, or its
+database, is back by then. After that the task fails, and with it the attempt."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Handle:
+    """A branch being written; it never leaves its task."""
+
+    context: BranchContext
+    spool: Spool
+    schema: pa.Schema | None = None
+    writer: pa.ipc.RecordBatchStreamWriter | None = None
+    rows: int = 0
+    digest: str | None = None
+    """Of what was sent; None while nothing was."""
+
+
+@traced_sink
+class ParticipantSink:
+    """Write to named services, in one transaction.
+
+    Args:
+        participants: name to base URL. Names are a closed set: they become labels.
+        token: reference to the job's token, `env:NAME` or `file:PATH`, read in each
+            process when it is first needed. The driver's environment does not reach
+            executors on other hosts: use `file:` there. None for participants that
+            run with `insecure=True`.
+        timeout: seconds to connect to a participant, and for each read.
+
+    Raises:
+        ConfigurationError: a bad name or URL, or a token instead of a reference.
+    """
+
+    def __init__(
+        self,
+        participants: Mapping[str, str],
+        *,
+        token: str | None = "env:TPC_TOKEN",  # noqa: S107 - a reference
+        timeout: float = 5.0,
+    ) -> None:
+        if not participants:
+            raise ConfigurationError('give at least one participant: {"name": "http…"}')
+        if token is not None and not token.startswith(("env:", "file:")):
+            raise ConfigurationError(
+                "token: give a reference, env:NAME or file:PATH, not the token itself: "
+                "it would be pickled into Spark's files and pages"
+            )
+        try:
+            self._participants = {
+                check_name(n): open_participant(n, check_url(u), token, timeout)
+                for n, u in participants.items()
+            }
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        check_urls(self._participants)
+
+    def __repr__(self) -> str:
+        urls = {n: p.url for n, p in self._participants.items()}
+        return f"ParticipantSink({urls})"
+
+    def check(self, application: str) -> None:
+        """Check the token and the addresses, where the job is started.
+
+        A participant that does not answer yet is not waited for: it refuses requests
+        for another participant anyway.
+
+        Raises:
+            ConfigurationError: there is no token, or it is more than one word; or an
+                address leads to another participant than the one that is meant.
+        """
+        check_addresses(self._participants, application)
+
+    @property
+    def participants(self) -> Mapping[str, PhasedParticipant]:
+        """Those that a decision is delivered to, by name."""
+        return {n: PhasedParticipant(p) for n, p in self._participants.items()}
+
+    def route(self, name: str) -> ParticipantSink:
+        """Return this sink with one participant only.
+
+        Raises:
+            ConfigurationError: no participant of that name.
+        """
+        if name not in self._participants:
+            known = ", ".join(sorted(self._participants))
+            raise ConfigurationError(f"no participant {name!r} in the sink: {known}")
+        route = copy.copy(self)
+        route._participants = {name: self._participants[name]}
+        return route
+
+    def begin(self, context: BranchContext) -> _Handle:
+        """Open a branch. Nothing is sent until `pre_commit`."""
+        return _Handle(context, Spool())
+
+    def invoke_batch(self, handle: _Handle, batch: pa.RecordBatch) -> None:
+        """Encode a batch of records into the spool."""
+        import pyarrow as pa
+
+        if handle.writer is None:
+            handle.schema = batch.schema
+            handle.writer = pa.ipc.new_stream(handle.spool, batch.schema)
+        handle.writer.write_batch(batch)
+        handle.rows += batch.num_rows
+
+    def invoke(self, handle: _Handle, record: Mapping[str, Any]) -> None:
+        """Write one record. `invoke_batch` does the same a hundred times cheaper."""
+        import pyarrow as pa
+
+        batch = pa.RecordBatch.from_pylist([dict(record)], schema=handle.schema)
+        self.invoke_batch(handle, batch)
+
+    def pre_commit(self, handle: _Handle) -> tuple[Receipt, ...]:
+        """Send the branch to every participant at once; return the vote of each.
+
+        A branch without rows is not sent: its votes are read_only. A lost answer is
+        asked for again with the same bytes, a few times.
+
+        Raises:
+            ParticipantRefusedError: somebody votes abort.
+            ParticipantUnavailableError: no answer from somebody.
+        """
+        context = handle.context
+        if handle.writer is not None:
+            handle.writer.close()
+        if handle.rows == 0:
+            return read_only(context.branch, self._participants)
+        handle.digest = handle.spool.digest
+        votes = ask_at_once(lambda p: _prepare(p, handle), self._participants)
+        handle.spool.close()
+        failpoint("executor.after_first_prepare")
+        return branch_receipts(context.branch, handle.rows, handle.digest, votes)
+
+    def abort(self, handle: _Handle) -> None:
+        """Drop a branch that its task could not finish; best effort.
+
+        Where that does not arrive, the end of the transaction drops the branch.
+        """
+        handle.spool.close()
+        context, digest = handle.context, handle.digest
+        if digest is None:
+            return  # it was not sent
+        transaction, branch = context.transaction_id, context.branch
+        with contextlib.suppress(ParticipantError):
+            ask_at_once(
+                lambda p: p.abort_branch(transaction, branch, digest),
+                self._participants,
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PhasedParticipant:
+    """A participant whose commits and aborts show as phases of the sink."""
+
+    inner: RemoteParticipant
+
+    @property
+    def name(self) -> str:
+        """Its configured name."""
+        return self.inner.name
+
+    def commit(self, record: TransactionRecord) -> None:
+        """Commit the chosen branches there; see `ports.Participant`."""
+        with self._span("commit", record):
+            self.inner.commit(record)
+
+    def abort(self, record: TransactionRecord) -> None:
+        """Abort the transaction there; see `ports.Participant`."""
+        with self._span("abort", record):
+            self.inner.abort(record)
+
+    def _span(
+        self, phase: str, record: TransactionRecord
+    ) -> AbstractContextManager[Step]:
+        which = {"tpc.transaction.id": str(record.id), "tpc.participant": self.name}
+        return span(f"ParticipantSink.{phase}", attributes=which | {"tpc.phase": phase})
+
+
+def check_urls(participants: Mapping[str, RemoteParticipant]) -> None:
+    """Raise `ConfigurationError` if two of them have one URL."""
+    urls = {participant.url for participant in participants.values()}
+    if len(urls) < len(participants):
+        raise ConfigurationError(
+            "two participants have one URL: a service seals a transaction once, so it "
+            "can take part once"
+        )
+
+
+def check_addresses(
+    participants: Mapping[str, RemoteParticipant], application: str
+) -> None:
+    """Raise unless each address leads to the participant that is meant, and one only.
+
+    Raises:
+        ConfigurationError: as `ParticipantSink.check`.
+    """
+
+    def ask(participant: RemoteParticipant) -> Identity | None:
+        with contextlib.suppress(ParticipantError):
+            return participant.identity()
+        return None
+
+    answers = ask_at_once(ask, participants)
+    identities = {name: identity for name, identity in answers.items() if identity}
+    wrong = [why for _, why in find_misdirected(identities, {application})]
+    if wrong:
+        urls = {name: participant.url for name, participant in participants.items()}
+        raise ConfigurationError(
+            f"{'; '.join(wrong)}: mend the addresses in ParticipantSink({urls})"
+        )
+
+
+def _prepare(participant: RemoteParticipant, handle: _Handle) -> Vote:
+    """Ask again when the answer was lost; a refusal is an answer.
+
+    *In progress* is waited for without end: the participant is alive and writes this
+    very branch, so there will be an answer.
+
+    Raises:
+        ParticipantUnavailableError: no answer for `PREPARE_SECONDS`, or the caller is
+            stopping.
+    """
+    context, spool = handle.context, handle.spool
+    retry = RetryPolicy(SystemClock(), base=0.5, cap=5.0, stopping=context.stopping)
+    until = time.monotonic() + PREPARE_SECONDS
+    silence: ParticipantUnavailableError | None = None
+    for _ in retry.tries():
+        try:
+            # Rule 13: a vote that is answered is of a branch that is durable there.
+            return participant.prepare(
+                context.transaction_id,
+                context.branch,
+                spool.open,
+                rows=handle.rows,
+                length=spool.length,
+                digest=spool.digest,
+            )
+        except ParticipantUnavailableError as error:
+            if error.refusal is not Refusal.IN_PROGRESS and time.monotonic() > until:
+                raise
+            silence = error
+    assert silence is not None  # noqa: S101 - only a second try is not made
+    raise silence

@@ -1,0 +1,85 @@
+"""How a callback ends when it raises: one line in the log, and a short exception.
+
+Spark prints an exception of a callback three times, each with its own stack, Python's
+traceback as text and all causes: the reason would be one line of hundreds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import re
+from typing import Final
+
+from tracing_2pc.core.errors import AbortedError, InDoubtError, TwoPhaseError
+
+logger = logging.getLogger(__name__)
+
+_ends: Final[dict[str, str]] = {}
+"""How the last query of each application has ended, in this process."""
+
+_LONGEST: Final = 500
+_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
+_OURS: Final = re.compile(r"^tracing_2pc\.core\.errors\.\w+: ")
+
+
+class StoppedError(Exception):
+    """The query was stopped. Spark knows by these words that it was no failure."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling the batch: "
+            "java.lang.InterruptedException: the query was stopped"
+        )
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error's reason in one line, without Java's stacks.
+
+    Of a Spark job that is the last error of the Python in its task, else Spark's own
+    first line.
+    """
+    text = str(error).partition("\nJVM stacktrace")[0]
+    *_, last = _TRACEBACK.split(text)
+    text = last.partition("\n\tat ")[0].strip().partition("\n\n")[0]
+    return _OURS.sub("", " ".join(text.split()))[:_LONGEST] or type(error).__name__
+
+
+def forget_end(application: str) -> None:
+    """Forget how an earlier query of the application ended: it runs again."""
+    _ends.pop(application, None)
+
+
+def report_end(
+    error: Exception, application: str, number: int, *, stopping: bool
+) -> Exception:
+    """Log why a batch ended the query; return what to raise instead, without its cause.
+
+    If the program ends with that, it is logged again then: below what Spark and Python
+    have printed.
+    """
+    batch = f"batch {number} of {application}"
+    reason = str(error) if isinstance(error, TwoPhaseError) else reason_of(error)
+    logger.debug("%s ended: in full", batch, exc_info=error)
+    if stopping and not _is_news(error):
+        level = logging.WARNING if isinstance(error, InDoubtError) else logging.INFO
+        logger.log(level, "stopped in %s: %s", batch, reason)
+        return StoppedError()
+    if not _ends:
+        atexit.unregister(_repeat)
+        atexit.register(_repeat)
+    _ends[application] = f"{batch} ended the query: {reason}"
+    logger.error("%s", _ends[application])
+    return error
+
+
+def _repeat() -> None:
+    for end in _ends.values():
+        logger.error("%s", end)
+
+
+def _is_news(error: Exception) -> bool:
+    """Whether it would have been raised without `stop()`, too."""
+    return isinstance(error, TwoPhaseError) and not isinstance(
+        error, AbortedError | InDoubtError
+    )

@@ -1,0 +1,1 @@
+"""The databases under the decision log and the participants: SQLite and PostgreSQL."""

@@ -1,0 +1,152 @@
+"""Transactions by purpose on one database: durable, relaxed, reading."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.core.forks import after_fork
+from tracing_2pc.store.engines.urls import display_url, secrets_in
+
+BEGIN: Final = "tpc_begin"
+"""Execution option: the statements that begin a transaction, in their order."""
+
+
+class Database:
+    """A database; each `with` is one transaction, rolled back by an exception.
+
+    A process that is forked opens connections of its own.
+
+    Args:
+        url: with the driver, and with the password if there is one.
+        engine: its transactions lock what they need and are flushed.
+        relaxed: options of transactions that are not flushed.
+        reading: options of transactions that read one snapshot and wait for no lock.
+        clock: the database's clock in Unix seconds, as an expression.
+        durability_queries: what says whether a commit survives a crash.
+        failure: makes what is raised instead of SQLAlchemy's errors; None raises them.
+    """
+
+    def __init__(
+        self,
+        url: sa.URL,
+        engine: sa.Engine,
+        *,
+        relaxed: Mapping[str, Any],
+        reading: Mapping[str, Any],
+        clock: sa.ColumnElement[float],
+        durability_queries: Mapping[str, str],
+        failure: Callable[[str], Exception] | None,
+    ) -> None:
+        sa.event.listen(engine, "begin", _begin)  # before engines are derived from it
+        self.url = url
+        self.durable_engine = engine
+        self.relaxed_engine = engine.execution_options(**relaxed)
+        self.reading_engine = engine.execution_options(**reading)
+        self.clock = clock
+        self._durability_queries = durability_queries
+        self._failure = failure
+        after_fork(self._leave_inherited_sessions)
+
+    def _leave_inherited_sessions(self) -> None:
+        # Kept, not closed: that would end sessions that the parent still uses.
+        _inherited.append(self.durable_engine.pool)
+        self.durable_engine.dispose(close=False)
+
+    def __repr__(self) -> str:
+        return f"Database({self.address!r})"
+
+    @property
+    def address(self) -> str:
+        """The address as it may be shown."""
+        return display_url(self.url)
+
+    @contextlib.contextmanager
+    def durable(
+        self, *selected: str, unanswered: Callable[[str], Exception] | None = None
+    ) -> Iterator[sa.Connection]:
+        """Write; flushed to disk when the block has been left.
+
+        Args:
+            selected: PostgreSQL only: SQL expressions, a lock for example, which the
+                statement that begins the transaction selects as well.
+            unanswered: makes what is raised when the commit itself fails: then nobody
+                knows whether it was written.
+        """
+        with self._transaction(self.durable_engine, selected) as connection:
+            yield connection
+            try:
+                connection.commit()
+            except sa.exc.SQLAlchemyError as error:
+                if unanswered is None:
+                    raise
+                raise unanswered(self.describe(error)) from None
+
+    @contextlib.contextmanager
+    def relaxed(self, *selected: str) -> Iterator[sa.Connection]:
+        """Write what a crash may lose; the next durable write flushes it too."""
+        with self._transaction(self.relaxed_engine, selected) as connection:
+            yield connection
+            connection.commit()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Read one snapshot, without any lock; in PostgreSQL, REPEATABLE READ."""
+        with self._transaction(self.reading_engine, ()) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _transaction(
+        self, engine: sa.Engine, selected: tuple[str, ...]
+    ) -> Iterator[sa.Connection]:
+        with self.translated(), engine.connect() as connection:
+            if selected:
+                begin = engine.get_execution_options()[BEGIN]
+                statement = ", ".join([*begin, *selected])
+                connection.execution_options(**{BEGIN: (statement,)})
+            yield connection
+
+    def durability(self) -> dict[str, str]:
+        """Return the settings that say whether a durable commit survives a crash."""
+        begin = self.durable_engine.get_execution_options()[BEGIN]
+        # Without SQLite's lock: a question waits for no writer.
+        unlocked = [statement.removesuffix(" IMMEDIATE") for statement in begin]
+        with self.translated(), self.durable_engine.connect() as connection:
+            connection.execution_options(**{BEGIN: unlocked})
+            return {
+                name: str(connection.exec_driver_sql(query).scalar())
+                for name, query in self._durability_queries.items()
+            }
+
+    def close(self) -> None:
+        """Release all connections; a later use opens new ones."""
+        self.durable_engine.dispose()
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn SQLAlchemy's errors into those that the owner of the database raises."""
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            if self._failure is None:
+                raise
+            raise self._failure(self.describe(error)) from None
+
+    def describe(self, error: sa.exc.SQLAlchemyError) -> str:
+        """Return the driver's message in one line, without parameters and passwords."""
+        origin = getattr(error, "orig", None)
+        text = str(origin).strip().split("\n")[0] if origin else ""
+        for secret in secrets_in(self.url):
+            text = text.replace(secret, "***")
+        return f"{self.address}: {type(origin or error).__name__}: {text}"
+
+
+def _begin(connection: sa.Connection) -> None:
+    for statement in connection.get_execution_options()[BEGIN]:
+        connection.exec_driver_sql(statement)
+
+
+_inherited: Final[list[sa.Pool]] = []

@@ -1,0 +1,152 @@
+"""PostgreSQL: sessions that notice a peer that is gone, and transactions that flush.
+
+A process that is frozen inside a transaction loses it, and its locks with it. While the
+server waits for more of a COPY it is not idle: an upload may take as long as its client
+does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.store.engines.database import BEGIN, Database
+from tracing_2pc.store.engines.urls import display_url
+
+PEER_TIMEOUT: Final = 30
+"""Seconds of silence after which a peer counts as gone."""
+
+_NOTICE: Final = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": PEER_TIMEOUT * 1_000,
+}
+"""A peer whose machine is gone is noticed after 30 s; by default after two hours."""
+
+FLUSHED: Final = (
+    "set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
+    "WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
+)
+"""SQL: the open transaction waits for the disk, whatever the role's default is."""
+
+UNFLUSHED: Final = "set_config('synchronous_commit', 'off', true)"
+"""SQL: the open transaction becomes durable with the next flush of this server."""
+
+_DURABILITY: Final = {
+    name: f"SHOW {name}" for name in ("fsync", "full_page_writes", "synchronous_commit")
+}
+
+
+def open_postgresql(
+    url: sa.URL,
+    setting: str,
+    *,
+    lock_wait: float,
+    failure: Callable[[str], Exception] | None = None,
+    **pool: int,
+) -> Database:
+    """Prepare the connections to a database; opens none yet. As `open_sqlite`.
+
+    A server that does not flush is refused when a connection is opened.
+
+    Raises:
+        ConfigurationError: the driver is not installed.
+    """
+    # In each transaction: a pooler may give the next one another session.
+    timeouts = (
+        f"set_config('lock_timeout', '{lock_wait}s', true), "
+        f"set_config('idle_in_transaction_session_timeout', '{peer_timeout()}', true)"
+    )
+    # Without UTF-8 psycopg takes bytes for text where the server says SQL_ASCII.
+    options = {"connect_timeout": 10, "client_encoding": "utf8", **_NOTICE}
+    try:
+        engine = sa.create_engine(
+            url,
+            connect_args={k: v for k, v in options.items() if k not in url.query},
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",  # what is read after a lock is new
+            execution_options={BEGIN: (f"SELECT {FLUSHED}, {timeouts}",)},
+            **pool,
+        )
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            f"{setting}: PostgreSQL needs psycopg 3: "
+            "pip install 'tracing-2pc[postgres]'"
+        ) from None
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare_session(connection: Any, _: object) -> None:
+        _check_fsync(connection, f"{setting} {display_url(url)}")
+        if not _is_pooled(connection):
+            _notice_peers(connection)
+
+    return Database(
+        url,
+        engine,
+        relaxed={BEGIN: (f"SELECT {UNFLUSHED}, {timeouts}",)},
+        reading={
+            "isolation_level": "REPEATABLE READ",
+            "postgresql_readonly": True,
+            BEGIN: (),
+        },
+        clock=sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double),
+        durability_queries=_DURABILITY,
+        failure=failure,
+    )
+
+
+def _check_fsync(connection: Any, where: str) -> None:
+    if connection.execute("SHOW fsync").fetchone() != ("on",):
+        connection.close()
+        raise ConfigurationError(
+            f"{where}: PostgreSQL runs with fsync = off: what it commits would not "
+            "survive a crash; set fsync = on in postgresql.conf"
+        )
+    connection.commit()
+
+
+def peer_timeout() -> str:
+    """Return how long a peer may be silent, as the server's settings have it."""
+    return f"{PEER_TIMEOUT}s"
+
+
+def _is_pooled(connection: Any) -> bool:
+    """Say whether a pooler stands before the server, by a new psycopg connection.
+
+    A pooler makes up the process id that it gave the client. Then nothing is prepared
+    from now on: the next transaction may be another session's.
+    """
+    (process,) = connection.execute("SELECT pg_backend_pid()").fetchone()
+    connection.commit()
+    if process == connection.info.backend_pid:
+        return False
+    connection.prepare_threshold = None
+    return True
+
+
+def _notice_peers(connection: Any) -> None:
+    """Let the server, too, end the session of a machine that is gone."""
+    settings = [
+        f"set_config('tcp_{name.removeprefix('tcp_')}', '{value}', false)"
+        for name, value in _NOTICE.items()
+    ]
+    connection.execute(f"SELECT {', '.join(settings)}")
+    connection.commit()
+
+
+def keeps_sessions(engine: sa.Engine) -> bool:
+    """Say whether a connection keeps its session when a transaction ends.
+
+    If a pooler takes it away, another connection is given the same session.
+    """
+    process = sa.text("SELECT pg_backend_pid()")
+    with engine.connect() as first:
+        before = first.scalar(process)
+        first.commit()
+        with engine.connect() as second:
+            taken = second.scalar(process) == before
+            return not taken and first.scalar(process) == before

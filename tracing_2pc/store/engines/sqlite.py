@@ -1,0 +1,173 @@
+"""SQLite: one file on a local disk, written ahead, one writer at a time."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.store.engines.database import BEGIN, Database
+
+# IMMEDIATE: a writer waits for the lock at the start, where SQLite does wait.
+_DURABLE: Final = ("PRAGMA synchronous = FULL", "BEGIN IMMEDIATE")
+_RELAXED: Final = ("PRAGMA synchronous = NORMAL", "BEGIN IMMEDIATE")
+
+_DURABILITY: Final = {
+    "journal_mode": "PRAGMA journal_mode",
+    "synchronous": "SELECT CASE synchronous WHEN 0 THEN 'off' WHEN 1 THEN 'normal' "
+    "WHEN 2 THEN 'full' ELSE 'extra' END FROM pragma_synchronous",
+}
+
+MOUNTS: Final = Path("/proc/self/mountinfo")
+"""Linux's table of what is mounted where; other systems have none."""
+
+_NETWORK: Final = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "fuse.sshfs", "fuse.glusterfs")
+)
+"""Where neither SQLite's locks nor its shared memory can be relied on."""
+
+_IDENTITY: Final = "tpc_file"
+
+
+def open_sqlite(
+    url: sa.URL,
+    setting: str,
+    *,
+    lock_wait: float,
+    failure: Callable[[str], Exception] | None = None,
+    **pool: int,
+) -> Database:
+    """Prepare the connections to a file; opens none yet.
+
+    Args:
+        url: of a file; a relative one is relative to the working directory.
+        setting: the name of the setting, for messages.
+        lock_wait: seconds to wait for a lock that another process holds.
+        failure: see `Database`.
+        pool: how many connections, in SQLAlchemy's words.
+
+    Raises:
+        ConfigurationError: a database in memory, or on a network file system.
+    """
+    if url.database in (None, "", ":memory:") or str(url.database).startswith("file:"):
+        raise ConfigurationError(
+            f"{setting}: a database in memory is lost with its process: give a file, "
+            "as in sqlite:///state/decisions.db (in tests of a job: "
+            "tracing_2pc.testing)"
+        )
+    path = Path(str(url.database)).absolute()
+    check_disk(path, setting)
+    engine = sa.create_engine(
+        url.set(database=str(path)),
+        # isolation_level None: sqlite3 itself must never begin a transaction for us.
+        connect_args={"timeout": lock_wait, "isolation_level": None},
+        execution_options={BEGIN: _DURABLE},
+        **pool,
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def write_ahead(connection: sqlite3.Connection, _: object) -> None:
+        _write_ahead(connection, lock_wait)
+
+    _follow(path, engine)
+    return Database(
+        url,
+        engine,
+        relaxed={BEGIN: _RELAXED},
+        reading={BEGIN: ("BEGIN",)},
+        clock=(sa.func.julianday("now") - 2440587.5) * 86400.0,
+        durability_queries=_DURABILITY,
+        failure=failure,
+    )
+
+
+def _write_ahead(connection: sqlite3.Connection, wait: float) -> None:
+    """Switch to WAL: the one statement at which SQLite itself does not wait."""
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def check_disk(path: Path, setting: str, mounts: Path = MOUNTS) -> None:
+    """Refuse a file on a network file system: there SQLite loses what it committed.
+
+    Where there is no table of mounts nothing is refused.
+
+    Raises:
+        ConfigurationError: it is on one; says what to use instead.
+    """
+    try:
+        table = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return
+    point, kind = _mount_of(path.resolve(), table)
+    if kind in _NETWORK:
+        raise ConfigurationError(
+            f"{setting}: {path} is on a network file system ({kind} at {point}), where "
+            "SQLite cannot lock and flush reliably. Use PostgreSQL, "
+            "postgresql://user@host/database, or a folder on a local disk of this "
+            "machine"
+        )
+
+
+def _mount_of(path: Path, table: str) -> tuple[Path, str]:
+    """Return where the file system of a path is mounted, and its kind."""
+    point, kind = Path("/"), ""
+    for line in table.splitlines():
+        mount, _, source = line.partition(" - ")
+        octal = re.compile(r"\\([0-7]{3})")
+        there = Path(octal.sub(lambda c: chr(int(c[1], 8)), mount.split(" ")[4]))
+        # The longest wins; of two at the same point the later, which hides the other.
+        if path.is_relative_to(there) and len(there.parts) >= len(point.parts):
+            point, kind = there, source.split(" ")[0]
+    return point, kind
+
+
+def _follow(path: Path, engine: sa.Engine) -> None:
+    """Leave a file that was deleted, or that another one has replaced.
+
+    No other process reads what is written to such a file, and it ends with this
+    process. A file that replaces it is used instead; where none does, none is made.
+    """
+    opened: set[tuple[int, int]] = set()
+
+    def identity() -> tuple[int, int] | None:
+        try:
+            status = path.stat()
+        except OSError:
+            if not opened:
+                return None
+            gone = FileNotFoundError(
+                f"{path}: the file is gone, while we had it open. Put it back, or its "
+                "newest copy, before an empty one is made"
+            )
+            raise sa.exc.OperationalError("", {}, gone) from None
+        return status.st_dev, status.st_ino
+
+    def before(*_: object) -> None:
+        identity()
+
+    def remember(_: object, entry: Any) -> None:
+        if (now := identity()) is not None:
+            opened.add(now)
+        entry.info[_IDENTITY] = now
+
+    def compare(_: object, entry: Any, __: object) -> None:
+        if identity() != entry.info[_IDENTITY]:
+            raise sa.exc.DisconnectionError("another file is in its place")
+
+    sa.event.listen(engine, "do_connect", before)
+    sa.event.listen(engine, "connect", remember)
+    sa.event.listen(engine, "checkout", compare)

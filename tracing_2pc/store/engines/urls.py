@@ -1,0 +1,71 @@
+"""Addresses of databases: which are accepted, and what of them may be shown."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.settings import reveal
+
+_DRIVERS: Final = {
+    "sqlite": "sqlite+pysqlite",
+    "sqlite+pysqlite": "sqlite+pysqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+_SECRET_OPTIONS: Final = ("password", "sslpassword", "oauth_client_secret")
+"""Options of libpq that hold a secret."""
+
+
+def database_url(reference: str, setting: str) -> sa.URL:
+    """Return the URL of a database, with the driver that we use.
+
+    Args:
+        reference: a URL, or `env:NAME` of a variable that holds one. Only the URL of
+            such a variable may hold a password.
+        setting: the name of the setting, for messages.
+
+    Raises:
+        ConfigurationError: not a URL of SQLite or PostgreSQL, or one with a literal
+            password.
+    """
+    by_name = reference.startswith("env:")
+    try:
+        url = sa.make_url(reveal(reference, setting) if by_name else reference)
+    except sa.exc.ArgumentError:
+        raise ConfigurationError(f"{setting}: {_EXPECTED}") from None
+    if (driver := _DRIVERS.get(url.drivername)) is None:
+        raise ConfigurationError(f"{setting} ({url.drivername}): {_EXPECTED}")
+    if not by_name and secrets_in(url):
+        raise ConfigurationError(
+            f"{setting}: the URL holds a password. Write `env:NAME` and keep the URL "
+            "in that environment variable, or leave the password to the database's "
+            "own password file (~/.pgpass)"
+        )
+    if passwords := url.normalized_query.get("password"):
+        # As the URL's own password it is masked where SQLAlchemy shows the URL.
+        url = url.difference_update_query(["password"]).set(password=passwords[-1])
+    return url.set(drivername=driver)
+
+
+def display_url(url: sa.URL) -> str:
+    """Return an address without its password and its options, which may be secret."""
+    name = url.get_backend_name()
+    shown = url.set(drivername=name, query={})
+    return shown.render_as_string(hide_password=True)
+
+
+def secrets_in(url: sa.URL) -> list[str]:
+    """Return every secret that a URL holds."""
+    options = (url.normalized_query.get(name, ()) for name in _SECRET_OPTIONS)
+    candidates = [str(url.password or ""), *itertools.chain(*options)]
+    return [secret for secret in candidates if secret]
+
+
+_EXPECTED: Final = (
+    "expected sqlite:///folder/file.db or postgresql://user@host/database, or env:NAME "
+    "of a variable that holds it"
+)

@@ -1,0 +1,1 @@
+"""The decision log: the coordinator's durable memory, and all of its SQL."""

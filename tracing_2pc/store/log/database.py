@@ -1,0 +1,63 @@
+"""Where a decision log is, and the connections to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
+from tracing_2pc.store.engines.database import Database
+from tracing_2pc.store.engines.postgresql import open_postgresql
+from tracing_2pc.store.engines.sqlite import open_sqlite
+from tracing_2pc.store.engines.urls import database_url, display_url
+
+LOCK_WAIT: Final = 30.0
+"""Seconds to wait for a lock that another driver holds."""
+
+
+def connect(reference: str, *, must_exist: bool = False) -> Database:
+    """Prepare the connections for a URL or `env:NAME`; opens none yet.
+
+    What they raise is `DecisionLogError`, without any password of the URL.
+
+    Raises:
+        ConfigurationError: not a URL of ours, one with a literal password, or, if it
+            must exist, a SQLite file that does not.
+    """
+    url = database_url(reference, "log")
+    if url.get_backend_name() == "postgresql":
+        return open_postgresql(url, "log", lock_wait=LOCK_WAIT, failure=_failure)
+    path = Path(url.database or "")
+    if must_exist and not path.is_file():
+        raise ConfigurationError(missing_log(str(path)))
+    database = open_sqlite(url, "log", lock_wait=LOCK_WAIT, failure=_failure)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"log: cannot make folder {path.parent}: {error.strerror}"
+        ) from None
+    return database
+
+
+def _failure(text: str) -> DecisionLogError:
+    return DecisionLogError(f"decision log {text}")
+
+
+def missing_log(address: str) -> str:
+    """Return the message that there is no log where one is expected."""
+    return (
+        f"there is no decision log at {address}: look at --log, TPC_LOG and `log` in "
+        "tpc.toml; a job or `tracing-2pc init` makes one"
+    )
+
+
+def display_log(reference: str) -> str:
+    """Return a log's address as it may be shown.
+
+    Raises:
+        ConfigurationError: not a URL of ours, or one with a literal password.
+    """
+    if reference.startswith("env:"):
+        return reference
+    return display_url(database_url(reference, "log"))

@@ -1,0 +1,215 @@
+"""Reads of the decision log that decide nothing, by SQL."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.core.log_reader import (
+    MOST,
+    AuditEntry,
+    Deliveries,
+    LogCondition,
+    TransactionFilter,
+    TransactionSummary,
+)
+from tracing_2pc.core.model import (
+    DeliveryRecord,
+    TransactionId,
+    TransactionRecord,
+    carrier_from_json,
+)
+from tracing_2pc.core.states import FINAL, Decision, TransactionState
+from tracing_2pc.store.engines.database import Database
+from tracing_2pc.store.log import schema
+from tracing_2pc.store.log import statements as sql
+from tracing_2pc.store.log.records import SqlChange
+
+_SCANNED: Final = 10_000
+"""The newest transactions of an application that a selective list looks at."""
+
+_AT_ONCE: Final = 500
+"""Ids in one statement."""
+
+_AUDIT_VERBS: Final = ("abort", "deliver", "resume", "conclude", "give up", "resolve")
+"""Verbs of audit entries that are about one transaction."""
+
+
+class SqlLogReader:
+    """`LogReader` on SQLite or PostgreSQL. Safe to use from several threads."""
+
+    def __init__(
+        self, database: Database, *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._database = database
+        self._now = now
+
+    def _change(self, connection: sa.Connection) -> SqlChange:
+        return SqlChange(connection, self._database.clock, self._now)
+
+    def _ask(self, statement: sa.Executable, **values: Any) -> Sequence[Any]:
+        with self._database.reading() as connection:
+            return connection.execute(statement, values).all()
+
+    def read(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Return the record; None if it was forgotten or never was."""
+        with self._database.reading() as connection:
+            return self._change(connection).read_unlocked(transaction)
+
+    def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
+        """List what is not finished, by application, in batch order.
+
+        Cost does not depend on how many finished records the log holds.
+        """
+        with self._database.reading() as connection:
+            change = self._change(connection)
+            if application is None:
+                return change.load(sql.UNFINISHED)
+            return change.load(sql.UNFINISHED_OF, of=application)
+
+    def unfinished_applications(self) -> list[str]:
+        """List the applications with something unfinished, sorted."""
+        return [row.application for row in self._ask(sql.UNFINISHED_APPLICATIONS)]
+
+    def applications(self) -> list[str]:
+        """Name the applications that the log knows."""
+        return [row.name for row in self._ask(sql.APPLICATIONS)]
+
+    def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
+        """List transactions, newest first; bounded by `MOST` and `_SCANNED`."""
+        with self._database.reading() as connection:
+            if chosen.application is None:
+                applications = connection.scalars(sql.APPLICATIONS).all()
+            else:
+                applications = [chosen.application]
+            summaries = [
+                summary
+                for application in applications
+                for summary in self._newest(connection, chosen, application)
+            ]
+            summaries.sort(key=lambda summary: summary.started, reverse=True)
+            del summaries[min(chosen.limit, MOST) :]
+            deliveries = defaultdict(list)
+            listed = (summary.transaction for summary in summaries)
+            for row in _rows_of(connection, sql.OUTSTANDING_OF, listed):
+                deliveries[row.transaction_id].append(row)
+        return [
+            _with_participants(summary, deliveries[str(summary.transaction)])
+            for summary in summaries
+        ]
+
+    def _newest(
+        self, connection: sa.Connection, chosen: TransactionFilter, application: str
+    ) -> Iterable[TransactionSummary]:
+        statement = sql.UNFINISHED_SUMMARIES if chosen.open_only else sql.SUMMARIES
+        most = _SCANNED if chosen.is_selective else chosen.limit
+        asked = {"of": application, "most": most}
+        summaries = map(_summary, connection.execute(statement, asked))
+        wanted = (each for each in summaries if chosen.matches(each, self._now()))
+        return itertools.islice(wanted, chosen.limit)
+
+    def deliveries(self, transaction: TransactionId) -> Deliveries:
+        """Return how far a decision has got with each participant, in their order."""
+        rows = self._ask(sql.DELIVERIES_OF_ONE, one=str(transaction))
+        return {row.participant: _delivery(row) for row in rows}
+
+    def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
+        """Return the same for each transaction that is not finished, by its id."""
+        by_id: dict[str, Deliveries] = defaultdict(dict)
+        for row in self._ask(sql.DELIVERIES_OF_UNFINISHED):
+            by_id[row.transaction_id][row.participant] = _delivery(row)
+        return by_id
+
+    def states_of(
+        self, transactions: Iterable[TransactionId]
+    ) -> dict[TransactionId, TransactionState]:
+        """Return the state of those of them that are on record."""
+        with self._database.reading() as connection:
+            return {
+                TransactionId.parse(row.id): TransactionState(row.state)
+                for row in _rows_of(connection, sql.STATES_OF, transactions)
+            }
+
+    def clock(self) -> float:
+        """Return the time by which the log judges deadlines; Unix seconds."""
+        with self._database.reading() as connection:
+            return self._change(connection).clock()
+
+    def forgotten_by_application(self) -> dict[str, int | None]:
+        """Return forgotten_through of every application that the log knows."""
+        return {row.name: row.forgotten_through for row in self._ask(sql.APPLICATIONS)}
+
+    def forgettable(
+        self, application: str, finished_before: float
+    ) -> tuple[int, int | None]:
+        """Count what `forget` would drop, and say where forgotten_through would be."""
+        asked = {"of": application, "finished_before": finished_before}
+        ((count, forgotten_through),) = self._ask(sql.FORGETTABLE_COUNT, **asked)
+        return count, forgotten_through
+
+    def condition(self) -> LogCondition:
+        """Return the state of the database that holds the log."""
+        with self._database.reading() as connection:
+            version = schema.version_of(connection)
+        durability = self._database.durability()
+        return LogCondition(self._database.address, version, durability)
+
+    def reason(self, transaction: TransactionId) -> str | None:
+        """Return why it was quarantined, if it ever was."""
+        rows = self._ask(sql.REASON, one=str(transaction))
+        return rows[0].reason if rows else None
+
+    def audit(self, transaction: TransactionId) -> list[AuditEntry]:
+        """Return what persons have done about it, oldest first."""
+        whats = [f"{verb} {transaction}" for verb in _AUDIT_VERBS]
+        return [AuditEntry(*row) for row in self._ask(sql.AUDIT_OF, whats=whats)]
+
+
+def _rows_of(
+    connection: sa.Connection,
+    statement: sa.Executable,
+    transactions: Iterable[TransactionId],
+) -> Iterator[Any]:
+    ids = [str(transaction) for transaction in transactions]
+    for start in range(0, len(ids), _AT_ONCE):
+        yield from connection.execute(statement, {"ids": ids[start : start + _AT_ONCE]})
+
+
+def _with_participants(
+    summary: TransactionSummary, deliveries: list[Any]
+) -> TransactionSummary:
+    """Add the participants that are waited for, and those told a part only."""
+    pending = [row for row in deliveries if _delivery(row).pending]
+    if summary.state in FINAL:
+        pending = []
+    return dataclasses.replace(
+        summary,
+        pending=tuple(row.participant for row in pending),
+        own_sinks=frozenset(row.participant for row in pending if row.own_sink),
+        untold=tuple(row.participant for row in deliveries if row.untold is not None),
+    )
+
+
+def _summary(row: Any) -> TransactionSummary:
+    return TransactionSummary(
+        transaction=TransactionId.parse(row.id),
+        state=TransactionState(row.state),
+        decision=row.decision and Decision(row.decision),
+        started=row.started,
+        decided=row.decided,
+        finished=row.finished,
+        rows=row.rows,
+        reason=row.reason,
+        carrier=carrier_from_json(row.carrier),
+    )
+
+
+def _delivery(row: Any) -> DeliveryRecord:
+    names = (field.name for field in dataclasses.fields(DeliveryRecord))
+    return DeliveryRecord(**{name: getattr(row, name) for name in names})

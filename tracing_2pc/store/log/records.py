@@ -1,0 +1,294 @@
+"""Records in the tables of the log: rows, and the checksum over them."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.model import (
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+    carrier_from_json,
+)
+from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.store.log import rules, schema
+from tracing_2pc.store.log import statements as sql
+from tracing_2pc.store.log.receipts import canonical
+
+
+class SqlChange:
+    """`Change` in an open transaction of a database."""
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        clock: sa.ColumnElement[float],
+        now: Callable[[], float],
+    ) -> None:
+        self.connection = connection
+        self._clock = clock
+        self._now = now
+
+    def status(
+        self, application: str, batch: int, run: str, query: str | None
+    ) -> rules.ApplicationStatus:
+        """Return what the log knows of an application, which is on record then."""
+        execute = self.connection.execute
+        asked = {"of": application, "in_batch": batch, "asking": run, "asked": query}
+        known = execute(sql.LOCK_APPLICATION, asked).first() is not None
+        if not known:
+            self.add_application(application, None)
+            execute(sql.LOCK_APPLICATION, asked)
+        row = execute(sql.STATUS, asked).one()
+        deliveries = execute(sql.DELIVERIES_OF_ONE, {"one": row.newest})
+        return rules.ApplicationStatus(
+            application=application,
+            known=known,
+            query=row.query,
+            query_owner=row.query_owner,
+            forgotten_through=row.forgotten_through,
+            durable_forgotten_through=row.durable_forgotten_through,
+            quarantined=row.quarantined,
+            reason=row.reason,
+            newest_run=row.newest_run,
+            run_known=bool(row.run_known),
+            committed=row.committed,
+            newest=row.newest,
+            participants=tuple(delivery.participant for delivery in deliveries),
+            attempt=row.attempt or 0,
+            carrier=carrier_from_json(row.carrier or "{}"),
+        )
+
+    def register(
+        self, status: rules.ApplicationStatus, batch: int, run: str, query: str | None
+    ) -> None:
+        """Store the run and the query, and make forgotten_through durable."""
+        of = {"of": status.application, "asked": query}
+        raised = status.forgotten_through != status.durable_forgotten_through
+        if raised or (query and status.query is None):
+            self.connection.execute(sql.CHANGE_APPLICATION, of)
+        if not status.run_known:
+            row = {**of, "asking": run, "at": self._now(), "in_batch": batch}
+            self.connection.execute(sql.REGISTER_RUN, row)
+
+    def add_application(self, application: str, forgotten_through: int | None) -> bool:
+        """Store an application; False, and nothing, if the log knows it."""
+        row = {"of": application, "forgotten_through": forgotten_through}
+        return bool(self.connection.execute(sql.ADD_APPLICATION, row).rowcount)
+
+    def committed(self, application: str, batch: int) -> TransactionRecord | None:
+        """Return the attempt of a batch that is decided commit."""
+        found = self.load(sql.COMMITTED, of=application, in_batch=batch)
+        return found[0] if found else None
+
+    def in_state(
+        self, application: str, state: TransactionState
+    ) -> list[TransactionRecord]:
+        """Return the unfinished transactions in this state, oldest first."""
+        return self.load(sql.UNFINISHED_IN_STATE, of=application, state=str(state))
+
+    def has_rival(self, transaction: TransactionId) -> bool:
+        """Return whether the batch has a newer attempt, or a committed one."""
+        of = {"of": transaction.application, "in_batch": transaction.batch}
+        row = {**of, "than_attempt": transaction.attempt}
+        return self.connection.execute(sql.RIVALS, row).first() is not None
+
+    def clock(self) -> float:
+        """Return the time that all processes share which use this log.
+
+        SQLite has no clock but that of the machine that holds its file.
+        """
+        if self.connection.dialect.name == "sqlite":
+            return self._now()
+        return float(self.connection.scalar(sa.select(self._clock)) or 0.0)
+
+    def load(self, which: sa.TextClause, **values: Any) -> list[TransactionRecord]:
+        """Return records in batch order; refuse one that fails its checksum."""
+        execute = self.connection.execute
+        rows = execute(sql.load_transactions(which), values).all()
+        if not rows:
+            return []
+        parts: list[dict[str, list[Any]]] = []
+        for table in (schema.delivery, schema.receipt):
+            parts.append(collections.defaultdict(list))
+            for part in execute(sql.load_parts(table, which), values):
+                parts[-1][part.transaction_id].append(part)
+        deliveries, receipts = parts
+        return [_record(row, deliveries[row.id], receipts[row.id]) for row in rows]
+
+    def read(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Lock the application, then return the record, None if there is none."""
+        self.connection.execute(sql.LOCK_APPLICATION, {"of": transaction.application})
+        return self.read_unlocked(transaction)
+
+    def read_unlocked(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Return the record, None if there is none."""
+        found = self.load(sql.ONE, one=str(transaction))
+        return found[0] if found else None
+
+    def add(self, record: TransactionRecord) -> None:
+        """Insert a record and its participants."""
+        row = {
+            "application": record.id.application,
+            "batch": record.id.batch,
+            "attempt": record.id.attempt,
+            "run": record.run,
+            "started": record.started,
+            "timeout": record.timeout,
+            "deadline": record.deadline,
+            "carrier": canonical(record.carrier),
+            **_changing(record),
+        }
+        self.connection.execute(sql.ADD_TRANSACTION, row)
+        deliveries = [
+            {
+                "transaction_id": str(record.id),
+                "participant": participant,
+                "position": position,
+                "retries": 0,
+                "own_sink": participant in record.own_sinks,
+            }
+            for position, participant in enumerate(record.participants)
+        ]
+        if deliveries:
+            self.connection.execute(sql.ADD_DELIVERIES, deliveries)
+
+    def write(
+        self,
+        record: TransactionRecord,
+        *,
+        reason: str | None = None,
+        given_up: str | None = None,
+    ) -> None:
+        """Store a record's new state, why, and the participant that was given up."""
+        self.connection.execute(
+            sql.UPDATE_TRANSACTION, {**_changing(record), "reason": reason}
+        )
+        if given_up is not None:
+            row = {"one": str(record.id), "by": given_up, "at": self._now()}
+            self.connection.execute(sql.GIVE_UP, row)
+        if not (record.newly_decided and record.receipts):
+            return
+        receipts = [
+            {
+                "transaction_id": str(record.id),
+                "participant": receipt.participant,
+                "branch": str(receipt.branch),
+                "position": position,
+                "vote": str(receipt.vote),
+                "rows": receipt.rows,
+                "digest": receipt.digest,
+                "handle": canonical(receipt.handle),
+            }
+            for position, receipt in enumerate(record.receipts)
+        ]
+        self.connection.execute(sql.ADD_RECEIPTS, receipts)
+
+    def drop_receipts_before(self, record: TransactionRecord) -> None:
+        """Drop the receipts of the commit before this one, if that is finished."""
+        of = {"of": record.id.application, "in_batch": record.id.batch}
+        self.connection.execute(sql.FORGET_EARLIER_RECEIPTS, of)
+
+    def sign(
+        self, who: str, what: str, why: str, before: str | None, after: str
+    ) -> None:
+        """Store what a person did."""
+        row = {"at": self._now(), "what": what, "who": who, "why": why}
+        row |= {"before": before and str(before), "after": str(after)}
+        self.connection.execute(sql.ADD_AUDIT, row)
+
+
+def _checksum(record: TransactionRecord) -> str:
+    """Return SHA-256 over what the protocol reads: a torn or edited record is noticed.
+
+    The receipts of what is committed everywhere are dropped later: not over those.
+    """
+    committed = record.state is TransactionState.COMMITTED
+    read = {
+        "id": str(record.id),
+        "batch": record.id.batch,
+        "attempt": record.id.attempt,
+        "run": record.run,
+        "state": str(record.state),
+        "decision": record.decision and str(record.decision),
+        "participants": record.participants,
+        "deadline": record.deadline,
+        "own_sinks": sorted(record.own_sinks),
+        "given_up": sorted(record.given_up),
+        "receipts": [
+            [str(r.branch), r.participant, r.rows, r.digest, str(r.vote), r.handle]
+            for r in (() if committed else record.receipts)
+        ],
+    }
+    return hashlib.sha256(canonical(read).encode()).hexdigest()
+
+
+def _changing(record: TransactionRecord) -> dict[str, Any]:
+    """Return the columns that a change of state may change, checksum included."""
+    return {
+        "id": str(record.id),
+        "state": str(record.state),
+        "decision": record.decision and str(record.decision),
+        "decided": record.decided,
+        "finished": record.finished,
+        "rows": record.rows if record.decision else None,
+        "checksum": _checksum(record),
+    }
+
+
+def _record(
+    row: Any, deliveries: list[Any], receipts: Iterable[Any]
+) -> TransactionRecord:
+    """Put a record together, and refuse it if it does not match its checksum."""
+    try:
+        record = TransactionRecord(
+            id=TransactionId(row.application, row.batch, row.attempt),
+            run=row.run,
+            state=TransactionState(row.state),
+            decision=row.decision and Decision(row.decision),
+            participants=tuple(d.participant for d in deliveries),
+            acknowledged=_names(d for d in deliveries if d.acknowledged is not None),
+            carrier=json.loads(row.carrier),
+            started=row.started,
+            decided=row.decided,
+            finished=row.finished,
+            receipts=tuple(_receipt(receipt) for receipt in receipts),
+            rows=row.rows or 0,
+            forgotten_through=row.forgotten_through,
+            timeout=row.timeout,
+            deadline=row.deadline,
+            own_sinks=_names(d for d in deliveries if d.own_sink),
+            given_up=_names(d for d in deliveries if d.given_up is not None),
+        )
+        # Rule 9: a record that cannot be trusted is not read as something else.
+        if str(record.id) == row.id and _checksum(record) == row.checksum:
+            return record
+    except (TypeError, ValueError):
+        pass  # not even readable: refused like any other mismatch
+    raise DecisionLogError(
+        f"record {row.id} does not match its checksum: refused",
+        transaction_id=str(row.id),
+    )
+
+
+def _names(deliveries: Iterable[Any]) -> frozenset[str]:
+    return frozenset(delivery.participant for delivery in deliveries)
+
+
+def _receipt(row: Any) -> Receipt:
+    return Receipt(
+        branch=BranchId.parse(row.branch),
+        participant=row.participant,
+        rows=row.rows,
+        digest=row.digest,
+        vote=Vote(row.vote),
+        handle=json.loads(row.handle),
+    )

@@ -1,0 +1,215 @@
+"""The rules of the decision log, free of any database: what may begin, what may move.
+
+Every implementation asks here, so that they cannot differ in what they refuse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+from tracing_2pc.core.errors import (
+    AbortedError,
+    ConfigurationError,
+    ContractError,
+    HeuristicError,
+    IllegalTransitionError,
+)
+from tracing_2pc.core.model import (
+    Carrier,
+    TransactionRecord,
+    check_application,
+)
+from tracing_2pc.core.states import (
+    TransactionEvent,
+    TransactionState,
+    advance,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ApplicationStatus:
+    """What the log knows of an application when one of its batches wants to begin.
+
+    `known` says whether it knew it before. `query_owner` is another application, if it
+    has the query that asks. `quarantined` is the id of a quarantined transaction, for
+    this `reason`. `committed` is the newest batch that is decided commit. `newest` is
+    the newest transaction, whatever became of it, with its `participants`. `attempt` is
+    the newest of the batch that wants to begin, 0 if there is none, with its `carrier`.
+    """
+
+    application: str
+    known: bool
+    query: str | None
+    query_owner: str | None
+    forgotten_through: int | None
+    durable_forgotten_through: int | None
+    quarantined: str | None
+    reason: str | None
+    newest_run: str | None
+    run_known: bool
+    committed: int | None
+    newest: str | None
+    participants: tuple[str, ...]
+    attempt: int
+    carrier: Carrier
+
+
+def check_start(application: str, from_batch: int) -> int | None:
+    """Return forgotten_through of an application that starts at a batch."""
+    _check_name(application)
+    if from_batch < 0:
+        raise ConfigurationError(f"from batch {from_batch}: batches count from 0")
+    return from_batch - 1 if from_batch else None
+
+
+def _check_name(application: str) -> None:
+    try:
+        check_application(application)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def check_begin(
+    status: ApplicationStatus,
+    batch: int,
+    run: str,
+    query: str | None,
+    participants: Collection[str],
+    replaces: Collection[str],
+) -> None:
+    """Admit a batch of an application, or say what to do; see `DecisionLog.begin`."""
+    if len(set(participants)) != len(participants):
+        raise ConfigurationError(f"a participant is named twice: {participants}")
+    _check_query(status, query)
+    if not status.known:
+        _check_first_batch(status.application, batch)
+    if status.quarantined:
+        raise HeuristicError(
+            f"{status.quarantined} is quarantined: {status.reason}. A person must "
+            f"look: `tracing-2pc resolve {status.quarantined}`",
+            transaction_id=status.quarantined,
+        )
+    if status.run_known and status.newest_run != run:
+        raise AbortedError(
+            f"run {run} of application {status.application!r} was superseded by run "
+            f"{status.newest_run}: stop this query"
+        )
+    _check_age(status, batch, run)
+    if batch != status.committed:  # else a replay: for the participants on record
+        _check_change(status, participants, replaces)
+
+
+def _check_query(status: ApplicationStatus, query: str | None) -> None:
+    """Refuse another checkpoint than before, or one that has another name here.
+
+    The batch in flight may be committed under that name: no replay would be noticed.
+    """
+    if status.query is None and status.query_owner is not None:
+        raise ConfigurationError(
+            f"application {status.application!r} is query {query}, and this log knows "
+            f"that query, from this checkpoint, as application {status.query_owner!r}: "
+            "an application is not renamed, its batch in flight could be written "
+            f"twice. Go on with application={status.query_owner!r}. To reprocess on "
+            f"purpose, start {status.application!r} with a new checkpoint."
+        )
+    if query and status.query and query != status.query:
+        raise ConfigurationError(
+            f"application {status.application!r} belongs to query {status.query}, this "
+            f"is query {query}, from another checkpoint: restore the checkpoint, or "
+            "choose a new application name"
+        )
+
+
+def _check_first_batch(application: str, batch: int) -> None:
+    _check_name(application)
+    if batch != 0:
+        raise ConfigurationError(
+            f"this log does not know application {application!r}, and this is batch "
+            f"{batch}. If the log is the wrong one, point `log` at the right one. If "
+            "the query already ran without tracing_2pc: `tracing-2pc init "
+            f"--application {application} --from-batch {batch}`. To reprocess on "
+            "purpose, choose a new application name and a new checkpoint."
+        )
+
+
+def _check_change(
+    status: ApplicationStatus, participants: Collection[str], replaces: Collection[str]
+) -> None:
+    before = status.participants
+    if not before or set(before) in (set(participants), set(replaces)):
+        return
+    names = {
+        "left out": [name for name in before if name not in participants],
+        "new": [name for name in participants if name not in before],
+    }
+    change = "; ".join(f"{k} {', '.join(v)}" for k, v in names.items() if v)
+    raise ConfigurationError(
+        f"application {status.application!r}: its participants changed after "
+        f"{status.newest}: {change}. A participant that is left out gets no rows "
+        "from now on, a new one has none of the earlier batches, and a renamed one is "
+        "both. If that is meant, name the earlier ones: two_phase_commit(..., "
+        f"replaces={before!r}). If not, go on with those"
+    )
+
+
+def _check_age(status: ApplicationStatus, batch: int, run: str) -> None:
+    # Rule 17: nothing begins at or below forgotten_through.
+    if status.forgotten_through is not None and batch <= status.forgotten_through:
+        passed = f"everything up to batch {status.forgotten_through} is finished"
+    elif status.committed is not None and batch < status.committed:
+        passed = f"batch {status.committed} is decided commit"
+    else:
+        return
+    other = ""
+    if status.newest_run not in (None, run):
+        other = (
+            f"another driver, run {status.newest_run}, has gone on, and this driver "
+            "slept too long or lost the race: stop one of the two, nothing is lost. "
+            "If no other has run on it, "
+        )
+    raise ConfigurationError(
+        f"application {status.application!r} wants batch {batch}, but {passed}: "
+        f"{other}this checkpoint is older than the log. Restore the newer checkpoint, "
+        "or choose a new application name and a new checkpoint."
+    )
+
+
+def is_forgotten(record: TransactionRecord) -> bool:
+    """Return whether its batch lies at or below forgotten_through."""
+    return (
+        record.forgotten_through is not None
+        and record.id.batch <= record.forgotten_through
+    )
+
+
+def apply_event(
+    record: TransactionRecord, event: TransactionEvent, **changes: Any
+) -> TransactionRecord:
+    """Return the record after an event, with further changes.
+
+    Raises:
+        IllegalTransitionError: its state does not know the event.
+    """
+    try:
+        state = advance(record.state, event)
+    except KeyError:
+        raise IllegalTransitionError(
+            f"{record.id} is {record.state}: it cannot {event}",
+            transaction_id=str(record.id),
+        ) from None
+    return dataclasses.replace(record, state=state, **changes)
+
+
+def check_acknowledge(record: TransactionRecord, participant: str) -> None:
+    """Refuse an acknowledgement without a decision, or without being on record."""
+    if record.state is TransactionState.ACTIVE:
+        what = "there is no decision to acknowledge"
+    elif participant not in record.participants:
+        what = f"{participant} is not on record"
+    else:
+        return
+    raise ContractError(
+        f"{record.id}: {what}", transaction_id=str(record.id), participant=participant
+    )

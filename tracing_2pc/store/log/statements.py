@@ -1,0 +1,263 @@
+"""All SQL of the decision log, each statement with a name and what it is for.
+
+What is unfinished and what is committed is spelled as the partial indexes spell it:
+with a parameter in its place neither database would use them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from tracing_2pc.store.log import schema
+
+
+def _sql(text: str) -> sa.TextClause:
+    return sa.text(inspect.cleandoc(text))
+
+
+KEPT_RUNS: Final = 1_000
+"""Superseded runs that an application keeps: a late driver is refused by name."""
+
+LOCK_APPLICATION: Final = (
+    sa.select(schema.application.c.name)
+    .where(schema.application.c.name == sa.bindparam("of"))
+    .with_for_update()
+)
+"""First in every write: `begin`, `decide` and `forget` of one application queue up
+here. SQLite has them queued already (BEGIN IMMEDIATE)."""
+
+ADD_APPLICATION: Final = _sql("""
+    INSERT INTO tpc_application (name, forgotten_through)
+    VALUES (:of, :forgotten_through) ON CONFLICT DO NOTHING
+""")
+"""Two first drivers at once: one of them inserts, the other waits and does nothing."""
+
+CHANGE_APPLICATION: Final = _sql("""
+    UPDATE tpc_application
+    SET query = coalesce(query, :asked), durable_forgotten_through = forgotten_through
+    WHERE name = :of
+""")
+
+REGISTER_RUN: Final = _sql("""
+    INSERT INTO tpc_run (application, run, sequence, registered, batch)
+    SELECT :of, :asking, coalesce(max(sequence), 0) + 1, :at, :in_batch
+    FROM tpc_run WHERE application = :of
+""")
+
+STATUS: Final = _sql("""
+    SELECT query, forgotten_through, durable_forgotten_through,
+        (SELECT name FROM tpc_application
+         WHERE query = :asked AND name <> :of) AS query_owner,
+        (SELECT run FROM tpc_run WHERE application = :of
+         ORDER BY sequence DESC LIMIT 1) AS newest_run,
+        EXISTS (SELECT 1 FROM tpc_run
+                WHERE application = :of AND run = :asking) AS run_known,
+        (SELECT id FROM tpc_transaction
+         WHERE application = :of AND finished IS NULL AND state = 'quarantined'
+         ORDER BY batch, attempt LIMIT 1) AS quarantined,
+        (SELECT reason FROM tpc_transaction
+         WHERE application = :of AND finished IS NULL AND state = 'quarantined'
+         ORDER BY batch, attempt LIMIT 1) AS reason,
+        (SELECT batch FROM tpc_transaction
+         WHERE application = :of AND decision = 'commit'
+         ORDER BY batch DESC LIMIT 1) AS committed,
+        (SELECT id FROM tpc_transaction WHERE application = :of
+         ORDER BY batch DESC, attempt DESC LIMIT 1) AS newest,
+        (SELECT attempt FROM tpc_transaction
+         WHERE application = :of AND batch = :in_batch
+         ORDER BY attempt DESC LIMIT 1) AS attempt,
+        (SELECT carrier FROM tpc_transaction
+         WHERE application = :of AND batch = :in_batch
+         ORDER BY attempt DESC LIMIT 1) AS carrier
+    FROM tpc_application WHERE name = :of
+""")
+"""What `begin` asks of an application; each from the first entries of an index."""
+
+RIVALS: Final = _sql("""
+    SELECT id FROM tpc_transaction
+    WHERE application = :of AND batch = :in_batch
+      AND (attempt > :than_attempt OR decision = 'commit')
+    LIMIT 1
+""")
+"""A newer attempt of the batch, or a committed one (rules 14 and 18)."""
+
+# Which transactions `load_transactions` and `load_parts` may be asked for.
+ONE: Final = sa.text("id = :one")
+COMMITTED: Final = sa.text(
+    "application = :of AND batch = :in_batch AND decision = 'commit'"
+)
+UNFINISHED: Final = sa.text("finished IS NULL")
+UNFINISHED_OF: Final = sa.text("finished IS NULL AND application = :of")
+UNFINISHED_IN_STATE: Final = sa.text(
+    "finished IS NULL AND application = :of AND state = :state"
+)
+
+UNFINISHED_APPLICATIONS: Final = _sql("""
+    SELECT DISTINCT application FROM tpc_transaction
+    WHERE finished IS NULL ORDER BY application
+""")
+
+
+def load_transactions(which: sa.TextClause) -> sa.Select[Any]:
+    """Transactions with the durable forgotten_through, in batch order."""
+    told = schema.application.c.durable_forgotten_through.label("forgotten_through")
+    own = schema.application.c.name == schema.transaction.c.application
+    return (
+        sa.select(schema.transaction, told)
+        .outerjoin_from(schema.transaction, schema.application, own)
+        .where(which)
+        .order_by(sa.text("application, batch, attempt"))
+    )
+
+
+def load_parts(part: sa.Table, which: sa.TextClause) -> sa.Select[Any]:
+    """Deliveries or receipts of the same transactions, by position."""
+    ids = sa.select(schema.transaction.c.id).where(which)
+    return (
+        sa.select(part)
+        .where(part.c.transaction_id.in_(ids))
+        .order_by(part.c.transaction_id, part.c.position)
+    )
+
+
+DELIVERIES_OF_UNFINISHED: Final = load_parts(schema.delivery, UNFINISHED)
+DELIVERIES_OF_ONE: Final = load_parts(schema.delivery, ONE)
+
+ADD_TRANSACTION: Final = schema.transaction.insert()
+ADD_DELIVERIES: Final = schema.delivery.insert()
+ADD_RECEIPTS: Final = schema.receipt.insert()
+ADD_AUDIT: Final = schema.audit.insert()
+
+UPDATE_TRANSACTION: Final = _sql("""
+    UPDATE tpc_transaction
+    SET state = :state, decision = :decision, decided = :decided, rows = :rows,
+        finished = :finished, reason = coalesce(:reason, reason), checksum = :checksum
+    WHERE id = :id
+""")
+"""Stores a decision, and every later state."""
+
+ACKNOWLEDGE: Final = _sql("""
+    UPDATE tpc_delivery SET acknowledged = :at, untold = :untold, retry_at = NULL
+    WHERE transaction_id = :one AND participant = :by AND acknowledged IS NULL
+      AND EXISTS (SELECT 1 FROM tpc_transaction
+                  WHERE id = :one AND decided IS NOT NULL)
+""")
+
+GIVE_UP: Final = _sql("""
+    UPDATE tpc_delivery SET given_up = :at, retry_at = NULL
+    WHERE transaction_id = :one AND participant = :by
+""")
+
+POSTPONE: Final = _sql("""
+    UPDATE tpc_delivery SET retries = retries + 1, error = :error, retry_at = :retry_at
+    WHERE transaction_id = :one AND participant = :by AND acknowledged IS NULL
+""")
+
+_MAY_GO: Final = """
+    application = :of {0} AND batch < coalesce(
+        (SELECT batch FROM tpc_transaction
+         WHERE application = :of {0}
+           AND (finished IS NULL OR finished >= :finished_before)
+         ORDER BY batch LIMIT 1),
+        (SELECT batch FROM tpc_transaction
+         WHERE application = :of ORDER BY batch DESC LIMIT 1))
+"""
+"""Batches below the newest begun (rule 17) and below whatever must stay."""
+
+_IN_SLICE: Final = """
+    AND batch < :slice + (SELECT batch FROM tpc_transaction
+                          WHERE application = :of ORDER BY batch LIMIT 1)
+"""
+"""So many batch numbers from the oldest on: what lies above is not even looked at."""
+
+FORGETTABLE: Final = sa.text(
+    "SELECT DISTINCT batch FROM tpc_transaction WHERE "  # noqa: S608 - ours alone
+    f"{_MAY_GO.format(_IN_SLICE)} ORDER BY batch"
+)
+FORGETTABLE_COUNT: Final = sa.text(
+    "SELECT count(*), max(batch) FROM tpc_transaction WHERE "  # noqa: S608 - ours alone
+    f"{_MAY_GO.format('')}"
+)
+"""How many transactions that is in all, and forgotten_through after it."""
+
+RAISE_FORGOTTEN_THROUGH: Final = _sql("""
+    UPDATE tpc_application SET forgotten_through = :up_to WHERE name = :of
+""")
+_FORGET: Final = """
+    DELETE FROM {} WHERE transaction_id IN
+        (SELECT id FROM tpc_transaction WHERE application = :of AND batch <= :up_to)
+"""
+FORGET_RECEIPTS: Final = _sql(_FORGET.format("tpc_receipt"))
+FORGET_DELIVERIES: Final = _sql(_FORGET.format("tpc_delivery"))
+FORGET_TRANSACTIONS: Final = _sql("""
+    DELETE FROM tpc_transaction WHERE application = :of AND batch <= :up_to
+""")
+FORGET_RUNS: Final = _sql("""
+    DELETE FROM tpc_run WHERE application = :of AND sequence <
+        (SELECT max(sequence) - :kept FROM tpc_run
+         WHERE application = :of AND batch < :up_to)
+""").bindparams(kept=KEPT_RUNS)
+"""Runs that are 1,000 older than one that began below the new forgotten_through. That
+run superseded them at its batch or one before: what they ask for is refused by age."""
+
+FORGET_EARLIER_RECEIPTS: Final = _sql("""
+    DELETE FROM tpc_receipt WHERE transaction_id IN
+        (SELECT id FROM
+            (SELECT id, state FROM tpc_transaction
+             WHERE application = :of AND decision = 'commit' AND batch < :in_batch
+             ORDER BY batch DESC LIMIT 1) AS earlier
+         WHERE state = 'committed')
+""")
+"""Of the commit before this one, if it is finished: its batch is never begun again."""
+
+# What an operator looks at.
+STATES_OF: Final = sa.text(
+    "SELECT id, state FROM tpc_transaction WHERE id IN :ids"
+).bindparams(sa.bindparam("ids", expanding=True))
+"""By the primary key: a few transactions that participants have named."""
+
+APPLICATIONS: Final = sa.text(
+    "SELECT name, forgotten_through FROM tpc_application ORDER BY name"
+)
+
+REASON: Final = sa.text("SELECT reason FROM tpc_transaction WHERE id = :one")
+
+AUDIT_OF: Final = (
+    sa.select(schema.audit)
+    .where(schema.audit.c.what.in_(sa.bindparam("whats", expanding=True)))
+    .order_by(schema.audit.c.at)
+)
+"""Reads the whole audit, which has a row for each action of a person."""
+
+_SUMMARY: Final = """
+    SELECT id, state, decision, started, decided, finished, rows, reason, carrier
+    FROM tpc_transaction WHERE application = :of {}
+    ORDER BY batch DESC, attempt DESC LIMIT :most
+"""
+UNFINISHED_SUMMARIES: Final = _sql(_SUMMARY.format("AND finished IS NULL"))
+SUMMARIES: Final = _sql(_SUMMARY.format(""))
+"""The newest of one application, backwards along the unique index."""
+
+OUTSTANDING_OF: Final = (
+    sa.select(schema.delivery)
+    .where(
+        schema.delivery.c.transaction_id.in_(sa.bindparam("ids", expanding=True)),
+        sa.text("(acknowledged IS NULL OR untold IS NOT NULL)"),
+    )
+    .order_by(schema.delivery.c.transaction_id, schema.delivery.c.position)
+)
+"""Participants that have not acknowledged, or that were told a part only."""
+
+TAKE_LEASE: Final = _sql("""
+    UPDATE tpc_application SET lease_holder = :who, lease_until = :until
+    WHERE name = :of
+      AND (lease_holder IS NULL OR lease_holder = :who
+           OR lease_until < :at OR lease_until > :beyond)
+""")
+GIVE_LEASE_BACK: Final = _sql("""
+    UPDATE tpc_application SET lease_holder = NULL, lease_until = NULL
+    WHERE lease_holder = :who
+""")

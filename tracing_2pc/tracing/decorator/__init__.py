@@ -1,0 +1,1 @@
+"""`@traced_sink`: spans around a sink's phases."""

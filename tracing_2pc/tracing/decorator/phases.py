@@ -1,0 +1,125 @@
+"""One call of a phase in one span. This is on the path of every phase: it is short.
+
+Written out by hand: a context manager costs more than the span's own bookkeeping.
+Nothing here raises but the phase itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import NoOpTracer, ProxyTracer
+
+from tracing_2pc.core.model import Carrier
+from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.decorator import requests_headers
+from tracing_2pc.tracing.sdk import lifecycle
+
+Method = Callable[..., Any]
+
+_SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
+_INTERNAL: Final = trace.SpanKind.INTERNAL
+_together: tuple[object, object] = None, None
+"""The last span and carrier of one trace: the phases of a branch have the same two."""
+
+
+class Phase:
+    """What a method is of a sink.
+
+    Args:
+        name: the word for it, also in the name of its span, `<Sink>.<name>`.
+        mark: what is called inside of itself, by default the phase. A call of the same
+            object inside is the same span: a subclass calls its parent's phase, or
+            `recover_and_commit` calls `commit`.
+    """
+
+    __slots__ = ("attributes", "key", "name", "suffix")
+
+    def __init__(self, name: str, mark: str = "") -> None:
+        self.name = name
+        self.suffix = f".{name}"
+        self.key = f"tpc-phase-{mark or name}"
+        self.attributes = spans.registered({"tpc.phase": name})
+
+
+def entered(phase: Phase, sink: object) -> trace.Tracer | None:
+    """Return the tracer for a phase that is called now; None if it is only called.
+
+    So it is where nothing is traced (a process starts if its environment asks for it),
+    and where the same phase of the same object is being called already.
+    """
+    tracer = spans.tracer()
+    if type(tracer) is ProxyTracer:
+        lifecycle.start(type(sink).__name__)
+        tracer = spans.tracer()
+        if type(tracer) is ProxyTracer:
+            return None
+    return None if contexts.get_current().get(phase.key) is sink else tracer
+
+
+def call(
+    method: Method,
+    phase: Phase,
+    tracer: trace.Tracer,
+    carrier: Carrier,
+    attributes: dict[str, spans.Value],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Call a phase in a span, under the current span or else under the carrier.
+
+    The tracer is what `entered` returned. The attributes are all of the span's, of the
+    registry. The first of `args` is the sink.
+    """
+    current = contexts.get_current()
+    if not requests_headers.carried:
+        requests_headers.carry_context()
+    parent = _parent(current, carrier) if carrier else None
+    if parent is None and type(tracer) is NoOpTracer:
+        return method(*args, **kwargs)
+    name = type(args[0]).__name__ + phase.suffix
+    try:  # as `spans.start_span`, without the cost of a call
+        span = tracer.start_span(name, parent, _INTERNAL, attributes)
+    except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
+        spans.logger.debug("a span could not be started", exc_info=True)
+        span = trace.INVALID_SPAN
+    around = current if parent is None else parent
+    inside = {**around, _SPAN: span, phase.key: args[0]}
+    if "tpc.transaction.id" in attributes:
+        inside[spans.TRANSACTION] = attributes["tpc.transaction.id"]
+    token = contexts.attach(Context(inside))
+    failed = None
+    try:
+        return method(*args, **kwargs)
+    except BaseException as error:
+        failed = type(error)
+        raise
+    finally:
+        contexts.detach(token)
+        spans.end_span(span, failed)
+
+
+def _parent(current: Context, carrier: Carrier) -> Context | None:
+    """Return the context of the carrier; None if the current span is in its trace."""
+    global _together
+    here = current.get(_SPAN)
+    span, known = _together  # once: another thread may write the next pair
+    if span is here and known is carrier:
+        return None
+    parent = spans.parent(carrier)
+    if parent is None:
+        _together = here, carrier
+    return parent
+
+
+def arrow_rows(value: object) -> int | None:
+    """Return the rows that a batch of Arrow tells it has; None for all else."""
+    try:
+        rows = getattr(value, "num_rows", None)
+    except Exception:  # noqa: BLE001 - a property of the user's own class
+        return None
+    return rows if type(rows) is int else None

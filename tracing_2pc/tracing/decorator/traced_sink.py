@@ -1,0 +1,220 @@
+"""`@traced_sink`: a span per phase of a sink, and its context in the calls it makes.
+
+The class is changed in place, so its name, its pickling and `super()` stay as they
+are. The wrappers reach everything through importable modules: a class of the main
+program is pickled by value, and a copied global would be a second, empty memory.
+Tracing is on in a process that has a tracer provider; a phase starts ours if the
+environment asks for one.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any, Final, TypeVar, overload
+
+from tracing_2pc.core.errors import ContractError
+from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.decorator import traced_writer
+from tracing_2pc.tracing.decorator.handles import CARRIER
+from tracing_2pc.tracing.decorator.phases import Method
+from tracing_2pc.tracing.decorator.traced_phases import PER_RECORD, WRAPPERS
+
+__all__ = ["CARRIER", "trace_headers", "traced_sink"]
+
+_Class = TypeVar("_Class", bound=type)
+
+_SPELLINGS: Final[dict[str, tuple[str, ...]]] = {
+    "begin": ("begin", "begin_transaction", "beginTransaction"),
+    "invoke": ("invoke",),
+    "invoke_batch": ("invoke_batch",),
+    "pre_commit": ("pre_commit", "preCommit"),
+    "commit": ("commit",),
+    "abort": ("abort",),
+    "recover_and_commit": ("recover_and_commit", "recoverAndCommit"),
+    "recover_and_abort": ("recover_and_abort", "recoverAndAbort"),
+    "commit_transaction": ("commit_transaction",),
+    "abort_transaction": ("abort_transaction",),
+}
+"""Each phase by its names, ours first and then Flink's: the first that is there."""
+
+
+@overload
+def traced_sink(sink: _Class, /) -> _Class: ...
+
+
+@overload
+def traced_sink(
+    *,
+    begin: str | None = None,
+    invoke: str | None = None,
+    pre_commit: str | None = None,
+    commit: str | None = None,
+    abort: str | None = None,
+    per_record: bool = False,
+) -> Callable[[_Class], _Class]: ...
+
+
+def traced_sink(
+    sink: type | None = None, /, *, per_record: bool = False, **methods: str | None
+) -> Any:
+    """Trace a sink: any class with begin, invoke, pre_commit, commit and abort.
+
+    Every phase becomes a span `<Sink>.<phase>`, a child of the branch's span. `invoke`
+    and `invoke_batch` become one span per branch, with a count, from the first record
+    to the last; with `per_record=True` each call is a span. Calls made inside with
+    `requests` carry the trace context, if the package's `requests` extra is installed
+    (else send `trace_headers()`); OpenTelemetry's instrumentation, which does it, is
+    then on in the whole process. Arguments, results and errors pass unchanged.
+
+    **Names.** Flink's spelling is known: `begin_transaction`, `pre_commit`,
+    `recover_and_commit` and `recover_and_abort`, and the same as `beginTransaction` and
+    so on. A recovery is a span `<Sink>.commit` or `<Sink>.abort`; where it calls
+    `commit` or `abort` itself, that is the same span. Other names are given:
+    `@traced_sink(begin="open")`. A class that says `__tpc_traced__ = True` traces its
+    own methods and is left alone.
+
+    **The handle carries the context on.** While tracing is on, a plain dict gets a key
+    `tpc_carrier` once its `pre_commit` has returned, and a dataclass, frozen or not,
+    an attribute of that name that is no field: `==`, `repr` and `asdict` don't show it.
+    Pickled, or kept in the decision log, the handle takes it along: a commit after a
+    crash, in any process, is in the trace of its branch. The log keeps it beside any
+    mapping and any dataclass. For other handles this process remembers the trace by the
+    handle's identity. A string, a number or a tuple may be of two branches at once: the
+    current span comes first there, and `invoke` counts both. Of handles that take no
+    weak reference (a list, slots) the last 64 are held after `pre_commit`. Without a
+    span around it, `begin` is the root and the branch's other phases are its children.
+
+    A record whose `invoke` raised makes that span an error if `abort` comes next. A
+    caller that went on has left the record out on purpose.
+
+    **PySpark's own writers.** Above a `DataSourceStreamWriter`, or its Arrow form, the
+    spans are `<Writer>.write` for each task, with its rows, and `<Writer>.commit` or
+    `<Writer>.abort` in their process, below `<Writer>.batch`: one trace for each batch
+    and run. The commit message of a task gets an attribute `tpc_carrier`. A message
+    that takes none (slots, a `__getstate__` or `__reduce__` of its own), and an abort
+    without any message, leave the commit or abort in a trace of its own. Each process
+    traces if its own environment asks for it, and each call flushes, in half a second
+    at most. A batch that no process ends still has its root: a task that fails exports
+    it, so it may be there twice.
+
+    Raises:
+        ContractError: it stands above no class; a method that was named is not there,
+            or is of a class that is traced already, without it; a phase is no plain
+            method, for instance `async`, which a coordinator could not call; or the
+            class has no phase at all.
+    """
+    if unknown := methods.keys() - {"begin", "invoke", "pre_commit", "commit", "abort"}:
+        raise ContractError(
+            f"traced_sink knows no phase {', '.join(sorted(unknown))}, only "
+            "begin, invoke, pre_commit, commit and abort"
+        )
+    if not isinstance(sink, type | None):
+        raise ContractError(
+            "traced_sink stands above a class: @traced_sink, or with names "
+            '@traced_sink(begin="open")'
+        )
+    names = {phase: name for phase, name in methods.items() if name is not None}
+    if sink is None:
+        return functools.partial(_trace, names=names, per_record=per_record)
+    return _trace(sink, names, per_record=per_record)
+
+
+def trace_headers() -> dict[str, str]:
+    """Return the current trace context as headers, for clients other than requests."""
+    return spans.current_carrier()
+
+
+def _trace(sink: _Class, names: dict[str, str], *, per_record: bool) -> _Class:
+    if not names and traced_writer.is_writer(sink):
+        if per_record:
+            raise ContractError("per_record is for a sink's invoke: write has none")
+        wrappers = traced_writer.WRAPPERS
+        spellings: dict[str, tuple[str, ...]] = {name: (name,) for name in wrappers}
+    else:
+        spellings = {**_SPELLINGS, **{phase: (n,) for phase, n in names.items()}}
+        wrappers = {**WRAPPERS, **PER_RECORD} if per_record else WRAPPERS
+    if not _wrap(sink, spellings, wrappers, names):
+        raise ContractError(
+            f"{sink.__name__} has no phase of a sink: name its methods, as in "
+            '@traced_sink(begin="open", commit="publish")'
+        )
+    sink.__tpc_traced__ = True  # type: ignore[attr-defined]
+    return sink
+
+
+def _wrap(
+    sink: type,
+    spellings: Mapping[str, tuple[str, ...]],
+    wrappers: Mapping[str, Callable[[Method], Method]],
+    required: Container[str],
+) -> int:
+    """Wrap what is there, but for what is traced already; return how many there are."""
+    count = 0
+    for phase, names in spellings.items():
+        name, method, owner = _find(sink, names)
+        is_required = phase in required
+        if method is None:
+            if is_required:
+                raise ContractError(f"{sink.__name__} has no method {name!r} ({phase})")
+            continue
+        count += 1
+        if "__tpc_traced__" not in vars(owner):
+            plain = _plain(sink, name, method)
+            own = plain if owner is sink else _inherited(sink, name, plain)
+            setattr(sink, name, wrappers[phase](own))
+        elif is_required and not hasattr(method, "__wrapped__"):
+            raise ContractError(
+                f"{owner.__name__} is traced already, without {name!r} ({phase}): "
+                "name it there"
+            )
+    return count
+
+
+def _inherited(sink: type, name: str, method: Method) -> Method:
+    """Return a method of this class that calls the next one in the order of resolution.
+
+    A copy would hide what a mixin or a patch of the base puts in its place.
+    """
+
+    @functools.wraps(method)
+    def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        kinds = type(self).__mro__
+        kind = sink if sink in kinds else _remade(kinds, name, inherited)
+        return getattr(super(kind, self), name)(*args, **kwargs)
+
+    return inherited
+
+
+def _remade(kinds: Iterable[type], name: str, inherited: Method) -> type:
+    """Return the class that a method is in now: `slots=True` has made another one."""
+    methods = ((kind, vars(kind).get(name)) for kind in kinds)
+    return next(k for k, m in methods if getattr(m, "__wrapped__", None) is inherited)
+
+
+def _find(sink: type, names: tuple[str, ...]) -> tuple[str, object, type]:
+    for name in names:
+        for owner in sink.__mro__:
+            if (method := vars(owner).get(name)) is not None:
+                return name, method, owner
+    return names[0], None, sink
+
+
+def _plain(sink: type, name: str, method: object) -> Method:
+    """Return the method, or raise `ContractError` saying what to make of it."""
+    where = f"{sink.__name__}.{name}"
+    if not inspect.isfunction(method):
+        raise ContractError(f"{where} is no plain method: define it with `def`")
+    inner = inspect.unwrap(method)
+    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        raise ContractError(
+            f"{where} is async, and nobody awaits a phase: make it a plain method that "
+            "runs its own loop, as in `asyncio.run(...)`"
+        )
+    if inspect.isgeneratorfunction(inner):
+        raise ContractError(
+            f"{where} is a generator, whose work is done after its call: make it a "
+            "plain method that returns when the work is done"
+        )
+    return method

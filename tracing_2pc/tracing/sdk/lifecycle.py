@@ -1,0 +1,194 @@
+"""Tracing of a process: started when first used, flushed and stopped in bounded time.
+
+If the program has set a tracer provider, that one is used as it is. Nothing here
+raises, and nothing waits longer than its limit, whatever the collector does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from opentelemetry import trace
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.forks import after_fork
+from tracing_2pc.skywalking import propagator as skywalking
+from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.sdk import environment
+from tracing_2pc.tracing.sdk.flushing import Flushing, at_exit
+from tracing_2pc.tracing.sdk.log_records import mark_log_records
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+    from tracing_2pc.tracing.sdk.exporting import CountedBatches, TraceFile
+
+Made = TypeVar("Made")
+_INSTALL: Final = "; install tracing-2pc[otlp], or [skywalking]"
+logger = logging.getLogger(__name__)
+
+
+class _Process:
+    """What this process has started, or could not start."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.otlp: CountedBatches | None = None
+        self.file: TraceFile | None = None
+        self.provider: TracerProvider | None = None
+        self.failed: environment.Asked | None = None
+        self._flushing: Flushing | None = None
+
+    def reset(self) -> None:
+        """Forget the threads: they stayed in the parent. The SDK restarts its own."""
+        self.lock = threading.Lock()
+        self.failed = None
+        self._flushing = None
+
+    def start(self, service: str) -> None:
+        """Make everything, then use it: of a start that fails, nothing is left.
+
+        An exporter that cannot be made is one line in the log; the others start.
+        """
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+        from tracing_2pc.tracing.sdk import exporting
+        from tracing_2pc.tracing.sdk.parents_first import ParentsFirst
+
+        failed: dict[str, Exception] = {}
+        file = otlp = skywalking_processor = None
+        if path := os.environ.get(environment.TRACE_FILE):
+            file = exporting.TraceFile(path)
+        if environment.wants_otlp_traces():
+            otlp = _tried("OTLP", exporting.to_otlp, failed)
+        if failed and not (file or environment.wants_skywalking()):
+            raise failed["OTLP"]
+        provider = exporting.provider(service)
+        self._flushing = Flushing(otlp.otlp if otlp else None)
+        if file:  # without a batch that a kill could lose
+            provider.add_span_processor(ParentsFirst(SimpleSpanProcessor(file)))
+        if otlp:
+            provider.add_span_processor(ParentsFirst(otlp))
+        if environment.wants_skywalking():
+            skywalking_processor = _tried(
+                "SkyWalking", lambda: _to_skywalking(provider), failed
+            )
+        has_way = file or otlp or skywalking_processor
+        last = None if has_way else failed.popitem()[1]
+        for name, error in failed.items():
+            _warn(f"traces are not sent by {name}", error)
+        if last is not None:
+            raise last
+        self.otlp, self.file, self.provider = otlp, file, provider
+        at_exit(self.stop)
+        trace.set_tracer_provider(provider)
+
+    def stop(self) -> threading.Event | None:
+        """Begin to send what is left."""
+        if self.provider is None or (flushing := self.flushing()) is None:
+            return None
+        return flushing.call(self.provider.shutdown, 0)
+
+    def flushing(self) -> Flushing | None:
+        """Return what flushes in this process; None if it can have no thread."""
+        with self.lock:
+            if self._flushing is None:
+                try:
+                    self._flushing = Flushing(self.otlp.otlp if self.otlp else None)
+                except RuntimeError:
+                    logger.debug("telemetry could not be flushed", exc_info=True)
+            return self._flushing
+
+
+_process: Final = _Process()
+after_fork(_process.reset)
+
+
+def start(service: str) -> None:
+    """Start tracing in this process, if it is asked for and does not run.
+
+    It is asked for by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._TRACES_ENDPOINT`), by
+    `OTEL_TRACES_EXPORTER` if it names `skywalking`, or by `TPC_TRACE_FILE`, a file to
+    append spans to. Call it where work begins, never before a fork: it is cheap when
+    there is nothing to do. Log records then carry ids: see `log_records`. A start that
+    fails is tried again after a fork, or when something else is asked for.
+
+    Args:
+        service: name of the service, unless `OTEL_SERVICE_NAME` is set.
+    """
+    if not spans.is_set() and environment.wants_traces():
+        _start(service)
+    if spans.is_set():
+        mark_log_records()
+
+
+def _start(service: str) -> None:
+    asked = environment.asked()
+    if _process.failed == asked:
+        return
+    with _process.lock:
+        if spans.is_set() or _process.failed == asked:
+            return
+        try:
+            _process.start(service)
+        except Exception as error:  # noqa: BLE001 - no tracing is no reason not to work
+            _process.failed = asked
+            _warn("tracing did not start", error)
+
+
+def _tried(
+    name: str, make: Callable[[], Made], failed: dict[str, Exception]
+) -> Made | None:
+    """Make one of several ways out; note why where that fails."""
+    try:
+        return make()
+    except Exception as error:  # noqa: BLE001 - the others are good without it
+        failed[name] = error
+        return None
+
+
+def _to_skywalking(provider: TracerProvider) -> SpanProcessor:
+    from tracing_2pc.skywalking.start import start
+
+    try:
+        return start(provider=provider)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _warn(what: str, error: Exception) -> None:
+    cure = ""
+    if isinstance(error, ImportError):
+        cure = _INSTALL
+    elif isinstance(error, ConfigurationError):
+        cure = f": {error}"
+    logger.warning("%s: %s%s", what, type(error).__name__, cure)
+    logger.debug("%s", what, exc_info=error)
+
+
+def flush(seconds: float = 0.5) -> bool:
+    """Export what has ended; True if that worked within the time given.
+
+    After a flush that ran out of time it returns False at once, until an export has
+    succeeded: a dead collector costs a process one wait, not one per task.
+    """
+    export = getattr(spans.provider(), "force_flush", None)
+    if export is None:
+        return True
+    flushing = _process.flushing()
+    return flushing is not None and flushing.flush(export, seconds)
+
+
+def dropped() -> int:
+    """Return how many spans this process has lost, by each way out.
+
+    A queue was full, no collector answered, or the trace file could not be written.
+    """
+    sender = skywalking.processor()
+    lost = _process.otlp.dropped if _process.otlp else 0
+    lost += _process.file.failed if _process.file else 0
+    return lost + (sender.dropped if sender else 0)

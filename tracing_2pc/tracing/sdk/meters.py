@@ -1,0 +1,115 @@
+"""The SDK's parts for metrics: a provider of our own for each way out.
+
+Importing this module imports the SDK, so it is imported inside functions only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    InMemoryMetricReader,
+    MetricExporter,
+    MetricExportResult,
+    MetricReader,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID as INSTANCE
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+from tracing_2pc.core.forks import after_fork
+from tracing_2pc.tracing.sdk import environment, exporting, prometheus
+
+PROTOCOLS: Final = ("http/protobuf", "grpc")
+logger = logging.getLogger(__name__)
+
+
+class LazyExporter(MetricExporter):
+    """Makes its exporter in the thread that uses it, and warns once.
+
+    All counts are cumulative. After a fork the child's copy sends nothing: the parent
+    sends what was measured before.
+    """
+
+    def __init__(self, make: Callable[[], MetricExporter]) -> None:
+        super().__init__()
+        self._make = make
+        self._is_copy = False
+        after_fork(self._reset)
+        self._inner: MetricExporter | None = None
+        self._failed = False
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any
+    ) -> MetricExportResult:
+        """Send what was measured. Never raises: the next export sends it all again."""
+        if self._is_copy:
+            return MetricExportResult.SUCCESS
+        try:
+            self._inner = self._inner or self._make()
+            result = self._inner.export(metrics_data, timeout_millis)
+        except Exception:  # a library's fault costs metrics only
+            logger.debug("metrics could not be sent", exc_info=True)
+            result = MetricExportResult.FAILURE
+        if result is not MetricExportResult.SUCCESS and not self._failed:
+            self._failed = True
+            logger.warning(
+                "metrics are not delivered; work goes on without them. Look at "
+                "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT and ..._PROTOCOL, or set "
+                "OTEL_METRICS_EXPORTER=none if that collector takes traces only"
+            )
+        return result
+
+    def _reset(self) -> None:
+        self._is_copy = True
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Have nothing to flush."""
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
+        """Close the connection, if there is one; a try that waits gives up."""
+        if self._inner is not None and not self._is_copy:
+            self._inner.shutdown(timeout_millis)
+
+
+def to_prometheus(service: str) -> tuple[MeterProvider, Callable[[], str]]:
+    """Make a provider that is read on request, and what reads it as text."""
+    reader = InMemoryMetricReader()
+    provider = _provider(service, reader)
+    return provider, lambda: prometheus.text(reader.get_metrics_data())
+
+
+def to_otlp(service: str, protocol: str) -> MeterProvider:
+    """Make what sends by itself, every `OTEL_METRIC_EXPORT_INTERVAL` and at the end.
+
+    Raises:
+        ImportError: the library for this protocol is not installed.
+        ValueError: there is no such protocol.
+    """
+    if protocol not in PROTOCOLS:
+        raise ValueError(
+            f"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: {protocol[:20]!r} is not one of "
+            f"{', '.join(PROTOCOLS)}"
+        )
+    way = protocol.partition("/")[0]
+    library = f"opentelemetry.exporter.otlp.proto.{way}"
+    exporter = importlib.import_module(f"{library}.metric_exporter").OTLPMetricExporter
+    environment.quiet(library)
+    timeout = environment.otlp_timeout("METRICS")
+    sending = LazyExporter(lambda: exporter(timeout=timeout))
+    return _provider(service, PeriodicExportingMetricReader(sending))
+
+
+def _provider(service: str, reader: MetricReader) -> MeterProvider:
+    """Make one of this process alone: its counts are series of their own."""
+    named = OTELResourceDetector().detect().attributes.get(INSTANCE)
+    instance = Resource({INSTANCE: str(named or uuid.uuid4())})
+    resource = exporting.resource(service).merge(instance)
+    return MeterProvider([reader], resource=resource, shutdown_on_exit=False)

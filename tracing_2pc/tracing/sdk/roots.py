@@ -1,0 +1,101 @@
+"""Roots whose ids are fixed first and which are exported last, perhaps elsewhere.
+
+A root that is kept open is lost in the crash that it should explain. So its ids are
+reserved first, and the process that is there at the end makes the span.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanContext, TraceFlags
+
+from tracing_2pc.core.model import Carrier
+from tracing_2pc.skywalking import propagator as skywalking
+from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.propagation import at_rest, span_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import Tracer as SdkTracer
+
+_RANDOM: Final = 0x02
+
+
+def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
+    """Return the carrier of a root that is not started; empty if nothing records spans.
+
+    `ids` are its trace id and span id, where several processes must find the same; by
+    default new ones.
+    """
+    if (sdk := _sdk_tracer()) is None:
+        return {}
+    trace_id, span_id = ids or (
+        sdk.id_generator.generate_trace_id(),
+        sdk.id_generator.generate_span_id(),
+    )
+    root = _as_started(sdk, name, trace_id, span_id)
+    if processor := skywalking.processor():
+        processor.reserve(root, name, shared=ids is not None)
+    # Onto nothing: what else is current here is not the transaction's.
+    return at_rest(trace.set_span_in_context(trace.NonRecordingSpan(root), Context()))
+
+
+def _sdk_tracer() -> SdkTracer | None:
+    """Return our tracer if it is one of the SDK's, so that spans are recorded."""
+    sdk = sys.modules.get("opentelemetry.sdk.trace")
+    ours = spans.tracer()
+    return ours if sdk is not None and isinstance(ours, sdk.Tracer) else None
+
+
+def _as_started(sdk: SdkTracer, name: str, trace_id: int, span_id: int) -> SpanContext:
+    from opentelemetry.sdk.trace.sampling import Decision
+
+    sampled = sdk.sampler.should_sample(Context(), trace_id, name)
+    recorded = sampled.decision is Decision.RECORD_AND_SAMPLE
+    flags = TraceFlags.SAMPLED if recorded else TraceFlags.DEFAULT
+    if getattr(sdk.id_generator, "is_trace_id_random", bool)():
+        flags |= _RANDOM
+    return SpanContext(
+        trace_id,
+        span_id,
+        is_remote=False,
+        trace_flags=TraceFlags(flags),
+        trace_state=sampled.trace_state,
+    )
+
+
+def export(
+    name: str,
+    carrier: Carrier,
+    attributes: dict[str, spans.Value],
+    links: Sequence[Link],
+    times: tuple[int, int],
+) -> bool:
+    """Export the root that a carrier reserved; True if it is sampled and recorded.
+
+    `times` are its start and end, in Unix nanoseconds.
+    """
+    sdk, root = _sdk_tracer(), span_of(carrier)
+    if sdk is None or not root.trace_flags.sampled:
+        return False
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    span = ReadableSpan(
+        name,
+        context=root,
+        resource=sdk.resource,
+        attributes=spans.registered(attributes),
+        links=links,
+        start_time=times[0],
+        end_time=max(times),  # two clocks may have written these
+        instrumentation_scope=InstrumentationScope(spans.SCOPE),
+    )
+    # The SDK's tracers offer no way to choose a span's ids. What they themselves do
+    # at the end of a span is this call; it is the only place that goes past them.
+    sdk.span_processor.on_end(span)
+    return True

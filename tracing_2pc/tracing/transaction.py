@@ -1,0 +1,199 @@
+"""A transaction's trace and its metrics: what the protocol and operators tell them.
+
+The span of a stuck transaction would never end, and so never be exported. So the root
+is not kept open: its ids are fixed before `begin` and stored with the transaction. The
+process that decides or delivers builds the span from the log's record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanKind
+
+from tracing_2pc.core import names
+from tracing_2pc.core.model import (
+    PREVIOUS,
+    Carrier,
+    TransactionId,
+    TransactionRecord,
+    count_rows,
+)
+from tracing_2pc.core.ports import Step
+from tracing_2pc.core.states import Decision
+from tracing_2pc.tracing import instruments, spans
+from tracing_2pc.tracing.propagation import extract, span_of, traceparent
+from tracing_2pc.tracing.sdk import roots
+
+LINK: Final = "tpc-link"
+"""Key in a root's carrier: traceparent of what was current when it was reserved.
+Stored for the root's link, and never sent."""
+
+_BOUND: Final = 1024
+_exported: Final[dict[str, None]] = {}  # roots, by traceparent, oldest first
+logger = logging.getLogger(__name__)
+
+
+class OpenTelemetryTracing:
+    """`ports.Tracing` on OpenTelemetry.
+
+    All it needs stands in the record: any process can go on with a trace. What it
+    remembers is which roots this process has exported, so as not to repeat itself.
+    """
+
+    def reserve(self) -> Carrier:
+        """Fix the ids of a root; empty if nothing records spans in this process.
+
+        Ids that are not sampled would silence the traces that participants and a later
+        recovery make of their own.
+        """
+        try:
+            carrier = roots.reserve(names.TRANSACTION)
+            upstream = traceparent() if carrier else None
+            return carrier if upstream is None else {**carrier, LINK: upstream}
+        except Exception:  # a foreign sampler or id generator raised
+            logger.debug("no root could be reserved", exc_info=True)
+            return {}
+
+    def step(
+        self,
+        name: str,
+        carrier: Carrier,
+        record: TransactionRecord | None = None,
+        started: float | None = None,
+    ) -> AbstractContextManager[Step]:
+        """Open a span under the current one or else the carrier."""
+        attributes = None if record is None else spans.identity(record.id)
+        start = None if started is None else _nanoseconds(started)
+        return spans.span(name, carrier=carrier, attributes=attributes, start=start)
+
+    @contextlib.contextmanager
+    def sweep(
+        self, records: Sequence[TransactionRecord]
+    ) -> Iterator[Sequence[TransactionRecord]]:
+        """Open `tpc.recovery`, never current: each transaction has its own trace."""
+        sweep: trace.Span = trace.INVALID_SPAN
+        error: type[Exception] | None = None
+        if records:
+            links = _links(record.carrier for record in records)
+            about = {"tpc.unfinished": len(records)}
+            sweep = spans.start_span(names.RECOVERY, Context(), about, links=links)
+        try:
+            yield records
+        except Exception as raised:
+            error = type(raised)
+            raise
+        finally:
+            spans.end_span(sweep, error)
+
+    def export_root(self, record: TransactionRecord, *, reconstructed: bool) -> None:
+        """Export the root; a process that takes it over does so once more."""
+        known = record.carrier.get("traceparent") in _exported
+        if record.decided is None or (reconstructed and known):
+            return
+        attributes = {  # an abort is a decision, not an error
+            **spans.identity(record.id),
+            "tpc.run": record.run,
+            "tpc.decision": str(record.decision),
+            "tpc.participants": len(record.participants),
+            "tpc.rows": count_rows(record.receipts),
+        }
+        if reconstructed:
+            attributes["tpc.root.reconstructed"] = True
+        # To what was current when the root was reserved, and to the attempt before.
+        traceparents = (record.carrier.get(key, "") for key in (LINK, PREVIOUS))
+        links = _links({"traceparent": traceparent} for traceparent in traceparents)
+        times = _nanoseconds(record.started), _nanoseconds(record.decided)
+        name, carrier = names.TRANSACTION, record.carrier
+        try:
+            if roots.export(name, carrier, attributes, links, times):
+                _exported[carrier["traceparent"]] = None
+        except Exception:  # a foreign processor raised
+            logger.debug("a root could not be exported", exc_info=True)
+        while len(_exported) > _BOUND:
+            _exported.pop(next(iter(_exported)), None)
+
+    def count_decision(
+        self, record: TransactionRecord, cause: str | None = None
+    ) -> None:
+        """Count a decision, and why it is abort."""
+        instruments.add("tpc.transactions", {"outcome": str(record.decision)})
+        if cause is not None:
+            instruments.add("tpc.aborts", {"cause": cause})
+
+    def record_answer(
+        self, participant: str, decision: Decision, result: str, seconds: float
+    ) -> None:
+        """Count a try to commit, and how long a try of either kind took."""
+        labels = {"participant": participant, "result": result}
+        if decision is Decision.COMMIT:
+            instruments.add("tpc.commit.attempts", labels)
+        phase = {"phase": str(decision), **labels}
+        instruments.record("tpc.phase.duration", phase, seconds)
+
+
+def operator_span(
+    action: str,
+    transaction: TransactionId,
+    carrier: Carrier,
+    participant: str | None = None,
+) -> AbstractContextManager[Step]:
+    """Open `tpc.operator`. What is delivered inside stays in the transaction's trace.
+
+    Args:
+        action: commit, abort or conclude.
+        transaction: which one.
+        carrier: context of its root, as log or participant keep it; may be empty.
+        participant: where it is done, if not in the log.
+    """
+    about: dict[str, spans.Value] = {
+        "tpc.action": action,
+        **spans.identity(transaction),
+    }
+    if participant is not None:
+        about["tpc.participant"] = participant
+    kind, links = SpanKind.INTERNAL, _links([carrier])
+    return spans.OpenSpan(names.OPERATOR, kind, Context(), about, links=links)
+
+
+def count_operator_action(action: str) -> None:
+    """Count what a person has done, when it is done."""
+    instruments.add("tpc.operator.actions", {"action": action})
+
+
+def snapshot(
+    transaction: TransactionId,
+    carrier: Carrier,
+    *,
+    diagnosis: str,
+    age: float,
+    pending: int,
+    now: float,
+) -> None:
+    """Export a span without length below the carrier's: something is stuck.
+
+    `age` and `now` are in seconds; `pending` counts the participants concerned.
+    """
+    at = _nanoseconds(now)
+    attributes = {
+        **spans.identity(transaction),
+        "tpc.diagnosis": diagnosis,
+        "tpc.age": age,
+        "tpc.pending": pending,
+    }
+    below = extract(carrier)
+    spans.past_span(names.SNAPSHOT, below, attributes=attributes, start=at, end=at)
+
+
+def _links(carriers: Iterable[Carrier]) -> list[Link]:
+    return [Link(span) for span in map(span_of, carriers) if span.is_valid]
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
