@@ -5,6 +5,9 @@ Each test runs a program of its own: a process has one tracer provider for its l
 
 from __future__ import annotations
 
+import importlib.metadata
+import socket
+import uuid
 from pathlib import Path
 
 import pytest
@@ -129,6 +132,54 @@ def test_the_environment_names_the_service(tmp_path: Path):
     file = tmp_path / "trace"
     run("made(); say(0)", TPC_TRACE_FILE=str(file), OTEL_SERVICE_NAME="mine")
     assert read_trace_file(file)[0]["service"] == "mine"
+
+
+RESOURCES = """
+from opentelemetry import trace
+from tracing_2pc.tracing.sdk import exporting, meters
+spans_are_of = trace.get_tracer_provider().resource
+metrics_are_of = meters.to_prometheus("job")[0]._sdk_config.resource
+say([dict(of.attributes) for of in (spans_are_of, metrics_are_of)])
+"""
+
+
+def test_a_process_says_which_one_it_is_and_where(tmp_path: Path):
+    """With one id for its spans and its metrics, and a host that Jaeger knows."""
+    said, _ = run(RESOURCES, TPC_TRACE_FILE=str(tmp_path / "trace"))
+    spans_are_of, metrics_are_of = said
+    assert spans_are_of == metrics_are_of
+    assert uuid.UUID(spans_are_of["service.instance.id"]).version == 4
+    host = socket.gethostname()
+    assert (spans_are_of["host.name"], spans_are_of["ip"]) == (host, host)
+    assert spans_are_of["service.name"] == "job"
+    assert "service.version" not in spans_are_of  # ours would not be its
+
+
+def test_the_environment_says_more_of_a_process(tmp_path: Path):
+    """What it names wins."""
+    named = {
+        "service.instance.id": "job-1",
+        "service.version": "7",
+        "deployment.environment.name": "test",
+        "host.name": "here",
+        "ip": "192.0.2.7",
+    }
+    (spans_are_of, metrics_are_of), _ = run(
+        RESOURCES,
+        TPC_TRACE_FILE=str(tmp_path / "trace"),
+        OTEL_RESOURCE_ATTRIBUTES=",".join(f"{k}={v}" for k, v in named.items()),
+    )
+    assert spans_are_of == metrics_are_of
+    assert named.items() <= spans_are_of.items()
+
+
+def test_our_own_programs_say_their_version(tmp_path: Path):
+    said, _ = run(
+        f'lifecycle.start("tracing-2pc-watch"){RESOURCES}',
+        start=PRELUDE,
+        TPC_TRACE_FILE=str(tmp_path / "trace"),
+    )
+    assert said[0]["service.version"] == importlib.metadata.version("tracing-2pc")
 
 
 @pytest.mark.parametrize(

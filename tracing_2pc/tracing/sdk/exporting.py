@@ -5,15 +5,25 @@ Importing this module imports the SDK, so it is imported inside functions only.
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import itertools
 import json
 import logging
 import os
+import socket
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from opentelemetry import trace
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import (
+    HOST_NAME,
+    SERVICE_INSTANCE_ID,
+    SERVICE_NAME,
+    SERVICE_VERSION,
+    Resource,
+)
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
@@ -26,6 +36,8 @@ from tracing_2pc.tracing.sdk import environment
 
 QUEUE: Final = 32768
 SCHEDULE_MS: Final = 500
+_PROGRAM: Final = "tracing-2pc"
+"""Our own command: only a service of this name has our version."""
 
 logger = logging.getLogger(__name__)
 
@@ -152,11 +164,23 @@ def _ids(context: trace.SpanContext | None) -> dict[str, str | None]:
 
 
 def resource(service: str) -> Resource:
-    """Describe this process. The environment's service name wins."""
-    ours = Resource.create({})
-    if str(ours.attributes[SERVICE_NAME]).startswith("unknown_service"):
-        return ours.merge(Resource({SERVICE_NAME: service}))
-    return ours
+    """Describe this process, for its spans and its metrics. The environment wins."""
+    host = socket.gethostname()
+    # Jaeger compares the clocks of spans, and warns, unless their `ip` (Jaeger 2.13 and
+    # older) or `host.name` is the same; for that any name of the host will do.
+    ours = {SERVICE_INSTANCE_ID: _instance(os.getpid()), HOST_NAME: host, "ip": host}
+    if service.startswith(_PROGRAM):
+        ours[SERVICE_VERSION] = importlib.metadata.version(_PROGRAM)
+    # The SDK's own id of an instance, where it has one, is new after a fork.
+    described = Resource(ours).merge(Resource.create({}))
+    if str(described.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        return described.merge(Resource({SERVICE_NAME: service}))
+    return described
+
+
+@functools.cache
+def _instance(_pid: int) -> str:
+    return str(uuid.uuid4())
 
 
 def provider(service: str) -> TracerProvider:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,8 +19,6 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
     PeriodicExportingMetricReader,
 )
-from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID as INSTANCE
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.tracing.sdk import environment, exporting, prometheus
@@ -109,7 +106,5 @@ def to_otlp(service: str, protocol: str) -> MeterProvider:
 
 def _provider(service: str, reader: MetricReader) -> MeterProvider:
     """Make one of this process alone: its counts are series of their own."""
-    named = OTELResourceDetector().detect().attributes.get(INSTANCE)
-    instance = Resource({INSTANCE: str(named or uuid.uuid4())})
-    resource = exporting.resource(service).merge(instance)
+    resource = exporting.resource(service)
     return MeterProvider([reader], resource=resource, shutdown_on_exit=False)
