@@ -84,6 +84,17 @@ def without_database(found: Sequence[ReadableSpan]) -> list[ReadableSpan]:
     ]
 
 
+def without_time(found: Sequence[ReadableSpan]) -> list[str]:
+    """Return the spans that begin before their parent, or have no length."""
+    starts = {s.context.span_id: s.start_time for s in found}
+    return [
+        span.name
+        for span in found
+        if span.start_time >= span.end_time
+        or (span.parent and span.start_time < starts[span.parent.span_id])
+    ]
+
+
 def test_a_healthy_transaction_is_one_tree(exported: Spans, log, sink) -> None:
     """Every step of it, in one trace, and no wait worth a span."""
     apply(driver(log, sink), 0, writes(sink, [numbers(3)]))
@@ -110,6 +121,7 @@ def test_a_healthy_transaction_is_one_tree(exported: Spans, log, sink) -> None:
     ]
     assert len({s.context.trace_id for s in exported()}) == 1
     assert_registered(exported())
+    assert without_time(exported()) == []
 
 
 def test_spans_are_counted_by_partitions_and_never_by_records(

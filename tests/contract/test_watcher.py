@@ -730,7 +730,7 @@ def test_a_participant_without_an_address_is_counted_as_other(
 
 
 def test_what_is_stuck_is_seen_in_its_own_trace(at: Site, exported: Any) -> None:
-    """At 1, 2, 4 … times the threshold; no length, an id each, below the root."""
+    """At 1, 2, 4 … times the threshold; a moment, an id each, below the root."""
     at.begin()
     at.decide(T, Decision.ABORT)
     for name in NAMES:
@@ -745,7 +745,7 @@ def test_what_is_stuck_is_seen_in_its_own_trace(at: Site, exported: Any) -> None
     assert [age // 300 for age in ages] == [1, 2, 4]
     assert len({s.context.span_id for s in spans}) == 3
     for span in spans:
-        assert span.start_time == span.end_time
+        assert 0 < span.end_time - span.start_time <= 1_000  # nanoseconds
         assert f"{span.context.trace_id:032x}" == "a" * 32
         assert f"{span.parent.span_id:016x}" == "b" * 16
         assert span.attributes["tpc.diagnosis"] == "stuck"

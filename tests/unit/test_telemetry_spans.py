@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import sampling
 from opentelemetry.trace import NonRecordingSpan, SpanKind, StatusCode
 from support.tracing import span_tree
@@ -119,6 +122,34 @@ def test_who_takes_over_exports_the_root_again(exported, monkeypatch):
     assert second.attributes["tpc.root.reconstructed"] is True
     assert second.attributes["tpc.decision"] == "abort"
     assert span_tree(exported()) == ["tpc.transaction", "tpc.transaction"]
+
+
+def test_the_root_is_of_the_job_whoever_exports_it(exported, monkeypatch):
+    """Its service, instance and host are those of the process that began.
+
+    And so is its start: what the driver did before the log answered is inside of it.
+    """
+    job = Resource({"service.name": "orders", "host.name": "a", "process.pid": 7})
+    watcher = Resource({"service.name": "tracing-2pc-watch", "host.name": "b"})
+    tracing = OpenTelemetryTracing()
+    monkeypatch.setattr(spans.tracer(), "resource", job)
+    before = time.time_ns()
+    carrier = json.loads(json.dumps(tracing.reserve()))
+    began = time.time_ns() + 1
+    decided = dataclasses.replace(
+        record(carrier), started=began / 1e9 + 1, decided=began / 1e9 + 2
+    )
+    monkeypatch.setattr(spans.tracer(), "resource", watcher)
+    tracing.export_root(decided, reconstructed=False)
+    with tracing.step(names.DELIVER, carrier, decided):
+        pass
+    root, deliver = exported()
+    assert root.resource.attributes == {"service.name": "orders", "host.name": "a"}
+    assert deliver.resource is watcher
+    assert before <= root.start_time < began
+    sent: dict[str, str] = {}
+    propagation.inject(sent, propagation.extract(carrier))
+    assert sent == {"traceparent": carrier["traceparent"]}
 
 
 def test_the_root_links_to_what_was_current(exported):
@@ -417,7 +448,8 @@ def test_what_is_kept_and_what_outsiders_see_has_no_baggage(
             live, kept = spans.current_carrier(), propagation.at_rest()
     finally:
         context.detach(token)
-    assert carrier.keys() == kept.keys() == {"traceparent"}
+    of_the_trace = {name for name in carrier if not name.startswith("tpc-")}
+    assert of_the_trace == kept.keys() == {"traceparent"}
     assert live == {**kept, "baggage": "user.email=a%40example.org"}
 
 

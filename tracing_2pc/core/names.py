@@ -71,7 +71,7 @@ SPANS: Final[dict[str, Span]] = {
     IN_DOUBT: Span("POST /prepare", "a participant waited over 10 s for the decision"),
     SNAPSHOT: Span(
         TRANSACTION,
-        "no length: the watcher sees that something is wrong, ever more rarely",
+        "a moment: the watcher sees that something is wrong, ever more rarely",
     ),
     OUTBOX_SEND: Span("POST /prepare", "a stored request goes to the partner, later"),
     "POST": Span(OUTBOX_SEND, "the partner's API is called", "client"),

@@ -174,6 +174,7 @@ class Coordinator:
 
     def begin(self, batch: int, run: str, query: str | None) -> Begun:
         """Put the attempt on record before any participant is asked."""
+        carrier = self.tracing.reserve()  # first: nothing begins before the root
         started = self.clock.now()
         ask = partial(
             self.log.begin,
@@ -182,7 +183,7 @@ class Coordinator:
             run=run,
             query=query,
             participants=self.participants,
-            carrier=self.tracing.reserve(),
+            carrier=carrier,
             timeout=self.settings.transaction_timeout,
             own_sinks=self.own_sinks,
             replaces=self.replaces,

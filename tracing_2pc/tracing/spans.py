@@ -31,6 +31,10 @@ Value: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = Mapping[str, Value]
 
 SCOPE: Final = "tracing_2pc"
+SHORTEST: Final = 1_000
+"""Nanoseconds: what a span of something that is over takes at least. Jaeger calls none
+a negative duration, and counts in microseconds."""
+
 TRANSACTION: Final = contexts.create_key("tpc-transaction")
 """Key in a context: id of the transaction that the work inside is for."""
 
@@ -143,7 +147,8 @@ def past_span(
     error: type[BaseException] | None = None,
 ) -> None:
     """Export an internal span of something that is over; times in nanoseconds."""
-    end_span(start_span(name, context, registered(attributes), start=start), error, end)
+    span = start_span(name, context, registered(attributes), start=start)
+    end_span(span, error, max(end, start + SHORTEST))
 
 
 def start_span(

@@ -55,6 +55,8 @@ class OpenTelemetryTracing:
         """
         try:
             carrier = roots.reserve(names.TRANSACTION)
+            if carrier:
+                carrier |= roots.origin()
             upstream = traceparent() if carrier else None
             return carrier if upstream is None else {**carrier, LINK: upstream}
         except Exception:  # a foreign sampler or id generator raised
@@ -176,7 +178,7 @@ def snapshot(
     pending: int,
     now: float,
 ) -> None:
-    """Export a span without length below the carrier's: something is stuck.
+    """Export the moment below the carrier's span: something is stuck.
 
     `age` and `now` are in seconds; `pending` counts the participants concerned.
     """

@@ -6,7 +6,9 @@ reserved first, and the process that is there at the end makes the span.
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer
 
 _RANDOM: Final = 0x02
+_START: Final = "tpc-start"
+_PROCESS: Final = "tpc-process"
+_described: tuple[object, str] = None, ""
 
 
 def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
@@ -42,6 +47,25 @@ def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
         processor.reserve(root, name, shared=ids is not None)
     # Onto nothing: what else is current here is not the transaction's.
     return at_rest(trace.set_span_in_context(trace.NonRecordingSpan(root), Context()))
+
+
+def origin() -> Carrier:
+    """Return when and in which process a root begins, to be stored with its carrier.
+
+    Whichever process exports the root then says the same. Nothing of it is ever sent.
+    What `process.` says, command lines for example, is left out.
+    """
+    global _described
+    if (sdk := _sdk_tracer()) is None:
+        return {}
+    if _described[0] is not sdk.resource:
+        process = {
+            name: value
+            for name, value in sdk.resource.attributes.items()
+            if isinstance(value, str) and not name.startswith("process.")
+        }
+        _described = sdk.resource, json.dumps(process)
+    return {_START: str(time.time_ns()), _PROCESS: _described[1]}
 
 
 def _sdk_tracer() -> SdkTracer | None:
@@ -77,22 +101,27 @@ def export(
 ) -> bool:
     """Export the root that a carrier reserved; True if it is sampled and recorded.
 
-    `times` are its start and end, in Unix nanoseconds.
+    `times` are its start and end, in Unix nanoseconds. What the carrier says of its
+    origin wins.
     """
     sdk, root = _sdk_tracer(), span_of(carrier)
     if sdk is None or not root.trace_flags.sampled:
         return False
+    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+    process = carrier.get(_PROCESS)
+    # Two clocks may have written these; and Jaeger warns of a span without length.
+    start = min(times[0], int(carrier.get(_START, times[0])))
     span = ReadableSpan(
         name,
         context=root,
-        resource=sdk.resource,
+        resource=Resource(json.loads(process)) if process else sdk.resource,
         attributes=spans.registered(attributes),
         links=links,
-        start_time=times[0],
-        end_time=max(times),  # two clocks may have written these
+        start_time=start,
+        end_time=max(times[1], start + spans.SHORTEST),
         instrumentation_scope=InstrumentationScope(spans.SCOPE),
     )
     # The SDK's tracers offer no way to choose a span's ids. What they themselves do
