@@ -34,8 +34,7 @@ class Panel(NamedTuple):
 def diagnosed(which: str, by: str = "participant") -> str:
     """Count what the watcher found; of several watchers of one log, once."""
     inside = f'job=~"$job", participant=~"$participant", diagnosis=~"{which}"'
-    each = "job, application, participant, diagnosis"
-    return f"sum by ({by}) (max by ({each}) (tpc_diagnoses{{{inside}}}))"
+    return f"max by ({by}) (tpc_diagnoses{{{inside}}})"
 
 
 def wrong(title: str, which: str, description: str) -> Panel:
@@ -50,11 +49,7 @@ def quantiles(metric: str, inside: str, by: str, legend: str) -> tuple[Query, ..
     rate = f"rate({metric}_bucket{inside}[$__rate_interval])"
     summed = f"sum by ({', '.join(filter(None, [by, 'le']))}) ({rate})"
     return tuple(
-        Query(
-            f"histogram_quantile({q}, {summed})",
-            f"{legend} {q:.0%}".strip(),
-            exemplar=True,
-        )
+        Query(f"histogram_quantile({q}, {summed})", f"{legend} {q:.0%}".strip())
         for q in (0.5, 0.95, 0.99)
     )
 
@@ -85,7 +80,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                 ),
             ),
             "stat",
-            red=90,
+            red=180,
         ),
         Panel(
             "Alerts that fire",
@@ -93,7 +88,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "none",
             (
                 Query(
-                    "max by (alertname, severity, job, application, participant) "
+                    "max by (alertname, severity, job, participant) "
                     '(ALERTS{alertname=~"Tpc.+", alertstate="firing"})',
                     "",
                 ),
@@ -127,13 +122,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "Quarantined",
             "Transactions that a person must look at; their application waits.",
             "none",
-            (
-                Query(
-                    "sum(max by (job, application) "
-                    f"(tpc_quarantined_transactions{JOB}))",
-                    "now",
-                ),
-            ),
+            (Query(f"sum(max by (job) (tpc_quarantined_transactions{JOB}))", "now"),),
             "stat",
             red=1,
         ),
@@ -174,32 +163,6 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                 Query(
                     diagnosed(".+", "participant, diagnosis"),
                     "{{diagnosis}} at {{participant}}",
-                ),
-            ),
-        ),
-        Panel(
-            "How long it has been wrong",
-            "Since the last step of the oldest transaction of each diagnosis. Empty "
-            "where nothing is wrong.",
-            "s",
-            (
-                Query(
-                    "max by (application, diagnosis, participant) "
-                    f"(tpc_oldest_diagnosed_age_seconds{HERE})",
-                    "{{application}} {{diagnosis}} at {{participant}}",
-                ),
-            ),
-        ),
-        Panel(
-            "Commits not acknowledged",
-            "Since the decision, when the watcher last read the log: from 10 s on. "
-            "Empty where every commit is acknowledged.",
-            "s",
-            (
-                Query(
-                    "max by (application, participant) "
-                    f"(tpc_oldest_pending_age_seconds{HERE})",
-                    "{{application}} at {{participant}}",
                 ),
             ),
         ),
@@ -246,8 +209,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "Phase latencies": (
         Panel(
             "Requests, by phase",
-            "How long a participant took, or was waited for, where it answered. A dot "
-            "opens its trace.",
+            "How long a participant took, or was waited for, where it answered.",
             "s",
             quantiles("tpc_phase_duration_seconds", ANSWERED, "phase", "{{phase}}"),
         ),

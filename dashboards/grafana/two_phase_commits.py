@@ -38,7 +38,7 @@ def dashboard() -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
         "links": [
-            link("Stuck now, in Jaeger", STUCK),
+            link("Stuck within the last hour, in Jaeger", STUCK),
             link("Console", "${console}"),
         ],
         "annotations": {"list": [decided_by_hand()]},
@@ -133,7 +133,10 @@ def shown(panel: Panel) -> dict[str, Any]:
         "description": panel.description,
         "datasource": DATASOURCE,
         "interval": ONE_A_MINUTE,
-        "links": [link("Console", "${console}"), link("Stuck now, in Jaeger", STUCK)],
+        "links": [
+            link("Console", "${console}"),
+            link("Stuck within the last hour, in Jaeger", STUCK),
+        ],
         "targets": list(targets(panel.queries, now=panel.kind != "timeseries")),
         "fieldConfig": {"defaults": field(panel), "overrides": []},
         "options": options(panel),

@@ -212,8 +212,8 @@ def _worst_first(row: BoardRow) -> tuple[int, int, float]:
 
 
 _ELSEWHERE: Final[Mapping[str, str]] = {
-    "jaeger": "the spans of a transaction; Two-phase commits in its menu has what is "
-    "stuck now",
+    "jaeger": "the spans of a transaction; Two-phase commits in its menu has what was "
+    "stuck within the last hour",
     "skywalking": "the same trace in its topology, by the tag tpc.transaction.id; the "
     "dashboard Two-phase commits",
     "grafana": "the dashboard Two-phase commits: rates, ages, which participant is in "
