@@ -166,7 +166,7 @@ def transaction(number: int) -> None:
     for step in (names.BEGIN, names.DECIDE):
         with tracing.step(step, carrier, record):
             pass
-    tracing.export_root(record, reconstructed=False)
+    tracing.export_root(record, taken_over=False)
     with tracing.step(names.DELIVER, carrier, record) as deliver:
         deliver.end()
         for name, port in PARTICIPANTS.items():

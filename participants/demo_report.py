@@ -119,7 +119,8 @@ def _headline(attempt: str, roots: Mapping[str, Span], of: Mapping[str, str]) ->
     root = roots[of[attempt]]
     linked = {link["trace_id"] for link in root["links"]}
     before = "".join(f", linked to {t}" for t, trace in of.items() if trace in linked)
-    return f"the trace of {attempt}: {root['attributes']['tpc.decision']}{before}"
+    stands = root["attributes"].get("tpc.decision", "out of time")
+    return f"the trace of {attempt}: {stands}{before}"
 
 
 def _tree(spans: Sequence[Span]) -> Iterator[str]:

@@ -170,6 +170,7 @@ def test_a_transaction_is_one_trace_in_both(
         ("both", "tpc.transaction"): 1,  # with begin and decide
         ("both", "tpc.branch"): 2,
         ("both", "tpc.deliver"): 1,
+        ("both", "tpc.finish"): 1,
         ("ledger", "tpc.prepare"): 2,
         ("ledger", "tpc.commit"): 1,
         ("notifier", "tpc.prepare"): 2,

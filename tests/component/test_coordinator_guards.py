@@ -50,7 +50,7 @@ def test_an_abort_that_the_log_did_not_take_is_not_sent(
         world.log.decide = down  # type: ignore[method-assign]
         raise ZeroDivisionError
 
-    def down(*_: Any) -> NoReturn:
+    def down(*_: Any, **__: Any) -> NoReturn:
         raise error("down")
 
     real = world.log.decide
@@ -186,9 +186,9 @@ def test_the_log_is_not_asked_for_a_commit_without_every_vote(world: World) -> N
     asked: list[Decision] = []
     real = world.log.decide
 
-    def decide(id_: TransactionId, wanted: Decision, *receipts: Any) -> Any:
+    def decide(id_: TransactionId, wanted: Decision, *receipts: Any, **why: Any) -> Any:
         asked.append(wanted)
-        return real(id_, wanted, *receipts)
+        return real(id_, wanted, *receipts, **why)
 
     def write(record: TransactionRecord) -> list[Receipt]:
         return list(world.write(record))[:-1]

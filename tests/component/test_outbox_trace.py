@@ -91,6 +91,40 @@ def test_another_process_sends_it_later_in_the_same_trace(
     assert trace.format_trace_id(prepare.context.trace_id) == ours
 
 
+def test_what_is_sent_is_below_the_commit(
+    world: World,
+    partner: PartnerApi,
+    tmp_path: Path,
+    exported: Exported,
+) -> None:
+    """Not below the prepare: in a list of spans it stands after the decision."""
+    _, ours, _, _ = TRACE["traceparent"].split("-")
+    commit = {"traceparent": f"00-{ours}-{'c' * 16}-01"}
+    assert world.prepare(T).status_code == 200
+    assert world.commit(T, ONE, headers=commit).status_code == 200
+    (committed,) = [span for span in exported() if span.name == "tpc.commit"]
+    spans = send(tmp_path, partner)
+    sends = [span for span in spans if span["name"] == "tpc.outbox.send"]
+    below = {(span["trace_id"], span["parent_id"]) for span in sends}
+    assert below == {(ours, trace.format_span_id(committed.context.span_id))}
+
+
+def test_a_commit_that_is_not_sampled_leaves_it_below_the_prepare(
+    world: World,
+    partner: PartnerApi,
+    tmp_path: Path,
+) -> None:
+    """As after a long outage, of which most tries are not in the trace."""
+    _, ours, prepared, _ = TRACE["traceparent"].split("-")
+    assert world.prepare(T).status_code == 200
+    unsampled = {"traceparent": f"00-{ours}-{'c' * 16}-00"}
+    assert world.commit(T, ONE, headers=unsampled).status_code == 200
+    spans = send(tmp_path, partner)
+    sends = [span for span in spans if span["name"] == "tpc.outbox.send"]
+    assert {span["parent_id"] for span in sends} == {prepared}
+    assert len(sends) == ONE.rows
+
+
 def test_a_transaction_that_brought_no_trace_has_the_participants(
     world: World,
     partner: PartnerApi,
@@ -122,3 +156,27 @@ def test_a_request_that_is_sent_again_is_in_that_trace_each_time(
     spans = send(tmp_path, partner)
     assert span_tree(spans) == ["tpc.outbox.send", "  POST"] * (ONE.rows + 1)
     assert {trace_id for trace_id, _ in heard(partner)} == {"a" * 32}
+
+
+def test_a_partner_that_is_down_for_long_does_not_fill_the_trace(
+    world: World,
+    partner: PartnerApi,
+    exported: Exported,
+) -> None:
+    """The first ten tries leave spans, then the 16th and the 32nd: no pause is waited.
+
+    The request behind it is tried, too, from the tenth on.
+    """
+    assert world.prepare(T).status_code == 200
+    assert world.commit(T, ONE).status_code == 200
+    partner.answers = [503] * 100
+    sender, (first, *_) = world.resource._sender, world.resource._queue.next("orders")
+    assert sender._hold()
+    tries = []
+    for number in range(1, 41):
+        before = len(exported())
+        assert not sender._send(first)
+        if any(s.name == "tpc.outbox.send" for s in exported()[before:]):
+            tries.append(number)
+    assert len(partner.got) == 40 + 31
+    assert tries == [*range(1, 11), 16, 32]

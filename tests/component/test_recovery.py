@@ -240,9 +240,9 @@ def test_what_a_sweep_delivers_is_in_the_transactions_trace(
     assert span_tree({s.context.span_id: s for s in mine}.values()) == [
         "tpc.transaction",
         "  tpc.begin",
+        "  tpc.finish",
         "  tpc.decide",
         *["  tpc.deliver"] * 4,
-        "    tpc.finish",
     ]
     (sweep,) = [s for s in spans if s.name == "tpc.recovery"]
     assert [link.context.trace_id for link in sweep.links] == [root.context.trace_id]

@@ -88,6 +88,7 @@ def test_a_transaction_is_few_segments(global_world: World, tmp_path: Path) -> N
         "tpc.prepare": 2,
         "tpc.deliver": 1,
         "tpc.commit": 1,
+        "tpc.finish": 1,
     }
     ids = {g["traceId"] for g in global_world.oap.segments}
     assert len(ids) == 1

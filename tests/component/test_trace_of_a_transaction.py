@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind, format_trace_id
+from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from support.log_tables import count_committed
 from support.tracing import assert_registered, span_tree
 
@@ -23,8 +23,10 @@ from bench.driver import APPLICATION, apply, coordinator
 from bench.records import numbers
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core import names
+from tracing_2pc.core.errors import HeuristicError, ParticipantRefusedError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks import write_branch
 from tracing_2pc.store import SqlDecisionLog
@@ -75,6 +77,15 @@ def roots(found: Sequence[ReadableSpan]) -> list[ReadableSpan]:
     return [s for s in found if s.name == names.TRANSACTION]
 
 
+def named(found: Sequence[ReadableSpan], name: str) -> list[ReadableSpan]:
+    return [s for s in found if s.name == name]
+
+
+def told(finish: ReadableSpan) -> tuple[Any, Any]:
+    about = finish.attributes or {}
+    return about["tpc.outcome"], about.get("tpc.recovered")
+
+
 def without_database(found: Sequence[ReadableSpan]) -> list[ReadableSpan]:
     """Leave out the databases' statements: they are a matter of the resource."""
     return [
@@ -114,10 +125,10 @@ def test_a_healthy_transaction_is_one_tree(exported: Spans, log, sink) -> None:
         "    ParticipantSink.pre_commit",
         *both_prepare,
         "  tpc.decide",
+        "  tpc.finish",
         "  tpc.deliver",
         *one_commit,
         *one_commit,
-        "    tpc.finish",
     ]
     assert len({s.context.trace_id for s in exported()}) == 1
     assert_registered(exported())
@@ -191,7 +202,7 @@ def test_the_delivery_is_out_before_anybody_is_asked(
     assert seen == [[names.BEGIN, names.DECIDE, names.TRANSACTION, names.DELIVER]]
     deliver = next(s for s in exported() if s.name == names.DELIVER)
     assert deliver.attributes["tpc.pending"] == 1
-    assert span_tree(exported())[-2:] == ["  tpc.deliver", "    tpc.finish"]
+    assert span_tree(exported())[-2:] == ["  tpc.finish", "  tpc.deliver"]
 
 
 def test_attempts_of_a_batch_are_linked(
@@ -225,8 +236,12 @@ def test_a_run_that_takes_over_tells_both_stories(
     another_process(monkeypatch)
     apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
     first, second = roots(exported())
-    assert first.attributes["tpc.root.reconstructed"] is True
     assert first.attributes["tpc.decision"] == "abort"
+    assert first.attributes["tpc.cause"] == "superseded"
+    assert [told(s) for s in named(exported(), names.FINISH)] == [
+        ("aborted", True),
+        ("committed", None),
+    ]
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
     assert_registered(exported())
     orphans = [line for line in span_tree(exported()) if not line.startswith(" ")]
@@ -265,7 +280,8 @@ def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(
     again.recover()
     again.recover()
     (root,) = roots(exported())[before:]
-    assert root.attributes["tpc.root.reconstructed"] is True
+    assert root.to_json() == roots(exported())[0].to_json()
+    assert [told(s) for s in named(exported(), names.FINISH)] == [("aborted", True)]
     assert format_trace_id(root.context.trace_id) in record.carrier["traceparent"]
 
 
@@ -281,8 +297,51 @@ def test_a_batch_replayed_after_its_end_gets_its_root(
     apply(driver(log, sink), 0, failing)
     apply(driver(log, sink), 0, failing)
     written, replayed = roots(exported())
-    assert written.context.span_id == replayed.context.span_id
-    assert replayed.attributes["tpc.root.reconstructed"] is True
+    assert written.to_json() == replayed.to_json()
+
+
+def test_the_time_after_the_decision_is_a_span(
+    exported: Spans,
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+) -> None:
+    """From the decision until all have acknowledged, below the root and of its process.
+
+    The root ends where it begins: nothing waits for the other, to be exported.
+    """
+    apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
+    (root,), (finish,) = roots(exported()), named(exported(), names.FINISH)
+    assert finish.parent.span_id == root.context.span_id
+    assert finish.start_time == root.end_time
+    commits = named(exported(), names.COMMIT)
+    assert finish.end_time >= max(commit.end_time for commit in commits)
+    assert (told(finish), finish.status.is_ok) == (("committed", None), True)
+
+
+def test_a_quarantine_and_its_end_are_errors_in_the_trace(
+    exported: Spans,
+    log: SqlDecisionLog,
+) -> None:
+    """When an answer contradicts the decision, and when a person has closed it."""
+
+    class Refuses(_Down):
+        def commit(self, record: TransactionRecord) -> None:
+            raise ParticipantRefusedError("aborted here", state="aborted")
+
+    refusing = coordinator(log, {"ledger": Refuses()})  # type: ignore[dict-item]
+    with pytest.raises(HeuristicError):
+        apply(refusing, 0, lambda record: [])
+    (began,) = named(exported(), names.QUARANTINE)
+    (record,) = log.unfinished(APPLICATION)
+    resolve(log, record.id, wanted="mixed", reason="looked at both", who="me")
+    _, ended = named(exported(), names.QUARANTINE)
+    (finish,) = named(exported(), names.FINISH)
+    assert ended.attributes["tpc.action"] == "conclude"
+    assert told(finish)[0] == "mixed"
+    (root,) = roots(exported())
+    for span in (began, ended, finish):
+        assert span.parent.span_id == root.context.span_id
+        assert span.status.status_code is StatusCode.ERROR
 
 
 def test_an_exporter_that_blocks_holds_nothing_up(log, sink, monkeypatch) -> None:

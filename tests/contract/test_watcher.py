@@ -14,8 +14,10 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from opentelemetry.trace import StatusCode
 from support.participant import KINDS, ONE, TRACE, World
 from support.spark import serving
+from support.tracing import span_tree
 from support.watch import NAMES, SETTINGS, Site, names_of, site
 
 from tracing_2pc.cli.watch import LINES, items, line
@@ -36,7 +38,7 @@ from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.participant_sink import PhasedParticipant
-from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing import instruments, transaction
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 T = TransactionId("orders", 7, 1)
@@ -47,8 +49,9 @@ BEYOND_ORDERS = Source(SourceKind.SCOPE, "ledger", "orders")
 
 @pytest.fixture(autouse=True)
 def _no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test has measured is not read in the next one."""
+    """What a test has measured or exported is not known in the next one."""
     monkeypatch.setattr(instruments, "_observed", dict(instruments._observed))
+    monkeypatch.setattr(transaction, "_exported", {})
 
 
 @pytest.fixture
@@ -495,7 +498,7 @@ def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> No
     watcher = watching(at)
     observe_sweeps(watcher, NAMES, at.time)
     assert watcher.sweep().clean
-    assert measured()['tpc_quarantined_transactions{application="orders"}'] == 1
+    assert measured()["tpc_quarantined_transactions"] == 1
     at.worlds["ledger"].resolve(str(T), "abort")
     assert names_of(list(watcher.sweep().added)) == [(str(T), "diverged")]
 
@@ -641,13 +644,6 @@ def test_a_diagnosis_is_told_when_it_appears_and_when_it_goes(
     assert line(gone).endswith("gone       warning orphaned bookings.3.1")
 
 
-def labels(application: str, diagnosis: str, participant: str) -> str:
-    return (
-        f'{{application="{application}",diagnosis="{diagnosis}",'
-        f'participant="{participant}"}}'
-    )
-
-
 class Many:
     """A participant with ten thousand orphans."""
 
@@ -688,7 +684,7 @@ def test_ten_thousand_orphans(
     assert len([s for s in exported() if s.name == "tpc.in_doubt.snapshot"]) == 100
     diagnoses = {k: v for k, v in measured().items() if k.startswith("tpc_diagnoses")}
     assert len(diagnoses) == 5 * 2
-    orphaned = f"tpc_diagnoses{labels('bookings', 'orphaned', 'ledger')}"
+    orphaned = 'tpc_diagnoses{diagnosis="orphaned",participant="ledger"}'
     assert diagnoses.pop(orphaned) == 10_000
     assert set(diagnoses.values()) == {0.0}
 
@@ -701,8 +697,7 @@ def test_measurements_are_there_from_the_start_and_cost_no_statement(
     """Every combination, so that an alert resolves; ages grow between two sweeps."""
     watcher = watching(at)
     observe_sweeps(watcher, NAMES, at.time)
-    assert measured()[f"tpc_diagnoses{labels('', 'lost', 'notifier')}"] == 0
-    assert measured()['tpc_quarantined_transactions{application=""}'] == 0
+    assert measured()['tpc_diagnoses{diagnosis="lost",participant="notifier"}'] == 0
     age = 'tpc_oldest_unfinished_age_seconds{state="committing"}'
     assert measured()[age] == 0
     at.committing()
@@ -730,74 +725,8 @@ def test_a_participant_without_an_address_is_counted_as_other(
     watcher.sweep()
     found = {k for k, v in measured().items() if v and k.startswith("tpc_diagnoses")}
     assert found == {
-        f"tpc_diagnoses{labels('orders', 'decided_not_applied', 'ledger')}"
+        'tpc_diagnoses{diagnosis="decided_not_applied",participant="ledger"}'
     }
-
-
-def test_an_age_is_the_transactions_own_whatever_its_diagnosis_is_called(
-    at: Site, measured: Any
-) -> None:
-    """It goes on from *stuck* to *decided not applied*; a batch of hours adds none."""
-    before = "tpc_oldest_diagnosed_age_seconds"
-    record = at.begin()
-    at.prepare(record.id)
-    at.time.sleep(1800)
-    at.decide(record.id)
-    at.down("notifier")
-    at.log.acknowledge(record.id, "ledger")
-    at.worlds["ledger"].commit(str(record.id), ONE)
-    watcher = watching(at)
-    observe_sweeps(watcher, NAMES, at.time)
-    watcher.sweep()
-    assert not [k for k in measured() if k.startswith(before)], "nothing is wrong yet"
-    at.time.sleep(400)
-    watcher.sweep()
-    at.time.sleep(30)
-    since = 1 + 400 + 1 + 30
-    assert measured()[before + labels("orders", "stuck", "notifier")] == since
-    at.up("notifier")
-    at.time.sleep(20)
-    watcher.sweep()
-    ages = {k: v for k, v in measured().items() if k.startswith(before)}
-    now = labels("orders", "decided_not_applied", "notifier")
-    assert ages == {before + now: since + 20 + 1}
-
-
-def test_a_commit_that_is_not_acknowledged_has_an_age_as_it_was_read(
-    at: Site, measured: Any
-) -> None:
-    """From 10 s on, and no older until the log is read again; then it is gone."""
-    pending = 'tpc_oldest_pending_age_seconds{application="orders",participant="%s"}'
-    at.committing()
-    watcher = watching(at)
-    observe_sweeps(watcher, NAMES, at.time)
-    watcher.sweep()
-    assert not [k for k in measured() if "pending" in k], "it may be under way"
-    at.time.sleep(20)
-    watcher.sweep()
-    at.time.sleep(30)
-    assert measured()[pending % "ledger"] == measured()[pending % "notifier"] == 21
-    at.log.acknowledge(T, "ledger")
-    watcher.sweep()
-    assert [k for k in measured() if "pending" in k] == [pending % "notifier"]
-    assert measured()[pending % "notifier"] == 52
-
-
-def test_applications_are_named_in_metrics_up_to_a_number(
-    at: Site, measured: Any
-) -> None:
-    """The rest counts as other: no name from outside makes series without end."""
-    for number in range(25):
-        at.prepare(f"foreign{number}.1.1", "ledger")
-    at.time.sleep(400)
-    watcher = watching(at)
-    observe_sweeps(watcher, NAMES, at.time)
-    watcher.sweep()
-    found = {k: v for k, v in measured().items() if v and k.startswith("tpc_diagnoses")}
-    other = f"tpc_diagnoses{labels('other', 'orphaned', 'ledger')}"
-    assert found.pop(other) == 5
-    assert set(found.values()) == {1.0}
-    assert len(found) == 20
 
 
 # --- snapshots -----------------------------------------------------------------------
@@ -823,6 +752,59 @@ def test_what_is_stuck_is_seen_in_its_own_trace(at: Site, exported: Any) -> None
         assert f"{span.context.trace_id:032x}" == "a" * 32
         assert f"{span.parent.span_id:016x}" == "b" * 16
         assert span.attributes["tpc.diagnosis"] == "stuck"
+        assert span.attributes["tpc.waits_for"] == "ledger, notifier"
+        assert span.status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize("decision", [Decision.ABORT, None])
+def test_what_is_stuck_has_its_root(
+    at: Site, exported: Any, monkeypatch: pytest.MonkeyPatch, decision: Decision | None
+) -> None:
+    """Its driver is dead, and with it the root: the watcher has the record.
+
+    There is one, also where another process decides and finishes it later.
+    """
+    at.begin()
+    if decision is not None:
+        at.decide(T, decision)
+    for name in NAMES:
+        at.down(name)
+    at.time.sleep(2000)
+    watching(at).sweep()
+    assert span_tree(s for s in exported() if s.name != "tpc.recovery") == [
+        "tpc.transaction",
+        "  tpc.in_doubt.snapshot",
+    ]
+    monkeypatch.setattr(transaction, "_exported", {})
+    for name in NAMES:
+        at.up(name)
+    watching(at, recover=True).sweep()
+    first, second = (s for s in exported() if s.name == "tpc.transaction")
+    assert first.to_json() == second.to_json()
+    finish = next(s for s in exported() if s.name == "tpc.finish")
+    assert finish.attributes["tpc.outcome"] == "aborted"
+    assert finish.attributes["tpc.recovered"] is True
+
+
+@pytest.mark.parametrize(("flags", "days"), [("00", 0), ("01", 2)])
+def test_a_snapshot_may_be_a_trace_of_its_own(
+    at: Site, exported: Any, flags: str, days: int
+) -> None:
+    """Of a transaction that is not sampled, which is stuck all the same, and after a
+    day, so that no trace grows for ever. Always sampled, and linked.
+    """
+    carrier = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-{flags}"}
+    named = {"run": "r", "query": None, "participants": NAMES, "carrier": carrier}
+    at.log.begin("bookings", 0, timeout=60.0, **named)
+    at.time.sleep(2000 + days * 24 * HOUR)
+    watching(at).sweep()
+    (span,) = (s for s in exported() if s.name == "tpc.in_doubt.snapshot")
+    assert span.parent is None
+    assert span.context.trace_flags.sampled
+    assert f"{span.context.trace_id:032x}" != "a" * 32
+    assert [f"{link.context.trace_id:032x}" for link in span.links] == ["a" * 32]
+    assert span.attributes["tpc.transaction.id"] == "bookings.0.1"
+    assert span.attributes["tpc.waits_for"] == "ledger, notifier"
 
 
 def test_snapshots_are_an_hour_apart_at_most() -> None:

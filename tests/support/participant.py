@@ -9,7 +9,7 @@ import http.server
 import io
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +138,16 @@ class World:
         )
 
     def commit(
-        self, transaction: str, *branches: Branch, forgotten_through: int | None = None
+        self,
+        transaction: str,
+        *branches: Branch,
+        forgotten_through: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> TestResponse:
         named = [branch.named for branch in branches]
         return self.post(
             "/commit",
+            headers,
             transaction_id=transaction,
             branches=named,
             forgotten_through=forgotten_through,
@@ -158,8 +163,11 @@ class World:
     def show(self, transaction: str) -> TestResponse:
         return self.client.get(f"/transactions/{transaction}")
 
-    def post(self, route: str, **fields: Any) -> TestResponse:
-        return self.client.post(route, json=fields, headers={"Tpc-Version": "1"})
+    def post(
+        self, route: str, headers: Mapping[str, str] | None = None, **fields: Any
+    ) -> TestResponse:
+        sent = {"Tpc-Version": "1", **(headers or {})}
+        return self.client.post(route, json=fields, headers=sent)
 
     def listed(self, query: str = "") -> list[tuple[str, str, str]]:
         page = self.client.get(f"/transactions{query}").get_json()["transactions"]

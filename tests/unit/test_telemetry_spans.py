@@ -26,22 +26,27 @@ from tracing_2pc.tracing.transaction import LINK, OpenTelemetryTracing
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def record(carrier, decision=Decision.COMMIT):
+def record(carrier, decision=Decision.COMMIT, **changes):
     receipts = (
         Receipt(BranchId(0, 1), "ledger", 3, "", Vote.COMMIT),
         Receipt(BranchId(1, 2), "ledger", 4, "", Vote.COMMIT),
     )
-    return TransactionRecord(
-        id=TransactionId("orders", 7, 1),
-        run="r1",
-        state=TransactionState.COMMITTING,
-        decision=decision,
-        participants=("ledger", "notifier"),
-        acknowledged=frozenset(),
-        carrier=carrier,
-        started=1000.0,
-        decided=1002.5,
-        receipts=receipts if decision is Decision.COMMIT else (),
+    return dataclasses.replace(
+        TransactionRecord(
+            id=TransactionId("orders", 7, 1),
+            run="r1",
+            state=TransactionState.COMMITTING,
+            decision=decision,
+            participants=("ledger", "notifier"),
+            acknowledged=frozenset(),
+            carrier=carrier,
+            started=1000.0,
+            decided=1002.5,
+            receipts=receipts if decision is Decision.COMMIT else (),
+            rows=7 if decision is Decision.COMMIT else 0,
+            cause="vote" if decision is Decision.ABORT else None,
+        ),
+        **changes,
     )
 
 
@@ -60,7 +65,7 @@ def test_a_transaction_is_one_trace(exported):
     decided = record(carrier)
     with tracing.step(names.DECIDE, carrier, decided):
         pass
-    tracing.export_root(decided, reconstructed=False)
+    tracing.export_root(decided, taken_over=False)
     with tracing.step(names.DELIVER, carrier, decided) as deliver:
         deliver.set("tpc.pending", 2)
         with tracing.step(names.FINISH, carrier, decided):
@@ -86,7 +91,7 @@ def test_the_root_has_the_reserved_ids_and_the_records_times(exported):
     tracing = OpenTelemetryTracing()
     carrier = tracing.reserve()
     assert exported() == []
-    tracing.export_root(record(carrier), reconstructed=False)
+    tracing.export_root(record(carrier), taken_over=False)
     (root,) = exported()
     assert "-".join(ids(root)) == carrier["traceparent"][3:52]
     assert root.parent is None
@@ -104,23 +109,40 @@ def test_the_root_has_the_reserved_ids_and_the_records_times(exported):
         "tpc.participants": 2,
         "tpc.rows": 7,
     }
+    assert "tpc.cause" not in root.attributes
 
 
-def test_who_takes_over_exports_the_root_again(exported, monkeypatch):
-    """It may be there twice, never zero times, always with the same ids."""
+@pytest.fixture
+def another_process(monkeypatch):
+    """Forget what was exported, and be another process, of another service."""
+
+    def change():
+        monkeypatch.setattr(transaction, "_exported", {})
+        other = Resource({"service.name": "recover", "host.name": "other"})
+        monkeypatch.setattr(spans.tracer(), "resource", other)
+
+    return change
+
+
+@pytest.mark.parametrize("decision", Decision)
+def test_who_takes_over_exports_the_same_root(exported, another_process, decision):
+    """It may be there twice, never zero times; a back end shows equal spans once.
+
+    The job's resource is in it, whichever process exports it, and no command line.
+    """
     carrier = json.loads(json.dumps(OpenTelemetryTracing().reserve()))
-    decided = record(carrier, Decision.ABORT)
-    OpenTelemetryTracing().export_root(decided, reconstructed=False)
-    OpenTelemetryTracing().export_root(decided, reconstructed=True)
+    decided = record(carrier, decision)
+    OpenTelemetryTracing().export_root(decided, taken_over=False)
+    OpenTelemetryTracing().export_root(decided, taken_over=True)
     assert len(exported()) == 1  # whoever has exported it does not take it over
-    monkeypatch.setattr(transaction, "_exported", {})
-    OpenTelemetryTracing().export_root(decided, reconstructed=True)
-    OpenTelemetryTracing().export_root(decided, reconstructed=True)
+    another_process()
+    later = dataclasses.replace(decided, receipts=(), acknowledged={"ledger"})
+    OpenTelemetryTracing().export_root(later, taken_over=True)
+    OpenTelemetryTracing().export_root(later, taken_over=True)
     first, second = exported()
-    assert ids(first) == ids(second)
-    assert "tpc.root.reconstructed" not in first.attributes
-    assert second.attributes["tpc.root.reconstructed"] is True
-    assert second.attributes["tpc.decision"] == "abort"
+    assert first.to_json() == second.to_json()
+    assert first.resource.attributes["telemetry.sdk.language"] == "python"
+    assert second.attributes["tpc.decision"] == str(decision)
     assert span_tree(exported()) == ["tpc.transaction", "tpc.transaction"]
 
 
@@ -140,7 +162,7 @@ def test_the_root_is_of_the_job_whoever_exports_it(exported, monkeypatch):
         record(carrier), started=began / 1e9 + 1, decided=began / 1e9 + 2
     )
     monkeypatch.setattr(spans.tracer(), "resource", watcher)
-    tracing.export_root(decided, reconstructed=False)
+    tracing.export_root(decided, taken_over=False)
     with tracing.step(names.DELIVER, carrier, decided):
         pass
     root, deliver = exported()
@@ -152,6 +174,56 @@ def test_the_root_is_of_the_job_whoever_exports_it(exported, monkeypatch):
     assert sent == {"traceparent": carrier["traceparent"]}
 
 
+def test_the_root_of_an_abort_says_why(exported):
+    """It is an error in a list of traces, with the cause that is counted."""
+    carrier = OpenTelemetryTracing().reserve()
+    aborted = record(carrier, Decision.ABORT)
+    OpenTelemetryTracing().export_root(aborted, taken_over=False)
+    (root,) = exported()
+    assert root.attributes["tpc.cause"] == "vote"
+    assert root.status.status_code is StatusCode.ERROR
+    assert root.status.description == "aborted: vote"
+
+
+def test_what_ran_out_of_time_has_one_root_before_and_after_its_abort(
+    exported, another_process
+):
+    """The watcher exports it undecided, and who aborts it later the same span."""
+    carrier = OpenTelemetryTracing().reserve()
+    aborted = record(carrier, Decision.ABORT, timeout=2.0, cause="recovery")
+    undecided = dataclasses.replace(aborted, decision=None, decided=None, cause=None)
+    OpenTelemetryTracing().export_root(undecided, taken_over=True)
+    another_process()
+    OpenTelemetryTracing().export_root(aborted, taken_over=True)
+    first, second = exported()
+    assert first.to_json() == second.to_json()
+    assert (first.attributes["tpc.cause"], first.end_time) == ("timeout", 1002 * 10**9)
+    another_process()
+    late = record(carrier, timeout=2.0)
+    OpenTelemetryTracing().export_root(late, taken_over=False)
+    assert exported()[2].attributes["tpc.decision"] == "commit"
+    no_limit = dataclasses.replace(undecided, timeout=0.0)
+    another_process()
+    OpenTelemetryTracing().export_root(no_limit, taken_over=True)
+    assert len(exported()) == 3  # its driver may be at it
+
+
+def test_a_trace_does_not_grow_for_as_long_as_an_outage(exported):
+    """The first ten tries in vain leave spans, then the 16th, the 32nd, the 64th."""
+    tracing = OpenTelemetryTracing()
+    carrier = tracing.reserve()
+    seen = []
+    for tries in range(1, 5000):
+        before = len(exported())
+        decided = record(carrier, tries=tries - 1)
+        with tracing.step(names.DELIVER, carrier, decided), spans.client_span("POST"):
+            sent = spans.current_carrier()
+        assert sent["traceparent"][:35] == carrier["traceparent"][:35]
+        if len(exported()) > before:
+            seen.append(tries)
+    assert seen == [*range(1, 11), *(2**n for n in range(4, 13))]
+
+
 def test_the_root_links_to_what_was_current(exported):
     """The span around a query stays a trace of its own."""
     tracing = OpenTelemetryTracing()
@@ -159,7 +231,7 @@ def test_the_root_links_to_what_was_current(exported):
         carrier = tracing.reserve()
         with tracing.step(names.BEGIN, carrier):
             pass
-    tracing.export_root(record(carrier), reconstructed=False)
+    tracing.export_root(record(carrier), taken_over=False)
     assert span_tree(exported())[:2] == ["tpc.transaction", "  tpc.begin"]
     root = next(s for s in exported() if s.name == names.TRANSACTION)
     (link,) = root.links
@@ -176,7 +248,7 @@ def test_a_sweep_is_linked_and_never_a_parent(exported):
     with tracing.sweep([record(carrier)]) as records:
         with tracing.step(names.DELIVER, carrier, records[0]):
             pass
-        tracing.export_root(records[0], reconstructed=True)
+        tracing.export_root(records[0], taken_over=True)
     with tracing.sweep([]):
         pass
     assert sorted(span_tree(exported())) == [
@@ -196,7 +268,7 @@ def test_what_is_not_sampled_is_not_exported(exported, monkeypatch):
     carrier = tracing.reserve()
     with tracing.step(names.BEGIN, carrier):
         pass
-    tracing.export_root(record(carrier), reconstructed=False)
+    tracing.export_root(record(carrier), taken_over=False)
     assert carrier["traceparent"][-2] != "1"
     assert int(carrier["traceparent"][-2:], 16) & 1 == 0
     assert exported() == []
@@ -214,7 +286,7 @@ def test_the_current_span_is_the_parent_only_in_the_carriers_trace(
             pass
         with spans.span("nested", carrier={}):
             pass
-    tracing.export_root(record(carrier), reconstructed=False)
+    tracing.export_root(record(carrier), taken_over=False)
     assert span_tree(exported()) == [
         "tpc.transaction",
         "  inside",
@@ -333,7 +405,7 @@ def test_malformed_headers_never_raise(headers):
     assert ("traceparent" in sent) == span_context.is_valid
     with spans.span("tpc.deliver", carrier=headers):
         pass
-    OpenTelemetryTracing().export_root(record(headers), reconstructed=True)
+    OpenTelemetryTracing().export_root(record(headers), taken_over=True)
 
 
 def test_nothing_leaks_out_of_a_span(exported):

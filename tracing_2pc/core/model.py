@@ -195,6 +195,9 @@ class TransactionRecord:
     deadline: float | None = None
     own_sinks: frozenset[str] = frozenset()  # participants that only the job can reach
     given_up: frozenset[str] = frozenset()
+    cause: str | None = None  # of an abort; quarantine puts its reason in its place
+    # In vain, at the participant that took most of them.
+    tries: int = dataclasses.field(default=0, compare=False)
     newly_decided: bool = dataclasses.field(default=False, compare=False)
 
     @property

@@ -23,6 +23,7 @@ SHOW: Final = "tpc.show"
 OUTBOX_SEND: Final = "tpc.outbox.send"
 IN_DOUBT: Final = "tpc.in_doubt"
 SNAPSHOT: Final = "tpc.in_doubt.snapshot"
+QUARANTINE: Final = "tpc.quarantine"
 OPERATOR: Final = "tpc.operator"
 
 
@@ -67,13 +68,23 @@ SPANS: Final[dict[str, Span]] = {
         "COPY, INSERT, PREPARE TRANSACTION, COMMIT …: rows move, or become durable",
         "client",
     ),
-    FINISH: Span(DELIVER, "every participant has acknowledged"),
+    FINISH: Span(
+        TRANSACTION,
+        "from the decision until every participant has acknowledged, or a person has "
+        "concluded it; exported by who finishes",
+    ),
+    QUARANTINE: Span(
+        TRANSACTION,
+        "an answer contradicts the decision, a person must look; and another when the "
+        "quarantine ends",
+    ),
     IN_DOUBT: Span("POST /prepare", "a participant waited over 10 s for the decision"),
     SNAPSHOT: Span(
         TRANSACTION,
-        "a moment: the watcher sees that something is wrong, ever more rarely",
+        "a moment: the watcher sees that something is wrong, ever more rarely; or a "
+        "trace of its own",
     ),
-    OUTBOX_SEND: Span("POST /prepare", "a stored request goes to the partner, later"),
+    OUTBOX_SEND: Span(COMMIT, "a stored request goes to the partner, later"),
     "POST": Span(OUTBOX_SEND, "the partner's API is called", "client"),
     RECOVERY: Span("none", "a sweep over what is unfinished, linked to it"),
     OPERATOR: Span("none", "a person decides by hand, linked to the root"),
@@ -103,15 +114,19 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "tpc.rows": "records in a branch or transaction",
     "tpc.bytes": "bytes of a prepare's body",
     "tpc.decision": "what the log holds: commit or abort",
+    "tpc.cause": "why it is abort: a cause of `tpc.aborts`, or operator",
+    "tpc.outcome": "what it has come to: committed, aborted, mixed, hazard, concluded",
+    "tpc.recovered": "another process has finished what it had not decided",
     "tpc.state": "state of a transaction or branch",
     "tpc.vote": "commit, abort or read_only",
     "tpc.action": "what a person has decided: commit, abort or conclude",
     "tpc.pending": "participants that have not acknowledged",
+    "tpc.waits_for": "names of the participants that a diagnosis is about",
     "tpc.replay": "the batch was decided before: nothing was written",
     "tpc.unfinished": "transactions that a recovery sweep found",
     "tpc.diagnosis": "what the watcher thinks is wrong",
     "tpc.age": "seconds for which it has been so",
-    "tpc.root.reconstructed": "the root was exported by a process that took over",
+    "tpc.root.reconstructed": "of a writer: a task exported the root of its batch",
     "db.system.name": "OpenTelemetry: postgresql or sqlite",
     "db.operation.name": "OpenTelemetry: the first words of a statement, no more",
     "error.type": "class of the error, never its text",
@@ -155,10 +170,9 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "diagnosis": ("stuck", "orphaned", "decided_not_applied", "lost", "diverged"),
     "action": ("commit", "abort", "conclude", "give up"),
 }
-"""Labels of metrics, and all values that they can have. Besides these there are only
-`participant`: a configured name, or `log` and `other` in what the watcher measures;
-and `application`, in what the watcher finds wrong: at most 20 at once, then `other`;
-empty where nothing is wrong. Never an id."""
+"""Labels of metrics, and all values that they can have. Besides these there is only
+`participant`: a configured name, or `log` and `other` in what the watcher measures.
+Never an id."""
 
 _REQUEST: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _DOUBT: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 86400.0)
@@ -237,26 +251,10 @@ METRICS: Final[dict[str, Metric]] = {
         "gauge",
         "{transaction}",
         "what the watcher found wrong, and where",
-        ("application", "diagnosis", "participant"),
-    ),
-    "tpc.oldest_diagnosed_age": Metric(
-        "gauge",
-        "s",
-        "for how long the oldest of them has had no step; only while there are any",
-        ("application", "diagnosis", "participant"),
-    ),
-    "tpc.oldest_pending_age": Metric(
-        "gauge",
-        "s",
-        "age of the oldest commit that a participant has not acknowledged, when the "
-        "log was last read; only from 10 s on",
-        ("application", "participant"),
+        ("diagnosis", "participant"),
     ),
     "tpc.quarantined_transactions": Metric(
-        "gauge",
-        "{transaction}",
-        "transactions that a person must look at",
-        ("application",),
+        "gauge", "{transaction}", "transactions that a person must look at"
     ),
     "tpc.watcher.last_success_timestamp": Metric(
         "gauge", "s", "when the watcher last read all it asked for", ("participant",)

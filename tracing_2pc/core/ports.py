@@ -105,13 +105,14 @@ class DecisionLog(Protocol):
         transaction: TransactionId,
         wanted: Decision,
         receipts: Sequence[Receipt] = (),
+        cause: str | None = None,
     ) -> TransactionRecord | None:
         """Decide, once, and return the record with the decision that stands.
 
         Write-once: it changes an active record and nothing else, so a driver that
         slept through its own replacement is told abort and must obey. Commit is
         written only for the newest attempt of a batch that has no committed one
-        (rules 14 and 18). Safe to repeat.
+        (rules 14 and 18). Safe to repeat. `cause` goes on record with an abort.
 
         Returns:
             The record as it stands. None if there is no record, or the batch is at
@@ -334,20 +335,22 @@ class Tracing(Protocol):
         With nothing to recover no span is opened. Yields the records.
         """
 
-    def export_root(self, record: TransactionRecord, *, reconstructed: bool) -> None:
+    def export_root(self, record: TransactionRecord, *, taken_over: bool) -> None:
         """Export the root `tpc.transaction`, from begin to decision, with its ids.
 
-        `reconstructed`: another process has decided, and may have exported it before
-        it was killed. A process does so once.
+        It depends on the record alone, so that two processes export the same span.
+        `taken_over`: another process has decided, and may have exported it before it
+        was killed. A process does so once.
         """
 
-    def count_decision(
-        self, record: TransactionRecord, cause: str | None = None
-    ) -> None:
-        """Count a decision; called once, by the process that made it.
+    def finished(self, record: TransactionRecord, outcome: str) -> None:
+        """Export `tpc.finish`, from the decision to now: what it has come to."""
 
-        `cause` says why it is abort, one of `names.CAUSES`; None for a commit.
-        """
+    def quarantined(self, record: TransactionRecord, action: str | None = None) -> None:
+        """Export `tpc.quarantine`: it begins, or a person's action ends it."""
+
+    def count_decision(self, record: TransactionRecord) -> None:
+        """Count a decision, and why it is abort, in the process that made it."""
 
     def record_answer(
         self, participant: str, decision: Decision, result: str, seconds: float

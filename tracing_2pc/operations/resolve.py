@@ -21,7 +21,11 @@ from tracing_2pc.inspection.actions import CONCLUDE, GIVE_UP
 from tracing_2pc.inspection.evidence import is_forgotten, may_be_begun
 from tracing_2pc.inspection.participants import report_of
 from tracing_2pc.inspection.wording import format_duration, join_names
-from tracing_2pc.tracing.transaction import count_operator_action, operator_span
+from tracing_2pc.tracing.transaction import (
+    OpenTelemetryTracing,
+    count_operator_action,
+    operator_span,
+)
 
 LONGEST_REASON: Final = 1000
 """Characters; participants take no more either."""
@@ -105,6 +109,11 @@ def resolve(
         else:
             what, state = f"deliver {transaction}", str(record.state)
             log.sign(what, who=who, why=reason, before=state, after=state)
+    if record.state is TransactionState.QUARANTINED:
+        tracing = OpenTelemetryTracing()
+        tracing.quarantined(record, action)
+        if action == CONCLUDE:
+            tracing.finished(record, str(wanted))
     count_operator_action(action)
     return log.read(transaction) or record
 

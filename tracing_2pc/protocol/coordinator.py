@@ -145,7 +145,7 @@ class Coordinator:
                 "votes were in; the next start of the query finishes it",
                 transaction_id=str(record.id),
             ) from cause
-        self.tracing.export_root(decided, reconstructed=False)
+        self.tracing.export_root(decided, taken_over=False)
         self.delivery.abort(dataclasses.replace(decided, receipts=tuple(receipts)))
         raise_if_superseded(decided, cause)
 
@@ -194,7 +194,7 @@ class Coordinator:
             step.set("tpc.replay", begun.replay)
             for superseded in begun.superseded:
                 if superseded.newly_decided:
-                    self.tracing.count_decision(superseded, "superseded")
+                    self.tracing.count_decision(superseded)
                 # Rule 7: begin has decided abort of what was undecided.
                 self.delivery.abort(superseded)
         return begun
@@ -217,7 +217,7 @@ class Coordinator:
                 transaction_id=str(record.id),
             )
         self.tracing.count_decision(decided)
-        self.tracing.export_root(decided, reconstructed=False)
+        self.tracing.export_root(decided, taken_over=False)
         return decided
 
     def deliver(self, record: TransactionRecord) -> None:

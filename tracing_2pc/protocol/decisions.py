@@ -88,12 +88,13 @@ def decide_abort(
     made here is counted here, one that stood is not.
     """
     try:
-        decided = log.decide(record.id, Decision.ABORT)
+        why = _cause_of_abort(cause)
+        decided = log.decide(record.id, Decision.ABORT, cause=why)
     except TwoPhaseError:
         logger.exception("could not record the abort: transaction=%s", record.id)
         return None
     if decided is not None and decided.newly_decided:
-        tracing.count_decision(decided, _cause_of_abort(cause))
+        tracing.count_decision(decided)
     # An abort that stood already, as after a timeout, was logged before.
     again = decided is not None and not decided.newly_decided
     logger.log(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping
@@ -76,7 +77,7 @@ class Delivery:
             ConfigurationError: a participant on record has no address here; the
                 others were asked, and the transaction stays unfinished.
         """
-        self._tracing.export_root(record, reconstructed=True)
+        self._tracing.export_root(record, taken_over=True)
         with self._tracing.step(names.DELIVER, record.carrier, record) as step:
             step.set("tpc.pending", len(record.pending))
             step.end()
@@ -90,11 +91,11 @@ class Delivery:
             unknown = [n for n in record.pending if n not in self._participants]
             if unknown:
                 raise _unreachable(record, unknown)
-            # Rule 11: finished only after every acknowledgement; the log checks it.
-            if not reasons:
-                failpoint("delivery.before_finish")
-                with self._tracing.step(names.FINISH, record.carrier, record):
-                    self._log.finish(record.id)
+        # Rule 11: finished only after every acknowledgement; the log checks it.
+        if not reasons:
+            failpoint("delivery.before_finish")
+            self._log.finish(record.id)
+            self._tracing.finished(record, _outcome_of(record))
         return reasons
 
     def abort(self, record: TransactionRecord) -> None:
@@ -124,7 +125,7 @@ class Delivery:
             CommitPendingError: stopped, or out of tries. Recovery goes on with it.
             HeuristicError, ConfigurationError: as `send_once`.
         """
-        self._tracing.export_root(record, reconstructed=True)
+        self._tracing.export_root(record, taken_over=True)
         current = record
         reasons: Mapping[str, str] = {}
         inline = self._retry.inline_tries
@@ -135,6 +136,9 @@ class Delivery:
                 current = self._read(record)
             if current.finished is not None:
                 return
+            # The log may not answer, and then does not count them.
+            known = max(current.tries, tries - 1)
+            current = dataclasses.replace(current, tries=known)
             last = give_up and tries >= inline
             again = None if last else tries
             if not (reasons := self._send_unless_log_down(current, again)):
@@ -169,7 +173,7 @@ class Delivery:
             ConfigurationError: a participant does not know it: nothing was changed.
             CommitPendingError: stopped, or out of tries, without every answer.
         """
-        self._tracing.export_root(record, reconstructed=True)
+        self._tracing.export_root(record, taken_over=True)
         if record.state is not TransactionState.COMMITTED:
             return
         waiting = {n: p for n, p in self._participants.items() if record.chosen(n)}
@@ -315,6 +319,7 @@ class Delivery:
                 reason = str(answer)
             # Rule 5: unknown there, or a contradiction, is no acknowledgement.
             self._log.quarantine(record.id, reason)
+            self._tracing.quarantined(record)
             raise _quarantined(record, str(answer)) from answer
         reason = str(answer)[:300]
         self._log.postpone(record.id, name, reason, due)
@@ -339,6 +344,14 @@ def send_abort(participant: Participant, record: TransactionRecord) -> None:
             participant=participant.name,
         )
     participant.abort(record)
+
+
+def _outcome_of(record: TransactionRecord) -> str:
+    """Return what a transaction becomes when every participant has acknowledged."""
+    if record.abandoned:
+        return str(TransactionState.CONCLUDED)
+    is_commit = record.decision is Decision.COMMIT
+    return str(TransactionState.COMMITTED if is_commit else TransactionState.ABORTED)
 
 
 def _is_refusal(answer: Answer) -> bool:

@@ -94,7 +94,7 @@ class Recovery:
                 remark = "active: left to its driver"
                 return Recovered(decided, done=False, remark=remark, under_way=True)
             if decided.newly_decided:
-                self.tracing.count_decision(decided, "recovery")
+                self.tracing.count_decision(decided)
             failpoint("recovery.after_expire")
             record = decided
         try:

@@ -27,6 +27,9 @@ _BAGGAGE: Final = "baggage"
 _MOST_AT_REST: Final = 2048
 """Characters of names and values of a carrier that is kept."""
 
+TRACED_TRIES: Final = 10
+"""Tries in vain of which each leaves spans."""
+
 _OURS: Final = frozenset({w3c.TRACEPARENT, w3c.TRACESTATE})
 
 _rejected: Final = dict.fromkeys(names.LABELS["header"], 0)
@@ -110,6 +113,18 @@ def span_of(carrier: Carrier) -> SpanContext:
     """
     parent, _ = w3c.read(_split(carrier)[0], is_remote=False)
     return parent or trace.INVALID_SPAN_CONTEXT
+
+
+def of_try(carrier: Carrier, in_vain: int) -> Carrier:
+    """Return the trace context for the next try, after so many in vain.
+
+    A trace must not grow for as long as an outage lasts. After ten, the 16th, 32nd,
+    64th … leave spans; the others have the same trace, unsampled.
+    """
+    parent = carrier.get(w3c.TRACEPARENT)
+    if in_vain < TRACED_TRIES or in_vain & (in_vain + 1) == 0 or parent is None:
+        return carrier
+    return {**carrier, w3c.TRACEPARENT: f"{parent[:-2]}00"}
 
 
 def _count(malformed: str | None) -> None:

@@ -144,7 +144,7 @@ def past_span(
     attributes: Attributes,
     start: int,
     end: int,
-    error: type[BaseException] | None = None,
+    error: type[BaseException] | str | None = None,
 ) -> None:
     """Export an internal span of something that is over; times in nanoseconds."""
     span = start_span(name, context, registered(attributes), start=start)
@@ -169,14 +169,22 @@ def start_span(
 
 
 def end_span(
-    span: Span, error: type[BaseException] | None = None, end: int | None = None
+    span: Span,
+    error: type[BaseException] | str | None = None,
+    end: int | None = None,
 ) -> None:
-    """End a span, now or at `end`; an error is shown by its class, never its text."""
+    """End a span, now or at `end`.
+
+    An error is shown by its class, never its text, or is a word of ours.
+    """
     try:
         if error is not None:
             with contextlib.suppress(Exception):  # it must end all the same
-                span.set_status(StatusCode.ERROR)
-                span.set_attribute("error.type", error.__name__)
+                if isinstance(error, str):
+                    span.set_status(StatusCode.ERROR, error)
+                else:
+                    span.set_status(StatusCode.ERROR)
+                    span.set_attribute("error.type", error.__name__)
         span.end(end)
     except Exception:  # a foreign span or processor raised
         logger.debug("a span could not be ended", exc_info=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -23,12 +24,11 @@ from tracing_2pc.core.model import (
     Carrier,
     TransactionId,
     TransactionRecord,
-    count_rows,
 )
 from tracing_2pc.core.ports import Step
-from tracing_2pc.core.states import Decision
+from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.tracing import instruments, spans
-from tracing_2pc.tracing.propagation import extract, span_of, traceparent
+from tracing_2pc.tracing.propagation import extract, of_try, span_of, traceparent
 from tracing_2pc.tracing.sdk import roots
 
 LINK: Final = "tpc-link"
@@ -36,7 +36,9 @@ LINK: Final = "tpc-link"
 Stored for the root's link, and never sent."""
 
 _BOUND: Final = 1024
-_exported: Final[dict[str, None]] = {}  # roots, by traceparent, oldest first
+_exported: Final[dict[str, bool]] = {}  # roots, by traceparent, oldest first
+_AS_DECIDED: Final = (TransactionState.COMMITTED, TransactionState.ABORTED)
+_DAY: Final = 86400.0
 logger = logging.getLogger(__name__)
 
 
@@ -73,6 +75,8 @@ class OpenTelemetryTracing:
         """Open a span under the current one or else the carrier."""
         attributes = None if record is None else spans.identity(record.id)
         start = None if started is None else _nanoseconds(started)
+        if name == names.DELIVER and record is not None:
+            carrier = of_try(carrier, record.tries)
         return spans.span(name, carrier=carrier, attributes=attributes, start=start)
 
     @contextlib.contextmanager
@@ -94,40 +98,61 @@ class OpenTelemetryTracing:
         finally:
             spans.end_span(sweep, error)
 
-    def export_root(self, record: TransactionRecord, *, reconstructed: bool) -> None:
-        """Export the root; a process that takes it over does so once more."""
+    def export_root(self, record: TransactionRecord, *, taken_over: bool) -> None:
+        """Export the root, once. All that is in it stands in the record.
+
+        So it is the same span whoever exports it, and a back end shows it once. One
+        that ran out of time is the same before and after its abort: it ends then.
+        """
         known = record.carrier.get("traceparent") in _exported
-        if record.decided is None or (reconstructed and known):
+        if known or (late := _ran_out_of_time(record)) is None:
             return
-        attributes = {  # an abort is a decision, not an error
+        decided = record.started + record.timeout if late else record.decided
+        attributes: dict[str, spans.Value] = {
             **spans.identity(record.id),
             "tpc.run": record.run,
-            "tpc.decision": str(record.decision),
             "tpc.participants": len(record.participants),
-            "tpc.rows": count_rows(record.receipts),
+            "tpc.rows": record.rows,
         }
-        if reconstructed:
-            attributes["tpc.root.reconstructed"] = True
+        if not late:
+            attributes["tpc.decision"] = str(record.decision)
+        error = "not decided in time" if late else None
+        if late or record.decision is Decision.ABORT:
+            cause = "timeout" if late else record.cause or "unknown"
+            attributes["tpc.cause"], error = cause, error or f"aborted: {cause}"
         # To what was current when the root was reserved, and to the attempt before.
         traceparents = (record.carrier.get(key, "") for key in (LINK, PREVIOUS))
         links = _links({"traceparent": traceparent} for traceparent in traceparents)
-        times = _nanoseconds(record.started), _nanoseconds(record.decided)
+        times = _nanoseconds(record.started), _nanoseconds(decided or record.started)
         name, carrier = names.TRANSACTION, record.carrier
         try:
-            if roots.export(name, carrier, attributes, links, times):
-                _exported[carrier["traceparent"]] = None
+            if roots.export(name, carrier, attributes, links, times, error):
+                _exported[carrier["traceparent"]] = taken_over
         except Exception:  # a foreign processor raised
             logger.debug("a root could not be exported", exc_info=True)
         while len(_exported) > _BOUND:
             _exported.pop(next(iter(_exported)), None)
 
-    def count_decision(
-        self, record: TransactionRecord, cause: str | None = None
-    ) -> None:
+    def finished(self, record: TransactionRecord, outcome: str) -> None:
+        """Export `tpc.finish`, from the decision to now."""
+        about: dict[str, spans.Value] = {"tpc.outcome": outcome}
+        if _exported.get(record.carrier.get("traceparent", "")):
+            about["tpc.recovered"] = True
+        error = None if outcome in _AS_DECIDED else outcome
+        _export_below_root(names.FINISH, record, about, error)
+
+    def quarantined(self, record: TransactionRecord, action: str | None = None) -> None:
+        """Export `tpc.quarantine`: from the decision until it begins, or ends."""
+        about = {"tpc.state": str(TransactionState.QUARANTINED)}
+        if action is not None:
+            about["tpc.action"] = action
+        _export_below_root(names.QUARANTINE, record, about, "quarantined")
+
+    def count_decision(self, record: TransactionRecord) -> None:
         """Count a decision, and why it is abort."""
         instruments.add("tpc.transactions", {"outcome": str(record.decision)})
-        if cause is not None:
-            instruments.add("tpc.aborts", {"cause": cause})
+        if record.cause is not None:
+            instruments.add("tpc.aborts", {"cause": record.cause})
 
     def record_answer(
         self, participant: str, decision: Decision, result: str, seconds: float
@@ -175,22 +200,68 @@ def snapshot(
     *,
     diagnosis: str,
     age: float,
-    pending: int,
+    participants: Sequence[str],
     now: float,
 ) -> None:
     """Export the moment below the carrier's span: something is stuck.
 
-    `age` and `now` are in seconds; `pending` counts the participants concerned.
+    It is a trace of its own, linked and always sampled, where the transaction is not
+    sampled, or has been stuck for a day: its trace must not grow for ever.
+
+    `age` and `now` are in seconds; `participants` are those concerned.
     """
     at = _nanoseconds(now)
-    attributes = {
+    attributes: dict[str, spans.Value] = {
         **spans.identity(transaction),
         "tpc.diagnosis": diagnosis,
         "tpc.age": age,
-        "tpc.pending": pending,
+        "tpc.pending": len(participants),
+        "tpc.waits_for": ", ".join(participants),
     }
-    below = extract(carrier)
-    spans.past_span(names.SNAPSHOT, below, attributes=attributes, start=at, end=at)
+    if age < _DAY and span_of(carrier).trace_flags.sampled:
+        spans.past_span(
+            names.SNAPSHOT,
+            extract(carrier),
+            attributes=attributes,
+            start=at,
+            end=at,
+            error=diagnosis,
+        )
+        return
+    about = (attributes, _links([carrier]), (at, at), diagnosis)
+    try:
+        roots.export(names.SNAPSHOT, carrier, *about, is_new=True)
+    except Exception:  # a foreign processor or id generator raised
+        logger.debug("a snapshot could not be exported", exc_info=True)
+
+
+def _ran_out_of_time(record: TransactionRecord) -> bool | None:
+    """Whether its time ended before a decision; None if it may still be decided.
+
+    A commit that was late all the same is a commit. The watcher exports the root of an
+    attempt that is not decided, and that nobody can be at any more.
+    """
+    if record.decided is None:
+        return True if record.timeout else None
+    is_abort, taken = record.decision is Decision.ABORT, record.decided - record.started
+    return is_abort and 0 < record.timeout < taken
+
+
+def _export_below_root(
+    name: str,
+    record: TransactionRecord,
+    about: Mapping[str, spans.Value],
+    error: str | None,
+) -> None:
+    since = record.started if record.decided is None else record.decided
+    spans.past_span(
+        name,
+        extract(record.carrier),
+        attributes={**spans.identity(record.id), **about},
+        start=_nanoseconds(since),
+        end=time.time_ns(),
+        error=error,
+    )
 
 
 def _links(carriers: Iterable[Carrier]) -> list[Link]:

@@ -18,6 +18,7 @@ from tracing_2pc.core.model import BranchId, Carrier, TransactionId, carrier_fro
 from tracing_2pc.participant.answers import BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import TAG, Tables
+from tracing_2pc.tracing.propagation import at_rest, span_of
 
 _LOCK: Final = "/sender"
 """No application has such a name: senders do not wait for requests."""
@@ -117,7 +118,7 @@ class Queue:
         """Queue branches, in the local transaction that commits them."""
         insert = self.queue.insert().values(
             **dataclasses.asdict(row.transaction),
-            carrier=json.dumps(row.carrier),
+            carrier=json.dumps(_below_commit(row.carrier)),
             committed=self._clock(),
         )
         for branch in kept:
@@ -253,3 +254,11 @@ class Queue:
         """Return the requests in quarantine, oldest first."""
         statement = sa.select(self.quarantine).order_by(self.quarantine.c.since)
         return [dict(row._mapping) for row in connection.execute(statement)]
+
+
+def _below_commit(prepared: Carrier) -> Carrier:
+    """Return the context of the commit under way, if it is sampled in that trace."""
+    here = at_rest()
+    commit, prepare = span_of(here), span_of(prepared)
+    is_seen = commit.trace_flags.sampled and commit.trace_id == prepare.trace_id
+    return here if is_seen else prepared

@@ -21,6 +21,7 @@ from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.participant.resources.partner import Partner, PartnerAnswer
 from tracing_2pc.participant.resources.queue import MOST_REFUSALS, Queue, Request
 from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.tracing.propagation import of_try
 
 _POLL: Final = 0.5
 """Seconds between two reads of the queue: another process may have committed."""
@@ -152,7 +153,7 @@ class Sender:
     def _send(self, request: Request) -> bool:
         """Send one request; False means that the queue has to be read again."""
         failpoint("outbox.before_call")
-        answer = self._partner.send(request)
+        answer = self._ask_partner(request)
         failpoint("outbox.after_call")
         if is_settled := self._settle(request, answer):
             self._waiting.pop(request.transaction.application, None)
@@ -163,6 +164,11 @@ class Sender:
         else:
             self._back_off(request, answer)
         return is_settled
+
+    def _ask_partner(self, request: Request) -> PartnerAnswer:
+        in_vain = self._waiting[request.transaction.application].failures
+        carrier = of_try(request.carrier, in_vain)
+        return self._partner.send(dataclasses.replace(request, carrier=carrier))
 
     def _settle(self, request: Request, answer: PartnerAnswer) -> bool:
         """Drop what was taken, quarantine what was refused; False if it stays."""
@@ -197,7 +203,7 @@ class Sender:
         following = self._queue.next(application, request)
         if not following or self._stopping.is_set() or not self._hold():
             return False
-        return self._settle(following[0], self._partner.send(following[0]))
+        return self._settle(following[0], self._ask_partner(following[0]))
 
     def _send_last_time(self, request: Request) -> None:
         answer = self._partner.send(request)

@@ -145,7 +145,7 @@ class BaseDecisionLog(abc.ABC):
                     return Begun(record, replay=False, superseded=tuple(aborting))
             # Rule 7: never decided and superseded means abort.
             superseded = tuple(
-                self._write_decision(change, record, Decision.ABORT)
+                self._write_decision(change, record, Decision.ABORT, "superseded")
                 for record in active
             )
             previous = status.carrier.get("traceparent") if carrier else None
@@ -172,6 +172,7 @@ class BaseDecisionLog(abc.ABC):
         transaction: TransactionId,
         wanted: Decision,
         receipts: Sequence[Receipt] = (),
+        cause: str | None = None,
     ) -> TransactionRecord | None:
         """Decide, once; its return is the commit point. See `DecisionLog.decide`."""
         # Rule 2: durable before the first commit is sent.
@@ -190,8 +191,8 @@ class BaseDecisionLog(abc.ABC):
                 receipts = check_receipts(record, receipts)
                 # Rules 14 and 18: the newest attempt alone commits, and a batch once.
                 if change.has_rival(transaction):
-                    wanted = Decision.ABORT
-            return self._write_decision(change, record, wanted, receipts)
+                    wanted, cause = Decision.ABORT, "superseded"
+            return self._write_decision(change, record, wanted, cause, receipts)
 
     def expire(self, transaction: TransactionId) -> TransactionRecord | None:
         """Decide abort if its deadline has passed. See `DecisionLog.expire`."""
@@ -203,7 +204,7 @@ class BaseDecisionLog(abc.ABC):
                 return record
             # Rule 8: by the log's clock, as the deadline was set.
             if change.clock() >= record.deadline:
-                return self._write_decision(change, record, Decision.ABORT)
+                return self._write_decision(change, record, Decision.ABORT, "recovery")
             return record
 
     def finish(self, transaction: TransactionId) -> None:
@@ -238,7 +239,7 @@ class BaseDecisionLog(abc.ABC):
         """Decide abort, because a person says so. See `DecisionLog.abort`."""
         with self._durable(transaction) as change:
             before = _read_known(change, transaction)
-            after = self._write_decision(change, before, Decision.ABORT)
+            after = self._write_decision(change, before, Decision.ABORT, "operator")
             change.sign(who, f"abort {transaction}", why, before.state, after.state)
 
     def resume(
@@ -319,6 +320,7 @@ class BaseDecisionLog(abc.ABC):
         change: Change,
         record: TransactionRecord,
         decision: Decision,
+        cause: str | None,
         receipts: Sequence[Receipt] = (),
     ) -> TransactionRecord:
         kept = tuple(receipts) if decision is Decision.COMMIT else ()
@@ -329,6 +331,7 @@ class BaseDecisionLog(abc.ABC):
             decided=self._now(),
             receipts=kept,
             rows=count_rows(kept),
+            cause=cause if decision is Decision.ABORT else None,
             newly_decided=True,
         )
         change.write(decided)

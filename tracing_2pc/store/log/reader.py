@@ -29,7 +29,7 @@ from tracing_2pc.core.states import FINAL, Decision, TransactionState
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log import statements as sql
-from tracing_2pc.store.log.records import SqlChange
+from tracing_2pc.store.log.records import SqlChange, cause_of
 
 _SCANNED: Final = 10_000
 """The newest transactions of an application that a selective list looks at."""
@@ -163,7 +163,7 @@ class SqlLogReader:
     def reason(self, transaction: TransactionId) -> str | None:
         """Return why it was quarantined, if it ever was."""
         rows = self._ask(sql.REASON, one=str(transaction))
-        return rows[0].reason if rows else None
+        return _reason(rows[0]) if rows else None
 
     def audit(self, transaction: TransactionId) -> list[AuditEntry]:
         """Return what persons have done about it, oldest first."""
@@ -205,9 +205,13 @@ def _summary(row: Any) -> TransactionSummary:
         decided=row.decided,
         finished=row.finished,
         rows=row.rows,
-        reason=row.reason,
+        reason=_reason(row),
         carrier=carrier_from_json(row.carrier),
     )
+
+
+def _reason(row: Any) -> str | None:
+    return None if cause_of(row.reason) else row.reason
 
 
 def _delivery(row: Any) -> DeliveryRecord:

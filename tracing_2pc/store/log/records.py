@@ -6,7 +6,7 @@ import collections
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -22,6 +22,9 @@ from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store.log import rules, schema
 from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.receipts import canonical
+
+_ABORTED: Final = "aborted: "
+"""Begins the `reason` of an abort; any other is that of a quarantine."""
 
 
 class SqlChange:
@@ -169,6 +172,8 @@ class SqlChange:
         given_up: str | None = None,
     ) -> None:
         """Store a record's new state, why, and the participant that was given up."""
+        if record.newly_decided and record.cause is not None:
+            reason = f"{_ABORTED}{record.cause}"
         self.connection.execute(
             sql.UPDATE_TRANSACTION, {**_changing(record), "reason": reason}
         )
@@ -267,6 +272,8 @@ def _record(
             deadline=row.deadline,
             own_sinks=_names(d for d in deliveries if d.own_sink),
             given_up=_names(d for d in deliveries if d.given_up is not None),
+            cause=cause_of(row.reason),
+            tries=max((d.retries for d in deliveries), default=0),
         )
         # Rule 9: a record that cannot be trusted is not read as something else.
         if str(record.id) == row.id and _checksum(record) == row.checksum:
@@ -277,6 +284,13 @@ def _record(
         f"record {row.id} does not match its checksum: refused",
         transaction_id=str(row.id),
     )
+
+
+def cause_of(reason: str | None) -> str | None:
+    """Return the cause of an abort, of a transaction that was not quarantined since."""
+    if reason is None or not reason.startswith(_ABORTED):
+        return None
+    return reason.removeprefix(_ABORTED)
 
 
 def _names(deliveries: Iterable[Any]) -> frozenset[str]:

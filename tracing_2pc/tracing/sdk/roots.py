@@ -98,19 +98,27 @@ def export(
     attributes: dict[str, spans.Value],
     links: Sequence[Link],
     times: tuple[int, int],
+    error: str | None = None,
+    *,
+    is_new: bool = False,
 ) -> bool:
     """Export the root that a carrier reserved; True if it is sampled and recorded.
 
     `times` are its start and end, in Unix nanoseconds. What the carrier says of its
-    origin wins.
+    origin wins. With `is_new` it is another root, of this process and always sampled.
     """
     sdk, root = _sdk_tracer(), span_of(carrier)
-    if sdk is None or not root.trace_flags.sampled:
+    if sdk is None or not (root.trace_flags.sampled or is_new):
         return False
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import Status, StatusCode
 
+    if is_new:
+        ids, sampled = sdk.id_generator, TraceFlags(TraceFlags.SAMPLED)
+        new = ids.generate_trace_id(), ids.generate_span_id()
+        root, carrier = SpanContext(*new, is_remote=False, trace_flags=sampled), {}
     process = carrier.get(_PROCESS)
     # Two clocks may have written these; and Jaeger warns of a span without length.
     start = min(times[0], int(carrier.get(_START, times[0])))
@@ -123,6 +131,7 @@ def export(
         start_time=start,
         end_time=max(times[1], start + spans.SHORTEST),
         instrumentation_scope=InstrumentationScope(spans.SCOPE),
+        status=Status(StatusCode.ERROR, error) if error else Status(),
     )
     # The SDK's tracers offer no way to choose a span's ids. What they themselves do
     # at the end of a span is this call; it is the only place that goes past them.
