@@ -35,7 +35,7 @@ PROMETHEUS: Final = {
     "127.0.0.1:8082": "notifier:8082",
     "127.0.0.1:8889": "jaeger:8889",
     "_interval: 15s": "_interval: 5s",
-    "for: 1m\n": "for: 5s\n",
+    "for: 30s\n": "for: 5s\n",
 }
 ALERTMANAGER: Final = {
     "http://127.0.0.1:8099": "http://webhook:8099",

@@ -34,7 +34,8 @@ class Panel(NamedTuple):
 def diagnosed(which: str, by: str = "participant") -> str:
     """Count what the watcher found; of several watchers of one log, once."""
     inside = f'job=~"$job", participant=~"$participant", diagnosis=~"{which}"'
-    return f"max by ({by}) (tpc_diagnoses{{{inside}}})"
+    each = "job, application, participant, diagnosis"
+    return f"sum by ({by}) (max by ({each}) (tpc_diagnoses{{{inside}}}))"
 
 
 def wrong(title: str, which: str, description: str) -> Panel:
@@ -49,7 +50,11 @@ def quantiles(metric: str, inside: str, by: str, legend: str) -> tuple[Query, ..
     rate = f"rate({metric}_bucket{inside}[$__rate_interval])"
     summed = f"sum by ({', '.join(filter(None, [by, 'le']))}) ({rate})"
     return tuple(
-        Query(f"histogram_quantile({q}, {summed})", f"{legend} {q:.0%}".strip())
+        Query(
+            f"histogram_quantile({q}, {summed})",
+            f"{legend} {q:.0%}".strip(),
+            exemplar=True,
+        )
         for q in (0.5, 0.95, 0.99)
     )
 
@@ -80,7 +85,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                 ),
             ),
             "stat",
-            red=180,
+            red=90,
         ),
         Panel(
             "Alerts that fire",
@@ -88,7 +93,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "none",
             (
                 Query(
-                    "max by (alertname, severity, job, participant) "
+                    "max by (alertname, severity, job, application, participant) "
                     '(ALERTS{alertname=~"Tpc.+", alertstate="firing"})',
                     "",
                 ),
@@ -122,7 +127,13 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "Quarantined",
             "Transactions that a person must look at; their application waits.",
             "none",
-            (Query(f"sum(max by (job) (tpc_quarantined_transactions{JOB}))", "now"),),
+            (
+                Query(
+                    "sum(max by (job, application) "
+                    f"(tpc_quarantined_transactions{JOB}))",
+                    "now",
+                ),
+            ),
             "stat",
             red=1,
         ),
@@ -163,6 +174,32 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                 Query(
                     diagnosed(".+", "participant, diagnosis"),
                     "{{diagnosis}} at {{participant}}",
+                ),
+            ),
+        ),
+        Panel(
+            "How long it has been wrong",
+            "Since the last step of the oldest transaction of each diagnosis. Empty "
+            "where nothing is wrong.",
+            "s",
+            (
+                Query(
+                    "max by (application, diagnosis, participant) "
+                    f"(tpc_oldest_diagnosed_age_seconds{HERE})",
+                    "{{application}} {{diagnosis}} at {{participant}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Commits not acknowledged",
+            "Since the decision, when the watcher last read the log: from 10 s on. "
+            "Empty where every commit is acknowledged.",
+            "s",
+            (
+                Query(
+                    "max by (application, participant) "
+                    f"(tpc_oldest_pending_age_seconds{HERE})",
+                    "{{application}} at {{participant}}",
                 ),
             ),
         ),
@@ -209,7 +246,8 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "Phase latencies": (
         Panel(
             "Requests, by phase",
-            "How long a participant took, or was waited for, where it answered.",
+            "How long a participant took, or was waited for, where it answered. A dot "
+            "opens its trace.",
             "s",
             quantiles("tpc_phase_duration_seconds", ANSWERED, "phase", "{{phase}}"),
         ),

@@ -28,7 +28,7 @@ THRESHOLDS: Final = {
     "TPC_SWEEP": "2s",
     "TPC_PAUSE": "1s",
 }
-SHORTER: Final = {"for: 1m\n": "for: 2s\n"}
+SHORTER: Final = {"for: 30s\n": "for: 2s\n"}
 """What a test does not wait for: a rule's `for` is one sweep, and a sweep is 2 s."""
 
 _WEBHOOK: Final = "http://127.0.0.1:8099"

@@ -62,7 +62,7 @@ def panels() -> list[dict[str, Any]]:
 
 def expressions() -> Iterator[tuple[str, str]]:
     """Yield where a PromQL expression stands, and the expression."""
-    yield from recorded().items()
+    yield from ((n, e) for n, e in recorded().items() if n != "tpc:runbook")
     for rule in alerts():
         yield f"{rule['alert']} {rule['labels']['severity']}", rule["expr"]
     for panel in panels():

@@ -52,6 +52,8 @@ EMPTY_METERS = {
 """Metrics that SkyWalking has nothing of after this, and why."""
 
 EMPTY_PANELS = {
+    "How long it has been wrong": "nothing is wrong any more",
+    "Commits not acknowledged": "all are",
     "Prepared slots taken": "no participant here is on PostgreSQL",
     "Aborts, by cause": "nothing was aborted",
     "Decided by hand": "nobody did anything by hand",

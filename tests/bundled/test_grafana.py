@@ -130,7 +130,13 @@ def test_exemplars_lead_to_traces() -> None:
     assert leads == {"name": "trace_id", "datasourceUid": sources["jaeger"]["uid"]}
     assert len({one["uid"] for one in found}) == len(found) == 2
     config = read(JAEGER)
-    assert config["connectors"]["spanmetrics"]["exemplars"] == {"enabled": True}
+    assert config["connectors"]["spanmetrics"]["exemplars"]["enabled"] is True
     assert config["exporters"]["prometheus"]["enable_open_metrics"] is True
     shown = [p["title"] for p in panels() if any(t["exemplar"] for t in p["targets"])]
-    assert shown == ["Sink's phases, as spans"]
+    assert shown == [
+        "Time in doubt",
+        "Requests, by phase",
+        "95 %, by participant",
+        "Sink's phases, as spans",
+        "Time to decide",
+    ]

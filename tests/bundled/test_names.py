@@ -19,6 +19,7 @@ from bundled.files import (
     GRAFANA,
     JAEGER,
     JAEGER_UI,
+    RULES,
     RUNBOOK,
     alerts,
     expressions,
@@ -34,13 +35,19 @@ from tracing_2pc.core import errors
 from tracing_2pc.core.names import ATTRIBUTES, LABELS, METRICS, PHASES, SPANS
 
 OF_PROMETHEUS = {"job", "instance"}
+NAMED = {"application", "participant"}
 OF_ALERTS = "ALERTS"
+UP = "up"
+BASE = '{{ range query "tpc:runbook" }}{{ .Labels.url }}{{ end }}'
 OF_THE_COLLECTOR = "traces_span_metrics_duration_milliseconds_bucket"
 
 WITHOUT_PANEL: dict[str, str] = {}
 """Metrics that no panel of Grafana shows, and why."""
 
-WITHOUT_METER: dict[str, str] = {}
+WITHOUT_METER: dict[str, str] = {
+    "tpc_oldest_diagnosed_age": "its alarms count minutes by themselves",
+    "tpc_oldest_pending_age": "evaluated once a minute: no sooner than the diagnosis",
+}
 """Metrics that SkyWalking is not told, and why."""
 
 
@@ -58,7 +65,9 @@ def selectors(node: Any) -> Iterator[Any]:
 def labels_of(metric: str) -> set[str]:
     """Return the labels that samples of a metric have at Prometheus."""
     if metric == OF_ALERTS:
-        return {"alertname", "alertstate", "severity", "job", "participant"}
+        return {"alertname", "alertstate", "severity", *OF_PROMETHEUS, *NAMED}
+    if metric == UP:
+        return OF_PROMETHEUS
     if metric in recorded():
         return grouped_by(recorded()[metric])
     if metric == OF_THE_COLLECTOR:
@@ -224,10 +233,19 @@ def test_every_alert_has_its_section_of_the_runbook() -> None:
     sections = set(re.findall(r"^### (Tpc\w+)$", RUNBOOK.read_text(), re.M))
     assert sections == {rule["alert"] for rule in alerts()}
     for rule in alerts():
-        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-        assert path == "dashboards/README.md"
+        base, _, anchor = rule["annotations"]["runbook_url"].rpartition("#")
+        assert base == BASE
         assert anchor == rule["alert"].lower()
         assert anchor in anchors()
+
+
+def test_where_the_runbook_is_stands_in_one_place() -> None:
+    """A whole address, which each alert's link begins with: change it there."""
+    rules = read(RULES)["groups"][0]["rules"]
+    (place,) = [rule for rule in rules if rule.get("record") == "tpc:runbook"]
+    assert urlsplit(place["labels"]["url"]).scheme == "http"
+    assert place["labels"]["url"] in RUNBOOK.read_text()
+    assert RULES.read_text().count(place["labels"]["url"]) == 1
 
 
 def test_every_command_of_the_runbook_can_be_called() -> None:

@@ -83,13 +83,16 @@ def test_alerts_follow_the_defaults_of_the_library() -> None:
     for rule in rules:
         if "diagnosis=~" in rule["expr"]:
             assert "for" not in rule  # lost or diverged: at once
+        elif rule["labels"]["severity"] == "critical" and "tpc:diag" in rule["expr"]:
+            assert "for" not in rule
+            assert rule["expr"].endswith(f" > {defaults.stuck_critical:g}\n")
         elif "tpc:diagnoses" in rule["expr"]:
-            late = defaults.stuck_critical - defaults.stuck_after
-            aged = "tpc:oldest_unfinished_age_seconds" in rule["expr"]
-            waits = rule["labels"]["severity"] == "critical" and not aged
-            assert seconds(rule["for"]) == (late if waits else defaults.sweep)
-        if "oldest_unfinished" in rule["expr"]:
-            assert f"> {defaults.stuck_critical:g}" in rule["expr"]
+            assert seconds(rule["for"]) == defaults.sweep
+        if "pending_age" in rule["expr"]:
+            assert "for" not in rule
+            assert rule["expr"].endswith(f" > {defaults.safety_interval:g}")
+        if "tpc:quarantined" in rule["expr"]:
+            assert seconds(rule["for"]) > defaults.sweep
         if "time() -" in rule["expr"]:
             assert f"> {3 * defaults.sweep:g}" in rule["expr"]
         if rule["alert"] == "TpcNothingCommits":
@@ -115,7 +118,7 @@ def test_alertmanager_takes_the_configuration() -> None:
     """Both receivers, and what silences what."""
     said = checked("amtool", "check-config", ALERTMANAGER)
     assert " - 2 receivers" in said
-    assert " - 3 inhibit rules" in said
+    assert " - 5 inhibit rules" in said
 
 
 @pytest.mark.parametrize("index", range(len(RULE_OF)), ids=RULE_OF)
@@ -130,12 +133,24 @@ def test_an_alert_goes_to_the_receiver_of_its_severity(index: int) -> None:
 
 
 def test_critical_silences_the_warning_of_the_same() -> None:
-    """The same alert, about the same participant of the same log; and nothing more."""
+    """The same alert, about the same of the same log; and nothing more."""
     first = read(ALERTMANAGER)["inhibit_rules"][0]
     assert first == {
         "source_matchers": ['severity="critical"'],
         "target_matchers": ['severity="warning"'],
-        "equal": ["alertname", "job", "participant"],
+        "equal": ["alertname", "job", "application", "participant"],
+    }
+
+
+def test_one_trouble_is_one_message() -> None:
+    """A loss is quarantined, what is stuck was pending: of that application alone."""
+    silenced = {
+        rule["target_matchers"][0]: rule["equal"]
+        for rule in read(ALERTMANAGER)["inhibit_rules"][1:3]
+    }
+    assert silenced == {
+        'alertname="TpcQuarantined"': ["job", "application"],
+        'alertname="TpcDecisionPending"': ["job", "application", "participant"],
     }
 
 

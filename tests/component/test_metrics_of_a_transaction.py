@@ -8,16 +8,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan
 from support.metrics import Measured
 from support.protocol import DriverDiedError, FakeClock, World
 
 from bench.driver import apply, coordinator, tasks
 from bench.records import numbers
 from tracing_2pc import ParticipantSink
+from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
     AbortedError,
     CommitPendingError,
@@ -100,6 +105,35 @@ def test_a_committed_transaction(
         "tpc_decision_log_write_seconds_count": 1,
         "tpc_in_doubt_duration_seconds_count": 2,
     }
+
+
+def test_a_measured_time_leads_to_its_trace(
+    measured: Measured,
+    exported: Callable[[], list[ReadableSpan]],
+    log: SqlDecisionLog,
+    sink: ParticipantSink,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each histogram has exemplars of the transaction's trace, on both sides."""
+    reader = InMemoryMetricReader()
+    mine = MeterProvider([reader], shutdown_on_exit=False)
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: mine)
+    apply(coordinator(log, sink.participants), 0, tasks(sink, [numbers(3)]))
+    found = {
+        (metric.name, *dict(point.attributes or {}).values()): {
+            exemplar.trace_id for exemplar in point.exemplars
+        }
+        for of_resource in reader.get_metrics_data().resource_metrics
+        for of_scope in of_resource.scope_metrics
+        for metric in of_scope.metrics
+        if names.METRICS[metric.name].kind == "histogram"
+        for point in metric.data.data_points
+    }
+    (root,) = [s for s in exported() if s.name == names.TRANSACTION]
+    assert {name for name, *_ in found} == {
+        name for name, metric in names.METRICS.items() if metric.kind == "histogram"
+    }
+    assert found == {key: {root.context.trace_id} for key in found}
 
 
 def test_an_aborted_transaction(

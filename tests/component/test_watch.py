@@ -222,7 +222,8 @@ def test_a_watch_serves_what_it_sees_until_it_is_stopped(
         thread.join(120)
     assert not thread.is_alive()
     assert ready == 200
-    orphaned = 'tpc_diagnoses{diagnosis="orphaned",participant="ledger"}'
+    labels = 'application="bookings",diagnosis="orphaned",participant="ledger"'
+    orphaned = f"tpc_diagnoses{{{labels}}}"
     assert found[orphaned] == 1
     assert sum(len(sweep.added) for sweep in told) == 1
 

@@ -498,7 +498,7 @@ def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> No
     watcher = watching(at)
     observe_sweeps(watcher, NAMES, at.time)
     assert watcher.sweep().clean
-    assert measured()["tpc_quarantined_transactions"] == 1
+    assert measured()['tpc_quarantined_transactions{application="orders"}'] == 1
     at.worlds["ledger"].resolve(str(T), "abort")
     assert names_of(list(watcher.sweep().added)) == [(str(T), "diverged")]
 
@@ -644,6 +644,13 @@ def test_a_diagnosis_is_told_when_it_appears_and_when_it_goes(
     assert line(gone).endswith("gone       warning orphaned bookings.3.1")
 
 
+def labels(application: str, diagnosis: str, participant: str) -> str:
+    return (
+        f'{{application="{application}",diagnosis="{diagnosis}",'
+        f'participant="{participant}"}}'
+    )
+
+
 class Many:
     """A participant with ten thousand orphans."""
 
@@ -684,7 +691,7 @@ def test_ten_thousand_orphans(
     assert len([s for s in exported() if s.name == "tpc.in_doubt.snapshot"]) == 100
     diagnoses = {k: v for k, v in measured().items() if k.startswith("tpc_diagnoses")}
     assert len(diagnoses) == 5 * 2
-    orphaned = 'tpc_diagnoses{diagnosis="orphaned",participant="ledger"}'
+    orphaned = f"tpc_diagnoses{labels('bookings', 'orphaned', 'ledger')}"
     assert diagnoses.pop(orphaned) == 10_000
     assert set(diagnoses.values()) == {0.0}
 
@@ -697,7 +704,8 @@ def test_measurements_are_there_from_the_start_and_cost_no_statement(
     """Every combination, so that an alert resolves; ages grow between two sweeps."""
     watcher = watching(at)
     observe_sweeps(watcher, NAMES, at.time)
-    assert measured()['tpc_diagnoses{diagnosis="lost",participant="notifier"}'] == 0
+    assert measured()[f"tpc_diagnoses{labels('', 'lost', 'notifier')}"] == 0
+    assert measured()['tpc_quarantined_transactions{application=""}'] == 0
     age = 'tpc_oldest_unfinished_age_seconds{state="committing"}'
     assert measured()[age] == 0
     at.committing()
@@ -725,8 +733,74 @@ def test_a_participant_without_an_address_is_counted_as_other(
     watcher.sweep()
     found = {k for k, v in measured().items() if v and k.startswith("tpc_diagnoses")}
     assert found == {
-        'tpc_diagnoses{diagnosis="decided_not_applied",participant="ledger"}'
+        f"tpc_diagnoses{labels('orders', 'decided_not_applied', 'ledger')}"
     }
+
+
+def test_an_age_is_the_transactions_own_whatever_its_diagnosis_is_called(
+    at: Site, measured: Any
+) -> None:
+    """It goes on from *stuck* to *decided not applied*; a batch of hours adds none."""
+    before = "tpc_oldest_diagnosed_age_seconds"
+    record = at.begin()
+    at.prepare(record.id)
+    at.time.sleep(1800)
+    at.decide(record.id)
+    at.down("notifier")
+    at.log.acknowledge(record.id, "ledger")
+    at.worlds["ledger"].commit(str(record.id), ONE)
+    watcher = watching(at)
+    observe_sweeps(watcher, NAMES, at.time)
+    watcher.sweep()
+    assert not [k for k in measured() if k.startswith(before)], "nothing is wrong yet"
+    at.time.sleep(400)
+    watcher.sweep()
+    at.time.sleep(30)
+    since = 1 + 400 + 1 + 30
+    assert measured()[before + labels("orders", "stuck", "notifier")] == since
+    at.up("notifier")
+    at.time.sleep(20)
+    watcher.sweep()
+    ages = {k: v for k, v in measured().items() if k.startswith(before)}
+    now = labels("orders", "decided_not_applied", "notifier")
+    assert ages == {before + now: since + 20 + 1}
+
+
+def test_a_commit_that_is_not_acknowledged_has_an_age_as_it_was_read(
+    at: Site, measured: Any
+) -> None:
+    """From 10 s on, and no older until the log is read again; then it is gone."""
+    pending = 'tpc_oldest_pending_age_seconds{application="orders",participant="%s"}'
+    at.committing()
+    watcher = watching(at)
+    observe_sweeps(watcher, NAMES, at.time)
+    watcher.sweep()
+    assert not [k for k in measured() if "pending" in k], "it may be under way"
+    at.time.sleep(20)
+    watcher.sweep()
+    at.time.sleep(30)
+    assert measured()[pending % "ledger"] == measured()[pending % "notifier"] == 21
+    at.log.acknowledge(T, "ledger")
+    watcher.sweep()
+    assert [k for k in measured() if "pending" in k] == [pending % "notifier"]
+    assert measured()[pending % "notifier"] == 52
+
+
+def test_applications_are_named_in_metrics_up_to_a_number(
+    at: Site, measured: Any
+) -> None:
+    """The rest counts as other: no name from outside makes series without end."""
+    for number in range(25):
+        at.prepare(f"foreign{number}.1.1", "ledger")
+    at.time.sleep(400)
+    watcher = watching(at)
+    observe_sweeps(watcher, NAMES, at.time)
+    watcher.sweep()
+    found = {k: v for k, v in measured().items() if v and k.startswith("tpc_diagnoses")}
+    other = f"tpc_diagnoses{labels('other', 'orphaned', 'ledger')}"
+    assert found.pop(other) == 5
+    assert set(found.values()) == {1.0}
+    assert len(found) == 20
 
 
 # --- snapshots -----------------------------------------------------------------------

@@ -129,9 +129,10 @@ def site(
     log: str | None = None,
     make: Callable[..., World] = tagged_rows,
     urls: Callable[[str], str] | None = None,
+    time: Time | None = None,
 ) -> Iterator[Site]:
     """Serve the participants, each with a database of its own."""
-    time = Time()
+    time = time or Time()
     with contextlib.ExitStack() as stack:
         opened = open_log(log or f"sqlite:///{folder}/log/decisions.db", now=time.now)
         stack.callback(opened.close)

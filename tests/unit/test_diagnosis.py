@@ -261,7 +261,6 @@ def test_agreement_is_not_divergence() -> None:
         ({}, Verdict.ESCALATE, "old copy"),
         ({"closed": {T: S.ABORTED}}, Verdict.ABORT, "finished it as aborted"),
         ({"closed": {T: S.COMMITTED}}, Verdict.ESCALATE, "closed it as committed"),
-        ({"closed": {T: S.CONCLUDED}}, Verdict.ESCALATE, "closed it as concluded"),
     ],
 )
 def test_orphaned(change: Any, verdict: Verdict, word: str) -> None:
@@ -276,6 +275,11 @@ def test_orphaned(change: Any, verdict: Verdict, word: str) -> None:
 def test_an_orphan_is_one_only_after_a_while() -> None:
     """By the participant's clock."""
     assert said(logged(), 299) == []
+
+
+def test_what_a_person_has_concluded_is_no_orphan() -> None:
+    """It is ours, and a person has signed for how it is."""
+    assert said(logged(closed={T: S.CONCLUDED}), 301) == []
 
 
 EMPTY = {"ledger": Listing(()), "notifier": Listing(())}

@@ -97,14 +97,14 @@ def test_what_is_not_in_the_registry_is_refused_at_once() -> None:
 
 def test_a_gauge_has_one_callback(measured: Measured) -> None:
     """The last one; where it raises there is no value, and the others are there."""
-    instruments.observe("tpc.quarantined_transactions", lambda: [(1, {})])
-    instruments.observe("tpc.quarantined_transactions", lambda: [(2, {})])
+    instruments.observe("tpc.in_doubt.branches", lambda: [(1, {})])
+    instruments.observe("tpc.in_doubt.branches", lambda: [(2, {})])
     instruments.observe(
         "tpc.unfinished_transactions",
         lambda: [(3, {"state": "active"}), (0, {"state": "committing"})],
     )
     found = measured()
-    assert found["tpc_quarantined_transactions"] == 2
+    assert found["tpc_in_doubt_branches"] == 2
     assert found['tpc_unfinished_transactions{state="active"}'] == 3
     assert found['tpc_unfinished_transactions{state="committing"}'] == 0
 
@@ -114,7 +114,7 @@ def test_a_gauge_has_one_callback(measured: Measured) -> None:
     instruments.observe("tpc.unfinished_transactions", fails)
     found = measured()
     assert not [name for name in found if name.startswith("tpc_unfinished")]
-    assert found["tpc_quarantined_transactions"] == 2
+    assert found["tpc_in_doubt_branches"] == 2
 
 
 @pytest.fixture(autouse=True)
@@ -129,14 +129,14 @@ def test_a_programs_own_provider_is_told_everything(
 ) -> None:
     """Under the registry's names and units; it exports, we only answer a scrape."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    instruments.observe("tpc.quarantined_transactions", lambda: [(2, {})])
+    instruments.observe("tpc.in_doubt.branches", lambda: [(2, {})])
     instruments.start("test")
     instruments.add("tpc.transactions", COMMIT)
     instruments.record("tpc.decision_log.write", None, 0.1)
     found = read(provider)
     assert found["tpc.transactions"] == ("{transaction}", [1])
     assert found["tpc.decision_log.write"] == ("s", [1])
-    assert found["tpc.quarantined_transactions"] == ("{transaction}", [2])
+    assert found["tpc.in_doubt.branches"] == ("{branch}", [2])
     assert instruments._process.exporting is None
     assert measured()[COMMITS] == 1
 
@@ -151,7 +151,7 @@ def test_a_provider_that_raises_is_not_noticed(
     monkeypatch.setattr(api, "get_meter_provider", fails)
     instruments.start("test")
     instruments.add("tpc.transactions", COMMIT)
-    instruments.observe("tpc.quarantined_transactions", lambda: [(2, {})])
+    instruments.observe("tpc.in_doubt.branches", lambda: [(2, {})])
     assert measured()[COMMITS] == 1
 
 
@@ -280,8 +280,9 @@ def test_every_name_of_the_registry_is_told_somewhere() -> None:
 def test_the_registry_is_as_opentelemetry_and_prometheus_want_it() -> None:
     """The unit and the kind are in Prometheus's name, and in OpenTelemetry's not.
 
-    Labels are closed sets, or names of participants.
+    Labels are closed sets, or names of participants and applications.
     """
+    named = {"participant", "application"}
     for name, metric in names.METRICS.items():
         assert re.fullmatch(r"tpc(\.[a-z]+(_[a-z]+)*)+", name), name
         assert not name.endswith(("total", "seconds")), name
@@ -290,6 +291,6 @@ def test_the_registry_is_as_opentelemetry_and_prometheus_want_it() -> None:
         assert (metric.kind == "counter") == exposed.endswith("_total"), name
         assert bool(metric.buckets) == (metric.kind == "histogram"), name
         assert list(metric.buckets) == sorted(set(metric.buckets)), name
-        assert set(metric.labels) <= {*names.LABELS, "participant"}, name
+        assert set(metric.labels) <= {*names.LABELS, *named}, name
     used = {label for metric in names.METRICS.values() for label in metric.labels}
-    assert used == {*names.LABELS, "participant"}
+    assert used == {*names.LABELS, *named}

@@ -289,7 +289,7 @@ def test_argument_over_environment_over_file(tmp_path: Path) -> None:
 def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TPC_CONFIG, else tpc.toml, else the table in pyproject.toml, else nothing."""
     monkeypatch.chdir(tmp_path)
-    assert Settings.load(environ={}).sweep == 60
+    assert Settings.load(environ={}).sweep == 30
     (tmp_path / "pyproject.toml").write_text("[tool.tracing_2pc]\nsweep = 71\n")
     assert Settings.load(environ={}).sweep == 71
     (tmp_path / "tpc.toml").write_text("sweep = 72\n")

@@ -170,9 +170,10 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "diagnosis": ("stuck", "orphaned", "decided_not_applied", "lost", "diverged"),
     "action": ("commit", "abort", "conclude", "give up"),
 }
-"""Labels of metrics, and all values that they can have. Besides these there is only
-`participant`: a configured name, or `log` and `other` in what the watcher measures.
-Never an id."""
+"""Labels of metrics, and all values that they can have. Besides these there are only
+`participant`: a configured name, or `log` and `other` in what the watcher measures;
+and `application`, in what the watcher finds wrong: at most 20 at once, then `other`;
+empty where nothing is wrong. Never an id."""
 
 _REQUEST: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _DOUBT: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 86400.0)
@@ -251,10 +252,26 @@ METRICS: Final[dict[str, Metric]] = {
         "gauge",
         "{transaction}",
         "what the watcher found wrong, and where",
-        ("diagnosis", "participant"),
+        ("application", "diagnosis", "participant"),
+    ),
+    "tpc.oldest_diagnosed_age": Metric(
+        "gauge",
+        "s",
+        "for how long the oldest of them has had no step; only while there are any",
+        ("application", "diagnosis", "participant"),
+    ),
+    "tpc.oldest_pending_age": Metric(
+        "gauge",
+        "s",
+        "age of the oldest commit that a participant has not acknowledged, when the "
+        "log was last read; only from 10 s on",
+        ("application", "participant"),
     ),
     "tpc.quarantined_transactions": Metric(
-        "gauge", "{transaction}", "transactions that a person must look at"
+        "gauge",
+        "{transaction}",
+        "transactions that a person must look at",
+        ("application",),
     ),
     "tpc.watcher.last_success_timestamp": Metric(
         "gauge", "s", "when the watcher last read all it asked for", ("participant",)

@@ -137,7 +137,7 @@ class Settings:
     stuck_critical: float = 900.0
     orphan_after: float = 300.0
     safety_interval: float = 20.0
-    sweep: float = 60.0
+    sweep: float = 30.0
     pause: float = 10.0
     keep_finished: float = 7 * 86400.0
     links: Mapping[str, str] = dataclasses.field(default_factory=dict)

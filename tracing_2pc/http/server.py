@@ -218,7 +218,7 @@ class _Routes:
             phase = str(request.url_rule).rpartition("/")[2]
             seconds = time.monotonic() - g.tpc_since
             result = result_of(response.status_code)
-            record_request(phase, self.name, result, seconds)
+            record_request(phase, self.name, result, seconds, g.tpc_inside)
         return response
 
     @contextlib.contextmanager

@@ -341,7 +341,7 @@ DETECTORS: Final[Mapping[DiagnosisKind, tuple[Detector, tuple[Exemption, ...]]]]
     K.DIVERGED: (_diverged, (_attempt_is_live, _decided_just_now, _closed_by_a_person)),
     K.LOST: (_lost, (_decided_just_now, _closed_by_a_person)),
     K.DECIDED_NOT_APPLIED: (_decided_not_applied, (_decided_just_now, _inline_tries)),
-    K.ORPHANED: (_orphaned, (_younger_than_an_orphan,)),
+    K.ORPHANED: (_orphaned, (_younger_than_an_orphan, _closed_by_a_person)),
     K.STUCK: (_stuck, (_attempt_is_live, _idle_in_time)),
 }
 """Detectors with the exemptions from them; the gravest first."""

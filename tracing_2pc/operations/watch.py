@@ -9,16 +9,18 @@ import secrets
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Final, TypeAlias
 
 from tracing_2pc.core.access import LoopbackGate
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import OperatorLog
-from tracing_2pc.core.names import LABELS
+from tracing_2pc.core.names import LABELS, METRICS
 from tracing_2pc.core.ports import Clock, SystemClock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.inspection.diagnosis import Diagnosis
 from tracing_2pc.inspection.participants import LOG
 from tracing_2pc.operations.watcher import Sweep, Watcher
 from tracing_2pc.operations.wiring import open_participants, open_recovery
@@ -30,9 +32,15 @@ _STALE: Final = 3
 """So many sweeps without the log, and the watcher is not ready."""
 
 OTHER: Final = "other"
-"""Stands for participants on record that the settings have no address of."""
+"""Stands for participants on record that the settings have no address of, and for
+applications beyond the first `APPLICATIONS`."""
+
+APPLICATIONS: Final = 20
+"""Applications that a metric names at once: series of what is wrong are bounded."""
 
 Sample: TypeAlias = tuple[float, dict[str, str]]
+Values: TypeAlias = tuple[str, ...]
+"""Of a metric's labels, in the order of the registry."""
 
 
 def watch(
@@ -134,32 +142,64 @@ def _signals(stop: threading.Event) -> Iterator[None]:
 def observe_sweeps(watcher: Watcher, participants: Sequence[str], clock: Clock) -> None:
     """Have the gauges read from the watcher's last sweep; a scrape asks no participant.
 
-    Every combination of labels is there from the start; `participants` are the names
-    that labels may have. Ages grow between two sweeps.
+    What is well is 0 from the start, without an application; `participants` are the
+    names that labels may have. Ages grow between two sweeps, but for those of commits
+    that are not acknowledged: a healthy one may be by now.
     """
+
+    def place(name: str) -> str:
+        return name if name in participants else OTHER
+
+    def found() -> Iterator[tuple[Values, Diagnosis]]:
+        last = watcher.last.diagnoses
+        labels = _label_applications(d.transaction.application for d in last)
+        for diagnosis in last:
+            application = labels[diagnosis.transaction.application]
+            for name in diagnosis.participants:
+                yield (application, str(diagnosis.diagnosis), place(name)), diagnosis
 
     def unfinished() -> Iterator[Sample]:
         for state in LABELS["state"]:
-            yield len(watcher.last.started.get(state, ())), {"state": state}
+            yield len(list(started(state))), {"state": state}
 
     def oldest() -> Iterator[Sample]:
         now = clock.now()
         for state in LABELS["state"]:
-            since = min(watcher.last.started.get(state, ()), default=now)
+            since = min(started(state), default=now)
             yield max(0.0, now - since), {"state": state}
 
+    def started(state: str) -> Iterator[float]:
+        for (_, in_state), times in watcher.last.started.items():
+            yield from times if in_state == state else ()
+
     def diagnoses() -> Iterator[Sample]:
-        counts = Counter(
-            (str(diagnosis.diagnosis), name if name in participants else OTHER)
-            for diagnosis in watcher.last.diagnoses
-            for name in diagnosis.participants
-        )
-        for kind in LABELS["diagnosis"]:
-            for name in (*participants, OTHER):
-                yield counts[kind, name], {"diagnosis": kind, "participant": name}
+        counts = Counter(key for key, _ in found())
+        wrong = {key[1:] for key in counts}
+        well = set(product(LABELS["diagnosis"], (*participants, OTHER))) - wrong
+        counts.update({("", *key): 0 for key in well})
+        return _samples("tpc.diagnoses", counts)
+
+    def diagnosed() -> Iterator[Sample]:
+        now = clock.now()
+        ages = ((key, max(d.age, now - d.since)) for key, d in found())
+        return _samples("tpc.oldest_diagnosed_age", _greatest(ages))
+
+    def pending() -> Iterator[Sample]:
+        last = watcher.last.pending
+        labels = _label_applications(application for application, _ in last)
+        ages = (((labels[a], place(name)), age) for (a, name), age in last.items())
+        return _samples("tpc.oldest_pending_age", _greatest(ages))
 
     def quarantined() -> Iterator[Sample]:
-        yield len(watcher.last.started.get(TransactionState.QUARANTINED, ())), {}
+        last = {
+            application: len(times)
+            for (application, state), times in watcher.last.started.items()
+            if state == TransactionState.QUARANTINED
+        }
+        counts = Counter[Values]()
+        for application, label in _label_applications(last).items():
+            counts[label,] += last[application]
+        return _samples("tpc.quarantined_transactions", counts or {("",): 0})
 
     def last_success() -> Iterator[Sample]:
         for name in (LOG, *participants):
@@ -168,5 +208,25 @@ def observe_sweeps(watcher: Watcher, participants: Sequence[str], clock: Clock) 
     instruments.observe("tpc.unfinished_transactions", unfinished)
     instruments.observe("tpc.oldest_unfinished_age", oldest)
     instruments.observe("tpc.diagnoses", diagnoses)
+    instruments.observe("tpc.oldest_diagnosed_age", diagnosed)
+    instruments.observe("tpc.oldest_pending_age", pending)
     instruments.observe("tpc.quarantined_transactions", quarantined)
     instruments.observe("tpc.watcher.last_success_timestamp", last_success)
+
+
+def _label_applications(names: Iterable[str]) -> dict[str, str]:
+    """Return the label of each: its name, or `OTHER` after the first `APPLICATIONS`."""
+    distinct = dict.fromkeys(names)
+    return {n: n if i < APPLICATIONS else OTHER for i, n in enumerate(distinct)}
+
+
+def _greatest(pairs: Iterable[tuple[Values, float]]) -> dict[Values, float]:
+    greatest: dict[Values, float] = {}
+    for key, value in pairs:
+        greatest[key] = max(value, greatest.get(key, 0.0))
+    return greatest
+
+
+def _samples(name: str, values: Mapping[Values, float]) -> Iterator[Sample]:
+    for key, value in values.items():
+        yield value, dict(zip(METRICS[name].labels, key, strict=True))

@@ -23,6 +23,7 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.inspection.diagnosis import (
     GRAVE,
+    LATE,
     Diagnosis,
     diagnose,
     held_back,
@@ -65,8 +66,10 @@ class Sweep:
         unreadable: what could not be read, or not whole, and why.
         newly_unreadable: the part of it that could be read in the round before.
         readable: what can be read again.
-        started: when each unfinished transaction was begun, by state, as the log was
-            last read; Unix seconds.
+        started: when each unfinished transaction was begun, by application and state,
+            as the log was last read; Unix seconds.
+        pending: seconds since the oldest commit was decided, then, by application and
+            participant that has not acknowledged it; from `LATE` on.
         held_back: what holds its application back without a diagnosis, and which
             participants keep it from going on since when.
         newly_held_back: the part of it that was not in the round before.
@@ -81,7 +84,10 @@ class Sweep:
     unreadable: Mapping[Source, str] = dataclasses.field(default_factory=dict)
     newly_unreadable: tuple[Source, ...] = ()
     readable: tuple[Source, ...] = ()
-    started: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    started: Mapping[tuple[str, str], Sequence[float]] = dataclasses.field(
+        default_factory=dict
+    )
+    pending: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
     held_back: Mapping[TransactionId, str] = dataclasses.field(default_factory=dict)
     newly_held_back: tuple[TransactionId, ...] = ()
     recovered: tuple[Recovered, ...] = ()
@@ -222,11 +228,11 @@ class Watcher:
 
     def _compare(self, evidence: Evidence, diagnoses: tuple[Diagnosis, ...]) -> Sweep:
         before, now = self.last, self.clock.now()
-        waiting, started = before.held_back, before.started
+        waiting, started, pending = before.held_back, before.started, before.pending
         if evidence.log is not None:
             diagnosed = {diagnosis.transaction for diagnosis in diagnoses}
             waiting = _held_back(evidence.log, diagnosed, now)
-            started = _started(evidence.log)
+            started, pending = _started(evidence.log), _pending(evidence.log)
         return Sweep(
             now,
             diagnoses,
@@ -236,6 +242,7 @@ class Watcher:
             newly_unreadable=_without(evidence.unreadable, before.unreadable),
             readable=_without(before.unreadable, evidence.unreadable),
             started=started,
+            pending=pending,
             held_back=waiting,
             newly_held_back=_without(waiting, before.held_back),
         )
@@ -332,11 +339,26 @@ def _held_back(
     return reasons
 
 
-def _started(log: LogEvidence) -> Mapping[str, Sequence[float]]:
-    by_state: dict[str, list[float]] = {}
-    for record in log.records.values():
-        by_state.setdefault(record.state, []).append(record.started)
-    return by_state
+def _started(log: LogEvidence) -> Mapping[tuple[str, str], Sequence[float]]:
+    times: dict[tuple[str, str], list[float]] = {}
+    for id_, record in log.records.items():
+        times.setdefault((id_.application, record.state), []).append(record.started)
+    return times
+
+
+def _pending(log: LogEvidence) -> dict[tuple[str, str], float]:
+    """Return ages by the log's clock: they do not grow between two readings.
+
+    An age that grew would raise an alarm for what was acknowledged meanwhile.
+    """
+    ages: dict[tuple[str, str], float] = {}
+    for id_, record in log.records.items():
+        if record.state is TransactionState.COMMITTING and record.decided is not None:
+            age = log.clock - record.decided
+            for name in record.pending if age >= LATE else ():
+                key = id_.application, name
+                ages[key] = max(age, ages.get(key, 0.0))
+    return ages
 
 
 def _is_hidden(diagnosis: Diagnosis, evidence: Evidence, log: LogEvidence) -> bool:

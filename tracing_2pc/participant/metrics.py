@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Final
 
+from opentelemetry.context import Context
+
 from tracing_2pc.core.names import LABELS
 from tracing_2pc.tracing import instruments
 
@@ -70,12 +72,15 @@ class Measured:
         return reading.pop(name)
 
 
-def record_request(phase: str, name: str, result: str, seconds: float) -> None:
+def record_request(
+    phase: str, name: str, result: str, seconds: float, context: Context
+) -> None:
     """Measure a request that is a phase of the protocol; others are not.
 
-    `result` is `ok`, `refused`, or `unavailable` for what is no answer.
+    `result` is `ok`, `refused`, or `unavailable` for what is no answer; `context` is
+    that of the request's span.
     """
     if phase not in LABELS["phase"]:
         return
     labels = {"phase": phase, "participant": name, "result": result}
-    instruments.record("tpc.phase.duration", labels, seconds)
+    instruments.record("tpc.phase.duration", labels, seconds, context)

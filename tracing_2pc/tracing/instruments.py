@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from opentelemetry import metrics as api
+from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 from tracing_2pc.core.forks import after_fork
@@ -178,10 +179,12 @@ def add(name: str, labels: Labels | None = None, amount: int = 1) -> None:
     _update(name, "counter", lambda counter: counter.add(amount, dict(labels or {})))
 
 
-def record(name: str, labels: Labels | None, seconds: float) -> None:
-    """Record how long something took."""
-    taken = max(0.0, seconds)
-    _update(name, "histogram", lambda times: times.record(taken, dict(labels or {})))
+def record(
+    name: str, labels: Labels | None, seconds: float, context: Context | None = None
+) -> None:
+    """Record how long something took; its exemplar is of the context's span."""
+    measured = max(0.0, seconds), dict(labels or {}), context
+    _update(name, "histogram", lambda times: times.record(*measured))
 
 
 @contextlib.contextmanager
