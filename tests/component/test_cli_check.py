@@ -70,6 +70,23 @@ def test_a_participant_that_is_down(now: Operator) -> None:
     assert "mend its address (http://127.0.0.1:9)" in now.says("check")[1]
 
 
+def test_variables_of_opentelemetry_that_have_no_effect(
+    now: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by its name: one that is not read, and values that nothing is there for."""
+    monkeypatch.setenv("OTEL_CONFIG_FILE", "otel.yaml")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+    known = "'http/json' is not one of http/protobuf, grpc"
+    assert problems(now) == [
+        "environment: OTEL_CONFIG_FILE has no effect",
+        "environment: OTEL_TRACES_EXPORTER: 'zipkin' is not installed",
+        f"environment: OTEL_EXPORTER_OTLP_PROTOCOL: {known}",
+    ]
+
+
 def test_two_addresses_of_one_service(now: Operator) -> None:
     """A second name for it is told, before its first batch as well as after it."""
     url = now.at.observed["ledger"].url

@@ -365,7 +365,7 @@ def test_an_exporter_that_blocks_holds_nothing_up(log, sink, monkeypatch) -> Non
 
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(
-        exporting.CountedBatches(exporting.Otlp(lambda: Blocks()))
+        exporting.CountedBatches(exporting.CountedExporter(lambda: Blocks()))
     )
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     try:

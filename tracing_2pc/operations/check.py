@@ -23,6 +23,7 @@ from tracing_2pc.inspection.wording import SYNCHRONISE, format_duration
 from tracing_2pc.operations.wiring import open_configured_log, open_participants
 from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.store.log.database import display_log
+from tracing_2pc.tracing.sdk import lifecycle
 
 SKEW: Final = 1.0
 """Seconds by which two clocks may differ: ages of branches are by the participant's."""
@@ -87,6 +88,8 @@ def check(settings: Settings) -> CheckResult:
         what = "no participants: nobody can be told a decision from here"
         cure = 'add participants = {name = "http://…"} to tpc.toml'
         problems.append(CheckProblem("settings", what, cure))
+    cure = "OpenTelemetry's variables are in the table of docs/settings.md"
+    problems += (CheckProblem("environment", p, cure) for p in lifecycle.problems())
     condition, applications, unfinished = None, list[str](), list[TransactionSummary]()
     try:
         condition, applications, unfinished = _read_log(settings)

@@ -25,6 +25,7 @@ from opentelemetry import metrics as api
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.names import METRICS
 from tracing_2pc.tracing import propagation
@@ -36,7 +37,6 @@ Observed: TypeAlias = Callable[[], Iterable[tuple[float, Labels]]]
 
 _SCOPE: Final = "tracing_2pc"
 _NO_METERS: Final = api.NoOpMeterProvider()
-_EXTRAS: Final = {"http/protobuf": "otlp", "grpc": "skywalking"}
 logger = logging.getLogger(__name__)
 _observed: Final[dict[str, Observed]] = {
     "tpc.propagation.rejected": lambda: [
@@ -105,7 +105,7 @@ class _Process:
         self.lock = threading.Lock()
         self.program.lock = threading.Lock()
         self.ways: dict[str, _Instruments] = {}
-        self.failed: dict[str, tuple[str | None, ...]] = {}
+        self.failed: dict[str, environment.Asked] = {}
         self.text: Callable[[], str] = str
         self.exporting: tuple[Any, Bounded] | None = None
 
@@ -132,10 +132,10 @@ class _Process:
         return provider
 
     def to_otlp(self, service: str) -> MeterProvider:
-        from tracing_2pc.tracing.sdk.meters import to_otlp
+        from tracing_2pc.tracing.sdk.meters import to_exporters
 
         bounded = Bounded()
-        provider = to_otlp(service, environment.metrics_protocol())
+        provider = to_exporters(service)
         self.exporting = provider, bounded
         return provider
 
@@ -155,10 +155,10 @@ at_exit(lambda: _process.stop())
 def start(service: str, *, scraped: bool = False) -> None:
     """Start measuring in this process, as far as it is asked for.
 
-    OTLP is asked for by `OTEL_METRICS_EXPORTER=otlp`, or, where that is not set, by
-    `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._METRICS_ENDPOINT`). Call it where tracing
-    starts, and again after a fork. Never raises; a start that fails is one line in the
-    log. `OTEL_SDK_DISABLED=true` turns off both ways.
+    OTLP is asked for by `OTEL_METRICS_EXPORTER`, which may name others too, or, where
+    that is not set, by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._METRICS_ENDPOINT`). Call
+    it where tracing starts, and again after a fork. Never raises; a start that fails is
+    one line in the log. `OTEL_SDK_DISABLED=true` turns off both ways.
 
     Args:
         service: name of the service, unless `OTEL_SERVICE_NAME` is set.
@@ -167,7 +167,7 @@ def start(service: str, *, scraped: bool = False) -> None:
     ways = _process.ways
     if scraped and "Prometheus" not in ways:
         _process.start("Prometheus", lambda: _process.to_prometheus(service))
-    if "OTLP" not in ways and environment.wants_otlp_metrics() and not _is_set():
+    if "OTLP" not in ways and environment.wants("METRICS") and not _is_set():
         _process.start("OTLP", lambda: _process.to_otlp(service))
     if _is_set():
         with _quiet():
@@ -253,7 +253,8 @@ def _is_set() -> bool:
 
 
 def _cure(way: str, error: Exception) -> str:
-    if isinstance(error, ImportError):
-        extra = _EXTRAS.get(environment.metrics_protocol())
-        return f"install tracing-2pc[{'participant' if way == 'Prometheus' else extra}]"
-    return str(error) if isinstance(error, ValueError) else type(error).__name__
+    if not isinstance(error, ImportError):
+        is_ours = isinstance(error, ConfigurationError)
+        return str(error) if is_ours else type(error).__name__
+    extra = "participant" if way == "Prometheus" else environment.extra_of("METRICS")
+    return f"install tracing-2pc[{extra}]"

@@ -1,22 +1,28 @@
-"""What the environment asks of OpenTelemetry, for traces and for metrics."""
+"""What the environment asks of OpenTelemetry, for traces, metrics and logs.
+
+`docs/settings.md` has a row for each variable that the SDK knows.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-Asked: TypeAlias = tuple[str | None, ...]
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.settings import reveal
+
+Asked: TypeAlias = dict[str, str]
 
 TRACE_FILE: Final = "TPC_TRACE_FILE"
+HEADERS: Final = "TPC_OTLP_HEADERS"
+_EXTRAS: Final = {"http/protobuf": "otlp", "grpc": "skywalking"}
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
-_TRACES: Final = "OTEL_TRACES_EXPORTER"
-_METRICS: Final = "OTEL_METRICS_EXPORTER"
-_ASKING: Final = (
-    *(TRACE_FILE, _TRACES, _METRICS),
-    *(f"{_OTLP}{signal}ENDPOINT" for signal in ("TRACES_", "METRICS_", "")),
-    *(f"{_OTLP}{signal}PROTOCOL" for signal in ("METRICS_", "")),
+_REFUSED: Final = re.compile(
+    "OTEL_(CONFIG_FILE|LOG_LEVEL|(BSP|BLRP)_EXPORT_TIMEOUT|EXPORTER_PROMETHEUS_.*|"
+    "EXPORTER_ZIPKIN_.*|PYTHON_(.*CONFIGURATOR|ID_GEN.*|SDK_INTERN.*|LOGGING_AUTO.*))"
 )
 _SECRETS: Final = ("HEADERS", "TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _SECONDS: Final = 2.0
@@ -24,42 +30,74 @@ _SECONDS: Final = 2.0
 
 def asked() -> Asked:
     """Return what a start depends on: one that failed is repeated when it changes."""
-    return tuple(os.environ.get(name) for name in _ASKING)
+    return {k: v for k, v in os.environ.items() if k.startswith(("OTEL_", "TPC_"))}
 
 
 def disabled() -> bool:
-    """Whether the environment turns OpenTelemetry off, traces and metrics."""
+    """Whether the environment turns OpenTelemetry off, all signals."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def refused() -> list[str]:
+    """Return the variables that are set and that nothing here obeys."""
+    found = filter(_REFUSED.fullmatch, os.environ)
+    has_zipkin = "zipkin" in os.environ.get("OTEL_TRACES_EXPORTER", "")
+    return [name for name in found if not (has_zipkin and "ZIPKIN" in name)]
 
 
 def wants_traces() -> bool:
     """Whether traces are asked for, by any exporter."""
     has_file = bool(os.environ.get(TRACE_FILE))
-    return not disabled() and (has_file or wants_otlp_traces() or wants_skywalking())
+    return not disabled() and (has_file or bool(exporters("TRACES")))
 
 
-def wants_otlp_traces() -> bool:
-    """Whether traces are to be sent by OTLP: there is an endpoint to send them to."""
-    return _names(_TRACES, "otlp") and bool(_otlp("TRACES", "ENDPOINT"))
+def exporters(signal: str) -> list[str]:
+    """Return what a signal is exported by: as it is named, or OTLP to an endpoint.
+
+    Logs need an endpoint of their own: many a collector takes none.
+    """
+    if named := os.environ.get(f"OTEL_{signal}_EXPORTER"):
+        names = [name.strip() for name in named.split(",")]
+        return [name for name in names if name not in ("none", "prometheus", "")]
+    has_own = os.environ.get(f"{_OTLP}{signal}_ENDPOINT")
+    common = os.environ.get(f"{_OTLP}ENDPOINT") if signal != "LOGS" else None
+    return ["otlp"] if has_own or common else []
 
 
-def wants_skywalking() -> bool:
-    """Whether traces are to be sent to SkyWalking."""
-    return _names(_TRACES, "skywalking")
+def wants(signal: str) -> bool:
+    """Whether metrics, or log records, are to be sent."""
+    return not disabled() and bool(exporters(signal))
 
 
-def wants_otlp_metrics() -> bool:
-    """Whether metrics are to be sent by OTLP: by name, or as there is an endpoint."""
-    if disabled():
-        return False
-    if os.environ.get(_METRICS):
-        return _names(_METRICS, "otlp")
-    return bool(_otlp("METRICS", "ENDPOINT"))
+def protocol(signal: str) -> str:
+    """Return the protocol of OTLP that a signal is sent by.
+
+    Raises:
+        ConfigurationError: there is none of that name; names the variable.
+    """
+    own = f"{_OTLP}{signal}_PROTOCOL"
+    variable = own if os.environ.get(own) else f"{_OTLP}PROTOCOL"
+    named = os.environ.get(variable, "").strip() or "http/protobuf"
+    if named not in _EXTRAS:
+        known = ", ".join(_EXTRAS)
+        raise ConfigurationError(f"{variable}: {named[:20]!r} is not one of {known}")
+    return named
 
 
-def metrics_protocol() -> str:
-    """Return the protocol that metrics are sent by, as it is named."""
-    return _otlp("METRICS", "PROTOCOL") or "http/protobuf"
+def extra_of(signal: str) -> str:
+    """Return the extra that has what a signal needs to be sent."""
+    return _EXTRAS.get(_otlp(signal, "PROTOCOL") or "", "otlp")
+
+
+def otlp_headers(signal: str) -> str | None:
+    """Return what `TPC_OTLP_HEADERS` refers to; a process's own headers win over it.
+
+    Raises:
+        ConfigurationError: it is no reference, or there is nothing.
+    """
+    if _otlp(signal, "HEADERS") or not (reference := os.environ.get(HEADERS)):
+        return None
+    return reveal(reference, HEADERS)
 
 
 def otlp_timeout(signal: str) -> float | None:
@@ -94,6 +132,8 @@ def apply(settings: Mapping[str, str]) -> None:
 
 
 def _travels(name: str, value: str) -> bool:
+    if name == HEADERS:
+        return value.startswith(("env:", "file:"))
     if name != TRACE_FILE and not name.startswith(("OTEL_", "TPC_SKYWALKING_")):
         return False
     return not any(word in name for word in _SECRETS) and "@" not in value
@@ -103,8 +143,3 @@ def _otlp(signal: str, name: str) -> str | None:
     """Return a variable of OTLP: the signal's own, or that of all signals."""
     own = os.environ.get(f"{_OTLP}{signal}_{name}")
     return own or os.environ.get(f"{_OTLP}{name}")
-
-
-def _names(variable: str, exporter: str) -> bool:
-    exporters = os.environ.get(variable) or "otlp"
-    return exporter in (name.strip() for name in exporters.split(","))

@@ -6,14 +6,15 @@ Importing this module imports the SDK, so it is imported inside functions only.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import itertools
 import json
 import logging
 import os
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Sequence
+from importlib import import_module, metadata
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -30,7 +31,9 @@ from opentelemetry.sdk.trace.export import (
     SpanExporter,
     SpanExportResult,
 )
+from opentelemetry.util.re import parse_env_headers
 
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.tracing.sdk import environment
 
@@ -38,21 +41,33 @@ QUEUE: Final = 32768
 SCHEDULE_MS: Final = 500
 _PROGRAM: Final = "tracing-2pc"
 """Our own command: only a service of this name has our version."""
+_PROTOCOLS: Final = {"otlp_proto_http": "http/protobuf", "otlp_proto_grpc": "grpc"}
+_OTLP: Final = {
+    "TRACES": ("trace_exporter", "OTLPSpanExporter"),
+    "METRICS": ("metric_exporter", "OTLPMetricExporter"),
+    "LOGS": ("_log_exporter", "OTLPLogExporter"),
+}
 
 logger = logging.getLogger(__name__)
 
 
-class Otlp(SpanExporter):
-    """OTLP over HTTP, on a connection of this process's own, counting what it sent."""
+class CountedExporter(SpanExporter):
+    """An exporter, made by the process that uses it, and a count of what it sent.
 
-    def __init__(self, make: Callable[[], SpanExporter]) -> None:
+    Args:
+        make: makes it, on a connection of its own.
+        what: what it sends: traces, or log records.
+    """
+
+    def __init__(self, make: Callable[[], Any], what: str = "traces") -> None:
         self._make = make
+        self._what = what
         self.reset()
         self.taken = 0
         self.failed = 0
         self.successes = 0
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+    def export(self, spans: Sequence[Any]) -> Any:
         """Send a batch. One at a time: the batch processor holds a lock."""
         self.taken += len(spans)
         try:
@@ -60,14 +75,15 @@ class Otlp(SpanExporter):
         except Exception:
             self.failed += len(spans)
             raise
-        if result is SpanExportResult.SUCCESS:
+        if result.name == "SUCCESS":
             self.successes += 1
         else:
             if not self.failed:
                 logger.warning(
-                    "traces are not delivered; work goes on without them. Look at "
-                    "OTEL_EXPORTER_OTLP_ENDPOINT: the base URL of what takes OTLP over "
-                    "HTTP, as a rule on port 4318"
+                    "%s are not delivered; work goes on without them. Look at "
+                    "OTEL_EXPORTER_OTLP_ENDPOINT and ..._PROTOCOL: the base URL of "
+                    "what takes OTLP, as a rule on port 4318, or 4317 for grpc",
+                    self._what,
                 )
             self.failed += len(spans)
         return result
@@ -78,9 +94,9 @@ class Otlp(SpanExporter):
 
     def reset(self) -> None:
         """Make the connection anew after a fork: two processes must not share it."""
-        self._made: SpanExporter | None = None
+        self._made: Any = None
 
-    def _exporter(self) -> SpanExporter:
+    def _exporter(self) -> Any:
         self._made = self._made or self._make()
         return self._made
 
@@ -88,11 +104,11 @@ class Otlp(SpanExporter):
 class CountedBatches(BatchSpanProcessor):
     """The SDK's batch processor, knowing how many spans found its queue full."""
 
-    def __init__(self, exporter: Otlp) -> None:
+    def __init__(self, exporter: CountedExporter) -> None:
         self._room = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") or QUEUE)
         schedule = float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or SCHEDULE_MS)
         self._ended = itertools.count(1)
-        self.otlp = exporter
+        self.counted = exporter
         self.overflowed = 0
         super().__init__(exporter, self._room, schedule)
         after_fork(exporter.reset)
@@ -100,14 +116,14 @@ class CountedBatches(BatchSpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a span; the oldest one goes if there is no room."""
         if span.context and span.context.trace_flags.sampled:
-            waiting = next(self._ended) - self.otlp.taken - self.overflowed
+            waiting = next(self._ended) - self.counted.taken - self.overflowed
             self.overflowed += waiting > self._room
         super().on_end(span)
 
     @property
     def dropped(self) -> int:
         """Spans that found no room or could not be sent."""
-        return self.overflowed + self.otlp.failed
+        return self.overflowed + self.counted.failed
 
 
 class TraceFile(SpanExporter):
@@ -170,7 +186,7 @@ def resource(service: str) -> Resource:
     # older) or `host.name` is the same; for that any name of the host will do.
     ours = {SERVICE_INSTANCE_ID: _instance(os.getpid()), HOST_NAME: host, "ip": host}
     if service.startswith(_PROGRAM):
-        ours[SERVICE_VERSION] = importlib.metadata.version(_PROGRAM)
+        ours[SERVICE_VERSION] = metadata.version(_PROGRAM)
     # The SDK's own id of an instance, where it has one, is new after a fork.
     described = Resource(ours).merge(Resource.create({}))
     if str(described.attributes[SERVICE_NAME]).startswith("unknown_service"):
@@ -188,10 +204,33 @@ def provider(service: str) -> TracerProvider:
     return TracerProvider(resource=resource(service), shutdown_on_exit=False)
 
 
-def to_otlp() -> CountedBatches:
-    """Make what sends to the collector of `OTEL_EXPORTER_OTLP_ENDPOINT`."""
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+def in_batches(name: str) -> CountedBatches:
+    """Make what sends spans by an exporter that `OTEL_TRACES_EXPORTER` names."""
+    return CountedBatches(CountedExporter(exporter("TRACES", name)))
 
-    environment.quiet("opentelemetry.exporter.otlp.proto.http")
-    timeout = environment.otlp_timeout("TRACES")
-    return CountedBatches(Otlp(lambda: OTLPSpanExporter(timeout=timeout)))
+
+def exporter(signal: str, name: str) -> Callable[[], Any]:
+    """Return what makes an exporter that `OTEL_<signal>_EXPORTER` names.
+
+    Raises:
+        ConfigurationError: no such exporter or protocol, or headers that cannot be
+            read; names the variable.
+        ImportError: the library for this protocol is not installed.
+    """
+    if name not in ("otlp", *_PROTOCOLS):
+        group = f"opentelemetry_{signal.lower()}_exporter"
+        if not (points := metadata.entry_points(group=group, name=name)):
+            variable = f"OTEL_{signal}_EXPORTER"
+            raise ConfigurationError(f"{variable}: {name[:40]!r} is not installed")
+        offered = next(iter(points)).load()
+        # Standard output is the command's.
+        return lambda: offered(**({"out": sys.stderr} if name == "console" else {}))
+    protocol = _PROTOCOLS.get(name) or environment.protocol(signal)
+    library = f"opentelemetry.exporter.otlp.proto.{protocol.partition('/')[0]}"
+    module, of_module = _OTLP[signal]
+    made = getattr(import_module(f"{library}.{module}"), of_module)
+    environment.quiet(library)
+    told: dict[str, Any] = {"timeout": environment.otlp_timeout(signal)}
+    if headers := environment.otlp_headers(signal):
+        told["headers"] = parse_env_headers(headers, liberal=True)
+    return lambda: made(**told)

@@ -7,11 +7,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tracing_2pc.tracing.sdk.exporting import Otlp
+    from tracing_2pc.tracing.sdk.exporting import CountedExporter
 
 EXIT_SECONDS: Final = 1.5
 logger = logging.getLogger(__name__)
@@ -66,15 +66,15 @@ class Bounded:
 class Flushing(Bounded):
     """Exports in bounded time. After a flush ran out of it, waits only if that pays.
 
-    `otlp` counts what was sent over a network; None if nothing is.
+    `counted` are the exporters that send over a network.
 
     Raises:
         RuntimeError: no thread can be started, for a limit or because this is the exit.
     """
 
-    def __init__(self, otlp: Otlp | None) -> None:
+    def __init__(self, counted: Sequence[CountedExporter]) -> None:
         super().__init__()
-        self._otlp = otlp
+        self._counted = counted
         self._late: tuple[threading.Event, int] | None = None
 
     def flush(self, export: Callable[[], object], seconds: float) -> bool:
@@ -93,9 +93,10 @@ class Flushing(Bounded):
         if self._late is None:
             return False
         over, successes = self._late
-        if self._otlp is None:
+        if not self._counted:
             return not over.is_set()
         return self._counts()[1] == successes
 
     def _counts(self) -> tuple[int, int]:
-        return (self._otlp.failed, self._otlp.successes) if self._otlp else (0, 0)
+        counted = self._counted
+        return sum(c.failed for c in counted), sum(c.successes for c in counted)

@@ -6,6 +6,7 @@ raises, and nothing waits longer than its limit, whatever the collector does.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tracing_2pc.tracing.sdk.exporting import CountedBatches, TraceFile
 
 Made = TypeVar("Made")
-_INSTALL: Final = "; install tracing-2pc[otlp], or [skywalking]"
 logger = logging.getLogger(__name__)
 
 
@@ -37,10 +37,11 @@ class _Process:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.otlp: CountedBatches | None = None
+        self.batches: list[CountedBatches] = []
         self.file: TraceFile | None = None
-        self.provider: TracerProvider | None = None
         self.failed: environment.Asked | None = None
+        self.has_looked = False
+        self.endings: list[Callable[[], object]] = []
         self._flushing: Flushing | None = None
 
     def reset(self) -> None:
@@ -60,45 +61,77 @@ class _Process:
         from tracing_2pc.tracing.sdk.parents_first import ParentsFirst
 
         failed: dict[str, Exception] = {}
-        file = otlp = skywalking_processor = None
+        file = skywalking_processor = None
+        batches: list[CountedBatches] = []
         if path := os.environ.get(environment.TRACE_FILE):
             file = exporting.TraceFile(path)
-        if environment.wants_otlp_traces():
-            otlp = _tried("OTLP", exporting.to_otlp, failed)
-        if failed and not (file or environment.wants_skywalking()):
-            raise failed["OTLP"]
+        wanted = environment.exporters("TRACES")
+        for name in wanted:
+            if name != "skywalking":
+                make = functools.partial(exporting.in_batches, name)
+                shown = "OTLP" if name == "otlp" else name
+                batches += filter(None, [_tried(shown, make, failed)])
+        wants_skywalking = "skywalking" in wanted
+        if failed and not (file or batches or wants_skywalking):
+            raise failed.popitem()[1]
         provider = exporting.provider(service)
-        self._flushing = Flushing(otlp.otlp if otlp else None)
+        self._flushing = Flushing([batch.counted for batch in batches])
         if file:  # without a batch that a kill could lose
             provider.add_span_processor(ParentsFirst(SimpleSpanProcessor(file)))
-        if otlp:
-            provider.add_span_processor(ParentsFirst(otlp))
-        if environment.wants_skywalking():
+        for batch in batches:
+            provider.add_span_processor(ParentsFirst(batch))
+        if wants_skywalking:
             skywalking_processor = _tried(
                 "SkyWalking", lambda: _to_skywalking(provider), failed
             )
-        has_way = file or otlp or skywalking_processor
+        has_way = file or batches or skywalking_processor
         last = None if has_way else failed.popitem()[1]
         for name, error in failed.items():
             _warn(f"traces are not sent by {name}", error)
         if last is not None:
             raise last
-        self.otlp, self.file, self.provider = otlp, file, provider
-        at_exit(self.stop)
+        self.batches, self.file = batches, file
+        self.end_with(provider.shutdown)
         trace.set_tracer_provider(provider)
+
+    def look(self, service: str) -> None:
+        """Name what is asked for in vain, and send log records where that is asked."""
+        with self.lock:
+            if self.has_looked:
+                return
+            self.has_looked = True
+        for name in environment.refused():
+            logger.warning("%s has no effect: see the table in docs/settings.md", name)
+        if not environment.wants("LOGS"):
+            return
+        try:
+            from tracing_2pc.tracing.sdk import logs
+
+            self.end_with(logs.start(service))
+            self.flushing()  # its thread: at exit Python no longer starts one
+            mark_log_records()
+        except Exception as error:  # noqa: BLE001 - no logs are no reason not to work
+            _warn("log records are not sent", error)
+
+    def end_with(self, ending: Callable[[], object]) -> None:
+        """Send at exit what is left."""
+        if not self.endings:
+            at_exit(self.stop)
+        self.endings.append(ending)
 
     def stop(self) -> threading.Event | None:
         """Begin to send what is left."""
-        if self.provider is None or (flushing := self.flushing()) is None:
+        if (flushing := self.flushing()) is None:
             return None
-        return flushing.call(self.provider.shutdown, 0)
+        over = [flushing.call(ending, 0) for ending in self.endings]
+        return over[-1]
 
     def flushing(self) -> Flushing | None:
         """Return what flushes in this process; None if it can have no thread."""
         with self.lock:
             if self._flushing is None:
                 try:
-                    self._flushing = Flushing(self.otlp.otlp if self.otlp else None)
+                    self._flushing = Flushing([b.counted for b in self.batches])
                 except RuntimeError:
                     logger.debug("telemetry could not be flushed", exc_info=True)
             return self._flushing
@@ -112,14 +145,17 @@ def start(service: str) -> None:
     """Start tracing in this process, if it is asked for and does not run.
 
     It is asked for by `OTEL_EXPORTER_OTLP_ENDPOINT` (or `..._TRACES_ENDPOINT`), by
-    `OTEL_TRACES_EXPORTER` if it names `skywalking`, or by `TPC_TRACE_FILE`, a file to
-    append spans to. Call it where work begins, never before a fork: it is cheap when
-    there is nothing to do. Log records then carry ids: see `log_records`. A start that
-    fails is tried again after a fork, or when something else is asked for.
+    `OTEL_TRACES_EXPORTER`, or by `TPC_TRACE_FILE`, a file to append spans to. What is
+    asked for and cannot be done is one line in the log that names the variable. Call it
+    where work begins, never before a fork: it is cheap when there is nothing to do. Log
+    records then carry ids: see `log_records`. A start that fails is tried again after a
+    fork, or when something else is asked for.
 
     Args:
         service: name of the service, unless `OTEL_SERVICE_NAME` is set.
     """
+    if not _process.has_looked:
+        _process.look(service)
     if not spans.is_set() and environment.wants_traces():
         _start(service)
     if spans.is_set():
@@ -163,11 +199,25 @@ def _to_skywalking(provider: TracerProvider) -> SpanProcessor:
 def _warn(what: str, error: Exception) -> None:
     cure = ""
     if isinstance(error, ImportError):
-        cure = _INSTALL
+        cure = f"; install tracing-2pc[{environment.extra_of('TRACES')}]"
     elif isinstance(error, ConfigurationError):
         cure = f": {error}"
     logger.warning("%s: %s%s", what, type(error).__name__, cure)
     logger.debug("%s", what, exc_info=error)
+
+
+def problems() -> list[str]:
+    """Return what the environment asks for in vain, by its variables; start nothing."""
+    found = [f"{name} has no effect" for name in environment.refused()]
+    for signal in ("TRACES", "METRICS", "LOGS"):
+        for name in environment.exporters(signal):
+            try:
+                from tracing_2pc.tracing.sdk import exporting
+
+                _ = name == "skywalking" or exporting.exporter(signal, name)
+            except (ConfigurationError, ImportError) as error:
+                found.append(str(error))
+    return list(dict.fromkeys(found))
 
 
 def flush(seconds: float = 0.5) -> bool:
@@ -189,6 +239,6 @@ def dropped() -> int:
     A queue was full, no collector answered, or the trace file could not be written.
     """
     sender = skywalking.processor()
-    lost = _process.otlp.dropped if _process.otlp else 0
+    lost = sum(batch.dropped for batch in _process.batches)
     lost += _process.file.failed if _process.file else 0
     return lost + (sender.dropped if sender else 0)

@@ -5,13 +5,19 @@ Importing this module imports the SDK, so it is imported inside functions only.
 
 from __future__ import annotations
 
-import importlib
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import (
+    Counter,
+    Histogram,
+    MeterProvider,
+    ObservableCounter,
+)
 from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
     InMemoryMetricReader,
     MetricExporter,
     MetricExportResult,
@@ -19,23 +25,37 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
     PeriodicExportingMetricReader,
 )
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.tracing.sdk import environment, exporting, prometheus
 
-PROTOCOLS: Final = ("http/protobuf", "grpc")
+_OTLP_METRICS: Final = "OTEL_EXPORTER_OTLP_METRICS"
+_DELTAS: Final[dict[str, tuple[type, ...]]] = {
+    "DELTA": (Counter, Histogram, ObservableCounter),
+    "LOWMEMORY": (Counter, Histogram),
+}
 logger = logging.getLogger(__name__)
 
 
 class LazyExporter(MetricExporter):
     """Makes its exporter in the thread that uses it, and warns once.
 
-    All counts are cumulative. After a fork the child's copy sends nothing: the parent
-    sends what was measured before.
+    Counts are cumulative unless `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`
+    says otherwise. After a fork the child's copy sends nothing: the parent sends what
+    was measured before.
     """
 
     def __init__(self, make: Callable[[], MetricExporter]) -> None:
-        super().__init__()
+        # The SDK reads these when it makes an exporter: too late for the reader.
+        wanted = os.environ.get(f"{_OTLP_METRICS}_TEMPORALITY_PREFERENCE", "")
+        deltas = _DELTAS.get(wanted.strip().upper(), ())
+        shape = os.environ.get(f"{_OTLP_METRICS}_DEFAULT_HISTOGRAM_AGGREGATION", "")
+        exponential = shape.strip() == "base2_exponential_bucket_histogram"
+        super().__init__(
+            dict.fromkeys(deltas, AggregationTemporality.DELTA),
+            {Histogram: ExponentialBucketHistogramAggregation()} if exponential else {},
+        )
         self._make = make
         self._is_copy = False
         after_fork(self._reset)
@@ -45,7 +65,10 @@ class LazyExporter(MetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any
     ) -> MetricExportResult:
-        """Send what was measured. Never raises: the next export sends it all again."""
+        """Send what was measured. Never raises: the next export has the whole count.
+
+        With delta temporality what could not be sent is lost.
+        """
         if self._is_copy:
             return MetricExportResult.SUCCESS
         try:
@@ -83,28 +106,19 @@ def to_prometheus(service: str) -> tuple[MeterProvider, Callable[[], str]]:
     return provider, lambda: prometheus.text(reader.get_metrics_data())
 
 
-def to_otlp(service: str, protocol: str) -> MeterProvider:
+def to_exporters(service: str) -> MeterProvider:
     """Make what sends by itself, every `OTEL_METRIC_EXPORT_INTERVAL` and at the end.
 
     Raises:
+        ConfigurationError: no such exporter, protocol, or headers.
         ImportError: the library for this protocol is not installed.
-        ValueError: there is no such protocol.
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(
-            f"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: {protocol[:20]!r} is not one of "
-            f"{', '.join(PROTOCOLS)}"
-        )
-    way = protocol.partition("/")[0]
-    library = f"opentelemetry.exporter.otlp.proto.{way}"
-    exporter = importlib.import_module(f"{library}.metric_exporter").OTLPMetricExporter
-    environment.quiet(library)
-    timeout = environment.otlp_timeout("METRICS")
-    sending = LazyExporter(lambda: exporter(timeout=timeout))
-    return _provider(service, PeriodicExportingMetricReader(sending))
+    made = [exporting.exporter("METRICS", n) for n in environment.exporters("METRICS")]
+    readers = [PeriodicExportingMetricReader(LazyExporter(make)) for make in made]
+    return _provider(service, *readers)
 
 
-def _provider(service: str, reader: MetricReader) -> MeterProvider:
+def _provider(service: str, *readers: MetricReader) -> MeterProvider:
     """Make one of this process alone: its counts are series of their own."""
     resource = exporting.resource(service)
-    return MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+    return MeterProvider(readers, resource=resource, shutdown_on_exit=False)

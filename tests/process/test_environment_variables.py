@@ -1,0 +1,711 @@
+"""Each variable that OpenTelemetry's SDK knows works, or is refused by its name.
+
+`CASES` has one for each; a variable of a new SDK has none, and its test is red. What is
+read when OpenTelemetry is imported is read by a program of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import re
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import environment_variables as of_api
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+from opentelemetry.sdk import environment_variables as of_sdk
+from opentelemetry.sdk.metrics.export import MetricsData
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.util import _importlib_metadata as cached
+from support.otlp_receiver import SIGNALS, OtlpReceiver, receiving
+from support.skywalking import certificate
+from support.telemetry import PATH, run
+
+from tracing_2pc.tracing.sdk import environment, exporting, lifecycle, meters
+
+BOTH = "OTEL_EXPORTER_OTLP_ENDPOINT"
+MESSAGES = {
+    "TRACES": trace_service_pb2.ExportTraceServiceRequest,
+    "METRICS": metrics_service_pb2.ExportMetricsServiceRequest,
+    "LOGS": logs_service_pb2.ExportLogsServiceRequest,
+}
+Case = Callable[["Here"], None]
+CASES: dict[str, Case] = {}
+
+
+def known() -> list[str]:
+    """Return every variable that the installed SDK and API know."""
+    values = [*vars(of_sdk).values(), *vars(of_api).values()]
+    names = {value for value in values if isinstance(value, str)}
+    return sorted(name for name in names if name.startswith("OTEL_"))
+
+
+class Here:
+    """One test: its environment, and what it may start."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, variable: str) -> None:
+        self.patch, self.folder, self.variable = patch, folder, variable
+        self.ending: list[Callable[[], object]] = []
+
+    def set(self, **variables: str) -> None:
+        for name, value in variables.items():
+            self.patch.setenv(name, value)
+
+    def install(self, group: str, code: str) -> None:
+        """Have a distribution offer `made` of this code, as `ours`."""
+        (self.folder / "offered.py").write_text(code)
+        info = self.folder / "offered-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offered\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\nours = offered:made\n")
+        self.patch.syspath_prepend(str(self.folder))
+        self.patch.delitem(__import__("sys").modules, "offered", raising=False)
+        cached._original_entry_points_cached.cache_clear()
+        self.ending.append(cached._original_entry_points_cached.cache_clear)
+
+    def certificate(self) -> Path:
+        return certificate(self.folder, "collector")
+
+
+@pytest.fixture
+def here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Here]:
+    ours = ("OTEL_", "TPC_", "REQUESTS_CA", "CURL_CA")  # the last win with `requests`
+    for name in [n for n in os.environ if n.startswith(ours)]:
+        monkeypatch.delenv(name)
+    made = Here(monkeypatch, tmp_path, request.getfixturevalue("variable"))
+    yield made
+    for end in reversed(made.ending):
+        end()
+
+
+@pytest.mark.parametrize("variable", known())
+def test_it_works_or_is_refused(variable: str, here: Here) -> None:
+    CASES[variable](here)
+
+
+def test_the_manual_has_a_row_for_each() -> None:
+    """And says of each whether it works or is refused; ours are below it."""
+    text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    table = text.partition("| OpenTelemetry's variable |")[2].partition("\n\n")[0]
+    said: dict[str, str] = {}
+    for row in table.splitlines()[2:]:
+        _, names, is_read, _, _ = row.split("|")
+        for name in re.findall(r"`(OTEL_\S+)`", names):
+            for signal in ("", *(f"{s}_" for s in SIGNALS)):
+                said[name.replace("<SIGNAL_>", signal)] = is_read.strip()
+    by_code = dict.fromkeys(CASES, "works") | dict.fromkeys(REFUSED, "refused")
+    assert set(known()) == CASES.keys()
+    assert said == by_code
+
+
+def case(*variables: str) -> Callable[[Case], Case]:
+    def keep(checked: Case) -> Case:
+        CASES.update(dict.fromkeys(variables, checked))
+        return checked
+
+    return keep
+
+
+# What an exporter of OTLP is told, for all signals or for one.
+
+
+def of_otlp(name: str) -> Callable[[Callable[[Here, str], None]], None]:
+    """Check a variable of OTLP for each signal that it is for."""
+
+    def keep(checked: Callable[[Here, str], None]) -> None:
+        def each(here: Here, signals: tuple[str, ...]) -> None:
+            for signal in signals:
+                checked(here, signal)
+
+        for signal in SIGNALS:
+            own = f"OTEL_EXPORTER_OTLP_{signal}_{name}"
+            CASES[own] = functools.partial(each, signals=(signal,))
+        CASES[f"OTEL_EXPORTER_OTLP_{name}"] = functools.partial(each, signals=SIGNALS)
+
+    return keep
+
+
+def send(signal: str) -> bool:
+    """Export nothing at all, as far as a collector."""
+    sent = MetricsData([]) if signal == "METRICS" else []
+    exporter = exporting.exporter(signal, "otlp")()
+    try:
+        return bool(exporter.export(sent).name == "SUCCESS")
+    finally:
+        exporter.shutdown()
+
+
+@of_otlp("ENDPOINT")
+def endpoint(here: Here, signal: str) -> None:
+    with receiving("http/protobuf") as receiver:
+        path = "" if here.variable == BOTH else f"/v1/{signal.lower()}"
+        here.set(**{here.variable: receiver.endpoint + path})
+        wanted = [] if (signal, path) == ("LOGS", "") else ["otlp"]
+        assert environment.exporters(signal) == wanted
+        assert send(signal)
+        assert receiver.next().signal == signal
+
+
+@of_otlp("PROTOCOL")
+def protocol(here: Here, signal: str) -> None:
+    with receiving("grpc") as receiver:
+        here.set(**{here.variable: "grpc", BOTH: receiver.endpoint})
+        assert send(signal)
+        assert receiver.next()[:2] == ("grpc", signal)
+    here.set(**{here.variable: "http/json"})
+    with pytest.raises(Exception, match=f"{here.variable}: 'http/json' is not one of"):
+        exporting.exporter(signal, "otlp")
+
+
+@of_otlp("HEADERS")
+def headers(here: Here, signal: str) -> None:
+    for by in ("http/protobuf", "grpc"):
+        with receiving(by) as receiver:
+            told = {BOTH: receiver.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": by}
+            here.set(**told, **{here.variable: "authorization=Bearer%20x"})
+            assert send(signal)
+            assert receiver.next().headers["authorization"] == "Bearer x"
+
+
+@of_otlp("COMPRESSION")
+def compression(here: Here, signal: str) -> None:
+    with receiving("http/protobuf") as receiver:
+        here.set(**{BOTH: receiver.endpoint, here.variable: "gzip"})
+        assert send(signal)
+        assert receiver.next().headers["content-encoding"] == "gzip"
+
+
+@of_otlp("TIMEOUT")
+def timeout(here: Here, signal: str) -> None:
+    """In seconds, as OpenTelemetry for Python reads it; 2 by default."""
+    with receiving("http/protobuf") as receiver:
+        receiver.delay = 1
+        here.set(**{BOTH: receiver.endpoint, here.variable: "0.1"})
+        assert not send(signal)
+
+
+def tls(here: Here, signal: str) -> None:
+    """Our certificate is the server's authority, and a client's: all three are used."""
+    made = here.certificate()
+    kind = re.sub(r"OTEL_EXPORTER_OTLP_(TRACES_|METRICS_|LOGS_)?", "", here.variable)
+    others = {"CERTIFICATE": str(made), "CLIENT_CERTIFICATE": str(made)}
+    others["CLIENT_KEY"] = str(made.with_suffix(".key"))
+    with receiving("http/protobuf", made) as receiver:
+        here.set(**{BOTH: receiver.endpoint, here.variable: others.pop(kind)})
+        here.set(**{f"OTEL_EXPORTER_OTLP_{n}": v for n, v in others.items()})
+        assert send(signal)
+        here.patch.delenv(here.variable)
+        with contextlib.suppress(OSError):  # a certificate without its key
+            assert not send(signal)
+
+
+for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"):
+    of_otlp(name)(tls)
+
+
+@of_otlp("INSECURE")
+def insecure(here: Here, signal: str) -> None:
+    """For gRPC; with HTTP the endpoint's scheme says it."""
+    with receiving("grpc") as receiver:
+        address = receiver.endpoint.removeprefix("http://")
+        here.set(**{BOTH: address, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+        here.set(**{here.variable: "true"})
+        assert send(signal)
+
+
+SESSION = """
+import requests
+def made():
+    session = requests.Session()
+    session.headers["x-credential"] = "ours"
+    return session
+"""
+TRUST = """
+import grpc
+def made():
+    with open({path!r}, "rb") as file:
+        return grpc.ssl_channel_credentials(file.read())
+"""
+
+
+def credential(here: Here) -> None:
+    by = "http/protobuf" if "_HTTP_" in here.variable else "grpc"
+    found = [signal for signal in SIGNALS if f"_{signal}_" in here.variable]
+    made, is_grpc = here.certificate(), by == "grpc"
+    code = TRUST.replace("{path!r}", repr(str(made))) if is_grpc else SESSION
+    here.install("opentelemetry_otlp_credential_provider", code)
+    here.set(**{here.variable: "ours", "OTEL_EXPORTER_OTLP_PROTOCOL": by})
+    with receiving(by, made if is_grpc else None) as receiver:
+        here.set(**{BOTH: receiver.endpoint})
+        for signal in found or SIGNALS:
+            if is_grpc and found:  # the SDK looks at it only beside this one
+                here.set(**{f"OTEL_EXPORTER_OTLP_{signal}_CERTIFICATE": str(made)})
+            assert send(signal), signal
+            got = receiver.next()
+            assert is_grpc or got.headers["x-credential"] == "ours"
+
+
+for way in ("HTTP", "GRPC"):
+    for signal in ("", *(f"{s}_" for s in SIGNALS)):
+        case(f"OTEL_PYTHON_EXPORTER_OTLP_{way}_{signal}CREDENTIAL_PROVIDER")(credential)
+
+
+@case("OTEL_PYTHON_EXPORTER_OTLP_GRPC_RETRYABLE_ERROR_CODES")
+def retryable(here: Here) -> None:
+    import grpc
+
+    with receiving("grpc") as receiver:
+        receiver.refuse_first = grpc.StatusCode.INVALID_ARGUMENT
+        here.set(**{BOTH: receiver.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+        here.set(**{here.variable: "INVALID_ARGUMENT"})
+        here.set(OTEL_EXPORTER_OTLP_TIMEOUT="60")
+        assert send("TRACES")
+
+
+# Which exporters there are.
+
+
+@case("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
+def exporter(here: Here) -> None:
+    """By name, with the default endpoint; what is not installed is refused by name."""
+    signal = here.variable.split("_")[1]
+    here.set(**{here.variable: "otlp, console ,none"})
+    assert environment.exporters(signal) == ["otlp", "console"]
+    for name in ("otlp", "console", "otlp_proto_http", "otlp_proto_grpc"):
+        exporting.exporter(signal, name)().shutdown()
+    with pytest.raises(Exception, match=f"{here.variable}: 'zipkin' is not installed"):
+        exporting.exporter(signal, "zipkin")
+    offered = f"opentelemetry_{signal.lower()}_exporter"
+    here.install(offered, "def made(): return 'made'")
+    assert exporting.exporter(signal, "ours")() == "made"
+
+
+@case("OTEL_EXPORTER_ZIPKIN_ENDPOINT", "OTEL_EXPORTER_ZIPKIN_TIMEOUT")
+def zipkin(here: Here) -> None:
+    """It is the exporter's own; without that, the exporter's name is refused."""
+    here.set(**{here.variable: "1"})
+    assert environment.refused() == [here.variable]
+    here.set(OTEL_TRACES_EXPORTER="zipkin_json")
+    assert environment.refused() == []
+
+
+# Spans.
+
+
+def spans(here: Here, attributes: int = 0) -> tuple[Any, InMemorySpanExporter]:
+    provider, ended = exporting.provider("job"), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(ended))
+    here.ending.append(provider.shutdown)
+    return provider.get_tracer("test"), ended
+
+
+@case("OTEL_TRACES_SAMPLER")
+def sampler(here: Here) -> None:
+    here.set(OTEL_TRACES_SAMPLER="always_off")
+    tracer, _ = spans(here)
+    assert not tracer.start_span("x").is_recording()
+
+
+@case("OTEL_TRACES_SAMPLER_ARG")
+def sampler_arg(here: Here) -> None:
+    here.set(OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0")
+    tracer, _ = spans(here)
+    assert not tracer.start_span("x").is_recording()
+
+
+@case(
+    "OTEL_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT",
+    "OTEL_SPAN_LINK_COUNT_LIMIT",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+)
+def limit(here: Here) -> None:
+    from opentelemetry.trace import Link, SpanContext
+
+    here.set(**{here.variable: "1"})
+    tracer, ended = spans(here)
+    two = {"a": "long", "b": "long"}
+    link = Link(SpanContext(1, 1, is_remote=False), two)
+    with tracer.start_as_current_span("x", attributes=two, links=[link, link]) as span:
+        span.add_event("e", two)
+        span.add_event("e", two)
+    (span,) = ended.get_finished_spans()
+    event, link = span.events[0], span.links[0]
+    limited = {
+        "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": [span.attributes],
+        "OTEL_SPAN_EVENT_COUNT_LIMIT": [span.events],
+        "OTEL_SPAN_LINK_COUNT_LIMIT": [span.links],
+        "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": [event.attributes],
+        "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": [link.attributes],
+        "OTEL_ATTRIBUTE_COUNT_LIMIT": [
+            *(span.attributes, event.attributes, link.attributes)
+        ],
+    }
+    if here.variable in limited:
+        assert [len(held) for held in limited[here.variable]] == [1] * len(
+            limited[here.variable]
+        )
+    else:
+        assert span.attributes == {"a": "l", "b": "l"}
+
+
+class Recorder:
+    """An exporter that keeps batches, and may be held up."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.came, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+
+    def export(self, spans: Any) -> Any:
+        self.came.set()
+        self.go_on.wait(120)
+        self.batches.append(len(spans))
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        pass
+
+
+def batching(here: Here, recorder: Recorder) -> Any:
+    batches = exporting.CountedBatches(exporting.CountedExporter(lambda: recorder))
+    provider = exporting.provider("job")
+    provider.add_span_processor(batches)
+    here.ending.append(provider.shutdown)
+    return provider, batches
+
+
+@case("OTEL_BSP_SCHEDULE_DELAY")
+def bsp_delay(here: Here) -> None:
+    """In milliseconds; 500 by default."""
+    here.set(OTEL_BSP_SCHEDULE_DELAY="600000")
+    recorder = Recorder()
+    provider, _ = batching(here, recorder)
+    provider.get_tracer("test").start_span("x").end()
+    assert not recorder.came.wait(1.5)
+
+
+@case("OTEL_BSP_MAX_QUEUE_SIZE")
+def bsp_queue(here: Here) -> None:
+    here.set(OTEL_BSP_MAX_QUEUE_SIZE="2", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
+    recorder = Recorder()
+    recorder.go_on.clear()
+    here.ending.append(recorder.go_on.set)
+    provider, batches = batching(here, recorder)
+    for _ in range(10):
+        provider.get_tracer("test").start_span("x").end()
+    assert batches.dropped >= 7
+    recorder.go_on.set()
+
+
+@case("OTEL_BSP_MAX_EXPORT_BATCH_SIZE")
+def bsp_batch(here: Here) -> None:
+    here.set(OTEL_BSP_MAX_EXPORT_BATCH_SIZE="2")
+    recorder = Recorder()
+    provider, _ = batching(here, recorder)
+    for _ in range(6):
+        provider.get_tracer("test").start_span("x").end()
+    provider.force_flush()
+    assert sum(recorder.batches) == 6
+    assert max(recorder.batches) <= 2
+
+
+# The process.
+
+
+@case("OTEL_SERVICE_NAME")
+def service(here: Here) -> None:
+    here.set(OTEL_SERVICE_NAME="mine")
+    assert exporting.resource("job").attributes["service.name"] == "mine"
+
+
+@case("OTEL_RESOURCE_ATTRIBUTES")
+def resource(here: Here) -> None:
+    here.set(OTEL_RESOURCE_ATTRIBUTES="team=a,service.name=mine")
+    found = exporting.resource("job").attributes
+    assert (found["team"], found["service.name"]) == ("a", "mine")
+
+
+@case("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS")
+def detectors(here: Here) -> None:
+    here.set(OTEL_EXPERIMENTAL_RESOURCE_DETECTORS="os")
+    assert exporting.resource("job").attributes["os.type"] == "linux"
+
+
+@case("OTEL_SDK_DISABLED")
+def disabled(here: Here) -> None:
+    here.set(OTEL_SDK_DISABLED="true", OTEL_LOGS_EXPORTER="otlp")
+    here.set(**{BOTH: "http://127.0.0.1:9"})
+    wanted = environment.wants("METRICS"), environment.wants("LOGS")
+    assert (environment.wants_traces(), *wanted) == (False, False, False)
+
+
+# Metrics.
+
+
+def measured(here: Here, receiver: OtlpReceiver) -> Any:
+    here.set(**{BOTH: receiver.endpoint})
+    provider = meters.to_exporters("job")
+    here.ending.append(provider.shutdown)
+    return provider.get_meter("test"), provider
+
+
+def metrics_of(body: bytes) -> Any:
+    (of_resource,) = MESSAGES["METRICS"].FromString(body).resource_metrics
+    return {m.name: m for s in of_resource.scope_metrics for m in s.metrics}
+
+
+@case("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE")
+def temporality(here: Here) -> None:
+    """DELTA or LOWMEMORY, as vendors ask for it: an export has what is new."""
+    for wanted in ("delta", "LOWMEMORY"):
+        with receiving("http/protobuf") as receiver:
+            here.set(**{here.variable: wanted})
+            meter, provider = measured(here, receiver)
+            counter = meter.create_counter("c")
+            values = []
+            for _ in range(2):
+                counter.add(3)
+                provider.force_flush()
+                (point,) = metrics_of(receiver.next().body)["c"].sum.data_points
+                values.append(point.as_int)
+            here.ending.pop()()
+        assert values == [3, 3], wanted
+
+
+@case("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION")
+def aggregation(here: Here) -> None:
+    with receiving("http/protobuf") as receiver:
+        here.set(**{here.variable: "base2_exponential_bucket_histogram"})
+        meter, _ = measured(here, receiver)
+        meter.create_histogram("h", explicit_bucket_boundaries_advisory=[1]).record(2)
+        here.ending.pop()()
+        sent = metrics_of(receiver.next().body)["h"]
+    assert sent.WhichOneof("data") == "exponential_histogram"
+
+
+@case("OTEL_METRIC_EXPORT_INTERVAL")
+def interval(here: Here) -> None:
+    """In milliseconds; a minute by default."""
+    with receiving("http/protobuf") as receiver:
+        here.set(OTEL_METRIC_EXPORT_INTERVAL="50")
+        meter, _ = measured(here, receiver)
+        meter.create_counter("c").add(1)
+        assert receiver.requests.get(timeout=50).signal == "METRICS"
+        here.ending.pop()()
+
+
+@case("OTEL_METRIC_EXPORT_TIMEOUT")
+def collecting(here: Here) -> None:
+    """In milliseconds: what is read by callbacks must be read by then."""
+    here.set(OTEL_METRIC_EXPORT_INTERVAL="50", OTEL_METRIC_EXPORT_TIMEOUT="10")
+    with receiving("http/protobuf") as receiver:
+        warned = warnings_of("opentelemetry.sdk.metrics", here)
+        meter, _ = measured(here, receiver)
+        slow = lambda _: time.sleep(0.2) or []  # noqa: E731
+        for name in "gh":  # the SDK looks at the time before each
+            meter.create_observable_gauge(name, [slow])
+        assert "timed out" in warned.get(timeout=60)
+        here.ending.pop()()
+
+
+@case("OTEL_METRICS_EXEMPLAR_FILTER")
+def exemplars(here: Here) -> None:
+    with receiving("http/protobuf") as receiver:
+        here.set(OTEL_METRICS_EXEMPLAR_FILTER="always_on")
+        meter, _ = measured(here, receiver)
+        meter.create_histogram("h").record(2)
+        here.ending.pop()()
+        (point,) = metrics_of(receiver.next().body)["h"].histogram.data_points
+    assert len(point.exemplars) == 1
+
+
+# Log records.
+
+
+def warnings_of(name: str, here: Here) -> Any:
+    import queue
+
+    said: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.put(record.getMessage())
+
+    logger, handler = logging.getLogger(name), Keep()
+    logger.addHandler(handler)
+    here.ending.append(lambda: logger.removeHandler(handler))
+    return said
+
+
+def logged(here: Here, receiver: OtlpReceiver) -> Callable[[], object]:
+    from tracing_2pc.tracing.sdk import logs
+
+    here.set(OTEL_LOGS_EXPORTER="otlp", **{BOTH: receiver.endpoint})
+    root = logging.getLogger()
+    before = list(root.handlers)
+    stop = logs.start("job")
+
+    def end() -> None:
+        stop()
+        root.handlers[:] = before
+
+    here.ending.append(end)
+    return end
+
+
+def records_of(body: bytes) -> list[Any]:
+    found = MESSAGES["LOGS"].FromString(body).resource_logs
+    scopes = [scope for r in found for scope in r.scope_logs]
+    return [record for scope in scopes for record in scope.log_records]
+
+
+@case(
+    "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+)
+def logrecord(here: Here) -> None:
+    with receiving("http/protobuf") as receiver:
+        here.set(**{here.variable: "1"})
+        end = logged(here, receiver)
+        with warnings.catch_warnings():  # the SDK's, that something is left out
+            warnings.simplefilter("ignore")
+            logging.getLogger("user").warning("x", extra={"mine": "long"})
+        end()
+        (record,) = records_of(receiver.next().body)
+    found = {a.key: a.value.string_value for a in record.attributes}
+    assert len(found) == 1 or found["mine"] == "l"
+
+
+@case("OTEL_BLRP_SCHEDULE_DELAY")
+def blrp_delay(here: Here) -> None:
+    with receiving("http/protobuf") as receiver:
+        here.set(OTEL_BLRP_SCHEDULE_DELAY="600000")
+        end = logged(here, receiver)
+        logging.getLogger("user").warning("x")
+        time.sleep(1.5)  # a second by default
+        assert receiver.requests.empty()
+        end()
+        assert receiver.next().signal == "LOGS"
+
+
+@case("OTEL_BLRP_MAX_QUEUE_SIZE")
+def blrp_queue(here: Here) -> None:
+    here.set(OTEL_BLRP_MAX_QUEUE_SIZE="2", OTEL_BLRP_MAX_EXPORT_BATCH_SIZE="2")
+    here.set(OTEL_BLRP_SCHEDULE_DELAY="600000")
+    with receiving("http/protobuf") as receiver:
+        receiver.delay = 1
+        end = logged(here, receiver)
+        for _ in range(50):
+            logging.getLogger("user").warning("x")
+        end()
+        count = 0
+        while not receiver.requests.empty():
+            count += len(records_of(receiver.next().body))
+    assert count < 50
+
+
+@case("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE")
+def blrp_batch(here: Here) -> None:
+    with receiving("http/protobuf") as receiver:
+        here.set(OTEL_BLRP_MAX_EXPORT_BATCH_SIZE="1")
+        end = logged(here, receiver)
+        for _ in range(3):
+            logging.getLogger("user").warning("x")
+        end()
+        sizes = [len(records_of(receiver.next().body)) for _ in range(3)]
+    assert sizes == [1, 1, 1]
+
+
+# What is read when OpenTelemetry is imported.
+
+
+@case("OTEL_PROPAGATORS")
+def propagators(here: Here) -> None:
+    code = "from opentelemetry.propagate import get_global_textmap as all_\n"
+    code += "say(sorted(all_().fields))"
+    assert run(code, OTEL_PROPAGATORS="baggage")[0] == ["baggage"]
+
+
+@case("OTEL_PYTHON_CONTEXT")
+def context(here: Here) -> None:
+    code = "from opentelemetry import context\n"
+    code += "say(type(context._RUNTIME_CONTEXT).__module__)"
+    here.install("opentelemetry_context", "class made:\n pass\n")
+    path = f"{here.folder}{os.pathsep}{PATH}"
+    said, _ = run(code, OTEL_PYTHON_CONTEXT="ours", PYTHONPATH=path)
+    assert said == "offered"
+
+
+@case("OTEL_PYTHON_TRACER_PROVIDER")
+def tracer_provider(here: Here) -> None:
+    code = "say([spans.is_set(), type(spans.provider()).__module__])"
+    told = {"OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}
+    assert run(code, **told)[0] == [True, "opentelemetry.sdk.trace"]
+
+
+@case("OTEL_PYTHON_METER_PROVIDER")
+def meter_provider(here: Here) -> None:
+    code = "from tracing_2pc.tracing import instruments\nsay(instruments._is_set())"
+    told = {"OTEL_PYTHON_METER_PROVIDER": "sdk_meter_provider"}
+    assert run(code, **told)[0] is True
+
+
+@case("OTEL_PYTHON_LOGGER_PROVIDER")
+def logger_provider(here: Here) -> None:
+    """The program's own: then we send no records beside it."""
+    code = "import logging\nsay(len(logging.getLogger().handlers))"
+    told = {"OTEL_LOGS_EXPORTER": "otlp"}
+    assert run(code, **told)[0] == 1
+    told["OTEL_PYTHON_LOGGER_PROVIDER"] = "sdk_logger_provider"
+    assert run(code, **told)[0] == 0
+
+
+# What is refused.
+
+
+REFUSED = (
+    "OTEL_CONFIG_FILE",
+    "OTEL_LOG_LEVEL",
+    "OTEL_BSP_EXPORT_TIMEOUT",
+    "OTEL_BLRP_EXPORT_TIMEOUT",
+    "OTEL_PYTHON_ID_GENERATOR",
+    "OTEL_EXPORTER_PROMETHEUS_HOST",
+    "OTEL_EXPORTER_PROMETHEUS_PORT",
+    "OTEL_PYTHON_TRACER_CONFIGURATOR",
+    "OTEL_PYTHON_METER_CONFIGURATOR",
+    "OTEL_PYTHON_LOGGER_CONFIGURATOR",
+    "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED",
+    "OTEL_PYTHON_LOGGING_AUTO_INSTRUMENTATION_ENABLED",
+)
+
+
+@case(*REFUSED)
+def refused(here: Here) -> None:
+    """One line of the log of each process, however often work begins."""
+    warned = warnings_of("tracing_2pc.tracing.sdk.lifecycle", here)
+    here.set(**{here.variable: "1"})
+    here.patch.setattr(lifecycle._process, "has_looked", False)
+    for _ in range(3):
+        lifecycle.start("job")
+    assert warned.get().startswith(f"{here.variable} has no effect: ")
+    assert warned.empty()

@@ -1,0 +1,207 @@
+"""What the environment asks for is what a process sends, and where.
+
+`test_environment_variables` has each variable; here whole programs send.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+from support.otlp_receiver import Request, receiving
+from support.telemetry import PATH, PRELUDE, START, TASK_TO_RUN, run
+
+from tracing_2pc.tracing.sdk import environment
+
+ENDPOINT, PROTOCOL = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
+HEADERS = "TPC_OTLP_HEADERS"
+WARNED = """
+import logging
+warned = []
+logging.getLogger("tracing_2pc").addHandler(type("Keep", (logging.Handler,), {
+    "emit": lambda self, record: warned.append(record.getMessage())
+})())
+"""
+
+
+def names(request: Request) -> list[str]:
+    sent = trace_service_pb2.ExportTraceServiceRequest.FromString(request.body)
+    scopes = [s for r in sent.resource_spans for s in r.scope_spans]
+    return [span.name for scope in scopes for span in scope.spans]
+
+
+def test_spans_go_by_the_protocol_that_is_set() -> None:
+    """`OTEL_EXPORTER_OTLP_PROTOCOL=grpc` is for traces too."""
+    with receiving("grpc") as receiver:
+        told = {ENDPOINT: receiver.endpoint, PROTOCOL: "grpc"}
+        said, _ = run(
+            "made(2); say([lifecycle.flush(60), lifecycle.dropped()])", **told
+        )
+        assert said == [True, 0]
+        assert names(receiver.next()) == ["tpc.decide"] * 2
+
+
+def test_spans_on_the_console() -> None:
+    """On standard error, as standard output is the command's."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{START}made(); say('mine')"],
+        env={"PYTHONPATH": PATH, "OTEL_TRACES_EXPORTER": "console"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == "mine"
+    assert json.loads(done.stderr)["name"] == "tpc.decide"
+
+
+def test_otlp_by_name_goes_to_the_default_endpoint() -> None:
+    """And one line says where to look if nothing is there."""
+    code = f"{WARNED}made()\nsay([spans.is_set(), lifecycle.flush(60), warned])"
+    told = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_TIMEOUT": "0.1"}
+    (is_set, flushed, (line,)), _ = run(code, **told)
+    assert (is_set, flushed) == (True, False)
+    assert line.startswith("traces are not delivered; work goes on without them. Look")
+
+
+def test_an_exporter_that_is_not_installed_is_named() -> None:
+    """In one line; the others send."""
+    code = 'lifecycle.start("job")\nmade()\nsay([lifecycle.flush(60), warned])'
+    with receiving("http/protobuf") as receiver:
+        told = {ENDPOINT: receiver.endpoint, "OTEL_TRACES_EXPORTER": "zipkin,otlp"}
+        said, _ = run(code, start=PRELUDE + WARNED, **told)
+        assert names(receiver.next()) == ["tpc.decide"]
+    refused = "OTEL_TRACES_EXPORTER: 'zipkin' is not installed"
+    assert said == [
+        True,
+        [f"traces are not sent by zipkin: ConfigurationError: {refused}"],
+    ]
+
+
+TASK = f"""{TASK_TO_RUN}
+from tracing_2pc.tracing.sdk import environment
+environment.apply(json.loads(os.environ.pop("TOLD")))
+job.task(Rows(), record, 0, 0)
+say(lifecycle.flush(60))
+"""
+
+
+@pytest.mark.parametrize("by", ["http/protobuf", "grpc"])
+def test_an_executor_sends_the_headers_that_a_reference_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The reference comes with the task, and the secret from a file of its host."""
+    file = tmp_path / "headers"
+    file.write_text("authorization=Bearer%20secret,x-scope=a\n")
+    with receiving(by) as receiver:
+        monkeypatch.setenv(ENDPOINT, receiver.endpoint)
+        monkeypatch.setenv(PROTOCOL, by)
+        monkeypatch.setenv(HEADERS, f"file:{file}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=driver-secret")
+        told = json.dumps(environment.telemetry_settings())
+        assert "secret" not in told
+        said, _ = run(TASK, start=PRELUDE, TOLD=told)
+        headers = receiver.next().headers
+    assert said is True
+    assert (headers["authorization"], headers["x-scope"]) == ("Bearer secret", "a")
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("authorization=secret", "give a reference, env:NAME or file:PATH"),
+        ("file:/nowhere", "/nowhere: No such file or directory"),
+        ("env:NOWHERE", "the variable NOWHERE is empty"),
+    ],
+)
+def test_headers_that_cannot_be_read_are_named(
+    monkeypatch: pytest.MonkeyPatch, reference: str, said: str
+) -> None:
+    """In one line without the secret; what is no reference reaches no executor."""
+    told = {ENDPOINT: "http://127.0.0.1:9", HEADERS: reference}
+    code = 'lifecycle.start("job")\nmade()\nsay(warned)'
+    ((line,), _) = run(code, start=PRELUDE + WARNED, **told)
+    assert line.startswith(
+        "tracing did not start: ConfigurationError: TPC_OTLP_HEADERS"
+    )
+    assert said in line
+    assert "secret" not in line.replace("not the secret itself", "")
+    monkeypatch.setenv(HEADERS, reference)
+    travels = HEADERS in environment.telemetry_settings()
+    assert travels is not reference.startswith("auth")
+
+
+LOGGING = """
+import logging
+log = logging.getLogger("user")
+with spans.span("tpc.branch", attributes={"tpc.transaction.id": "orders.7.1"}):
+    here = spans.current_carrier().get("traceparent", "--").split("-")[1:3]
+    log.warning("not acknowledged: tries=%s", 3, extra={"participant": "ledger"})
+log.warning("%d", "no number")  # a mistake of the program
+say(here)
+"""
+
+
+def records(request: Request) -> list[Any]:
+    sent = logs_service_pb2.ExportLogsServiceRequest.FromString(request.body)
+    scopes = [s for r in sent.resource_logs for s in r.scope_logs]
+    return [record for scope in scopes for record in scope.log_records]
+
+
+@pytest.mark.parametrize("by", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("traced", [True, False])
+def test_log_records_are_sent_where_it_is_asked_for(by: str, *, traced: bool) -> None:
+    """With the ids of trace and transaction. One that cannot be written is left out."""
+    with receiving(by) as receiver:
+        told = {ENDPOINT: receiver.endpoint, PROTOCOL: by, "OTEL_LOGS_EXPORTER": "otlp"}
+        if not traced:
+            told["OTEL_TRACES_EXPORTER"] = "none"
+        code = LOGGING if traced else LOGGING.replace("here = ", "here = ['', '']; ")
+        here, _ = run(
+            code.replace("here = ['', '']; spans", "here = ['', '']  #"), **told
+        )
+        sent = receiver.next()
+        if sent.signal == "TRACES":
+            sent = receiver.next()
+    (record,) = records(sent)
+    about = {a.key: a.value.string_value for a in record.attributes}
+    assert record.body.string_value == "not acknowledged: tries=3"
+    assert record.severity_text == "WARN"
+    assert [record.trace_id.hex(), record.span_id.hex()] == here
+    assert about["tpc_transaction_id"] == "orders.7.1"
+    assert about["participant"] == "ledger"
+
+
+def test_no_log_records_are_sent_unless_it_is_asked_for() -> None:
+    """A collector that takes traces only is told nothing else."""
+    with receiving("http/protobuf") as receiver:
+        run(LOGGING, **{ENDPOINT: receiver.endpoint})
+        assert receiver.next().signal == "TRACES"
+        assert receiver.requests.empty()
+
+
+def test_a_forked_worker_sends_its_own_log_records() -> None:
+    """On a connection of its own, and its parent's only once."""
+    code = """
+import logging
+log = logging.getLogger("user")
+log.warning("parent")
+if os.fork() == 0:
+    log.warning("child")
+    lifecycle.start("job")
+    lifecycle._process.stop().wait(60)
+    os._exit(0)
+os.wait()
+say(0)
+"""
+    with receiving("http/protobuf") as receiver:
+        told = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{receiver.endpoint}/v1/logs"}
+        run(code, OTEL_BLRP_SCHEDULE_DELAY="600000", **told)
+        sent = [records(receiver.next()) for _ in range(2)]
+        assert receiver.requests.empty()
+    assert sorted(r.body.string_value for (r,) in sent) == ["child", "parent"]

@@ -1,0 +1,121 @@
+"""Somewhere that any signal is sent to by OTLP, over HTTP or gRPC, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import queue
+import ssl
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+from support.served import served
+
+SIGNALS = ("TRACES", "METRICS", "LOGS")
+_SERVICES = {"trace": "TRACES", "metrics": "METRICS", "logs": "LOGS"}
+
+
+class Request(NamedTuple):
+    """What came: by which protocol, of which signal, with which headers."""
+
+    protocol: str
+    signal: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class OtlpReceiver:
+    """What came, in order. `refuse_first` is a status of gRPC, for one answer."""
+
+    def __init__(self) -> None:
+        self.endpoint = ""
+        self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.delay = 0.0
+        self.refuse_first: grpc.StatusCode | None = None
+
+    def next(self) -> Request:
+        return self.requests.get(timeout=120)
+
+
+@contextlib.contextmanager
+def receiving(protocol: str, certificate: Path | None = None) -> Iterator[OtlpReceiver]:
+    """Take what comes; with a certificate by TLS, from clients that have it too."""
+    receiver = OtlpReceiver()
+    serve = _http if protocol == "http/protobuf" else _grpc
+    with serve(receiver, certificate):
+        yield receiver
+
+
+@contextlib.contextmanager
+def _http(receiver: OtlpReceiver, certificate: Path | None) -> Iterator[None]:
+    class Connection(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = zlib.decompress(body, 32 + zlib.MAX_WBITS)
+            headers = {k.lower(): v for k, v in self.headers.items()}
+            signal = self.path.removeprefix("/v1/").upper()
+            time.sleep(receiver.delay)
+            receiver.requests.put(Request("http/protobuf", signal, headers, body))
+            with contextlib.suppress(OSError):  # the client may have gone
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(http.server.ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass  # a client that does not trust us, or that we do not trust
+
+    server = Server(("127.0.0.1", 0), Connection)
+    scheme = "http"
+    if certificate is not None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+        context.load_verify_locations(certificate)
+        context.verify_mode = ssl.CERT_REQUIRED
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        scheme = "https"
+    receiver.endpoint = f"{scheme}://127.0.0.1:{server.server_port}"
+    with served(server):
+        yield
+
+
+@contextlib.contextmanager
+def _grpc(receiver: OtlpReceiver, certificate: Path | None) -> Iterator[None]:
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, call: Any) -> Any:
+            signal = _SERVICES[call.method.split(".")[3]]
+            headers = dict(call.invocation_metadata)
+
+            def export(body: bytes, context: Any) -> bytes:
+                receiver.requests.put(Request("grpc", signal, headers, body))
+                if (status := receiver.refuse_first) is not None:
+                    receiver.refuse_first = None
+                    context.abort(status, "once")
+                return b""
+
+            return grpc.unary_unary_rpc_method_handler(export)
+
+    server = grpc.server(ThreadPoolExecutor(2), [Handler()])
+    if certificate is None:
+        port, scheme = server.add_insecure_port("127.0.0.1:0"), "http"
+    else:
+        there = certificate.read_bytes()
+        pair = [(certificate.with_suffix(".key").read_bytes(), there)]
+        credentials = grpc.ssl_server_credentials(pair, there, False)
+        port, scheme = server.add_secure_port("127.0.0.1:0", credentials), "https"
+    receiver.endpoint = f"{scheme}://127.0.0.1:{port}"
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop(None).wait()
