@@ -1,12 +1,16 @@
-"""One Spark session for all tests that don't kill it."""
+"""One Spark session for all tests that don't kill it, and the world of a query."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.spark import new_session
+from support.service import create_app
+from support.spark import new_session, serving
+from support.stream_world import World
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +19,18 @@ def spark() -> Iterator[Any]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def world(
+    spark: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[World]:
+    """By executors; `BOTH_PATHS` of `support/stream_world.py` adds the driver path."""
+    in_driver = getattr(request, "param", "executors") == "driver"
+    with contextlib.ExitStack() as apps:
+        urls = []
+        for name in ("a", "b"):
+            app = create_app(f"sqlite:///{tmp_path / name}.db")
+            apps.callback(app.extensions["resource"].close)
+            urls.append(apps.enter_context(serving(app)))
+        yield World(spark, tmp_path, urls[0], urls[1], apps, in_driver)

@@ -1,6 +1,8 @@
 """A job for the crash tests: files of numbers to participants a and b, until the end.
 
 job.py FOLDER A_URL B_URL
+
+With IN_DRIVER in its environment the driver writes each batch, else executors do.
 """
 
 from __future__ import annotations
@@ -24,17 +26,20 @@ numbers = (
     .json(f"{folder}/in")
     .repartition(2)
 )
+in_driver = "IN_DRIVER" in os.environ
+path = {} if in_driver else {"driver_path_bytes": 0}
+callback = two_phase_commit(
+    ParticipantSink({"a": a, "b": b}, token=None),
+    application="crash",
+    log=f"sqlite:///{folder}/log.db",
+    settings=Settings(backoff_cap=2.0, **path),
+)
+if in_driver:
+    callback._arrow_bytes = 1  # as after a batch of one byte
 query = (
     numbers.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     .trigger(availableNow=True)
-    .foreachBatch(
-        two_phase_commit(
-            ParticipantSink({"a": a, "b": b}, token=None),
-            application="crash",
-            log=f"sqlite:///{folder}/log.db",
-            settings=Settings(backoff_cap=2.0),
-        )
-    )
+    .foreachBatch(callback)
     .start()
 )
 query.awaitTermination()

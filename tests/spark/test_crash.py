@@ -109,18 +109,37 @@ LIVES = [
     ("driver.after_finish:1", "crash.4.1", STATES.COMMITTED, (50, 50)),
 ]
 ONE_LIFE = [(BETWEEN, "crash.1.1", STATES.COMMITTING, (20, 10))]
+IN_DRIVER = [  # a branch's failpoints are in the process that writes it
+    *(
+        (f"executor.{point}:1", f"crash.0.{attempt}", STATES.ACTIVE, (0, 0))
+        for attempt, point in enumerate(
+            ("before_begin", "before_pre_commit", "after_first_prepare"), 1
+        )
+    ),
+    ("executor.after_pre_commit:2", "crash.1.1", STATES.ACTIVE, (10, 10)),
+    ("driver.after_decide:2", "crash.2.1", STATES.COMMITTING, (20, 20)),
+    (BETWEEN, "crash.3.1", STATES.COMMITTING, (40, 30)),
+]
 
 
 @pytest.mark.parametrize(
-    ("lives", "attempts"),
+    ("path", "lives", "attempts"),
     [
-        pytest.param(ONE_LIFE, {"crash.1.1": STATES.COMMITTED}, id="once"),
+        pytest.param({}, ONE_LIFE, {"crash.1.1": STATES.COMMITTED}, id="once"),
         pytest.param(
-            LIVES, {"crash.1.2": STATES.COMMITTED, "crash.2.2": None}, id="often"
+            {}, LIVES, {"crash.1.2": STATES.COMMITTED, "crash.2.2": None}, id="often"
+        ),
+        pytest.param(
+            {"IN_DRIVER": "1"},
+            IN_DRIVER,
+            {"crash.0.4": STATES.COMMITTED, "crash.1.2": STATES.COMMITTED},
+            id="often, and it writes the batches",
         ),
     ],
 )
-def test_the_driver_is_killed(crash: Crash, lives: Any, attempts: Any) -> None:
+def test_the_driver_is_killed(
+    crash: Crash, path: Any, lives: Any, attempts: Any
+) -> None:
     """Whatever step a driver dies at, the next one makes its batch whole, once."""
     crash.a.start()
     crash.b.start()
@@ -128,11 +147,11 @@ def test_the_driver_is_killed(crash: Crash, lives: Any, attempts: Any) -> None:
         if failpoint == BETWEEN:
             crash.to_b.plan("commit", Fault.DELAY, after=0.0)  # the first of this life
             crash.to_b.plan("commit", Fault.DROP)
-        assert crash.run(**crash.arm(failpoint)) == -9, crash.job.tail()
+        assert crash.run(**crash.arm(failpoint), **path) == -9, crash.job.tail()
         assert crash.fired(failpoint)
         assert crash.state(transaction) is state
         assert crash.held() == rows
-    assert crash.run() == 0, crash.job.tail()
+    assert crash.run(**path) == 0, crash.job.tail()
     crash.assert_exactly_once()
     for transaction, state in attempts.items():
         assert crash.state(transaction) is state

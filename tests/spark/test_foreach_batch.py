@@ -7,103 +7,33 @@ import dataclasses
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.service import create_app
 from support.spark import ROWS, held, numbers_of, serving, write_numbers
+from support.stream_world import (
+    BOTH_PATHS,
+    QUICK,
+    World,
+    b_hangs_up,
+    failing_query,
+)
+from support.waiting import until
 
 from participants.processes import free_ports
-from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc import ParticipantSink
 from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.spark import two_phase_commit
-from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.store import open_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-QUICK = Settings(request_timeout=2.0, backoff_base=0.2, backoff_cap=0.5)
 
 
-@dataclasses.dataclass
-class World:
-    """Two participants in threads of this process, a source, and a log."""
-
-    spark: Any
-    folder: Path
-    a: str
-    b: str
-    apps: contextlib.ExitStack
-    sink: Any = None
-
-    def __post_init__(self) -> None:
-        self.sink = ParticipantSink({"a": self.a, "b": self.b}, token=None, timeout=2)
-
-    @property
-    def log_url(self) -> str:
-        return f"sqlite:///{self.folder / 'log.db'}"
-
-    @contextlib.contextmanager
-    def log(self) -> Iterator[SqlDecisionLog]:
-        with contextlib.closing(open_log(self.log_url)) as log:
-            yield log
-
-    def state(self, transaction: str) -> TransactionState | None:
-        with self.log() as log:
-            record = log.read(TransactionId.parse(transaction))
-            return record and record.state
-
-    def callback(self, **arguments: Any) -> Any:
-        given = {"application": "test", "log": self.log_url, "settings": QUICK}
-        return two_phase_commit(arguments.pop("sink", self.sink), **given | arguments)
-
-    def source(self) -> Any:
-        reader = self.spark.readStream.schema("value long")
-        return reader.option("maxFilesPerTrigger", 1).json(str(self.folder / "in"))
-
-    def start(self, callback: Any, source: Any = None, checkpoint: str = "ck") -> Any:
-        return (
-            (self.source() if source is None else source)
-            .writeStream.option("checkpointLocation", str(self.folder / checkpoint))
-            .trigger(availableNow=True)
-            .foreachBatch(callback)
-            .start()
-        )
-
-    def run(self, callback: Any, source: Any = None, checkpoint: str = "ck") -> None:
-        self.start(callback, source, checkpoint).awaitTermination()
-
-    def held(self) -> tuple[Any, Any]:
-        return held(self.folder / "a.db"), held(self.folder / "b.db")
-
-    def forget_sparks_commit_of(self, batch: int) -> None:
-        """Do what a crash just before Spark's own commit does."""
-        commits = self.folder / "ck" / "commits"
-        for file in (commits / str(batch), commits / f".{batch}.crc"):
-            file.unlink(missing_ok=True)
-
-
-@pytest.fixture
-def world(spark: Any, tmp_path: Path) -> Iterator[World]:
-    with contextlib.ExitStack() as apps:
-        urls = []
-        for name in ("a", "b"):
-            app = create_app(f"sqlite:///{tmp_path / name}.db")
-            apps.callback(app.extensions["resource"].close)
-            urls.append(apps.enter_context(serving(app)))
-        yield World(spark, tmp_path, urls[0], urls[1], apps)
-
-
-@contextlib.contextmanager
-def failing_query(match: str) -> Iterator[None]:
-    from pyspark.errors import StreamingQueryException
-
-    with pytest.raises(StreamingQueryException, match=match):
-        yield
-
-
+@BOTH_PATHS
 def test_each_batch_lands_in_both(world: World) -> None:
     """The simplest promise: three batches, two services, each row once in each."""
     write_numbers(world.folder, range(3))
@@ -112,6 +42,7 @@ def test_each_batch_lands_in_both(world: World) -> None:
     assert world.state("test.2.1") is TransactionState.COMMITTED
 
 
+@BOTH_PATHS
 def test_one_spark_job_per_batch_that_names_its_transaction(world: World) -> None:
     """Tag and description lead from the Spark UI to the transaction, and don't leak."""
     seen: list[tuple[str, str]] = []
@@ -142,6 +73,7 @@ def _tags(context: Any, job: int) -> str:
     return str(store.job(job).jobTags())
 
 
+@BOTH_PATHS
 def test_empty_batches_and_partitions(world: World) -> None:
     """A partition without rows sends nothing; a batch without rows commits as well."""
     write_numbers(world.folder, range(2))
@@ -155,6 +87,7 @@ def test_empty_batches_and_partitions(world: World) -> None:
     assert record.chosen("a") == ()
 
 
+@BOTH_PATHS
 def test_routes_give_each_participant_its_own_rows(world: World) -> None:
     """Two DataFrames of one batch, in one transaction."""
     write_numbers(world.folder, range(2))
@@ -197,6 +130,7 @@ def test_a_task_that_fails_after_prepare_leaves_no_twin(world: World) -> None:
     assert world.state("test.0.1") is TransactionState.COMMITTED
 
 
+@BOTH_PATHS
 def test_a_batch_that_fails_is_aborted_and_written_anew(world: World) -> None:
     """The query ends with the job's own error; the next start writes it, once."""
     write_numbers(world.folder, range(1))
@@ -212,6 +146,7 @@ def test_a_batch_that_fails_is_aborted_and_written_anew(world: World) -> None:
     assert world.state("test.0.2") is TransactionState.COMMITTED
 
 
+@BOTH_PATHS
 def test_a_replayed_batch_is_recognised(world: World) -> None:
     """The last entry of Spark's commit log is lost: delivered again, not written."""
     write_numbers(world.folder, range(2))
@@ -223,6 +158,7 @@ def test_a_replayed_batch_is_recognised(world: World) -> None:
     assert world.state("test.1.2") is None
 
 
+@BOTH_PATHS
 def test_a_stateful_query_survives_a_skipped_replay(world: World) -> None:
     """The plan runs, so that the state store commits; the participants see nothing."""
     write_numbers(world.folder, range(2))
@@ -253,7 +189,7 @@ def test_what_ends_a_query_is_one_line(
 
     broken = world.source().mapInArrow(poison, "value long")
     query = world.start(world.callback(), broken)
-    _until(lambda: not query.isActive)
+    until(lambda: not query.isActive)
     said = str(query.exception())
     assert len(said.splitlines()) < 40, said
     cure = "10 poisoned rows. Nothing was committed; start the query again"
@@ -388,6 +324,7 @@ def test_an_empty_log_cannot_write_a_batch_twice(world: World) -> None:
     assert record.state is TransactionState.QUARANTINED
 
 
+@BOTH_PATHS
 def test_stop_returns_while_a_participant_is_down(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -396,10 +333,10 @@ def test_stop_returns_while_a_participant_is_down(
     That is no failure of the query; the log says what is left to do.
     """
     write_numbers(world.folder, range(1))
-    with _b_down_at_commit(world) as gone:
+    with b_hangs_up(world, "/commit") as gone:
         query = world.start(world.callback())
         assert gone.wait(60)
-        _until(lambda: world.state("test.0.1") is TransactionState.COMMITTING)
+        until(lambda: world.state("test.0.1") is TransactionState.COMMITTING)
         started = time.monotonic()
         query.stop()
         assert time.monotonic() - started < 30
@@ -413,6 +350,7 @@ def test_stop_returns_while_a_participant_is_down(
     assert world.state("test.0.1") is TransactionState.COMMITTED
 
 
+@BOTH_PATHS
 def test_a_participant_that_is_restarted_before_prepare_is_waited_for(
     world: World,
 ) -> None:
@@ -424,7 +362,7 @@ def test_a_participant_that_is_restarted_before_prepare_is_waited_for(
     up = threading.Event()
 
     def come_up() -> None:
-        _until((world.folder / "ck" / "offsets" / "0").exists)
+        until((world.folder / "ck" / "offsets" / "0").exists)
         time.sleep(3)
         world.apps.enter_context(serving(app, port))
         up.set()
@@ -448,34 +386,15 @@ def test_a_missing_token_is_found_before_anything_runs(
         world.callback(sink=ParticipantSink({"a": world.a, "b": world.b}))
 
 
+@BOTH_PATHS
 def test_fail_raises_and_the_next_start_finishes(world: World) -> None:
     """`on_pending="fail"`: the query ends after the inline tries; nothing is lost."""
     write_numbers(world.folder, range(1))
     quick = dataclasses.replace(QUICK, inline_tries=2)
-    with _b_down_at_commit(world), failing_query("not acknowledged by b"):
+    with b_hangs_up(world, "/commit"), failing_query("not acknowledged by b"):
         world.run(world.callback(on_pending="fail", settings=quick))
     world.run(world.callback())
     assert world.held() == (numbers_of(1), numbers_of(1))
-
-
-@contextlib.contextmanager
-def _b_down_at_commit(world: World) -> Iterator[threading.Event]:
-    """Let participant b answer prepares, and hang up on commits."""
-    import urllib3
-
-    from tracing_2pc.http import client
-
-    gone, real = threading.Event(), client.ask
-
-    def ask(pool: Any, method: str, path: str, *rest: Any) -> Any:
-        if path == "/commit" and str(pool.port) in world.b:
-            gone.set()
-            raise urllib3.exceptions.ProtocolError("down")
-        return real(pool, method, path, *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "ask", ask)
-        yield gone
 
 
 def test_stop_in_the_middle_of_the_tasks_aborts(world: World) -> None:
@@ -494,7 +413,7 @@ def test_stop_in_the_middle_of_the_tasks_aborts(world: World) -> None:
 
     sink = Slow({"a": world.a, "b": world.b}, token=None)
     query = world.start(world.callback(sink=sink))
-    _until(Path(flag).exists)
+    until(Path(flag).exists)
     query.stop()
     assert query.exception() is None
     assert world.state("test.0.1") is TransactionState.ABORTED
@@ -569,10 +488,3 @@ def test_the_stream_itself_is_refused(world: World) -> None:
     write_numbers(world.folder, range(1))
     with pytest.raises(Exception, match="foreachBatch"):
         world.callback()(world.source(), 0)
-
-
-def _until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
-    until = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < until, "timed out"
-        time.sleep(0.05)

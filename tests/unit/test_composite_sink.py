@@ -37,6 +37,7 @@ from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import check_leftovers, participants_of, write_branch
 from tracing_2pc.sinks.composite import CompositeSink, one_sink
 from tracing_2pc.spark import foreach_batch
+from tracing_2pc.spark.tasks import Written
 from tracing_2pc.testing import InMemoryDecisionLog
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -307,16 +308,17 @@ def test_routes_to_sinks_that_have_no_hash(monkeypatch: pytest.MonkeyPatch) -> N
     sink = CompositeSink([Folder("first"), Folder("last")])
     record = one_attempt(sink)
 
-    def write(df: Any, routed: Any, of: TransactionRecord) -> list[Receipt]:
+    def write(df: Any, routed: Any, of: TransactionRecord) -> Written:
         (name,) = participants_of(routed)
-        return [Receipt(BranchId(0, len(name)), name, 1, "", Vote.COMMIT)]
+        return Written([Receipt(BranchId(0, len(name)), name, 1, "", Vote.COMMIT)], 8)
 
     monkeypatch.setattr(foreach_batch, "write_partitions", write)
     monkeypatch.setattr(foreach_batch, "computed_once", contextlib.nullcontext)
     stream = SimpleNamespace(jobs_of=contextlib.nullcontext)
     routes = {name: lambda df: df for name in ("first", "last")}
-    attempt = foreach_batch._Attempt(None, stream, sink, routes)  # type: ignore[arg-type]
+    attempt = foreach_batch._Attempt(None, stream, sink, routes, in_driver=False)  # type: ignore[arg-type]
     assert [r.participant for r in attempt.write(record)] == ["first", "last"]
+    assert attempt.arrow_bytes == 16
 
 
 def one_attempt(sink: CompositeSink) -> TransactionRecord:

@@ -332,6 +332,9 @@ def test_no_transaction_timeout_is_none() -> None:
     [
         ({"sweep": "soon"}, r"sweep \(argument\): 'soon'"),
         ({"sweep": True}, "expected a duration"),
+        ({"driver_path_bytes": "16 MiB"}, "'16 MiB': expected a whole number"),
+        ({"inline_tries": 1.5}, "1.5: expected a whole number"),
+        ({"driver_path_bytes": -1}, "driver_path_bytes .* must be at least 0"),
         ({"swep": 3}, r"no setting 'swep'.*sweep"),
         ({"on_pending": "ask"}, "expected wait or fail"),
         ({"participants": '{"a": "http://x"}'}, "or name=http://"),

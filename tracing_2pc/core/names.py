@@ -308,7 +308,7 @@ FAILPOINTS: Final[dict[str, str]] = {
     "recovery.after_read": "it knows what is unfinished, nothing was done",
     "recovery.after_expire": "an attempt is decided abort for its age, nothing is sent",
     "recovery.between_transactions": "one is finished, the next one is not",
-    "executor.before_begin": "a task has rows, its branch is not open",
+    "executor.before_begin": "a task, or the driver for it, has rows and no branch",
     "executor.mid_invoke": "some of a branch's rows are written",
     "executor.before_pre_commit": "all of them are, nothing was sent",
     "executor.after_first_prepare": "one task has prepared everywhere",

@@ -90,6 +90,12 @@ def _pending(value: Any) -> str:
     return str(value)
 
 
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]+", str(value).strip()):
+        raise ValueError(f"{value!r}: expected a whole number")
+    return int(value)
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r}: expected text")
@@ -109,6 +115,8 @@ class Settings:
         transaction_timeout: from begin to decision; warns at 0.8. The job's goes on
             record at begin; that of who watches or recovers does not count. 0 means
             none: then no sweep aborts it, only the next start of its query or a person.
+        driver_path_bytes: a batch is written by the driver itself if the one before it
+            came to at most so many bytes in Arrow, all routes together; 0 means never.
         request_timeout: to connect, and for each read.
         inline_tries: how often a commit is sent before it is reported.
         backoff_base: mean wait before the second try is half of it; it doubles.
@@ -129,6 +137,7 @@ class Settings:
     tokens_file: str | None = None
     on_pending: str = "wait"
     transaction_timeout: float = 900.0
+    driver_path_bytes: int = 16 * 1024 * 1024
     request_timeout: float = 5.0
     inline_tries: int = 10
     backoff_base: float = 1.0
@@ -226,6 +235,7 @@ _ORDER: Final = (
 _LEAST: Final = {
     "request_timeout": 0.05,
     "transaction_timeout": 0,
+    "driver_path_bytes": 0,
     "inline_tries": 1,
     "backoff_base": 0.001,
     "backoff_cap": 0.001,
@@ -239,7 +249,8 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "token": _text,
     "tokens_file": _text,
     "on_pending": _pending,
-    "inline_tries": int,
+    "driver_path_bytes": _whole,
+    "inline_tries": _whole,
     "links": _links,
     **{f.name: seconds for f in dataclasses.fields(Settings) if f.type == "float"},
 }

@@ -33,6 +33,7 @@ tokens_file = "{tokens}"
 # token = "env:TPC_TOKEN"
 
 # transaction_timeout = "15m"   # of a job: from begin to decision; 0 = none
+# driver_path_bytes = 16777216  # a batch after one so small is written by the driver
 # request_timeout = "5s"        # to connect to a participant, and for each read
 # on_pending = "wait"           # or "fail": raise after inline_tries
 # inline_tries = 10

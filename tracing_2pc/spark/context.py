@@ -36,11 +36,13 @@ class StreamContext:
         run: Spark's run id, new at every start of the query; a fresh one when the
             callback is called by hand.
         query: Spark's query id, kept in the checkpoint; None when called by hand.
+        session: the session that knows the query, in whatever thread one asks.
     """
 
     spark: Any
     run: str
     query: str | None
+    session: Any = None
 
     @classmethod
     def of(cls, df: DataFrame) -> StreamContext:
@@ -61,7 +63,8 @@ class StreamContext:
         spark = df.sparkSession.sparkContext
         run = spark.getLocalProperty("spark.jobGroup.id")
         query = spark.getLocalProperty("sql.streaming.queryId")
-        context = cls(spark, run if query and run else uuid.uuid4().hex, query)
+        run = run if query and run else uuid.uuid4().hex
+        context = cls(spark, run, query, _active_session())
         context._refuse_what_cannot_be_replayed()
         if (running := context._query()) is not None:
             # Rather than the job group: a callback may have set its own.
@@ -104,8 +107,7 @@ class StreamContext:
         if self.query is None:
             return None
         try:
-            session = _session()
-            return session and session.streams.get(self.query)
+            return self.session and self.session.streams.get(self.query)
         except Exception:  # noqa: BLE001 - the JVM may be gone, Py4J has many errors
             return None
 
@@ -132,14 +134,15 @@ class StreamContext:
     def _is_drawn(self, place: str) -> bool:
         """Whether Spark drew the last folder's name, below one from the settings."""
         setting = "spark.sql.streaming.checkpointLocation"
-        root = self._query() and _session().conf.get(setting, None)
+        root = self._query() and self.session.conf.get(setting, None)
         return bool(root) and _DRAWN.search(place) is not None
 
 
-def _session() -> Any:
+def _active_session() -> Any:
     from pyspark.sql import SparkSession
 
-    # Not the DataFrame's session: that is a clone which knows no query.
+    # Not the DataFrame's session: that is a clone which knows no query. Only the thread
+    # of the callback has an active one.
     return SparkSession.getActiveSession()
 
 

@@ -9,7 +9,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tracing_2pc.core.errors import AbortedError, ConfigurationError, TwoPhaseError
+from tracing_2pc.core.errors import (
+    AbortedError,
+    ConfigurationError,
+    ParticipantError,
+    TwoPhaseError,
+)
 from tracing_2pc.core.model import (
     Receipt,
     TransactionRecord,
@@ -25,8 +30,13 @@ from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of, read_
 from tracing_2pc.sinks.composite import CompositeSink, one_sink
 from tracing_2pc.sinks.participant_sink import ParticipantSink, PhasedParticipant
 from tracing_2pc.spark.context import StreamContext, refuse_connect
+from tracing_2pc.spark.driver_path import (
+    TooLargeError,
+    allows_driver_path,
+    write_in_driver,
+)
 from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
-from tracing_2pc.spark.tasks import NO_TASK, computed_once, write_partitions
+from tracing_2pc.spark.tasks import NO_TASK, Written, computed_once, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import lifecycle
@@ -56,6 +66,11 @@ def two_phase_commit(
     a batch whose commit was decided is delivered again at the next start and not
     written again; one that was not decided is aborted and written anew. One Spark job
     per batch; with several routes one more than routes.
+
+    A batch is written by the driver itself if the one before it came to at most the
+    setting `driver_path_bytes`, else by tasks on executors; each start begins with
+    tasks. The promises are the same. A sink of your own is written by tasks unless it
+    has `driver_path = True`.
 
     The query needs a `checkpointLocation`. Its batches are told in the log: one line
     each at INFO, and one at ERROR for the batch that ends the query.
@@ -130,6 +145,7 @@ class ForeachBatch:
 
     def __post_init__(self) -> None:
         self._participants = participants_of(self.sink)
+        self._arrow_bytes: int | None = None  # of the last batch that had rows
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "log": None}
@@ -163,23 +179,20 @@ class ForeachBatch:
         raise short.with_traceback(None) from None
 
     def _apply(self, df: DataFrame, batch: int, stream: StreamContext) -> None:
-        attempt = _Attempt(df, stream, self.sink, self.routes)
         started = time.monotonic()
+        attempt = _Attempt(df, stream, self.sink, self.routes, self._fits_driver())
         try:
-            wrote = self._coordinator(stream).apply(
-                batch,
-                run=stream.run,
-                query=stream.query,
-                write=attempt.write,
-                cancel=attempt.cancel,
+            wrote = self._try(attempt, batch)
+        except TooLargeError:
+            logger.warning(
+                "batch is too large for the driver, executors write it: "
+                "application=%s batch=%d bytes_of_batch_before=%d; raise "
+                "spark.driver.maxResultSize, or lower driver_path_bytes",
+                *(self.application, batch, self._arrow_bytes or 0),
             )
-        except Exception as error:
-            if error is attempt.error and not isinstance(error, TwoPhaseError):
-                raise AbortedError(
-                    f"{reason_of(error)}. Nothing was committed; start the query "
-                    "again, it writes the batch anew"
-                ) from error
-            raise
+            attempt = _Attempt(df, stream, self.sink, self.routes, in_driver=False)
+            wrote = self._try(attempt, batch)
+        self._arrow_bytes = attempt.arrow_bytes or self._arrow_bytes
         if wrote:
             logger.info(
                 "committed: application=%s batch=%d rows=%d seconds=%.1f",
@@ -190,6 +203,30 @@ class ForeachBatch:
             logger.info(text, self.application, batch)
             # A stateful query must still run its plan, or its state store fails.
             df.write.format("noop").mode("overwrite").save()
+
+    def _fits_driver(self) -> bool:
+        limit, last = self.settings.driver_path_bytes, self._arrow_bytes
+        small = limit > 0 and last is not None and last <= limit
+        return small and allows_driver_path(self.sink)
+
+    def _try(self, attempt: _Attempt, batch: int) -> bool:
+        """Make one attempt at the batch; False if it was a replay."""
+        stream = attempt.stream
+        try:
+            return self._coordinator(stream).apply(
+                batch,
+                run=stream.run,
+                query=stream.query,
+                write=attempt.write,
+                cancel=attempt.cancel,
+            )
+        except Exception as error:
+            if error is attempt.error and _is_of_the_job(error):
+                raise AbortedError(
+                    f"{reason_of(error)}. Nothing was committed; start the query "
+                    "again, it writes the batch anew"
+                ) from error
+            raise
 
     def _coordinator(self, stream: StreamContext) -> Coordinator:
         settings, clock, tracing = self.settings, SystemClock(), OpenTelemetryTracing()
@@ -224,8 +261,10 @@ class _Attempt:
     stream: StreamContext
     sink: Sink
     routes: Mapping[str, Route]
+    in_driver: bool
     cancelled: bool = False
     rows: int = 0
+    arrow_bytes: int = 0
     error: Exception | None = None
 
     def write(self, record: TransactionRecord) -> list[Receipt]:
@@ -234,7 +273,7 @@ class _Attempt:
                 if self.routes:
                     receipts = self._write_routes(record)
                 else:
-                    receipts = write_partitions(self.df, self.sink, record)
+                    receipts = self._write(self.df, self.sink, record)
             except Exception as error:
                 self.error = error
                 if self.cancelled:
@@ -252,12 +291,26 @@ class _Attempt:
         self.cancelled = True
         self.stream.cancel(record)
 
+    def _write(
+        self, df: DataFrame, sink: Sink, record: TransactionRecord
+    ) -> list[Receipt]:
+        written: Written
+        if self.in_driver:
+            written = write_in_driver(df, sink, record, self._stopping)
+        else:
+            written = write_partitions(df, sink, record)
+        self.arrow_bytes += written.arrow_bytes
+        return written.receipts
+
+    def _stopping(self) -> bool:
+        return self.cancelled or self.stream.stopping()
+
     def _write_routes(self, record: TransactionRecord) -> list[Receipt]:
         assert isinstance(self.sink, ParticipantSink | CompositeSink)  # noqa: S101 - checked
         once = computed_once if len(self.routes) > 1 else contextlib.nullcontext
         with once(self.df) as batch:
             written = {
-                name: write_partitions(route(batch), self.sink.route(name), record)
+                name: self._write(route(batch), self.sink.route(name), record)
                 for name, route in self.routes.items()
             }
         if not any(written.values()):
@@ -267,6 +320,13 @@ class _Attempt:
             for name, receipts in written.items()
             for receipt in receipts or read_only(NO_TASK, [name])
         ]
+
+
+def _is_of_the_job(error: Exception) -> bool:
+    """Whether the error is one that a task would hand on as text, of any class."""
+    if isinstance(error, TooLargeError):
+        return False
+    return not isinstance(error, TwoPhaseError) or isinstance(error, ParticipantError)
 
 
 def _check_routes(sink: Sink, routes: Mapping[str, Route]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import ContractError
@@ -46,15 +46,22 @@ def computed_once(df: DataFrame) -> Iterator[DataFrame]:
             batch._jdf.queryExecution().logical().rdd().unpersist(False)  # noqa: FBT003
 
 
-def write_partitions(
-    df: DataFrame, sink: Sink, record: TransactionRecord
-) -> list[Receipt]:
-    """Write a DataFrame in one Spark job; return the receipts of its partitions.
+class Written(NamedTuple):
+    """What one Spark job has written: every vote, and the size of its rows in Arrow."""
+
+    receipts: list[Receipt]
+    arrow_bytes: int
+
+
+def write_partitions(df: DataFrame, sink: Sink, record: TransactionRecord) -> Written:
+    """Write a DataFrame in one Spark job, each partition by a task.
 
     Exactly one action: any other (count, isEmpty, take) would write again.
     """
-    rows = df.mapInArrow(make_task(sink, record), "receipt string").collect()
-    return read_receipts(row.receipt for row in rows)
+    columns = "receipt string, arrow_bytes long"
+    rows = df.mapInArrow(make_task(sink, record), columns).collect()
+    receipts = read_receipts(row.receipt for row in rows)
+    return Written(receipts, sum(row.arrow_bytes for row in rows))
 
 
 def read_receipts(written: Iterable[str]) -> list[Receipt]:
@@ -73,11 +80,35 @@ def make_task(sink: Sink, record: TransactionRecord) -> Callable[..., Any]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        receipts = _write_partition(sink, record, telemetry, batches)
+        sizes: list[int] = []
+        counted = _count_bytes(batches, sizes)
+        receipts = _write_partition(sink, record, telemetry, counted)
         written = [receipt.to_json() for receipt in receipts]
-        yield pa.RecordBatch.from_pydict({"receipt": written})
+        arrow_bytes = [sum(sizes)] + [0] * (len(written) - 1)
+        columns = {"receipt": written, "arrow_bytes": arrow_bytes}
+        yield pa.RecordBatch.from_pydict(columns)
 
     return task
+
+
+def _count_bytes(
+    batches: Iterable[pa.RecordBatch], sizes: list[int]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        sizes.append(batch.nbytes)
+        yield batch
+
+
+def write_traced_branch(
+    sink: Sink, context: BranchContext, batches: Iterable[pa.RecordBatch]
+) -> tuple[Receipt, ...]:
+    """Write a branch in a span of its own, which belongs to the transaction's trace."""
+    ids = {"tpc.transaction.id": str(context.transaction_id)}
+    ids["tpc.branch"] = str(context.branch)
+    with span(names.BRANCH, carrier=context.carrier, attributes=ids) as open_span:
+        receipts = write_branch(sink, context, batches)
+        open_span.set("tpc.rows", count_rows(receipts))
+    return receipts
 
 
 def _write_partition(
@@ -98,12 +129,8 @@ def _write_partition(
     context = BranchContext(record.id, branch, participants, record.carrier)
     environment.apply(telemetry)
     lifecycle.start(record.id.application)
-    ids = {"tpc.transaction.id": str(record.id), "tpc.branch": str(branch)}
     try:
-        with span(names.BRANCH, carrier=record.carrier, attributes=ids) as open_span:
-            receipts = write_branch(sink, context, batches)
-            open_span.set("tpc.rows", count_rows(receipts))
+        return write_traced_branch(sink, context, batches)
     finally:
         # Before the receipt is out: then the worker may be killed at any moment.
         lifecycle.flush(FLUSH_SECONDS)
-    return receipts

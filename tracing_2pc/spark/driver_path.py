@@ -1,0 +1,98 @@
+"""The driver path: a small batch is written by the driver, as one branch.
+
+Spark computes the rows, and hands them to the driver as Arrow. What a small batch costs
+most is left out: a Python worker for each task, and the pickling of the sink and of its
+receipts.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from tracing_2pc.core.errors import AbortedError
+from tracing_2pc.core.model import BranchContext, BranchId, TransactionRecord
+from tracing_2pc.sinks.base import Sink, participants_of
+from tracing_2pc.sinks.composite import CompositeSink
+from tracing_2pc.sinks.participant_sink import ParticipantSink
+from tracing_2pc.spark.tasks import Written, write_traced_branch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+DRIVER_BRANCH: Final = BranchId(0, 0)
+"""The one branch of an attempt on this path; an attempt never takes both paths."""
+
+_LIMIT: Final = "spark.driver.maxResultSize"
+
+
+class TooLargeError(Exception):
+    """Spark did not hand over the batch: it exceeds `spark.driver.maxResultSize`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the batch is larger than {_LIMIT}")
+
+
+def allows_driver_path(sink: Sink) -> bool:
+    """Say whether a sink may be written in the driver.
+
+    Nothing interrupts it there, as Spark does with a task, so its phases must end by
+    themselves: those of `ParticipantSink` do. A sink of your own says so by its
+    attribute `driver_path = True`.
+    """
+    if isinstance(sink, CompositeSink):
+        return all(allows_driver_path(member) for member in sink.members)
+    return isinstance(sink, ParticipantSink) or (
+        getattr(sink, "driver_path", False) is True
+    )
+
+
+def write_in_driver(
+    df: DataFrame, sink: Sink, record: TransactionRecord, stopping: Callable[[], bool]
+) -> Written:
+    """Collect a DataFrame in one Spark job, and write it here, as one branch.
+
+    The rows have the types that a task would see. As in a task, the sink is a copy:
+    what it keeps in itself does not reach `commit`. `stopping` ends the branch early.
+
+    Raises:
+        TooLargeError: nothing was written; executors can write the batch.
+        AbortedError: `stopping` said so.
+    """
+    from pyspark import cloudpickle
+
+    copied = pickle.loads(cloudpickle.dumps(sink))  # noqa: S301 - our own bytes
+    batches = _collect(df)
+    participants = tuple(participants_of(sink))
+    context = BranchContext(
+        record.id, DRIVER_BRANCH, participants, record.carrier, stopping
+    )
+    arrow_bytes = sum(batch.nbytes for batch in batches)
+    receipts = write_traced_branch(copied, context, _until(batches, context))
+    return Written(list(receipts), arrow_bytes)
+
+
+def _collect(df: DataFrame) -> list[pa.RecordBatch]:
+    try:
+        # Not `toArrow`: that changes the time zone of timestamps to UTC, and a task
+        # sees the session's.
+        batches: list[pa.RecordBatch] = df._collect_as_arrow()
+    except Exception as error:
+        if _LIMIT in str(error):  # only the text of Spark's error tells it
+            raise TooLargeError from error
+        raise
+    return batches
+
+
+def _until(
+    batches: list[pa.RecordBatch], context: BranchContext
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if context.stopping():
+            raise AbortedError(
+                f"{context.transaction_id} was stopped while the driver wrote it",
+                transaction_id=str(context.transaction_id),
+            )
+        yield batch
