@@ -30,7 +30,7 @@ NOTICES = len(job.values(1))
 
 def is_whole(trace: Trace, told: tuple[int, int] = (1, 1)) -> bool:
     """Whether all has come: what each process exports last, and so often."""
-    committed = tuple(count(trace, "tpc.commit", n) for n in ("ledger", "notifier"))
+    committed = tuple(count(trace, "POST /commit", n) for n in ("ledger", "notifier"))
     sent = count(trace, "tpc.outbox.send")
     finished = count(trace, "tpc.finish") > 0
     return finished and (committed, sent) == (told, NOTICES)
@@ -76,7 +76,7 @@ def test_a_transaction_is_found_by_its_id(
         assert names(trace) == NAMES
 
 
-PREPARED = {"tpc.prepare", "tpc.commit", "INSERT", "COMMIT"}
+PREPARED = {"POST /prepare", "POST /commit", "INSERT", "COMMIT"}
 NAMES = {
     "healthy": {
         *("tpc.transaction", "tpc.begin", "tpc.branch", "tpc.decide", "tpc.deliver"),
@@ -126,7 +126,7 @@ def test_a_driver_is_killed_while_it_waits_for_an_answer(
                 until(lambda: log.read(id_).acknowledged == {"ledger"})
             waiting.kill()
         assert run(path.job(tmp_path, "waiting", 1, notifier=proxy.url)) == 0
-    lacking = ["notifier tpc.commit"]
+    lacking = ["notifier POST /commit"]
     # Both once more, by the replay: what the ledger said is older than the death.
     trace = whole(backend, "waiting.0.1", lacking=lacking, told=(2, 3))
     assert count(trace, "tpc.deliver") == 3

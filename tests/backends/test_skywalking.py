@@ -160,8 +160,8 @@ def test_a_transaction_is_one_trace_in_both(
         collector,
         "both.1.1",
         "both Local tpc.finish",
-        "ledger Entry tpc.commit",
-        "notifier Entry tpc.commit",
+        "ledger Entry POST /commit",
+        "notifier Entry POST /commit",
         "notifier Local tpc.outbox.send",
     )
     assert found[0] == "both Local tpc.transaction"
@@ -171,10 +171,10 @@ def test_a_transaction_is_one_trace_in_both(
         ("both", "tpc.branch"): 2,
         ("both", "tpc.deliver"): 1,
         ("both", "tpc.finish"): 1,
-        ("ledger", "tpc.prepare"): 2,
-        ("ledger", "tpc.commit"): 1,
-        ("notifier", "tpc.prepare"): 2,
-        ("notifier", "tpc.commit"): 1,
+        ("ledger", "POST /prepare"): 2,
+        ("ledger", "POST /commit"): 1,
+        ("notifier", "POST /prepare"): 2,
+        ("notifier", "POST /commit"): 1,
     }
     until(lambda: {("both", "ledger"), ("both", "notifier")} <= collector.edges())
     (ours,) = collector.traces_of(tpc_transaction_id="both.1.1")
@@ -194,7 +194,7 @@ def test_a_participant_under_the_stock_agent(
             "to-stock Local tpc.finish",
             "stock-participant Entry /prepare",
             "stock-participant Entry /commit",
-            "ledger Entry tpc.commit",
+            "ledger Entry POST /commit",
         )
         at = next(n for n, line in enumerate(found) if "stock-participant" in line)
         assert found[at - 1].strip() == "to-stock Exit POST /prepare"
@@ -213,12 +213,12 @@ def test_the_stock_agent_between_two_of_ours(
             "through.0.1",
             "through Local tpc.finish",
             "between Entry /commit",
-            "notifier Entry tpc.commit",
+            "notifier Entry POST /commit",
         )
         at = next(n for n, line in enumerate(found) if "between Entry /commit" in line)
         indent = len(found[at]) - len(found[at].lstrip())
         assert found[at + 1] == f"{' ' * indent}  between Exit /commit"
-        assert found[at + 2] == f"{' ' * indent}    notifier Entry tpc.commit"
+        assert found[at + 2] == f"{' ' * indent}    notifier Entry POST /commit"
         edges = {("through", "between"), ("between", "notifier")}
         until(lambda: edges <= collector.edges())
 
@@ -245,7 +245,7 @@ def test_the_stock_agent_asks_one_of_ours(
         assert found == [
             "asking Entry /transactions/asked.0.1",
             "  asking Exit /transactions/asked.0.1",
-            "    ledger Entry tpc.show",
+            "    ledger Entry GET /transactions/<transaction_id>",
         ]
         until(lambda: ("asking", "ledger") in collector.edges())
 
@@ -262,8 +262,8 @@ def test_the_stock_agent_in_the_driver(
         collector,
         "driven.0.1",
         "driven Local tpc.finish",
-        "ledger Entry tpc.commit",
-        "notifier Entry tpc.commit",
+        "ledger Entry POST /commit",
+        "notifier Entry POST /commit",
     )
     assert found[0] == "driven Local tpc.transaction"
     assert "running sitecustomize.py" in job.log.read_text()  # the agent
@@ -286,8 +286,8 @@ def test_the_stock_agent_in_a_driver_that_calls_by_itself(
     one = found.pop()
     assert until(lambda: tree(collector.trace(one)), lambda t: len(t) > 2) == [
         "calling Local tpc.begin",
-        "  ledger Entry tpc.show",
-        "  ledger Entry tpc.show",
+        "  ledger Entry GET /transactions/<transaction_id>",
+        "  ledger Entry GET /transactions/<transaction_id>",
     ]
     assert traces_named(proxy) == [[one]] * 2
 

@@ -46,6 +46,7 @@ def test_there_is_one_server_span_for_each_request(
     assert trace.format_span_id(prepare.parent.span_id) in TRACE["traceparent"]
     ours = {k: v for k, v in prepare.attributes.items() if k.startswith("tpc.")}
     assert ours == {
+        "tpc.request": "prepare",
         "tpc.participant": "participant",
         "tpc.transaction.id": T,
         "tpc.application": "orders",
@@ -94,6 +95,6 @@ def test_without_it_the_span_is_ours(
     world.resource.close()
     (prepare,) = server_spans(exported)
     assert (prepare.name, prepare.instrumentation_scope.name) == (
-        "tpc.prepare",
+        "POST /prepare",
         "tracing_2pc",
     )

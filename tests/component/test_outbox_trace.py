@@ -87,7 +87,7 @@ def test_another_process_sends_it_later_in_the_same_trace(
         assert span["service"] == "outbox"
     posts = [span["span_id"] for span in spans if span["name"] == "POST"]
     assert heard(partner) == [(ours, post) for post in posts]
-    prepare = next(span for span in exported() if span.name == "tpc.prepare")
+    prepare = next(span for span in exported() if span.name == "POST /prepare")
     assert trace.format_trace_id(prepare.context.trace_id) == ours
 
 
@@ -102,7 +102,7 @@ def test_what_is_sent_is_below_the_commit(
     commit = {"traceparent": f"00-{ours}-{'c' * 16}-01"}
     assert world.prepare(T).status_code == 200
     assert world.commit(T, ONE, headers=commit).status_code == 200
-    (committed,) = [span for span in exported() if span.name == "tpc.commit"]
+    (committed,) = [span for span in exported() if span.name == "POST /commit"]
     spans = send(tmp_path, partner)
     sends = [span for span in spans if span["name"] == "tpc.outbox.send"]
     below = {(span["trace_id"], span["parent_id"]) for span in sends}
@@ -136,7 +136,7 @@ def test_a_transaction_that_brought_no_trace_has_the_participants(
     assert world.prepare(T, headers=headers).status_code == 200
     assert world.commit(T, ONE).status_code == 200
     spans = send(tmp_path, partner, OTEL_SERVICE_NAME="notifier")
-    prepare = next(span for span in exported() if span.name == "tpc.prepare")
+    prepare = next(span for span in exported() if span.name == "POST /prepare")
     ours = trace.format_trace_id(prepare.context.trace_id)
     assert {span["trace_id"] for span in spans} == {ours}
     assert {span["service"] for span in spans} == {"notifier"}

@@ -84,17 +84,17 @@ def test_requests_are_traced_by_their_names(
     world.show(T)
     world.listed()
     assert span_tree(exported()) == [
-        "tpc.prepare",
+        "POST /prepare",
         "  INSERT",
         "  COMMIT",
-        "tpc.commit",
+        "POST /commit",
         "  COMMIT",
-        "tpc.abort",
+        "POST /abort",
         "  COMMIT",
-        "tpc.show",
-        "tpc.list",
+        "GET /transactions/<transaction_id>",
+        "GET /transactions",
     ]
-    (prepared,) = [span for span in exported() if span.name == "tpc.prepare"]
+    (prepared,) = [span for span in exported() if span.name == "POST /prepare"]
     assert f"{prepared.context.trace_id:032x}" == "a" * 32
     assert prepared.attributes["tpc.rows"] == 3
     assert prepared.attributes["tpc.state"] == "prepared"

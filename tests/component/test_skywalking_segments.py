@@ -156,13 +156,13 @@ def test_a_request_is_one_trace_over_two_services(world: World, oap: Oap) -> Non
         SkyWalkingPropagator().inject(headers)
         received = SkyWalkingPropagator().extract(headers, trace.Context())
         service.tracer.start_span(
-            "tpc.commit", received, SpanKind.SERVER, {"http.route": "/commit"}
+            "POST /commit", received, SpanKind.SERVER, {"http.route": "/commit"}
         ).end()
     service.provider.force_flush(10_000)
     assert world.tree() == [
         "Local batch",
         "  Exit POST /commit",
-        "    Entry tpc.commit",
+        "    Entry POST /commit",
     ]
     entry = next(s for s in oap.spans() if s["spanType"] == "Entry")
     exit_ = next(s for s in oap.spans() if s["spanType"] == "Exit")

@@ -18,6 +18,7 @@ from opentelemetry import baggage, propagate, trace
 from opentelemetry.instrumentation.requests import RequestsInstrumentor
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.trace import SpanKind, StatusCode
+from sqlalchemy import make_url
 from support.skywalking import Oap, World
 from support.spark import serving
 from support.waiting import until
@@ -33,6 +34,7 @@ from tracing_2pc.sinks import write_branch
 from tracing_2pc.skywalking import propagator
 from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.store import open_log
+from tracing_2pc.store.engines.urls import describe_place
 from tracing_2pc.tracing import propagation, spans
 from tracing_2pc.tracing.decorator import requests_headers
 
@@ -85,10 +87,10 @@ def test_a_transaction_is_few_segments(global_world: World, tmp_path: Path) -> N
     firsts = Counter(g["spans"][0]["operationName"] for g in global_world.oap.segments)
     assert firsts == {
         "tpc.transaction": 1,
-        "tpc.prepare": 2,
+        "POST /prepare": 2,
         "tpc.deliver": 1,
-        "tpc.commit": 1,
         "tpc.finish": 1,
+        "POST /commit": 1,
     }
     ids = {g["traceId"] for g in global_world.oap.segments}
     assert len(ids) == 1
@@ -161,6 +163,15 @@ def test_layers(world: World, attributes: Tags, layer: str) -> None:
     world.tracer.start_span("x", kind=SpanKind.CLIENT, attributes=attributes).end()
     world.tree()
     assert world.oap.spans()[0]["spanLayer"] == layer
+
+
+def test_a_database_without_an_address_is_called_by_its_name(world: World) -> None:
+    """SkyWalking's topology then shows it; without a peer it would not."""
+    place = describe_place(make_url("sqlite:////srv/data/ledger.db"))
+    world.tracer.start_span("INSERT", kind=SpanKind.CLIENT, attributes=place).end()
+    world.tree()
+    (found,) = world.oap.spans()
+    assert (found["spanLayer"], found["peer"]) == ("Database", "ledger.db")
 
 
 def test_a_call_around_a_call_is_counted_once(world: World) -> None:

@@ -34,7 +34,7 @@ def test_a_service_exports_spans_when_it_is_asked_to(tmp_path: Path) -> None:
     env = {**os.environ, "TPC_TRACE_FILE": str(file)}
     subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=env, check=True)
     (span,) = read_trace_file(file)
-    assert (span["name"], span["service"]) == ("tpc.list", "ledger")
+    assert (span["name"], span["service"]) == ("GET /transactions", "ledger")
 
 
 def test_a_prepare_says_what_was_voted(
@@ -47,7 +47,7 @@ def test_a_prepare_says_what_was_voted(
     nothing = Branch(orders(), 0, "0.2")
     for branch in (ONE, nothing, OTHER):  # the last one: other content, same branch
         world.prepare("orders.7.1", branch)
-    found = [s.attributes for s in exported() if s.name == "tpc.prepare"]
+    found = [s.attributes for s in exported() if s.name == "POST /prepare"]
     assert [one["tpc.vote"] for one in found] == ["commit", "read_only", "abort"]
     resource.close()
 

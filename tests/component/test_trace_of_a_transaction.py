@@ -53,7 +53,8 @@ def writes(
             for partition, records in enumerate(partitions):
                 branch = BranchId(partition, next(TASKS))
                 about = (record.id, branch, tuple(sink.participants), record.carrier)
-                with spans.span(names.BRANCH, carrier=record.carrier):
+                ids = {"tpc.transaction.id": str(record.id)}
+                with spans.span(names.BRANCH, carrier=record.carrier, attributes=ids):
                     receipts += write_branch(sink, BranchContext(*about), [records])
         return receipts
 
@@ -110,11 +111,11 @@ def test_a_healthy_transaction_is_one_tree(exported: Spans, log, sink) -> None:
     """Every step of it, in one trace, and no wait worth a span."""
     apply(driver(log, sink), 0, writes(sink, [numbers(3)]))
     tree = span_tree(without_database(exported()))
-    both_prepare = ["      POST /prepare", "        tpc.prepare"] * 2
+    both_prepare = ["      POST /prepare", "        POST /prepare"] * 2
     one_commit = [
         "    ParticipantSink.commit",
         "      POST /commit",
-        "        tpc.commit",
+        "        POST /commit",
     ]
     assert tree == [
         "tpc.transaction",
@@ -133,6 +134,9 @@ def test_a_healthy_transaction_is_one_tree(exported: Spans, log, sink) -> None:
     assert len({s.context.trace_id for s in exported()}) == 1
     assert_registered(exported())
     assert without_time(exported()) == []
+    assert {s.attributes["tpc.transaction.id"] for s in exported()} == {
+        f"{APPLICATION}.0.1"
+    }
 
 
 def test_spans_are_counted_by_partitions_and_never_by_records(
@@ -313,7 +317,7 @@ def test_the_time_after_the_decision_is_a_span(
     (root,), (finish,) = roots(exported()), named(exported(), names.FINISH)
     assert finish.parent.span_id == root.context.span_id
     assert finish.start_time == root.end_time
-    commits = named(exported(), names.COMMIT)
+    commits = named(exported(), "POST /commit")
     assert finish.end_time >= max(commit.end_time for commit in commits)
     assert (told(finish), finish.status.is_ok) == (("committed", None), True)
 

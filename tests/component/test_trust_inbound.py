@@ -99,7 +99,7 @@ def test_a_trusted_caller_is_gone_on_with(
     world = make()
     assert world.prepare(T, headers=STRANGER).status_code == 200
     assert kept(world) == {k: v for k, v in STRANGER.items() if k != "baggage"}
-    (prepare,) = named(exported, "tpc.prepare")
+    (prepare,) = named(exported, "POST /prepare")
     assert (trace_of(prepare), prepare.links) == (TRACE, ())
 
 
@@ -110,7 +110,7 @@ def test_a_stranger_is_linked_and_not_gone_on_with(
     """The request begins a trace, and nothing of what was sent is kept but the link."""
     world = make(trust_inbound=False)
     assert world.prepare(T, headers=STRANGER).status_code == 200
-    (prepare,) = named(exported, "tpc.prepare")
+    (prepare,) = named(exported, "POST /prepare")
     assert prepare.parent is None
     assert trace_of(prepare) != TRACE
     (link,) = prepare.links
@@ -133,7 +133,9 @@ def test_a_wait_belongs_to_the_new_trace(
     assert world.prepare(T, headers=STRANGER).status_code == 200
     clock[0] += 60
     assert world.commit(T, ONE).status_code == 200
-    (prepare,), (wait,) = (named(exported, n) for n in ("tpc.prepare", "tpc.in_doubt"))
+    (prepare,), (wait,) = (
+        named(exported, n) for n in ("POST /prepare", "tpc.in_doubt")
+    )
     assert trace_of(wait) == trace_of(prepare)
     assert wait.parent is not None
     assert wait.parent.span_id == prepare.context.span_id
@@ -201,7 +203,7 @@ def test_a_partner_hears_nothing_of_a_stranger(
 ) -> None:
     """Neither the check at prepare nor the later call carries what was sent to us."""
     checked_and_sent(tmp_path, partner, exported, trust_inbound=False)
-    (prepare,) = named(exported, "tpc.prepare")
+    (prepare,) = named(exported, "POST /prepare")
     heard = heard_by(partner)
     assert len(heard) == 4
     assert {h["traceparent"].split("-")[1] for h in heard} == {trace_of(prepare)}
@@ -220,10 +222,10 @@ def test_nobody_to_link_to(
     for batch, sent in enumerate((None, "x")):
         headers = {"traceparent": sent, "tracestate": None}
         assert world.prepare(f"orders.{batch}.1", headers=headers).status_code == 200
-    assert [(s.parent, s.links) for s in named(exported, "tpc.prepare")] == [
+    assert [(s.parent, s.links) for s in named(exported, "POST /prepare")] == [
         (None, ())
     ] * 2
-    assert len({trace_of(s) for s in named(exported, "tpc.prepare")}) == 2
+    assert len({trace_of(s) for s in named(exported, "POST /prepare")}) == 2
 
 
 def test_a_service_that_is_instrumented_keeps_its_own_span(
@@ -236,12 +238,12 @@ def test_a_service_that_is_instrumented_keeps_its_own_span(
     tracer = trace.get_tracer("flask")
     with (
         tracer.start_as_current_span("POST", caller, trace.SpanKind.SERVER) as theirs,
-        spans.server_span("tpc.prepare", STRANGER, {"tpc.rows": 1}, trusted=False),
+        spans.server_span("POST /prepare", STRANGER, {"tpc.rows": 1}, trusted=False),
     ):
         carrier = spans.current_carrier()
     assert carrier.keys() == {"traceparent"}
-    assert span_tree(exported()) == ["POST", "tpc.prepare"]
-    (ours,) = named(exported, "tpc.prepare")
+    assert span_tree(exported()) == ["POST", "POST /prepare"]
+    (ours,) = named(exported, "POST /prepare")
     assert trace_of(ours) != TRACE
     linked = [trace.format_span_id(link.context.span_id) for link in ours.links]
     assert [link.context.trace_state.to_header() for link in ours.links] == ["", ""]
@@ -317,7 +319,7 @@ def test_a_caller_without_a_trace_gets_ours(
     world = make()
     headers = {"traceparent": None, "tracestate": None, **sent}
     assert world.prepare(T, headers=headers).status_code == 200
-    (prepare,) = named(exported, "tpc.prepare")
+    (prepare,) = named(exported, "POST /prepare")
     carrier = kept(world)
     assert trace_of(prepare) in carrier.pop("traceparent")
     assert carrier == {}

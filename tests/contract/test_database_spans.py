@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -63,10 +64,10 @@ def test_a_request_shows_what_its_database_did(
     assert world.prepare(T, branch).status_code == 200  # it is there already
     assert world.commit(T, branch).status_code == 200
     assert span_tree(exported()) == [
-        "tpc.prepare",
+        "POST /prepare",
         *prepared(world),
-        "tpc.prepare",
-        "tpc.commit",
+        "POST /prepare",
+        "POST /commit",
         *decided(world, "COMMIT"),
     ]
 
@@ -77,11 +78,11 @@ def test_an_abort_shows_it_too(world: World, exported: Exported) -> None:
     assert world.abort(T).status_code == 200
     assert world.abort("orders.8.1").status_code == 200
     assert span_tree(exported()) == [
-        "tpc.prepare",
+        "POST /prepare",
         *prepared(world),
-        "tpc.abort",
+        "POST /abort",
         *decided(world, "ROLLBACK"),
-        "tpc.abort",
+        "POST /abort",
         "  COMMIT",
     ]
 
@@ -96,7 +97,7 @@ def test_each_branch_that_a_database_ends_by_itself(
     before = len(exported())
     assert world.commit(T, ONE).status_code == 200
     assert span_tree(exported()[before:]) == [
-        "tpc.commit",
+        "POST /commit",
         *decided(world, "COMMIT", "ROLLBACK"),
     ]
 
@@ -105,19 +106,31 @@ def test_a_statement_says_what_it_is_and_nothing_of_what_it_holds(
     world: World,
     exported: Exported,
 ) -> None:
-    """The system and the first words: no text, no table, no value."""
+    """The system, where it is, the table, and the first words: no text, no value."""
     secret = records(id=[4711], amount=[1.5])
     assert world.prepare(T, secret).status_code == 200
     assert world.commit(T, secret).status_code == 200
     system = "sqlite" if on_sqlite(world) else "postgresql"
-    statements = [span for span in exported() if not span.name.startswith("tpc.")]
+    url = world.resource._database.engine.url
+    place = {"db.namespace": Path(url.database).name}
+    if not on_sqlite(world):
+        host = url.host or url.query["host"]
+        place |= {"server.address": host, "server.port": url.port or 5432}
+    with world.resource._database.setup() as connection:
+        tables = sa.inspect(connection).get_table_names()
+    statements = [span for span in exported() if span.kind is SpanKind.CLIENT]
     assert len(statements) == 3
     for span in statements:
-        assert span.kind is SpanKind.CLIENT
-        assert dict(span.attributes) == {
+        said = dict(span.attributes)
+        if span.name in {"COPY", "INSERT"}:
+            assert said.pop("db.collection.name") in tables
+        assert said == {
+            "tpc.transaction.id": T,
             "db.system.name": system,
             "db.operation.name": span.name,
+            **place,
         }
+        assert "4711" not in span.to_json()
         assert not span.events
         assert span.status.description is None
 
@@ -143,4 +156,4 @@ def test_a_refused_record_is_seen_at_its_statement(
     assert statement.name in {"COPY", "INSERT"}
     assert statement.status.status_code is StatusCode.ERROR
     assert statement.attributes["error.type"] in {"UniqueViolation", "IntegrityError"}
-    assert span_tree([statement, prepare]) == ["tpc.prepare", f"  {statement.name}"]
+    assert span_tree([statement, prepare]) == ["POST /prepare", f"  {statement.name}"]

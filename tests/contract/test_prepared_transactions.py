@@ -696,13 +696,13 @@ def test_its_statements_are_in_the_trace(
     assert world.prepare(T, TWIN).status_code == 200
     assert world.commit(T, ONE).status_code == 200
     assert span_tree(exported()) == [
-        "tpc.prepare",
+        "POST /prepare",
         "  COPY",
         "  PREPARE TRANSACTION",
-        "tpc.prepare",
+        "POST /prepare",
         "  COPY",
         "  PREPARE TRANSACTION",
-        "tpc.commit",
+        "POST /commit",
         "  COMMIT PREPARED",
         "  ROLLBACK PREPARED",
     ]

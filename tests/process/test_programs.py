@@ -45,7 +45,7 @@ with tracing.step("tpc.begin", {}) as step:
 with tracing.sweep([]):
     pass
 caller = {"traceparent": "%s"}
-with spans.server_span("tpc.prepare", caller), spans.client_span("POST"):
+with spans.server_span("POST /prepare", caller), spans.client_span("POST"):
     assert trace_headers() == caller
 assert lifecycle.flush() and lifecycle.dropped() == 0
 @traced_sink

@@ -153,7 +153,7 @@ def test_they_end_on_sigterm_within_seconds(world):
         assert service.stop() == 0, service.tail()
         assert time.monotonic() - started < 5
     spans = [json.loads(line) for line in world.traces.read_text().splitlines()]
-    prepared = {span["service"] for span in spans if span["name"] == "tpc.prepare"}
+    prepared = {span["service"] for span in spans if span["name"] == "POST /prepare"}
     assert prepared == {"ledger", "notifier"}, "telemetry was started and flushed"
 
 

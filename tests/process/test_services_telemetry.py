@@ -89,7 +89,7 @@ def test_each_worker_sends_its_own_spans(tmp_path: Path) -> None:
     sent = {span["attributes"]["tpc.transaction.id"]: span for span in spans}
     assert sent.keys() == {"orders.0.1", "orders.1.1"}
     assert {span["service"] for span in spans} == {"ledger"}
-    assert {span["name"] for span in spans} == {"tpc.show"}
+    assert {span["name"] for span in spans} == {"GET /transactions/<transaction_id>"}
 
 
 def test_the_last_spans_of_a_worker_arrive(tmp_path: Path) -> None:
@@ -102,7 +102,9 @@ def test_the_last_spans_of_a_worker_arrive(tmp_path: Path) -> None:
         assert ask(service, "orders.0.1") == 404
         assert collector.spans() == []
         assert service.stop() == 0
-        assert [span["name"] for span in collector.spans()] == ["tpc.show"]
+        assert [span["name"] for span in collector.spans()] == [
+            "GET /transactions/<transaction_id>"
+        ]
 
 
 @pytest.mark.parametrize("how", DEAD)

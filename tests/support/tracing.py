@@ -70,6 +70,8 @@ def assert_registered(spans: Sequence[ReadableSpan]) -> None:
 
 
 def _registered_name(span: ReadableSpan) -> str:
+    if span.kind is SpanKind.SERVER:
+        return span.name.replace(" ", " <prefix>", 1)
     if (span.attributes or {}).get("tpc.phase") in names.PHASES:
         return f"<Sink>.{span.name.partition('.')[2]}"
     return span.name

@@ -31,7 +31,7 @@ def test_an_attempt_that_was_aborted_and_the_one_after_it() -> None:
     spans = [
         root("z", "flights.6.1", "commit"),
         span("tpc.begin", "a", 1, 0),
-        span("tpc.prepare", "a", 3, 2),
+        span("POST /prepare", "a", 3, 2),
         root("b", "flights.7.2", "commit", "a"),
         span("tpc.deliver", "b", 1, 0),
         span("tpc.deliver", "b", 2, 0),
@@ -43,7 +43,7 @@ def test_an_attempt_that_was_aborted_and_the_one_after_it() -> None:
         "the trace of flights.7.1: abort",
         "  tpc.transaction",
         "    tpc.begin",
-        "  tpc.prepare  (its caller was killed)",
+        "  POST /prepare  (its caller was killed)",
         "",
         "the trace of flights.7.2: commit, linked to flights.7.1",
         "  tpc.transaction",

@@ -45,7 +45,10 @@ def test_a_flag_that_we_do_not_know_is_not_sent_on(sent: str, kept: str) -> None
 def test_a_child_keeps_the_random_flag(exported, random: str) -> None:
     """It speaks of the trace id, which the child has too."""
     flags = f"{int(random, 16) | 1:02x}"
-    with spans.server_span("tpc.show", {"traceparent": f"00-{TRACE}-{SPAN}-{flags}"}):
+    with spans.server_span(
+        "GET /transactions/<transaction_id>",
+        {"traceparent": f"00-{TRACE}-{SPAN}-{flags}"},
+    ):
         carrier = spans.current_carrier()
     assert carrier["traceparent"].startswith(f"00-{TRACE}-")
     assert carrier["traceparent"].endswith(f"-{flags}")
@@ -190,11 +193,11 @@ def test_a_tracestate_outlives_spans_of_ours(exported) -> None:
     for flags in ("00", "01"):
         headers = {"traceparent": f"{PARENT[:-2]}{flags}", "tracestate": "a@=1,b=2"}
         with (
-            spans.server_span("tpc.prepare", headers),
+            spans.server_span("POST /prepare", headers),
             spans.client_span("POST"),
         ):
             assert spans.current_carrier()["tracestate"] == "a@=1,b=2"
-    assert span_tree(exported()) == ["tpc.prepare", "  POST"]
+    assert span_tree(exported()) == ["POST /prepare", "  POST"]
 
 
 def test_what_others_read_is_kept_beside_a_malformed_traceparent() -> None:

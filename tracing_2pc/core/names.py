@@ -14,12 +14,6 @@ BRANCH: Final = "tpc.branch"
 DELIVER: Final = "tpc.deliver"
 FINISH: Final = "tpc.finish"
 RECOVERY: Final = "tpc.recovery"
-PREPARE: Final = "tpc.prepare"
-COMMIT: Final = "tpc.commit"
-ABORT: Final = "tpc.abort"
-RESOLVE: Final = "tpc.resolve"
-LIST: Final = "tpc.list"
-SHOW: Final = "tpc.show"
 OUTBOX_SEND: Final = "tpc.outbox.send"
 IN_DOUBT: Final = "tpc.in_doubt"
 SNAPSHOT: Final = "tpc.in_doubt.snapshot"
@@ -45,7 +39,7 @@ SPANS: Final[dict[str, Span]] = {
     ),
     "<Sink>.pre_commit": Span(BRANCH, "the branch is made durable"),
     "POST /prepare": Span("<Sink>.pre_commit", "one participant is asked", "client"),
-    PREPARE: Span(
+    "POST <prefix>/prepare": Span(
         "POST /prepare", "a participant makes a branch durable and votes", "server"
     ),
     DECIDE: Span(TRANSACTION, "the decision becomes durable: the commit point"),
@@ -61,8 +55,12 @@ SPANS: Final[dict[str, Span]] = {
     ),
     "POST /commit": Span("<Sink>.commit", "the request", "client"),
     "POST /abort": Span("<Sink>.abort", "the request", "client"),
-    COMMIT: Span("POST /commit", "a participant commits and seals", "server"),
-    ABORT: Span("POST /abort", "a participant aborts and seals", "server"),
+    "POST <prefix>/commit": Span(
+        "POST /commit", "a participant commits and seals", "server"
+    ),
+    "POST <prefix>/abort": Span(
+        "POST /abort", "a participant aborts and seals", "server"
+    ),
     "<STATEMENT>": Span(
         "the request",
         "COPY, INSERT, PREPARE TRANSACTION, COMMIT …: rows move, or become durable",
@@ -84,13 +82,21 @@ SPANS: Final[dict[str, Span]] = {
         "a moment: the watcher sees that something is wrong, ever more rarely; or a "
         "trace of its own",
     ),
-    OUTBOX_SEND: Span(COMMIT, "a stored request goes to the partner, later"),
+    OUTBOX_SEND: Span(
+        "POST <prefix>/commit", "a stored request goes to the partner, later"
+    ),
     "POST": Span(OUTBOX_SEND, "the partner's API is called", "client"),
     RECOVERY: Span("none", "a sweep over what is unfinished, linked to it"),
     OPERATOR: Span("none", "a person decides by hand, linked to the root"),
-    LIST: Span("the caller", "a participant lists what is not sealed", "server"),
-    SHOW: Span("the caller", "a participant shows one transaction", "server"),
-    RESOLVE: Span("the caller", "an orphan is resolved there by hand", "server"),
+    "GET <prefix>/transactions": Span(
+        "the caller", "a participant lists what is not sealed", "server"
+    ),
+    "GET <prefix>/transactions/<transaction_id>": Span(
+        "the caller", "a participant shows one transaction", "server"
+    ),
+    "POST <prefix>/resolve": Span(
+        "the caller", "an orphan is resolved there by hand", "server"
+    ),
     "<Writer>.batch": Span("none", "a batch of one of PySpark's writers"),
     "<Writer>.write": Span("<Writer>.batch", "one task writes its rows"),
     "<Writer>.commit": Span("<Writer>.batch", "all its messages are there"),
@@ -110,7 +116,8 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "tpc.branch": "<partition>.<task attempt>",
     "tpc.participant": "configured name of a participant",
     "tpc.participants": "how many participants are on record",
-    "tpc.phase": "phase of a sink, or request to a participant",
+    "tpc.phase": "phase of a sink",
+    "tpc.request": "to a participant: prepare, commit, abort, resolve, list or show",
     "tpc.rows": "records in a branch or transaction",
     "tpc.bytes": "bytes of a prepare's body",
     "tpc.decision": "what the log holds: commit or abort",
@@ -128,13 +135,23 @@ ATTRIBUTES: Final[dict[str, str]] = {
     "tpc.age": "seconds for which it has been so",
     "tpc.root.reconstructed": "of a writer: a task exported the root of its batch",
     "db.system.name": "OpenTelemetry: postgresql or sqlite",
+    "db.namespace": "OpenTelemetry: the database; of SQLite the file's name",
+    "db.collection.name": "OpenTelemetry: the table that rows go into",
     "db.operation.name": "OpenTelemetry: the first words of a statement, no more",
-    "error.type": "class of the error, never its text",
+    "error.type": "class of the error, never its text; or the status of an answer",
     "http.request.method": "OpenTelemetry",
     "http.response.status_code": "OpenTelemetry",
     "http.route": "OpenTelemetry; routes hold no ids",
+    "messaging.system": "OpenTelemetry: tracing_2pc, an outbox",
+    "messaging.operation.name": "OpenTelemetry: send",
+    "messaging.operation.type": "OpenTelemetry: send",
+    "messaging.destination.name": "OpenTelemetry: name of the outbox",
+    "messaging.message.id": "OpenTelemetry: the idempotency key",
     "server.address": "OpenTelemetry",
     "server.port": "OpenTelemetry",
+    "url.full": "OpenTelemetry; without query; of a partner without path",
+    "url.path": "OpenTelemetry; without query",
+    "url.scheme": "OpenTelemetry",
 }
 """The allow-list. Never a record, a payload, a credential, a query string, or the
 text of a foreign exception."""

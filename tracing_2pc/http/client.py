@@ -35,7 +35,7 @@ from tracing_2pc.http import contract, reading
 from tracing_2pc.http.connection import ask, pool_of, why_silent
 from tracing_2pc.http.contract import Answer, read_answer
 from tracing_2pc.http.error_responses import OK, refusal_of
-from tracing_2pc.tracing.spans import client_span, current_carrier
+from tracing_2pc.tracing.spans import client_span, current_carrier, set_status
 
 T = TypeVar("T")
 
@@ -237,6 +237,8 @@ class HttpParticipant:
         target = pool_of(self.url, self.timeout, os.getpid())
         about: dict[str, str | int | float | bool] = {
             "http.request.method": "POST",
+            "url.full": self.url + route,  # a participant's URL has no secrets
+            "tpc.request": route[1:],
             "tpc.participant": self.name,
             "tpc.transaction.id": str(transaction),
             "server.address": target.host,
@@ -245,7 +247,7 @@ class HttpParticipant:
         with client_span(f"POST {route}", about) as span:
             headers |= current_carrier()
             answer = self._ask("POST", route, body, headers, transaction)
-            span.set("http.response.status_code", answer.status)
+            set_status(span, answer.status)
         return answer
 
     def _get(

@@ -19,7 +19,7 @@ from tracing_2pc.http.connection import ask, pool_of
 from tracing_2pc.participant.resources.partner import PartnerAnswer
 from tracing_2pc.participant.resources.queue import Request
 from tracing_2pc.tracing.propagation import at_rest
-from tracing_2pc.tracing.spans import client_span, span
+from tracing_2pc.tracing.spans import client_span, set_status, span
 
 _REFUSALS: Final = frozenset({400, 413, 422})
 """What speaks of the record that was sent: malformed, too large, not acceptable.
@@ -50,7 +50,9 @@ class HttpPartner:
         headers: Mapping[str, str],
         token: str | None,
         timeout: float,
+        name: str = "outbox",
     ) -> None:
+        self._name = name
         self._url = _checked(url)
         self._check = _checked(check) if check else None
         self._headers = {"Content-Type": "application/json", **headers}
@@ -81,10 +83,17 @@ class HttpPartner:
             "tpc.transaction.id": str(request.transaction),
             "tpc.application": request.transaction.application,
             "tpc.branch": str(request.branch),
+            "messaging.system": "tracing_2pc",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": self._name,
+            "messaging.message.id": request.key,
         }
-        with span(names.OUTBOX_SEND, carrier=request.carrier, attributes=about):
+        with span(names.OUTBOX_SEND, carrier=request.carrier, attributes=about) as step:
             key = {"Idempotency-Key": request.key}
             status = self._post(self._url, request.body, key)
+            if status // 100 != 2:
+                step.set("error.type", str(status or "no answer"))
         return PartnerAnswer(status, status // 100 == 2, status in _REFUSALS)
 
     def _post(self, url: str, body: str, extra: Mapping[str, str]) -> int:
@@ -93,9 +102,13 @@ class HttpPartner:
             token = reveal(self._token, "token of the partner")
             headers["Authorization"] = f"Bearer {token}"
         pool = pool_of(url, self._timeout, os.getpid())
-        path = urllib3.util.parse_url(url).request_uri
+        place = urllib3.util.parse_url(url)
+        path = place.request_uri
+        # A webhook's path is its secret.
+        shown = place._replace(path="/REDACTED", query=None, fragment=None)
         about: dict[str, str | int | float | bool] = {
             "http.request.method": "POST",
+            "url.full": shown.url,
             "server.address": pool.host,
             "server.port": pool.port or 0,
         }
@@ -107,7 +120,7 @@ class HttpPartner:
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 step.set("error.type", type(error).__name__)
                 return 0
-            step.set("http.response.status_code", status)
+            set_status(step, status)
         return status
 
 

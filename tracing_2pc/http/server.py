@@ -18,7 +18,6 @@ from flask import Blueprint, Response, g, jsonify, request
 from opentelemetry import context as contexts
 from werkzeug.exceptions import HTTPException
 
-from tracing_2pc.core import names
 from tracing_2pc.core.access import Caller, Gate, LoopbackGate, TokenGate
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import Carrier, TransactionId
@@ -44,7 +43,7 @@ from tracing_2pc.participant.service import ParticipantService
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.propagation import at_rest, extract
 from tracing_2pc.tracing.sdk import lifecycle, prometheus
-from tracing_2pc.tracing.spans import server_span
+from tracing_2pc.tracing.spans import server_span, set_status
 
 _UNREAD: Final = 1 << 16
 """Bytes that are read and dropped for a caller who was not admitted."""
@@ -155,37 +154,37 @@ class _Routes:
         return made
 
     def prepare(self) -> Response:
-        with self._serving(names.PREPARE, "prepare") as (caller, step):
+        with self._serving("prepare", "prepare") as (caller, step):
             read = forms.read_prepare(request, self.max_prepare_bytes)
             answer = self.service.prepare(caller, step, *read, self._carrier())
             return _answer(step, read[0], answer)
 
     def commit(self) -> Response:
-        with self._serving(names.COMMIT, "commit") as (caller, step):
+        with self._serving("commit", "commit") as (caller, step):
             order = forms.read_commit(request)
             answer = self.service.commit(caller, step, order)
             return _answer(step, order.transaction, answer)
 
     def abort(self) -> Response:
-        with self._serving(names.ABORT, "abort branch by digest") as (caller, step):
+        with self._serving("abort", "abort branch by digest") as (caller, step):
             order = forms.read_abort(request)
             answer = self.service.abort(caller, step, order)
             return _answer(step, order.transaction, answer)
 
     def resolve(self) -> Response:
-        with self._serving(names.RESOLVE, "resolve") as (caller, step):
+        with self._serving("resolve", "resolve") as (caller, step):
             order, outcome = forms.read_resolve(request)
             answer = self.service.resolve(caller, step, order, outcome)
             return _answer(step, order.transaction, answer)
 
     def list_open(self) -> Response:
-        with self._serving(names.LIST, "list") as (caller, _):
+        with self._serving("list", "list") as (caller, _):
             query, longest = forms.read_query(request), contract.MAX_ANSWER_BYTES // 2
             fields, last = self.service.list_open(caller, query, longest)
             return jsonify(**fields, next=forms.write_cursor(last))
 
     def show(self, transaction_id: str) -> Response:
-        with self._serving(names.SHOW, "show") as (caller, step):
+        with self._serving("show", "show") as (caller, step):
             transaction, participant = forms.read_show(request, transaction_id)
             answer = self.service.show(caller, step, transaction, participant)
             return _answer(step, transaction, answer)
@@ -222,16 +221,27 @@ class _Routes:
         return response
 
     @contextlib.contextmanager
-    def _serving(self, span: str, action: str) -> Iterator[tuple[Caller, Step]]:
+    def _serving(self, asked: str, action: str) -> Iterator[tuple[Caller, Step]]:
         """Open the span of a request, and admit its caller."""
-        headers = dict(request.headers)
+        headers, name = dict(request.headers), f"{request.method} {request.url_rule}"
         about = {
+            "tpc.request": asked,
             "tpc.participant": self.name,
             "http.request.method": request.method,
             "http.route": str(request.url_rule),
+            "url.path": request.path,
+            "url.scheme": request.scheme,
         }
-        with server_span(span, headers, about, trusted=self.trust_inbound) as step:
-            yield self._admit(action), step
+        with server_span(name, headers, about, trusted=self.trust_inbound) as step:
+            try:
+                yield self._admit(action), step
+                return
+            except Exception as error:  # noqa: BLE001 - a refusal is no error of ours
+                problem, kind = problem_of(error), type(error)
+                set_status(step, problem.status, 500)
+                if problem.status >= 500 and not issubclass(kind, RefusalError):
+                    step.set("error.type", kind.__name__)
+        raise problem
 
     def _carrier(self) -> Carrier:
         """Return the caller's trace context at rest, or ours: it sent none, or lies."""
@@ -274,10 +284,10 @@ def _answer(step: Step, transaction: TransactionId, answer: Answer) -> Response:
     fields = {"transaction_id": str(transaction), "state": str(answer.state)}
     fields |= answer.fields
     if answer.refusal is None:
-        step.set("http.response.status_code", OK)
+        set_status(step, OK, 500)
         return jsonify(fields)
     problem = Problem.of(answer.refusal, answer.detail, **fields)
-    step.set("http.response.status_code", problem.status)
+    set_status(step, problem.status, 500)
     return _refuse(problem)
 
 

@@ -100,7 +100,8 @@ def peer(attributes: Mapping[str, Any]) -> str:
     if host:
         return f"{host}:{port}" if port else str(host)
     url = attributes.get("url.full") or attributes.get("http.url") or ""
-    return urlsplit(str(url)).netloc.rpartition("@")[2]
+    address = urlsplit(str(url)).netloc.rpartition("@")[2]
+    return address or str(attributes.get("db.namespace") or "")  # SQLite has none
 
 
 def _layer(attributes: Mapping[str, Any]) -> str | None:

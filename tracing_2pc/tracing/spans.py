@@ -160,7 +160,12 @@ def start_span(
     links: Sequence[Link] = (),
     start: int | None = None,
 ) -> Span:
-    """Start a span, which is not current; an invalid one if the tracer raises."""
+    """Start a span, which is not current; an invalid one if the tracer raises.
+
+    It names the transaction that its parent's context is for.
+    """
+    if _ID not in attributes and (inside := contexts.get_value(TRANSACTION, parent)):
+        attributes = {**attributes, _ID: str(inside)}
     try:
         return tracer().start_span(name, parent, kind, attributes, links, start)
     except Exception:  # a foreign sampler or processor raised
@@ -197,13 +202,27 @@ def client_span(
     return OpenSpan(name, SpanKind.CLIENT, None, attributes)
 
 
-def database_span(operation: str, system: str) -> AbstractContextManager[Step]:
+def set_status(step: Step, status: int, error_from: int = 400) -> None:
+    """Say which status a request was answered with; from one on it is an error.
+
+    By the conventions of HTTP that is 400 at a client and 500 at a server.
+    """
+    step.set("http.response.status_code", status)
+    if status >= error_from or not status:
+        step.set("error.type", str(status))
+
+
+def database_span(
+    operation: str, database: Attributes, table: str = ""
+) -> AbstractContextManager[Step]:
     """Open a span around a statement that moves data or makes it durable.
 
     One per statement, never one per record. It shows the statement's first words
-    (`COPY`, `COMMIT PREPARED`), and nothing of its text or values.
+    (`COPY`, `COMMIT PREPARED`), where, and nothing of its text or values.
     """
-    about = {"db.system.name": system, "db.operation.name": operation}
+    about = {**database, "db.operation.name": operation}
+    if table:
+        about["db.collection.name"] = table
     return OpenSpan(operation, SpanKind.CLIENT, None, about)
 
 
@@ -295,8 +314,14 @@ class JoinedSpan:
         contexts.detach(self._token)
 
     def set(self, attribute: str, value: Value) -> None:
-        """Add an attribute of the registry. Log records inside get a transaction id."""
+        """Add an attribute of the registry; `error.type` makes the span an error.
+
+        Log records and spans inside get a transaction id.
+        """
         set_attributes(self._span, {attribute: value})
+        if attribute == "error.type":
+            with contextlib.suppress(Exception):  # a foreign span raised
+                self._span.set_status(StatusCode.ERROR)
         if attribute == _ID:
             inside = contexts.set_value(TRANSACTION, value)
             contexts.detach(self._token)

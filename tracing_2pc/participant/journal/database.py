@@ -164,5 +164,5 @@ def begin_now(opened: AbstractContextManager[Connection]) -> Iterator[Connection
 
 def commit(connection: Connection) -> None:
     """End the open transaction here, in a span: its COMMIT waits for the disk."""
-    with database_span("COMMIT", connection.dialect.name):
+    with database_span("COMMIT", connection.get_execution_options()[engines.PLACE]):
         connection.commit()

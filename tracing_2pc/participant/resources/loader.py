@@ -15,6 +15,7 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.resources.branch_store import Upload, ViolatedError
+from tracing_2pc.store.engines.database import PLACE
 from tracing_2pc.tracing.spans import database_span
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,9 @@ def _load(
 ) -> int:
     driver, system = database.driver, connection.dialect.name
     try:
-        with database_span("COPY" if system == "postgresql" else "INSERT", system):
+        place = connection.get_execution_options()[PLACE]
+        verb = "COPY" if system == "postgresql" else "INSERT"
+        with database_span(verb, place, table.name):
             return database.load(connection, table.name, batches)
     except (driver.DataError, OverflowError):
         raise MalformedError("a value does not fit the column it is for") from None

@@ -96,7 +96,7 @@ class Outbox(ParticipantEngine):
         # By name: a resource knows no transport.
         transport = importlib.import_module("tracing_2pc.http.partner")
         receiver: Partner = transport.HttpPartner(
-            partner, check, headers or {}, token, timeout
+            partner, check, headers or {}, token, timeout, name
         )
         self._sender = Sender(self._queue, receiver, lease)
         store = TaggedBranches(

@@ -36,6 +36,7 @@ from tracing_2pc.participant.resources.loader import (
     is_raised_by_trigger,
     loaded,
 )
+from tracing_2pc.store.engines.database import PLACE
 from tracing_2pc.tracing.spans import database_span
 
 _FLUSHES: Final = sa.text(
@@ -191,8 +192,9 @@ class _PreparedBranches:
             raise
 
     def _prepare(self, connection: Connection, gid: str) -> None:
+        place = connection.get_execution_options()[PLACE]
         try:
-            with database_span("PREPARE TRANSACTION", "postgresql"):
+            with database_span("PREPARE TRANSACTION", place):
                 connection.exec_driver_sql(f"PREPARE TRANSACTION '{gid}'")
         except sa.exc.OperationalError as error:
             if isinstance(error.orig, psycopg.errors.OutOfMemory):
@@ -226,9 +228,10 @@ class _PreparedBranches:
     ) -> bool:
         keep = outcome is BranchState.COMMITTED
         verb = "COMMIT PREPARED" if keep else "ROLLBACK PREPARED"
+        place = connection.get_execution_options()[PLACE]
         try:
             outside = self._database.autocommit(connection)
-            with outside, database_span(verb, "postgresql"):
+            with outside, database_span(verb, place):
                 connection.exec_driver_sql(f"{verb} '{branch.name}'")
         except sa.exc.DBAPIError as error:
             if isinstance(error.orig, psycopg.errors.UndefinedObject):

@@ -9,10 +9,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from tracing_2pc.core.forks import after_fork
-from tracing_2pc.store.engines.urls import display_url, secrets_in
+from tracing_2pc.store.engines.urls import describe_place, display_url, secrets_in
 
 BEGIN: Final = "tpc_begin"
 """Execution option: the statements that begin a transaction, in their order."""
+
+
+PLACE: Final = "tpc_place"
+"""Execution option: what the span of a statement says of the database."""
 
 
 class Database:
@@ -41,6 +45,7 @@ class Database:
         durability_queries: Mapping[str, str],
         failure: Callable[[str], Exception] | None,
     ) -> None:
+        engine.update_execution_options(**{PLACE: describe_place(url)})
         sa.event.listen(engine, "begin", _begin)  # before engines are derived from it
         self.url = url
         self.durable_engine = engine

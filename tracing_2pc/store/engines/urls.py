@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 from typing import Final
 
 import sqlalchemy as sa
@@ -56,6 +57,22 @@ def display_url(url: sa.URL) -> str:
     name = url.get_backend_name()
     shown = url.set(drivername=name, query={})
     return shown.render_as_string(hide_password=True)
+
+
+def describe_place(url: sa.URL) -> dict[str, str | int]:
+    """Return what OpenTelemetry's conventions say of a database; nothing secret.
+
+    A server that the URL does not name is left out: its address is not known here.
+    """
+    system, name = url.get_backend_name(), url.database or ""
+    if system == "sqlite":
+        name = pathlib.PurePath(name).name
+    hosts = url.normalized_query.get("host", ())
+    host = url.host or (hosts[0] if len(hosts) == 1 else None)
+    place: dict[str, str | int] = {"db.system.name": system, "db.namespace": name}
+    if host:
+        place |= {"server.address": host, "server.port": url.port or 5432}
+    return place
 
 
 def secrets_in(url: sa.URL) -> list[str]:

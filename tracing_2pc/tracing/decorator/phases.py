@@ -82,15 +82,18 @@ def call(
     if parent is None and type(tracer) is NoOpTracer:
         return method(*args, **kwargs)
     name = type(args[0]).__name__ + phase.suffix
+    around = current if parent is None else parent
+    transaction = attributes.get("tpc.transaction.id") or around.get(spans.TRANSACTION)
+    if transaction:
+        attributes = {**attributes, "tpc.transaction.id": str(transaction)}
     try:  # as `spans.start_span`, without the cost of a call
         span = tracer.start_span(name, parent, _INTERNAL, attributes)
     except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
         spans.logger.debug("a span could not be started", exc_info=True)
         span = trace.INVALID_SPAN
-    around = current if parent is None else parent
     inside = {**around, _SPAN: span, phase.key: args[0]}
-    if "tpc.transaction.id" in attributes:
-        inside[spans.TRANSACTION] = attributes["tpc.transaction.id"]
+    if transaction:
+        inside[spans.TRANSACTION] = transaction
     token = contexts.attach(Context(inside))
     failed = None
     try:

@@ -1,0 +1,189 @@
+"""Requests and answers by OpenTelemetry's semantic conventions, version 1.41."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, StatusCode
+from support.participant import PartnerApi, World, sqlite_url
+from support.spark import serving
+
+from tracing_2pc.core.errors import (
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.model import BranchId, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.http.partner import HttpPartner
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.participant.resources.queue import Request
+
+T = TransactionId("orders", 7, 1)
+DIGEST = base64.b64encode(bytes(32)).decode()
+COMMITTING = TransactionRecord(
+    T,
+    *("run", TransactionState.COMMITTING, Decision.COMMIT, ("participant",)),
+    *(frozenset(), {}, 0.0),
+    receipts=(
+        Receipt(BranchId(0, 1), "participant", 3, f"sha-256=:{DIGEST}:", Vote.COMMIT),
+    ),
+)
+
+Exported = Callable[[], list[ReadableSpan]]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    resource = TaggedRows(sqlite_url(tmp_path), "orders")
+    yield World(resource, lambda: 0)
+    resource.close()
+
+
+@pytest.fixture
+def asked(world: World) -> Iterator[HttpParticipant]:
+    """A participant below a path, as its clients see it."""
+    with serving(world.app) as url:
+        yield HttpParticipant("participant", url, None, 5.0)
+
+
+def only(found: list[ReadableSpan], kind: SpanKind) -> ReadableSpan:
+    of_http = [s for s in found if "http.request.method" in s.attributes]
+    (span,) = [s for s in of_http if s.kind is kind]
+    return span
+
+
+def test_a_refused_request_is_an_error_of_its_client(
+    asked: HttpParticipant, exported: Exported
+) -> None:
+    """Of the client alone: a server that says no has done its work."""
+    with pytest.raises(ParticipantRefusedError):
+        asked.commit(COMMITTING)
+    client, server = (only(exported(), k) for k in (SpanKind.CLIENT, SpanKind.SERVER))
+    assert (client.name, client.status.status_code) == (
+        "POST /commit",
+        StatusCode.ERROR,
+    )
+    assert client.attributes["http.response.status_code"] == 404
+    assert client.attributes["error.type"] == "404"
+    assert client.attributes["url.full"] == f"{asked.url}/commit"
+    assert (server.name, server.status.status_code) == (
+        "POST /commit",
+        StatusCode.UNSET,
+    )
+    assert server.attributes["http.response.status_code"] == 404
+    assert "error.type" not in server.attributes
+
+
+def test_a_server_span_is_named_as_an_instrumentation_would(
+    world: World, exported: Exported
+) -> None:
+    """Method and route, which hold no ids; what we call it is an attribute."""
+    world.show(str(T))
+    world.listed("?application=orders")
+    world.prepare(str(T))
+    servers = [s for s in exported() if s.kind is SpanKind.SERVER]
+    assert [(s.name, s.attributes["tpc.request"]) for s in servers] == [
+        ("GET /transactions/<transaction_id>", "show"),
+        ("GET /transactions", "list"),
+        ("POST /prepare", "prepare"),
+    ]
+    shown, listed, _ = servers
+    assert shown.attributes["url.path"] == f"/transactions/{T}"
+    assert (listed.attributes["url.path"], listed.attributes["url.scheme"]) == (
+        "/transactions",
+        "http",
+    )
+    assert "application=" not in listed.to_json()
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "error"),
+    [
+        (sa.exc.OperationalError("SELECT", {}, Exception()), 503, "OperationalError"),
+        (ZeroDivisionError(), 500, "ZeroDivisionError"),
+    ],
+)
+def test_a_server_that_fails_says_so(
+    asked: HttpParticipant,
+    world: World,
+    exported: Exported,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: Exception,
+    status: int,
+    error: str,
+) -> None:
+    """With the status that it answers, and the class of what went wrong."""
+
+    def fail(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(world.resource, "commit", fail)
+    with pytest.raises(ParticipantUnavailableError):
+        asked.commit(COMMITTING)
+    client, server = (only(exported(), k) for k in (SpanKind.CLIENT, SpanKind.SERVER))
+    for span, kind in ((client, str(status)), (server, error)):
+        assert span.attributes["http.response.status_code"] == status
+        assert span.attributes["error.type"] == kind
+        assert span.status.status_code is StatusCode.ERROR
+        assert not span.events
+
+
+def test_who_is_not_admitted_is_no_error_of_the_server(
+    tmp_path: Path, exported: Exported
+) -> None:
+    """The span has the status 401, and nothing of what was sent."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"viewer {'v' * 32}\n")
+    tokens.chmod(0o600)
+    resource = TaggedRows(sqlite_url(tmp_path), "orders")
+    world = World(resource, lambda: 0, tokens=tokens)
+    assert world.client.get("/transactions?secret=hunter2").status_code == 401
+    resource.close()
+    server = only(exported(), SpanKind.SERVER)
+    assert server.attributes["http.response.status_code"] == 401
+    assert server.status.status_code is StatusCode.UNSET
+    assert "hunter2" not in server.to_json()
+
+
+@pytest.fixture
+def partner() -> Iterator[PartnerApi]:
+    with contextlib.closing(PartnerApi()) as made:
+        yield made
+
+
+def test_a_partner_gets_its_message_and_no_span_its_path(
+    partner: PartnerApi, exported: Exported
+) -> None:
+    """Its path may be all the secret that it has: webhooks are made so."""
+    partner.answers = [503]
+    request = Request(1, 2, "{}", T, BranchId(0, 1), {})
+    hook = f"{partner.url}/services/T000/s3cret"
+    sender = HttpPartner(hook, None, {}, None, 5.0, name="notices")
+    answer = sender.send(request)
+    assert (answer.code, partner.got[0][0]) == (503, "/services/T000/s3cret")
+    post, send = exported()
+    assert {
+        "messaging.system": "tracing_2pc",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "notices",
+        "messaging.message.id": request.key,
+    }.items() <= send.attributes.items()
+    assert (send.status.status_code, post.status.status_code) == (
+        StatusCode.ERROR,
+        StatusCode.ERROR,
+    )
+    assert (send.attributes["error.type"], post.attributes["error.type"]) == (
+        "503",
+        "503",
+    )
+    assert post.attributes["url.full"] == f"{partner.url}/REDACTED"
+    assert post.attributes["tpc.transaction.id"] == str(T)
+    assert "s3cret" not in post.to_json() + send.to_json()
