@@ -79,6 +79,18 @@ class DemoPath:
         about = [str(folder), application, str(batches)]
         return self._job(*python, "-m", "backends.job", *about, *named)
 
+    def watch_once(self, folder: Path) -> Process:
+        """Return a watcher's one look at a job's log, by which all is stuck soon."""
+        at = f"sqlite:///{folder / 'decisions.db'}"
+        named = f"ledger={self.ledger.url},notifier={self.notifier.url}"
+        soon = {"REQUEST_TIMEOUT": 0.1, "SAFETY_INTERVAL": 0.2, "STUCK_AFTER": 0.3}
+        soon |= {"ORPHAN_AFTER": 100, "STUCK_CRITICAL": 200, "PAUSE": 0.1}
+        settings = {f"TPC_{name}": str(value) for name, value in soon.items()}
+        settings |= {"TPC_LOG": at, "TPC_PARTICIPANTS": named}
+        command = [sys.executable, "-m", "tracing_2pc", "watch", "--once"]
+        log = folder / "watch.log"
+        return Process("watch", command, log, {**settings, **self._environment})
+
     def spark_job(self) -> Process:
         """Return the demo's own job, on the services' own folder."""
         urls = [self.ledger.url, self.notifier.url]
@@ -93,9 +105,12 @@ class DemoPath:
         return Service(name, port, log, {**environment, **self._telemetry})
 
     def _job(self, *command: str) -> Process:
-        environment = {"TPC_TOKEN": self.token, "PYTHONPATH": PATH, **self._telemetry}
-        environment[AWAITED] = "yes"
+        environment = {**self._environment, "PYTHONPATH": PATH, AWAITED: "yes"}
         return Process("job", command, self.folder / "job.log", environment)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {"TPC_TOKEN": self.token, **self._telemetry}
 
 
 @contextlib.contextmanager

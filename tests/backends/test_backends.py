@@ -15,10 +15,12 @@ from backends.backend import (
     Trace,
     count,
     find,
+    trace_of,
     wait_for,
     without_parent,
 )
 from backends.demo_path import DemoPath, armed, run
+from backends.jaeger import Jaeger
 from participants.processes import stopping
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.store import open_log
@@ -130,3 +132,64 @@ def test_a_driver_is_killed_while_it_waits_for_an_answer(
     # Both once more, by the replay: what the ledger said is older than the death.
     trace = whole(backend, "waiting.0.1", lacking=lacking, told=(2, 3))
     assert count(trace, "tpc.deliver") == 3
+    # Both drivers have exported it: equal spans, of which Jaeger shows one.
+    exported = 1 if isinstance(backend, Jaeger) else 2
+    assert count(trace, "tpc.transaction") == exported
+
+
+def test_a_stuck_transaction_of_a_dead_driver_is_one_tree(
+    backend: Backend, path: DemoPath, tmp_path: Path
+) -> None:
+    """The watcher exports its root; the next driver does so again, and it is one.
+
+    The trace says which participants it waits for, and then what has become of it.
+    """
+    point = armed("driver.after_decide", tmp_path)
+    assert run(path.job(tmp_path, "stuck", 1), **point) == -signal.SIGKILL
+    with contextlib.closing(open_log(job.decisions(tmp_path))) as log:
+        (record,) = log.unfinished()
+
+    def trace_with(name: str) -> Trace:
+        assert record.trace_id is not None
+        trace = backend.trace(record.trace_id)
+        return trace if count(trace, name) and not without_parent(trace) else ()
+
+    def watched() -> Trace:
+        assert run(path.watch_once(tmp_path)) in (0, 1)
+        return trace_with("tpc.in_doubt.snapshot")
+
+    trace = until(watched)
+    assert {s["name"] for s in trace if not s["parent_id"]} == {"tpc.transaction"}
+    (snapshot, *_) = [s for s in trace if s["name"] == "tpc.in_doubt.snapshot"]
+    assert snapshot["status"] == "ERROR"
+    assert snapshot["attributes"]["tpc.waits_for"] == "ledger, notifier"
+    assert run(path.job(tmp_path, "stuck", 1)) == 0
+    trace = until(lambda: trace_with("tpc.finish"))
+    roots = [s for s in trace if s["name"] == "tpc.transaction"]
+    assert roots == [roots[0]] * len(roots)
+    if isinstance(backend, Jaeger):
+        assert len(roots) == 1
+    (finish,) = [s for s in trace if s["name"] == "tpc.finish"]
+    assert finish["attributes"]["tpc.outcome"] == "committed"
+    assert finish["attributes"]["tpc.recovered"] is True
+    assert abs(finish["start"] - roots[0]["end"]) <= 2000  # Jaeger rounds twice
+
+
+def test_an_abort_is_found_by_its_cause(
+    backend: Backend, path: DemoPath, tmp_path: Path
+) -> None:
+    """Its trace is marked in a list; the attempt after it is not."""
+    point = armed("driver.after_votes", tmp_path)
+    assert run(path.job(tmp_path, "aborted", 1), **point) == -signal.SIGKILL
+    assert run(path.job(tmp_path, "aborted", 1)) == 0
+    whole(backend, "aborted.0.2")
+
+    def root(transaction: str) -> Trace:
+        trace = trace_of(backend, transaction)
+        return [s for s in trace if s["name"] == "tpc.transaction"]
+
+    aborted, *_ = until(lambda: root("aborted.0.1"))
+    committed, *_ = until(lambda: root("aborted.0.2"))
+    assert (aborted["status"], committed["status"]) == ("ERROR", "UNSET")
+    found = backend.search("aborted", {"tpc.cause": "superseded"})
+    assert found == {aborted["trace_id"]}
