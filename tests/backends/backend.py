@@ -91,6 +91,11 @@ def count(trace: Trace, name: str, service: str = "") -> int:
     return sum(s["name"] == name and service in ("", s["service"]) for s in trace)
 
 
+def warnings(trace: Trace) -> list[str]:
+    """Return what the backend finds strange about times and ids; ours finds nothing."""
+    return [f"{s['name']}: {w}" for s in trace for w in s.get("warnings", ())]
+
+
 def without_parent(trace: Trace) -> list[str]:
     """Return service and name of each span that has a parent which is not there."""
     there = {span["span_id"] for span in trace}

@@ -103,4 +103,5 @@ def _span(span: Mapping[str, Any], processes: Mapping[str, Any]) -> Span:
         "attributes": tags,
         "links": [{"trace_id": r["traceID"], "span_id": r["spanID"]} for r in links],
         "status": tags.pop("otel.status_code", "UNSET"),
+        "warnings": span["warnings"] or [],
     }

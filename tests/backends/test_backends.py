@@ -17,6 +17,7 @@ from backends.backend import (
     find,
     trace_of,
     wait_for,
+    warnings,
     without_parent,
 )
 from backends.demo_path import DemoPath, armed, run
@@ -76,6 +77,18 @@ def test_a_transaction_is_found_by_its_id(
         assert {name for name, ids in found.items() if ids} == names(trace).keys()
         assert set().union(*found.values()) == {trace[0]["trace_id"]}
         assert names(trace) == NAMES
+        assert warnings(trace) == []
+
+
+def test_a_healthy_trace_across_hosts_has_no_warnings(
+    backend: Backend, path: DemoPath, tmp_path: Path
+) -> None:
+    """Nor where the job is on another host than the services: times fit together."""
+    elsewhere = {"OTEL_RESOURCE_ATTRIBUTES": "host.name=driver,ip=driver"}
+    assert run(path.job(tmp_path, "elsewhere", 2), **elsewhere) == 0
+    for batch in range(2):
+        trace = whole(backend, f"elsewhere.{batch}.1")
+        assert warnings(trace) == []
 
 
 PREPARED = {"POST /prepare", "POST /commit", "INSERT", "COMMIT"}
@@ -131,6 +144,10 @@ def test_a_driver_is_killed_while_it_waits_for_an_answer(
     lacking = ["notifier POST /commit"]
     # Both once more, by the replay: what the ledger said is older than the death.
     trace = whole(backend, "waiting.0.1", lacking=lacking, told=(2, 3))
+    if isinstance(backend, Jaeger):
+        # Both drivers have exported the root, and it is the same: one is shown.
+        assert count(trace, "tpc.transaction") == 1
+        assert not [w for w in warnings(trace) if "POST /commit: invalid p" not in w]
     assert count(trace, "tpc.deliver") == 3
     # Both drivers have exported it: equal spans, of which Jaeger shows one.
     exported = 1 if isinstance(backend, Jaeger) else 2
