@@ -65,7 +65,7 @@ class World:
         self._demo = Demo.prepare(folder, ledger, notifier)
         self._demo.log.close()
         self._log = open_log(log)
-        self._committed = self._fed = 0
+        self._committed = self._fed = self._starts = 0
         self._settings = {**_SETTINGS, "DEMO_LOG": log}
         self.services: dict[str, Service] = {s.name: s for s in self._demo.services}
         self.drivers = {"job": self._demo.job, "rival": copy.copy(self._demo.job)}
@@ -95,12 +95,12 @@ class World:
             self._fed += 1
             flights.feed(self._folder / "in", [self._fed])
         if not self.drivers["job"].alive():
-            self.drivers["job"].start(**self._settings)
+            self._start("job")
 
     def start_rival(self) -> None:
         """Start a second driver on the same checkpoint; nobody starts it again."""
         if not self.drivers["rival"].alive():
-            self.drivers["rival"].start(**self._settings)
+            self._start("rival")
 
     def start_recovery(self) -> None:
         """Run `tracing-2pc recover` beside whatever lives."""
@@ -129,6 +129,12 @@ class World:
         """End PostgreSQL at once, as if its machine had been switched off."""
         self._server.get_postmaster_info().process.send_signal(signal.SIGQUIT)
         self._server.get_postmaster_info().process.wait(60)
+
+    def _start(self, driver: str, **changed: str | None) -> None:
+        """Start one; each second of them leaves all batches to executors."""
+        self._starts += 1
+        path = {} if self._starts % 2 else {"TPC_DRIVER_PATH_BYTES": "0"}
+        self.drivers[driver].start(**{**self._settings, **path, **changed})
 
     def _tend_services(self) -> None:
         if not self._server.get_postmaster_info().is_running():
@@ -162,10 +168,10 @@ class World:
         until(self._answer, seconds=STALLED)
         moved, known = time.monotonic(), -1
         job = self.drivers["job"]
-        job.start(**self._settings | {"DEMO_EVERY": None})
+        self._start("job", DEMO_EVERY=None)
         while job.alive() or job.wait(1) != 0:
             if not job.alive():
-                job.start(**self._settings | {"DEMO_EVERY": None})
+                self._start("job", DEMO_EVERY=None)
             if (done := self.committed()) != known:
                 moved, known = time.monotonic(), done
             _check(moved, f"{known} batches of {self._fed}, then:\n{job.tail()}")
