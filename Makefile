@@ -17,7 +17,7 @@ MINUTES ?= 10
 	engine test-compose docs docs-serve lint lock clean
 
 setup: .venv/ready
-	@echo "ready: .venv, and Java at $$(tools/java-home)"
+	@echo "ready: .venv, and Java at $$(tools/java-home)" >&2
 
 .venv/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

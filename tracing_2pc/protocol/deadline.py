@@ -1,4 +1,7 @@
-"""The transaction timeout: a warning at 0.8 of it, then abort is asked for."""
+"""The transaction timeout: a warning at 0.8 of it, then abort is asked for.
+
+Whether it is over is for the log to say: `DecisionLog.expire`.
+"""
 
 from __future__ import annotations
 
