@@ -166,10 +166,10 @@ def test_each_port_is_for_one_thing() -> None:
     stack = dict(re.findall(r"^(\w+)_PORT=(\d+)", env, re.MULTILINE))
     taken = [LISTEN.rpartition(":")[2], *stack.values()]
     assert len(set(taken)) == len(taken)
-    readme = README.read_text(encoding="utf-8")
+    readme, guide = (" ".join(p.split()) for p in (README.read_text("utf-8"), PAGE))
     examples = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     (own,) = re.findall(r'URL = "http://127.0.0.1:(\d+)"  # your partner', page("sink"))
     assert own not in taken
     assert f"console is then at http://127.0.0.1:{stack['CONSOLE']}/" in readme
-    assert f"The console at http://127.0.0.1:{stack['CONSOLE']}/" in PAGE
+    assert f"The console at http://127.0.0.1:{stack['CONSOLE']}/" in guide
     assert set(re.findall(r"127\.0\.0\.1:(80\d\d)", examples)) == {own}
