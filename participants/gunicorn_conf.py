@@ -1,7 +1,7 @@
 """gunicorn's settings for a participant: threads, and a clean end.
 
-`WEB_CONCURRENCY` says how many workers there are; one by default. Nothing is loaded
-before the fork: threads and connections would not survive it.
+`WEB_CONCURRENCY` says how many workers there are; one by default. No application
+is loaded before the fork: threads and connections would not survive it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ worker_connections = 512  # of each worker; a system may allow a process 1024 fi
 timeout = 60
 graceful_timeout = 5
 control_socket_disable = True
+
+
+def on_starting(_: Any) -> None:
+    """Show what is logged, with the ids of transaction, trace and span."""
+    from tracing_2pc.tracing.sdk.log_records import write_to_stderr
+
+    write_to_stderr()
 
 
 def worker_exit(server: Any, worker: Any) -> None:

@@ -11,6 +11,7 @@ name by which that finds this driver. With `DEMO_DRIVER` there is Spark's page, 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -21,12 +22,15 @@ from pyspark.sql import SparkSession
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.spark import two_phase_commit
+from tracing_2pc.tracing.sdk.log_records import write_to_stderr
 
 from .flights import APPLICATION, SCHEMA, to_ledger, to_notifier
 
 
 def main(folder: Path, ledger: str, notifier: str) -> None:
     """Run the query until its source is exhausted, or for ever where it ticks."""
+    write_to_stderr()
+    logging.getLogger("tracing_2pc").setLevel(logging.INFO)
     spark = session()
     flights = (
         spark.readStream.schema(SCHEMA)

@@ -785,5 +785,5 @@ def test_a_database_that_does_not_answer(
     eventually(lambda: backlog(world.resource) == 0)
     assert partner.keys == [f"{T}.0.1.0"] * 3
     assert len(world.resource.quarantined()) == 1
-    assert "did not answer" in caplog.text
+    assert "did not answer: Exception" in caplog.text
     assert "card" not in caplog.text

@@ -264,7 +264,8 @@ def test_a_database_that_is_away(
     """Until it is there all but `live` is 503; then it is served without a restart."""
     folder = tmp_path / "not" / "yet"
     world = tagged_rows(sqlite_url(folder))
-    assert "does not answer yet" in caplog.text
+    why = "OperationalError: unable to open database file"
+    assert f"does not answer yet: {why}" in caplog.text
     for answer in (world.prepare(T), world.commit(T), world.abort(T), world.show(T)):
         body = is_problem(answer, 503)
         assert answer.headers["Retry-After"] == "1"
@@ -276,6 +277,8 @@ def test_a_database_that_is_away(
         ("/transactions", 503),
     ):
         assert world.client.get(route).status_code == status
+    assert caplog.text.count(f"not available: {why}") == 6
+    assert caplog.text.count(f"not ready: {why}") == 1
     folder.mkdir(parents=True)
     assert world.client.get("/health/ready").status_code == 200
     assert world.prepare(T).status_code == 200

@@ -524,7 +524,8 @@ def collecting(here: Here) -> None:
         slow = lambda _: time.sleep(0.2) or []  # noqa: E731
         for name in "gh":  # the SDK looks at the time before each
             meter.create_observable_gauge(name, [slow])
-        assert "timed out" in warned.get(timeout=60)
+        while "timed out" not in warned.get(timeout=60):
+            pass  # before it was registered, on a machine that does much else
         here.ending.pop()()
 
 
@@ -673,11 +674,12 @@ def meter_provider(here: Here) -> None:
 @case("OTEL_PYTHON_LOGGER_PROVIDER")
 def logger_provider(here: Here) -> None:
     """The program's own: then we send no records beside it."""
-    code = "import logging\nsay(len(logging.getLogger().handlers))"
+    code = "import logging\nof_root = logging.getLogger().handlers\n"
+    code += "say('_Handler' in [type(h).__name__ for h in of_root])"
     told = {"OTEL_LOGS_EXPORTER": "otlp"}
-    assert run(code, **told)[0] == 1
+    assert run(code, **told)[0] is True
     told["OTEL_PYTHON_LOGGER_PROVIDER"] = "sdk_logger_provider"
-    assert run(code, **told)[0] == 0
+    assert run(code, **told)[0] is False
 
 
 # What is refused.

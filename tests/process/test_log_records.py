@@ -5,15 +5,24 @@ Each test runs a program of its own: a process has one record factory.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.participant import World, sqlite_url
+from support.spark import serving
 from support.tracing import read_trace_file
+
+from tracing_2pc.core.model import BranchId, branch_receipts
+from tracing_2pc.core.states import Decision, Vote
+from tracing_2pc.participant import TaggedRows
+from tracing_2pc.store import open_log
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,17 +41,26 @@ log.setLevel("INFO")
 log.propagate = False
 """
 T = "orders.7.1"
+TOKEN = "a-token-for-who-only-looks"
 WORK = """
 with spans.span("tpc.branch", attributes={"tpc.transaction.id": "orders.7.1"}) as open_:
     here = spans.current_carrier()["traceparent"].split("-")[1:3]
 """
 
 
-def run(program: str, folder: Path | None = None, **environment: str) -> Any:
+def run(
+    program: str, folder: Path | None = None, start: str = START, **environment: str
+) -> Any:
     """Run a program, and return what it printed, from JSON."""
+    return json.loads(run_whole(program, folder, start, **environment).stdout)
+
+
+def run_whole(
+    program: str, folder: Path | None, start: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": os.environ["PATH"]}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", START + program],
+        [sys.executable, "-W", "error", "-c", start + program],
         env={**env, **environment},
         cwd=folder,
         capture_output=True,
@@ -50,7 +68,7 @@ def run(program: str, folder: Path | None = None, **environment: str) -> Any:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done
 
 
 def traced(folder: Path, program: str) -> list[tuple[str, str, str]]:
@@ -125,6 +143,133 @@ def test_driver_executor_and_recovery(tmp_path: Path) -> None:
     ]
 
 
+PENDING = (
+    PROTOCOL.partition("\nworld.b = ")[0].replace(
+        'log.info("outside")',
+        'ours = logging.getLogger("tracing_2pc.protocol")\nours.addHandler(Keep())',
+    )
+    + """
+(record,) = world.log.unfinished()
+root = record.carrier["traceparent"].split("-")[1:3]
+said = [one for one in seen if one[0].startswith("not acknowledged: transaction=")]
+print(json.dumps([said[-1][1:], [str(record.id), *root]]))
+"""
+)
+
+
+def test_a_line_between_two_spans_names_the_root(tmp_path: Path) -> None:
+    """What the driver says of a transaction when no span of it is open."""
+    said, root = run(PENDING, tmp_path, TPC_TRACE_FILE=str(tmp_path / "trace.jsonl"))
+    assert said == root
+
+
+TO_STDERR = """
+import json, logging, sys
+from tracing_2pc.tracing.sdk import lifecycle, log_records
+from tracing_2pc.tracing import spans
+"""
+LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (WARNING|ERROR) user: "
+
+
+def test_lines_on_standard_error_name_what_they_belong_to(tmp_path: Path) -> None:
+    """The time in UTC, the level, the logger, the text, and the ids, if there are."""
+    program = (
+        """
+log_records.write_to_stderr()
+log_records.write_to_stderr()
+log = logging.getLogger("user")
+log.info("not shown")
+log.warning("outside")
+lifecycle.start("job")
+"""
+        + WORK
+        + """
+    try:
+        raise OSError("no room")
+    except OSError:
+        log.exception("inside")
+print(json.dumps(here))
+"""
+    )
+    file = str(tmp_path / "trace.jsonl")
+    done = run_whole(program, tmp_path, TO_STDERR, TPC_TRACE_FILE=file)
+    trace, span = json.loads(done.stdout)
+    outside, inside, *traceback = done.stderr.splitlines()
+    assert re.fullmatch(f"{LINE}outside", outside)
+    ids = f"tpc_transaction_id={T} trace_id={trace} span_id={span}"
+    assert re.fullmatch(f"{LINE}inside {ids}", inside)
+    assert (traceback[0], traceback[-1]) == (
+        "Traceback (most recent call last):",
+        "OSError: no room",
+    )
+
+
+RECOVER = """
+import logging
+from tracing_2pc.cli import main
+logging.getLogger("tracing_2pc").setLevel(logging.INFO)
+main(["recover"])
+"""
+
+
+def test_a_command_says_which_transaction_a_line_is_about(tmp_path: Path) -> None:
+    """As the watcher and the console do, which begin in the same way."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"viewer {TOKEN}\n")
+    tokens.chmod(0o600)
+    resource = TaggedRows(sqlite_url(tmp_path), "orders")
+    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    url = f"sqlite:///{tmp_path / 'decisions.db'}"
+    with contextlib.closing(open_log(url)) as log:
+        about = {"run": "r", "query": "q", "carrier": {"traceparent": traceparent}}
+        id_ = log.begin("orders", 0, participants=["ledger"], **about).record.id
+        votes = {"ledger": Vote.READ_ONLY}
+        log.decide(id_, Decision.COMMIT, branch_receipts(BranchId(0, 1), 0, "", votes))
+    with serving(World(resource, lambda: 0, tokens=tokens).app) as ledger:
+        done = subprocess.run(
+            [sys.executable, "-c", RECOVER],
+            env={
+                "PYTHONPATH": str(ROOT),
+                "TPC_LOG": url,
+                "TPC_PARTICIPANTS": f"ledger={ledger}",
+                "TPC_TOKEN": TOKEN,
+                "TPC_TRACE_FILE": str(tmp_path / "trace.jsonl"),
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    resource.close()
+    (line,) = (one for one in done.stderr.splitlines() if " not acknowledged: " in one)
+    (span,) = (
+        one
+        for one in read_trace_file(tmp_path / "trace.jsonl")
+        if one["name"] == "tpc.deliver"
+    )
+    assert line.endswith(
+        f" tpc_transaction_id=orders.0.1 trace_id={traceparent.split('-')[1]} "
+        f"span_id={span['span_id']}"
+    )
+
+
+@pytest.mark.parametrize("has_own", [False, True], ids=["nothing", "its own"])
+def test_what_is_sent_is_shown_as_before(tmp_path: Path, *, has_own: bool) -> None:
+    """A program without handlers goes on showing warnings, as `logging` does."""
+    program = """
+logging.basicConfig(format="own:%(message)s") if OWN else None
+lifecycle.start("job")
+log = logging.getLogger("user")
+log.info("less")
+log.warning("said")
+""".replace("OWN", str(has_own))
+    told = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    told |= {"OTEL_TRACES_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "otlp"}
+    told["OTEL_EXPORTER_OTLP_TIMEOUT"] = "0.1"
+    done = run_whole(program, tmp_path, TO_STDERR, **told)
+    assert done.stderr.splitlines()[0] == ("own:said" if has_own else "said")
+
+
 PARTICIPANT = """
 from support.participant import ONE, tagged_rows, sqlite_url
 from pathlib import Path
@@ -142,7 +287,7 @@ def prepare(*arguments):
 world.resource.prepare = prepare
 assert world.prepare("orders.7.1").status_code == 200
 def broken(*arguments):
-    raise OSError
+    raise OSError(28, "No space left on device")
 world.resource.commit = broken
 assert world.commit("orders.7.1", ONE).status_code == 503
 log.info("outside")
@@ -158,7 +303,7 @@ def test_a_participants_request(tmp_path: Path, *, instrumented: bool) -> None:
     assert traced(tmp_path, program) == [
         ("prepare", T, "POST /prepare"),
         (
-            "not available: error=OSError",
+            "not available: OSError: [Errno 28] No space left on device",
             T,
             "POST /commit",
         ),

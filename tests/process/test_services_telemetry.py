@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,8 @@ import psutil
 import pytest
 from support.telemetry import DEAD, dead
 
-from participants.processes import Service, free_ports, stopping
-from tracing_2pc.testing import Collector
+from participants.processes import Service, answers, free_ports, stopping
+from tracing_2pc.testing import Collector, read_trace_file
 
 TOKEN = "a-token-for-who-looks"
 EXIT_SECONDS = 2.0
@@ -22,8 +23,13 @@ BUSY = 2.0
 
 
 @contextlib.contextmanager
-def ledger(folder: Path, endpoint: str, **environment: str) -> Iterator[Service]:
-    """Run the ledger, as `python -m participants.ledger` does."""
+def ledger(
+    folder: Path, endpoint: str, live: str = "", **environment: str
+) -> Iterator[Service]:
+    """Run the ledger, as `python -m participants.ledger` does, until it is ready.
+
+    With `live` until that route answers.
+    """
     (port,) = free_ports(1)
     tokens = folder / "tokens"
     tokens.write_text(f"viewer {TOKEN}\n")
@@ -41,7 +47,8 @@ def ledger(folder: Path, endpoint: str, **environment: str) -> Iterator[Service]
         },
     )
     with stopping(service):
-        service.start()
+        service.launch()
+        service.until_answers(f"{service.url}{live}", 120) if live else service.ready()
         yield service
 
 
@@ -105,6 +112,32 @@ def test_the_last_spans_of_a_worker_arrive(tmp_path: Path) -> None:
         assert [span["name"] for span in collector.spans()] == [
             "GET /transactions/<transaction_id>"
         ]
+
+
+def test_its_log_says_why_it_is_not_available(tmp_path: Path) -> None:
+    """Once when it is not ready, and for each request that it could not serve."""
+    file = tmp_path / "trace.jsonl"
+    (closed,) = free_ports(1)
+    there = {
+        "LEDGER_DATABASE": f"postgresql+psycopg://u:hunter2@127.0.0.1:{closed}/x",
+        "TPC_TRACE_FILE": str(file),
+    }
+    with ledger(tmp_path, "", live="/health/live", **there) as service:
+        assert not answers(f"{service.url}/health/ready")
+        assert not answers(f"{service.url}/health/ready")
+        assert ask(service, "orders.7.1") == 503
+        assert service.stop() == 0
+    ours = [line for line in service.tail().splitlines() if " WARNING " in line]
+    waits, ready, asked = [line.split(" ", 3)[3] for line in ours]
+    why = re.escape(f'connection to server at "127.0.0.1", port {closed} failed: ')
+    why = rf"OperationalError: connection failed: {why}Connection refused"
+    assert re.fullmatch(f"the participant's database does not answer yet: {why}", waits)
+    assert re.fullmatch(f"not ready: {why}", ready)
+    (span,) = read_trace_file(file)
+    ids = f"trace_id={span['trace_id']} span_id={span['span_id']}"
+    ids = f"tpc_transaction_id=orders.7.1 {ids}"
+    assert re.fullmatch(f"not available: {why} {ids}", asked)
+    assert "hunter2" not in service.log.read_text()
 
 
 @pytest.mark.parametrize("how", DEAD)

@@ -177,6 +177,26 @@ def test_log_records_are_sent_where_it_is_asked_for(by: str, *, traced: bool) ->
     assert about["participant"] == "ledger"
 
 
+def test_a_record_outside_of_a_span_is_sent_with_the_trace_that_it_names() -> None:
+    """What the driver says of a transaction between two of its spans."""
+    code = """
+import logging
+from tracing_2pc.core.model import TransactionId, log_fields
+there = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+fields = log_fields(
+    TransactionId("orders", 7, 1), {"traceparent": "00-%s-%s-01" % there}
+)
+with spans.span("tpc.decide"):
+    logging.getLogger("user").warning("said", extra=fields)
+say(there)
+"""
+    with receiving("http/protobuf") as receiver:
+        told = {ENDPOINT: receiver.endpoint, "OTEL_LOGS_EXPORTER": "otlp"}
+        there, _ = run(code, OTEL_TRACES_EXPORTER="none", **told)
+        (record,) = records(receiver.next())
+    assert [record.trace_id.hex(), record.span_id.hex()] == there
+
+
 def test_no_log_records_are_sent_unless_it_is_asked_for() -> None:
     """A collector that takes traces only is told nothing else."""
     with receiving("http/protobuf") as receiver:

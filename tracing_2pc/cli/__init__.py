@@ -16,6 +16,7 @@ from tracing_2pc.core.errors import (
     TwoPhaseError,
 )
 from tracing_2pc.core.settings import Settings
+from tracing_2pc.tracing.sdk.log_records import write_to_stderr
 
 __all__ = ["main"]
 
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and options.command != "demo":
         given.error(f"unrecognised: {safe(' '.join(rest))}")
     options.rest = rest
+    write_to_stderr()
     try:
         module = importlib.import_module(f"tracing_2pc.cli.{options.command}")
         code: int

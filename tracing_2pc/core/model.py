@@ -168,6 +168,17 @@ def trace_id_of(carrier: Carrier) -> str | None:
     return parts[1] if len(parts) == 4 else None
 
 
+def log_fields(transaction: TransactionId, carrier: Carrier) -> dict[str, str]:
+    """Return what a log line outside of a span says of its transaction, as `extra`.
+
+    Inside of a span the ids are added by `tracing/sdk/log_records.py`.
+    """
+    parts = carrier.get("traceparent", "").split("-")
+    _, trace_id, span_id, _ = parts if len(parts) == 4 else [""] * 4
+    fields = {"trace_id": trace_id, "span_id": span_id}
+    return {"tpc_transaction_id": str(transaction), **fields}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """What the decision log holds of one transaction.
@@ -216,6 +227,11 @@ class TransactionRecord:
     def trace_id(self) -> str | None:
         """Its trace, as W3C writes it; None where nothing was traced."""
         return trace_id_of(self.carrier)
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What a log line outside of a span says of it: it belongs to the root."""
+        return log_fields(self.id, self.carrier)
 
     def chosen(self, participant: str) -> tuple[Receipt, ...]:
         """Return the receipts that a commit names to this participant."""

@@ -100,11 +100,13 @@ def problem_of(error: Exception) -> Problem:
     import sqlalchemy as sa
     from werkzeug.exceptions import HTTPException
 
+    from tracing_2pc.store.engines.database import describe_error
+
     if isinstance(error, HTTPException):
         return Problem(error.code or 500, error.name)
     silent = isinstance(error, (sa.exc.TimeoutError, sa.exc.OperationalError, OSError))
     if silent or getattr(error, "connection_invalidated", False):
-        logger.warning("not available: error=%s", type(error).__name__)
+        logger.warning("not available: %s", describe_error(error))
         detail = "the participant's database did not answer: ask again"
         return Problem.of(Refusal.NOT_NOW, detail)
     logger.exception("a request was not answered")

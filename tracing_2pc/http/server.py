@@ -40,6 +40,7 @@ from tracing_2pc.participant.body import CHUNK
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.participant.metrics import Measured, record_request
 from tracing_2pc.participant.service import ParticipantService
+from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.propagation import at_rest, extract
 from tracing_2pc.tracing.sdk import lifecycle, prometheus
@@ -100,8 +101,9 @@ def participant_blueprint(
         raise ConfigurationError(str(error)) from None
     try:
         resource.open()
-    except sa.exc.OperationalError:
-        logger.warning("the participant's database does not answer yet")
+    except sa.exc.OperationalError as error:
+        why = describe_error(error)
+        logger.warning("the participant's database does not answer yet: %s", why)
     return routes.blueprint()
 
 

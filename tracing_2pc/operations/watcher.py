@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from tracing_2pc.core.errors import DecisionLogError, TwoPhaseError
 from tracing_2pc.core.log_reader import OperatorLog
-from tracing_2pc.core.model import Carrier, TransactionId
+from tracing_2pc.core.model import Carrier, TransactionId, log_fields
 from tracing_2pc.core.ports import Clock
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import (
@@ -178,13 +178,15 @@ class Watcher:
         self._note_success(evidence)
         self._snapshot(diagnoses, evidence)
         self.last = self._compare(evidence, diagnoses)
+        carriers = _carriers_of(evidence)
         for diagnosis in gravest_first(self.last.added)[:SNAPSHOTS]:
+            id_ = diagnosis.transaction
             logger.info(
                 "found: transaction=%s diagnosis=%s verdict=%s",
-                diagnosis.transaction,
+                id_,
                 diagnosis.diagnosis,
                 diagnosis.verdict,
-                extra={"tpc_transaction_id": str(diagnosis.transaction)},
+                extra=log_fields(id_, carriers.get(id_, {})),
             )
         if self.recover is not None and evidence.log is not None:
             recovered = list(self._recover_all(self.recover))

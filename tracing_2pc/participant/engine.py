@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -27,6 +28,7 @@ from tracing_2pc.participant.resources.branch_store import (
     Upload,
     ViolatedError,
 )
+from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.propagation import extract
 from tracing_2pc.tracing.spans import identity, past_span
@@ -36,6 +38,8 @@ _MOST_SLICES: Final = 100
 
 _LONG_WAIT: Final = 10.0
 """Seconds in doubt from which on a wait is a span of its own."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class ParticipantEngine:
         self._opening = threading.Lock()
         self._opened = False
         self._closed = False
+        self._not_ready = ""
 
     def open(self) -> None:
         """Check the settings, make what is missing. Idempotent.
@@ -227,14 +232,18 @@ class ParticipantEngine:
     def ready(self) -> None:
         """Raise `RefusalError`, *not now*, unless the database answers.
 
-        Strangers ask: count nothing.
+        Strangers ask: count nothing, and log a reason once, not for each of them.
         """
         try:
             with self._reading() as connection:
                 connection.execute(sa.select(self._journal.tables.schema.c.version))
-        except (sa.exc.SQLAlchemyError, ConfigurationError):
+        except (sa.exc.SQLAlchemyError, ConfigurationError) as error:
+            before, self._not_ready = self._not_ready, describe_error(error)
+            if before != self._not_ready:
+                logger.warning("not ready: %s", self._not_ready)
             detail = "the participant's database is not ready: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail) from None
+        self._not_ready = ""
 
     def gauges(self) -> dict[str, float]:
         """Measure, by the names of the registry; nothing once it is closed."""

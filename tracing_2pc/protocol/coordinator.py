@@ -71,7 +71,7 @@ class Coordinator:
             return False
         record = begun.record
         expiry = Expiry(self.log, record, cancel, self.tracing)
-        limit = deadline(self.settings.transaction_timeout, expiry, record.id)
+        limit = deadline(self.settings.transaction_timeout, expiry, record)
         receipts: list[Receipt] = []
         try:
             # The deadline has ended when an abort is sent.

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from tracing_2pc.core.errors import AbortedError, TwoPhaseError
-from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.core.ports import DecisionLog, Tracing
 from tracing_2pc.core.states import Decision
 from tracing_2pc.protocol.decisions import OutOfTimeError, decide_abort
@@ -26,14 +26,15 @@ WARN_AT: Final = 0.8
 
 @contextlib.contextmanager
 def deadline(
-    seconds: float, expire: Callable[[], None], transaction: TransactionId
+    seconds: float, expire: Callable[[], None], record: TransactionRecord
 ) -> Iterator[None]:
     """Call `expire` once, from a thread of its own, unless the block ends in time.
 
     It may run while the block is being left. 0 seconds mean no deadline.
     """
     text = "no decision yet: transaction=%s timeout=%gs passed=%g"
-    warn = partial(logger.warning, text, transaction, seconds, WARN_AT)
+    about, fields = (record.id, seconds, WARN_AT), record.log_fields
+    warn = partial(logger.warning, text, *about, extra=fields)
     timers = threading.Timer(seconds * WARN_AT, warn), threading.Timer(seconds, expire)
     try:
         for timer in timers if seconds > 0 else ():

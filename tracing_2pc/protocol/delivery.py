@@ -112,7 +112,11 @@ class Delivery:
         except HeuristicError:
             raise
         except TwoPhaseError:
-            logger.exception("abort not delivered: transaction=%s", record.id)
+            logger.exception(
+                "abort not delivered: transaction=%s",
+                record.id,
+                extra=record.log_fields,
+            )
 
     def commit(self, record: TransactionRecord, *, give_up: bool) -> None:
         """Send a commit again and again, with growing waits.
@@ -149,6 +153,7 @@ class Delivery:
                     record.id,
                     tries,
                     "; ".join(reasons.values()),
+                    extra=record.log_fields,
                 )
             if last:
                 break
@@ -194,6 +199,7 @@ class Delivery:
                 "replay not confirmed: transaction=%s: %s",
                 record.id,
                 answers[next(iter(waiting))],
+                extra=record.log_fields,
             )
             if give_up and tries >= self._retry.inline_tries:
                 break
@@ -220,13 +226,22 @@ class Delivery:
         try:
             return self.send_once(record, tries)
         except DecisionLogError as error:
-            logger.warning("decision log unreachable: transaction=%s", record.id)
+            logger.warning(
+                "decision log unreachable: transaction=%s: %s",
+                record.id,
+                error,
+                extra=record.log_fields,
+            )
             return dict.fromkeys(record.pending or record.participants, str(error))
         except ContractError as error:
             current = self._read(record)
             if current is record or not current.newly_decided:
                 raise
-            logger.warning("decided again, in an older log: transaction=%s", record.id)
+            logger.warning(
+                "decided again, in an older log: transaction=%s",
+                record.id,
+                extra=record.log_fields,
+            )
             return dict.fromkeys(current.pending, str(error))
 
     def _read(self, record: TransactionRecord) -> TransactionRecord:

@@ -101,7 +101,11 @@ class StreamContext:
         try:
             self.spark.cancelJobsWithTag(_tag_of(record))
         except Exception:  # Py4J's errors have no common class
-            logger.exception("could not cancel the jobs: transaction=%s", record.id)
+            logger.exception(
+                "could not cancel the jobs: transaction=%s",
+                record.id,
+                extra=record.log_fields,
+            )
 
     def _query(self) -> Any:
         if self.query is None:

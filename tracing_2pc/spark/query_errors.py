@@ -69,7 +69,8 @@ def report_end(
         atexit.unregister(_repeat)
         atexit.register(_repeat)
     _ends[application] = f"{batch} ended the query: {reason}"
-    logger.error("%s", _ends[application])
+    fields = {"tpc_transaction_id": getattr(error, "transaction_id", None) or ""}
+    logger.error("%s", _ends[application], extra=fields)
     return error
 
 

@@ -327,6 +327,7 @@ class ExternalBranches(BranchStore):
                     decision.branch.transaction,
                     decision.branch.name,
                     error,
+                    extra={"tpc_transaction_id": str(decision.branch.transaction)},
                 )
                 if decision.is_asked or connection.invalidated:
                     detail = "decided, and only a part of it is done: ask again"

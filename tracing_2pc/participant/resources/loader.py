@@ -15,7 +15,7 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.resources.branch_store import Upload, ViolatedError
-from tracing_2pc.store.engines.database import PLACE
+from tracing_2pc.store.engines.database import PLACE, describe_error
 from tracing_2pc.tracing.spans import database_span
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def _load(
             table.refused()
             detail = f"the table does not take these records: {reason}"
             raise RefusalError(Refusal.CONFLICT, detail, state="unknown") from None
-        logger.warning("records not written: error=%s", type(error).__name__)
+        logger.warning("records not written: %s", describe_error(error))
         detail = "the participant's database did not answer: ask again"
         raise RefusalError(Refusal.NOT_NOW, detail) from None
 

@@ -17,10 +17,12 @@ import sqlalchemy as sa
 
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
+from tracing_2pc.core.model import log_fields
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.participant.resources.partner import Partner, PartnerAnswer
 from tracing_2pc.participant.resources.queue import MOST_REFUSALS, Queue, Request
 from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing.propagation import of_try
 
 _POLL: Final = 0.5
@@ -105,9 +107,8 @@ class Sender:
             try:
                 pause = self._turn()
             except sa.exc.SQLAlchemyError as error:
-                # Its text may hold a record.
-                name = type(error).__name__
-                logger.warning("outbox: the database did not answer: error=%s", name)
+                why = describe_error(error)
+                logger.warning("outbox: the database did not answer: %s", why)
                 pause = self._lease / 3
             except Exception:  # the queue is kept, and looked at again
                 logger.warning("outbox: nothing sent, will look again", exc_info=True)
@@ -219,6 +220,7 @@ class Sender:
                 request.key,
                 answer.code,
                 why,
+                extra=log_fields(request.transaction, request.carrier),
             )
 
     def _back_off(self, request: Request, answer: PartnerAnswer) -> None:
@@ -233,4 +235,5 @@ class Sender:
             "outbox: not confirmed, will be sent again: request=%s status=%d",
             request.key,
             answer.code,
+            extra=log_fields(request.transaction, request.carrier),
         )

@@ -26,6 +26,7 @@ from tracing_2pc.participant.resources.branch_store import (
     Upload,
 )
 from tracing_2pc.participant.resources.loader import RecordTable, loaded
+from tracing_2pc.store.engines.database import describe_error
 
 SLICE: Final = 10_000
 """Rows that one local transaction deletes at most."""
@@ -138,7 +139,7 @@ class TaggedBranches(BranchStore):
                 gone += deleted
                 slices -= bool(deleted)
         except sa.exc.SQLAlchemyError as error:
-            logger.warning("aborted rows not deleted: error=%s", type(error).__name__)
+            logger.warning("aborted rows not deleted: %s", describe_error(error))
         return gone
 
     def _delete_slice(self, writer: Writer, after: int) -> tuple[int, int]:

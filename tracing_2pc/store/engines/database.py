@@ -19,6 +19,12 @@ PLACE: Final = "tpc_place"
 """Execution option: what the span of a statement says of the database."""
 
 
+_SHOWN: Final = frozenset(
+    ("OperationalError", "InterfaceError", "TimeoutError", "OSError", "TwoPhaseError")
+)
+"""Classes, of SQLAlchemy, of drivers, Python's and ours, whose text tells no record."""
+
+
 class Database:
     """A database; each `with` is one transaction, rolled back by an exception.
 
@@ -147,6 +153,19 @@ class Database:
         for secret in secrets_in(self.url):
             text = text.replace(secret, "***")
         return f"{self.address}: {type(origin or error).__name__}: {text}"
+
+
+def describe_error(error: Exception) -> str:
+    """Return an error in one line for a log: its class, and why if no record is in it.
+
+    The driver's message about a connection, a lock or a disk is shown. Messages about
+    a statement or its values may quote a record. Parameters are never shown.
+    """
+    origin = getattr(error, "orig", None) or error
+    kind, kinds = type(origin), (*type(error).__mro__, *type(origin).__mro__)
+    if _SHOWN.isdisjoint(k.__name__ for k in kinds):
+        return kind.__name__
+    return f"{kind.__name__}: {str(origin).strip().partition(chr(10))[0][:300]}"
 
 
 def _begin(connection: sa.Connection) -> None:

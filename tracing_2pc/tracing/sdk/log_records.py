@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from opentelemetry import trace
 from tracing_2pc.tracing.spans import TRANSACTION
 
 FIELDS: Final = ("tpc_transaction_id", "trace_id", "span_id")
+_LINE: Final = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
 _once: Final = threading.Lock()
 
 
@@ -27,6 +29,30 @@ def mark_log_records() -> None:
     """
     if _once.acquire(blocking=False):
         logging.setLogRecordFactory(_marking(logging.getLogRecordFactory()))
+
+
+def write_to_stderr() -> None:
+    """Write each log record as a line on standard error, with the ids, if there are.
+
+    For a program: it changes nothing where the root logger has a handler. Levels stay
+    as they are. Call it before a fork, and before anything is logged.
+    """
+    mark_log_records()
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines(_LINE, "%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(handlers=[handler])
+
+
+class _Lines(logging.Formatter):
+    """The time in UTC, the level, the logger, the text, and the ids that there are."""
+
+    converter = staticmethod(time.gmtime)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
+        """Return the line that a traceback stands below."""
+        ids = ((name, getattr(record, name, "")) for name in FIELDS)
+        shown = [f"{name}={id_}" for name, id_ in ids if id_]
+        return " ".join([super().formatMessage(record), *shown])
 
 
 def _marking(theirs: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,11 +12,16 @@ from typing import Final
 
 from opentelemetry import _logs as api
 from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
 from tracing_2pc.core.forks import after_fork
+from tracing_2pc.tracing.propagation import extract
 from tracing_2pc.tracing.sdk import environment, exporting
+from tracing_2pc.tracing.sdk.log_records import FIELDS
+from tracing_2pc.tracing.spans import ids_of
 
 _EXPORTING: Final = contexts._SUPPRESS_INSTRUMENTATION_KEY
 
@@ -41,8 +46,21 @@ def start(service: str) -> Callable[[], object]:
     with warnings.catch_warnings():  # its successor is no part of the SDK
         warnings.simplefilter("ignore", DeprecationWarning)
         handler = _Handler(logger_provider=provider)
-    logging.getLogger().addHandler(handler)
+    root = logging.getLogger()
+    if not root.handlers and logging.lastResort:
+        root.addHandler(logging.lastResort)  # it shows warnings only where none is
+    root.addHandler(handler)
     return provider.shutdown
+
+
+def _context_of(record: logging.LogRecord) -> Context:
+    """Return the current context, or that of another span that a record names."""
+    here = contexts.get_current()
+    trace_id, span_id = (str(getattr(record, n, "")) for n in FIELDS[1:])
+    current = trace.format_span_id(ids_of(trace.get_current_span(here)).span_id)
+    if not trace_id or span_id == current:
+        return here
+    return extract({"traceparent": f"00-{trace_id}-{span_id}-01"}, onto=here)
 
 
 class _Handler(LoggingHandler):
@@ -54,6 +72,10 @@ class _Handler(LoggingHandler):
         if is_sdk or contexts.get_value(_EXPORTING):
             return
         try:
-            super().emit(record)
+            token = contexts.attach(_context_of(record))
+            try:
+                super().emit(record)
+            finally:
+                contexts.detach(token)
         except Exception:  # noqa: BLE001 - a log record stops no transaction
             self.handleError(record)
