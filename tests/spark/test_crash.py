@@ -21,7 +21,7 @@ from tracing_2pc.testing import Fault, FaultProxy
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BATCHES = 6
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 class Participant(Service):
@@ -65,7 +65,7 @@ class Crash:
 
     def run(self, **environment: str) -> int:
         self.job.start(**environment)
-        return self.job.wait(240)
+        return self.job.wait(900)
 
     def held(self) -> tuple[int, int]:
         return held(self.a.database).total(), held(self.b.database).total()
@@ -162,11 +162,11 @@ def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
     crash.a.start()
     crash.b.start(**crash.arm("participant.before_commit:2"))
     crash.job.start()
-    assert crash.b.wait(240) == -9
+    assert crash.b.wait(900) == -9
     assert crash.fired("participant.before_commit")
     assert not answers(f"{crash.b.url}/health/ready")
     assert crash.state("crash.1.1") is STATES.COMMITTING
     assert held(crash.b.database).total() == 10
     crash.b.start()
-    assert crash.job.wait(240) == 0, crash.job.tail()
+    assert crash.job.wait(900) == 0, crash.job.tail()
     crash.assert_exactly_once()

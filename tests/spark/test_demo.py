@@ -16,7 +16,7 @@ FIELDS = {
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)
 def test_four_days_through_two_kills(tmp_path: Path) -> None:
     """Real flights, the driver and the ledger killed: nothing lost, nothing twice.
 

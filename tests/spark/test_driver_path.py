@@ -17,7 +17,7 @@ from support.stream_world import QUICK, World, b_hangs_up, failing_query
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.spark import two_phase_commit
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 IN_DRIVER = pytest.mark.parametrize("world", ["driver"], indirect=True)
 
 

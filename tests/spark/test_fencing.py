@@ -22,7 +22,7 @@ from tracing_2pc.store import SqlDecisionLog, open_log
 HERE = Path(__file__).parent
 BATCHES = 3
 PAUSED = "crash.1.1"
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ def test_a_driver_that_sleeps_through_its_replacement_obeys(
         until(lambda: stopped(older))
         assert state(log, PAUSED) is TransactionState.ACTIVE
         newer.start()
-        assert newer.wait(240) == 0, newer.tail()
+        assert newer.wait(900) == 0, newer.tail()
         assert state(log, PAUSED) is TransactionState.ABORTED
         assert_exactly_once(tmp_path, log)
 
         os.killpg(older.pid, signal.SIGCONT)
-        assert older.wait(240) == 1, older.tail()
+        assert older.wait(900) == 1, older.tail()
         *_, last = filter(None, older.log.read_text().splitlines())
         assert f"{PAUSED} was decided abort before its votes were in: a newer" in last
         assert_exactly_once(tmp_path, log)
@@ -110,7 +110,7 @@ def stopped(process: Process) -> bool:
     return found is not None
 
 
-def until(condition: Callable[[], bool], timeout: float = 240.0) -> None:
+def until(condition: Callable[[], bool], timeout: float = 900.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "timed out"

@@ -20,7 +20,7 @@ from tracing_2pc.store import open_log
 
 HERE = Path(__file__).parent
 PYTHON = (HERE.parent, HERE.parents[1])
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_an_executor_dies_between_the_routes(tmp_path: Path) -> None:

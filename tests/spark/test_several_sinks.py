@@ -18,7 +18,7 @@ from tracing_2pc.store import open_log
 
 HERE = Path(__file__).parent
 BATCHES = 2
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 KILLS = (
     "executor.after_first_prepare:1",  # the service has prepared, the folder has not
@@ -49,10 +49,10 @@ def test_a_service_and_a_folder_hold_the_same_whatever_is_killed(
         for number, kill in enumerate(KILLS):
             fired = tmp_path / f"fired-{number}"
             job.start(TPC_FAILPOINT=kill, TPC_FAILPOINT_FILE=str(fired))
-            assert job.wait(240) == -9, job.tail()
+            assert job.wait(900) == -9, job.tail()
             assert fired.exists(), kill
         job.start()
-        assert job.wait(240) == 0, job.tail()
+        assert job.wait(900) == 0, job.tail()
         assert held(tmp_path / "a.db") == in_files(out) == numbers_of(BATCHES)
         assert list((out / ".tpc").rglob("*.json")) == []
         log = open_log(f"sqlite:///{tmp_path / 'log.db'}")

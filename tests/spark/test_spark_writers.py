@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.tracing import read_trace_file, span_tree
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 
 

@@ -247,7 +247,8 @@ class HttpParticipant:
         with client_span(f"POST {route}", about) as span:
             headers |= current_carrier()
             answer = self._ask("POST", route, body, headers, transaction)
-            set_status(span, answer.status)
+            error = answer.status >= 400 or not answer.status
+            set_status(span, answer.status, error=error)
         return answer
 
     def _get(

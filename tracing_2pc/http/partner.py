@@ -120,7 +120,7 @@ class HttpPartner:
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 step.set("error.type", type(error).__name__)
                 return 0
-            set_status(step, status)
+            set_status(step, status, error=status >= 400)
         return status
 
 

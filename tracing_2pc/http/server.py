@@ -240,7 +240,7 @@ class _Routes:
                 return
             except Exception as error:  # noqa: BLE001 - a refusal is no error of ours
                 problem, kind = problem_of(error), type(error)
-                set_status(step, problem.status, 500)
+                set_status(step, problem.status, error=problem.status >= 500)
                 if problem.status >= 500 and not issubclass(kind, RefusalError):
                     step.set("error.type", kind.__name__)
         raise problem
@@ -286,10 +286,10 @@ def _answer(step: Step, transaction: TransactionId, answer: Answer) -> Response:
     fields = {"transaction_id": str(transaction), "state": str(answer.state)}
     fields |= answer.fields
     if answer.refusal is None:
-        set_status(step, OK, 500)
+        set_status(step, OK, error=False)
         return jsonify(fields)
     problem = Problem.of(answer.refusal, answer.detail, **fields)
-    set_status(step, problem.status, 500)
+    set_status(step, problem.status, error=problem.status >= 500)
     return _refuse(problem)
 
 

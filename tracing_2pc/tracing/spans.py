@@ -202,13 +202,10 @@ def client_span(
     return OpenSpan(name, SpanKind.CLIENT, None, attributes)
 
 
-def set_status(step: Step, status: int, error_from: int = 400) -> None:
-    """Say which status a request was answered with; from one on it is an error.
-
-    By the conventions of HTTP that is 400 at a client and 500 at a server.
-    """
+def set_status(step: Step, status: int, *, error: bool) -> None:
+    """Say which status a request was answered with (0: with none), and if it failed."""
     step.set("http.response.status_code", status)
-    if status >= error_from or not status:
+    if error:
         step.set("error.type", str(status))
 
 
