@@ -38,29 +38,29 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="FILE",
         help="write one JSON object: to FILE, or instead of the table",
     )
-    for name, what in (
+    for name, help_text in (
         ("deco", "what the decorator costs, as ratios"),
         ("backends", "what SkyWalking costs beside OTLP, as ratios"),
     ):
-        goals = commands.add_parser(name, help=what)
-        goals.add_argument("--rounds", type=int, default=ROUNDS, help="of every goal")
-        goals.add_argument("--json", metavar="FILE", help="write the lines there too")
-    given = parser.parse_args(arguments)
+        command = commands.add_parser(name, help=help_text)
+        command.add_argument("--rounds", type=int, default=ROUNDS, help="of every goal")
+        command.add_argument("--json", metavar="FILE", help="write the lines there too")
+    options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.ERROR)
-    if given.command in MEASURED:
-        return show_goals(MEASURED[given.command](given.rounds), given.json)
-    return show(given.families or list(FAMILIES), given.json)
+    if options.command in MEASURED:
+        return show_goals(MEASURED[options.command](options.rounds), options.json)
+    return show(options.families or list(FAMILIES), options.json)
 
 
-def show_goals(found: Iterable[dict[str, Any]], to: str | None) -> int:
+def show_goals(goals: Iterable[dict[str, Any]], to: str | None) -> int:
     """Print a line for each goal when it is known; 1 if one of them is missed."""
     lines = []
-    for told in found:
-        lines.append(told)
-        print(json.dumps(told), flush=True)
+    for goal in goals:
+        lines.append(goal)
+        print(json.dumps(goal), flush=True)
     if to is not None:
-        Path(to).write_text("".join(f"{json.dumps(told)}\n" for told in lines))
-    return 1 if any(told["verdict"] == "fail" for told in lines) else 0
+        Path(to).write_text("".join(f"{json.dumps(goal)}\n" for goal in lines))
+    return 1 if any(goal["verdict"] == "fail" for goal in lines) else 0
 
 
 def show(families: list[str], to: str | None) -> int:
@@ -72,11 +72,11 @@ def show(families: list[str], to: str | None) -> int:
         counts.append(count)
         if to != "-":
             print(count.as_row(), flush=True)
-    held = all(count.ok for count in counts)
+    ok = all(count.ok for count in counts)
     if to is not None:
-        text = json.dumps({"ok": held, "counts": [c.as_json() for c in counts]})
+        text = json.dumps({"ok": ok, "counts": [c.as_json() for c in counts]})
         print(text) if to == "-" else Path(to).write_text(text + "\n")
-    return 0 if held else 1
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":

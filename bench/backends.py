@@ -90,9 +90,9 @@ def measure(rounds: int) -> Iterator[dict[str, Any]]:
                 "library": _block(library, headers, skywalking, clock),
                 "base": _block(base, _W3C, None, clock),
             }
-            took = pair.measure(arms, rounds)
-            found = pair.compare(took["library"], took["base"])
-            yield pair.line(goal, found, LIMITS[goal], {"transactions": TRANSACTIONS})
+            durations = pair.measure(arms, rounds)
+            ratio = pair.compare(durations["library"], durations["base"])
+            yield pair.line(goal, ratio, LIMITS[goal], {"transactions": TRANSACTIONS})
         for provider in (base, library):
             provider.shutdown()
 
@@ -136,9 +136,9 @@ def _block(
             started = clock()
             for number in range(TRANSACTIONS):
                 transaction(number)
-            took = clock() - started
+            elapsed = clock() - started
             provider.force_flush()
-        return took if clock is time.thread_time_ns else clock() - started
+        return elapsed if clock is time.thread_time_ns else clock() - started
 
     return block
 

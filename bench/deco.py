@@ -174,9 +174,9 @@ def _goal(
             lambda: (getattr(by_hand, base), [transaction] * CALLS), provider
         ),
     }
-    took = pair.measure(arms, rounds)
-    found = pair.compare(took["library"], took["base"])
-    return pair.line(goal, found, LIMITS[goal], {"calls": CALLS})
+    durations = pair.measure(arms, rounds)
+    ratio = pair.compare(durations["library"], durations["base"])
+    return pair.line(goal, ratio, LIMITS[goal], {"calls": CALLS})
 
 
 def _goal_off(rounds: int, on: TracerProvider) -> dict[str, Any]:
@@ -187,15 +187,15 @@ def _goal_off(rounds: int, on: TracerProvider) -> dict[str, Any]:
         "base": _block(lambda: (Wrapped().invoke, [({}, 1)] * CALLS), None),
         "span": _block(lambda: (by_hand.pre_commit, [({},)] * CALLS), on),
     }
-    took = pair.measure(arms, rounds)
-    share = pair.compare(took["library"], took["span"])
-    found = pair.compare(took["library"], took["base"])
+    durations = pair.measure(arms, rounds)
+    share = pair.compare(durations["library"], durations["span"])
+    ratio = pair.compare(durations["library"], durations["base"])
     of_a_span = {**share.as_json(), "limit": OF_A_SPAN}
     settings = {"calls": CALLS, "of_a_span": of_a_span}
-    told = pair.line("A5", found, LIMITS["A5"], settings)
-    verdicts = (told["verdict"], share.verdict(OF_A_SPAN))
+    goal = pair.line("A5", ratio, LIMITS["A5"], settings)
+    verdicts = (goal["verdict"], share.verdict(OF_A_SPAN))
     worst = next(v for v in ("fail", "inconclusive", "pass") if v in verdicts)
-    return {**told, "verdict": worst}
+    return {**goal, "verdict": worst}
 
 
 def _pre_commit() -> Work:
@@ -207,8 +207,8 @@ def _commit() -> Work:
     """Every handle comes from the log by itself, as in a delivery."""
     sink, handle = _begun()
     sink.pre_commit(handle)
-    kept = json.dumps(handle)
-    return sink.commit, [(json.loads(kept),) for _ in range(CALLS)]
+    text = json.dumps(handle)
+    return sink.commit, [(json.loads(text),) for _ in range(CALLS)]
 
 
 def _commit_transaction() -> Work:
@@ -231,10 +231,10 @@ def _block(make: Make, provider: trace.TracerProvider | None) -> pair.Block:
             started = time.thread_time_ns()
             for arguments in work:
                 call(*arguments)
-            took = time.thread_time_ns() - started
+            elapsed = time.thread_time_ns() - started
         if isinstance(provider, TracerProvider):
             provider.force_flush()
-        return took
+        return elapsed
 
     return block
 

@@ -68,20 +68,20 @@ def on_sqlite(workload: Workload, folder: Path) -> dict[str, int]:
 
 def read_trace(trace: str, database: Path) -> dict[str, int]:
     """Count the flushes between the two marks of each name."""
-    found: dict[str, int] = {CHECKPOINTS: 0}
+    flushes: dict[str, int] = {CHECKPOINTS: 0}
     inside = None
     for path in _SYNC.findall(trace):
         if path.endswith(_MARK):
             inside = None if inside else Path(path).stem
-            found.setdefault(Path(path).stem, 0)
+            flushes.setdefault(Path(path).stem, 0)
         elif inside:
-            found[CHECKPOINTS if path == str(database) else inside] += 1
-    return found
+            flushes[CHECKPOINTS if path == str(database) else inside] += 1
+    return flushes
 
 
 def on_postgresql(workload: Workload, url: str) -> dict[str, int]:
     """Run it on a server that nobody else uses; return the flushes by name."""
-    found: dict[str, int] = {}
+    flushes: dict[str, int] = {}
 
     @contextlib.contextmanager
     def measured(name: str, release: Callable[[], object]) -> Iterator[None]:
@@ -89,10 +89,10 @@ def on_postgresql(workload: Workload, url: str) -> dict[str, int]:
         before = _sessions_flushed(url)
         yield
         release()
-        found[name] = _sessions_flushed(url) - before
+        flushes[name] = _sessions_flushed(url) - before
 
     workload(url, measured)
-    return found
+    return flushes
 
 
 def _sessions_flushed(url: str) -> int:
@@ -103,11 +103,11 @@ def _sessions_flushed(url: str) -> int:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
-        others = (
+        open_sessions = (
             "SELECT count(*) FROM pg_stat_activity WHERE backend_type = "
             "'client backend' AND pid <> pg_backend_pid()"
         )
-        while connection.execute(others).fetchone() != (0,):
+        while connection.execute(open_sessions).fetchone() != (0,):
             time.sleep(0.01)
         row = connection.execute(
             "SELECT sum(fsyncs) FROM pg_stat_io "

@@ -51,15 +51,15 @@ class Ratio:
 def measure(arms: Mapping[str, Block], rounds: int) -> dict[str, list[float]]:
     """Run every arm once in each round, in an order that rotates and turns around."""
     names = list(arms)
-    took: dict[str, list[float]] = {name: [] for name in names}
+    durations: dict[str, list[float]] = {name: [] for name in names}
     for block in arms.values():  # what is made at the first call is nobody's cost
         block()
     for number in range(rounds):
         shift = number // 2 % len(names)
         order = names[shift:] + names[:shift]
         for name in order if number % 2 else reversed(order):
-            took[name].append(arms[name]())
-    return took
+            durations[name].append(arms[name]())
+    return durations
 
 
 def compare(library: list[float], base: list[float]) -> Ratio:
@@ -84,14 +84,14 @@ def _rank(n: int) -> int:
     return rank
 
 
-def line(goal: str, found: Ratio, limit: float, settings: Mapping[str, Any]) -> Any:
+def line(goal: str, ratio: Ratio, limit: float, settings: Mapping[str, Any]) -> Any:
     """Return what a command prints for a goal, as one JSON object."""
-    figures = found.as_json()
+    figures = ratio.as_json()
     return {
         "goal": goal,
         **{name: figures[name] for name in ("ratio", "lo", "hi", "min_min")},
         "limit": limit,
-        "rounds": found.rounds,
-        "verdict": found.verdict(limit),
+        "rounds": ratio.rounds,
+        "verdict": ratio.verdict(limit),
         "settings": dict(settings),
     }

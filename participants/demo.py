@@ -145,7 +145,7 @@ class Demo:
         log = f"sqlite:///{folder / 'decisions.db'}"
         for _ in init(folder / "tpc.toml", Settings(log=log), tokens):
             pass
-        held = dict(line.split() for line in tokens.read_text().splitlines()[1:])
+        token_of = dict(line.split() for line in tokens.read_text().splitlines()[1:])
         ports, logs = free_ports(3), folder / "logs"
         partner = Service(
             "partner", ports[0], logs / "partner.log",
@@ -178,14 +178,14 @@ class Demo:
                 notifier.url,
             ],
             logs / "job.log",
-            {"TPC_TOKEN": held["job"], "PYTHONPATH": str(ROOT), **common},
+            {"TPC_TOKEN": token_of["job"], "PYTHONPATH": str(ROOT), **common},
         )
-        named = f"ledger={ledger.url},notifier={notifier.url}"
-        settings = {**common, "TPC_LOG": log, "TPC_PARTICIPANTS": named}
-        operator = Operator(logs, held["operator"], settings)
+        addresses = f"ledger={ledger.url},notifier={notifier.url}"
+        settings = {**common, "TPC_LOG": log, "TPC_PARTICIPANTS": addresses}
+        operator = Operator(logs, token_of["operator"], settings)
         return cls(
             folder, ledger_database, partner, ledger, notifier, job, operator,
-            open_log(log), held["viewer"],
+            open_log(log), token_of["viewer"],
         )  # fmt: skip
 
     def run(
@@ -233,7 +233,7 @@ class Demo:
         self, batches: int, ask: Callable[[str], object] | None
     ) -> Iterator[Kill]:
         """Show progress and start again what dies, until the job has ended well."""
-        shown, moved = 0, time.monotonic()
+        count, moved = 0, time.monotonic()
         while self.job.alive() or self.job.wait(1) != 0:
             time.sleep(0.2)
             if not self.job.alive() and self.job.wait(1) != 0:
@@ -241,9 +241,9 @@ class Demo:
             if not self.ledger.alive():
                 yield self._restart_ledger(ask)
                 moved = time.monotonic()
-            if (done := self._committed()) != shown:
-                shown, moved = done, time.monotonic()
-                say(f"batch {shown:>2} of {batches} is committed in both services")
+            if (committed := self._committed()) != count:
+                count, moved = committed, time.monotonic()
+                say(f"batch {count:>2} of {batches} is committed in both services")
             if time.monotonic() - moved > STALLED:
                 raise RuntimeError(f"nothing moves; the job's log:\n{self.job.tail()}")
 

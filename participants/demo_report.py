@@ -106,8 +106,8 @@ def crashed_trace(spans: Sequence[Span], kills: Sequence[Kill]) -> list[str]:
     """
     roots = {s["trace_id"]: s for s in spans if s["name"] == names.TRANSACTION}
     of = {str(r["attributes"]["tpc.transaction.id"]): t for t, r in roots.items()}
-    wanted = kills[0].transaction if kills else next(reversed(of), "")
-    batch = wanted.rpartition(".")[0]
+    transaction = kills[0].transaction if kills else next(reversed(of), "")
+    batch = transaction.rpartition(".")[0]
     lines: list[str] = []
     for attempt in sorted(t for t in of if t.rpartition(".")[0] == batch):
         lines += ["", _headline(attempt, roots, of)]
@@ -127,8 +127,8 @@ def _tree(spans: Sequence[Span]) -> Iterator[str]:
     # A root that was exported by whoever took over is there twice, with one id.
     once = {s["span_id"]: s for s in spans}
     for line in _folded(span_tree(once.values())):
-        lost = not _depth(line) and not line.startswith(names.TRANSACTION)
-        yield f"  {line}{'  (its caller was killed)' if lost else ''}"
+        is_orphan = not _depth(line) and not line.startswith(names.TRANSACTION)
+        yield f"  {line}{'  (its caller was killed)' if is_orphan else ''}"
 
 
 def _folded(tree: Sequence[str]) -> Iterator[str]:

@@ -66,10 +66,10 @@ class Store:
                 "ON CONFLICT (key) DO NOTHING",
                 (key, body, time.time()),
             )
-            held = connection.execute(
+            row = connection.execute(
                 "SELECT body FROM notification WHERE key = ?", (key,)
             ).fetchone()
-            return added.rowcount == 1, held[0]
+            return added.rowcount == 1, row[0]
 
     def page(self, after: int, limit: int) -> dict[str, Any]:
         """Return notifications in order of arrival, and how many requests came."""
@@ -109,11 +109,11 @@ class Faults:
     def take(self) -> tuple[str | None, float]:
         """Return what goes wrong with this request, and count it."""
         with self._lock:
-            left = self._plan["times"]
-            if left == 0:
+            times = self._plan["times"]
+            if times == 0:
                 return None, 0.0
-            if left is not None:
-                self._plan["times"] = left - 1
+            if times is not None:
+                self._plan["times"] = times - 1
             return self._plan["fault"], self._plan["delay"]
 
 
@@ -144,10 +144,10 @@ def notify() -> Answer:
     time.sleep(delay)
     if fault in {"error", "refuse"}:
         abort(FAULTS[fault], "a fault that was switched on")  # type: ignore[arg-type]
-    new, held = _store().add(key, body)
+    new, stored_body = _store().add(key, body)
     if fault == "drop":
         _hang_up()
-    if held != body:
+    if stored_body != body:
         abort(422, "Idempotency-Key: was used for another notification")
     return {"key": key, "new": new}, 201 if new else 200
 
@@ -160,11 +160,11 @@ def dump() -> dict[str, Any]:
 
 def plan_faults() -> dict[str, Any]:
     """Switch a fault on; an empty object switches all off."""
-    wanted = _object()
-    if unknown := wanted.keys() - {"fault", "delay", "times"}:
+    plan = _object()
+    if unknown := plan.keys() - {"fault", "delay", "times"}:
         abort(400, f"unknown: {', '.join(sorted(unknown))}")
-    fault, delay = wanted.get("fault"), wanted.get("delay", 0)
-    times = wanted.get("times")
+    fault, delay = plan.get("fault"), plan.get("delay", 0)
+    times = plan.get("times")
     if fault is not None and fault not in list(FAULTS):
         abort(400, f"fault: one of {', '.join(FAULTS)}")
     if type(delay) not in {int, float} or not 0 <= delay <= MAX_DELAY:

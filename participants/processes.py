@@ -24,9 +24,9 @@ def free_ports(count: int) -> list[int]:
     """Return loopback ports that were free a moment ago, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
 def answers(url: str, timeout: float = 1.0) -> bool:
@@ -71,7 +71,7 @@ class Process:
         """Start it, once; variables given here count for this life only."""
         if self.alive():
             raise RuntimeError(f"{self.name} is running already")
-        wanted = os.environ | self._environment | environment
+        variables = os.environ | self._environment | environment
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(
@@ -79,7 +79,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={k: v for k, v in wanted.items() if v is not None},
+                env={k: v for k, v in variables.items() if v is not None},
                 start_new_session=True,
             )
 

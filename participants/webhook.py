@@ -24,18 +24,18 @@ def create_app() -> Flask:
 
 def alerts(receiver: str) -> dict[str, int]:
     """Print what Alertmanager says: a line per alert."""
-    posted = request.get_json()
-    if not isinstance(posted, dict):
+    body = request.get_json()
+    if not isinstance(body, dict):
         abort(400, "expected what Alertmanager posts")
-    return _printed(alert_line(receiver, one) for one in posted.get("alerts", []))
+    return _print_lines(alert_line(receiver, alert) for alert in body.get("alerts", []))
 
 
 def alarms() -> dict[str, int]:
     """Print what SkyWalking says: a line per alarm."""
-    posted = request.get_json()
-    if not isinstance(posted, list):
+    body = request.get_json()
+    if not isinstance(body, list):
         abort(400, "expected what SkyWalking posts")
-    return _printed(alarm_line(one) for one in posted)
+    return _print_lines(alarm_line(alarm) for alarm in body)
 
 
 def alert_line(receiver: str, alert: Mapping[str, Any]) -> str:
@@ -52,10 +52,10 @@ def alarm_line(alarm: Mapping[str, Any]) -> str:
     return f"skywalking {status} {alarm['ruleName']}: {alarm['alarmMessage']}"
 
 
-def _printed(lines: Iterator[str]) -> dict[str, int]:
-    told = [" ".join(line.split()) for line in lines]
-    print(*told, sep="\n", flush=True)
-    return {"printed": len(told)}
+def _print_lines(lines: Iterator[str]) -> dict[str, int]:
+    texts = [" ".join(line.split()) for line in lines]
+    print(*texts, sep="\n", flush=True)
+    return {"printed": len(texts)}
 
 
 if __name__ == "__main__":

@@ -231,8 +231,8 @@ def _begun(
     log: SqlDecisionLog, batches: Iterator[int], size: int
 ) -> tuple[TransactionRecord, list[Receipt]]:
     """Begin a batch behind a small one: a finish drops receipts of those before it."""
-    for left in log.unfinished(APPLICATION):
-        _finish(log, left.id)
+    for record in log.unfinished(APPLICATION):
+        _finish(log, record.id)
     small, receipts = _next(log, batches, 1)
     log.decide(small.id, Decision.COMMIT, receipts)
     _finish(log, small.id)
@@ -269,22 +269,22 @@ def judged(
     """
     for _ in range(2):  # imports, connections, caches
         prepared(SIZES[0])()
-    found = [(size, _steps_of(prepared(size), steps)) for size in SIZES[:2]]
-    usual = _each(*found)
+    costs = [(size, _steps_of(prepared(size), steps)) for size in SIZES[:2]]
+    usual = _per_branch(*costs)
     more = Steps(0, 0)
     for size in SIZES[2:]:
-        found.append((size, _steps_of(prepared(size), steps)))
-        each = _each(*found[-2:])
-        more = Steps(*(round(a - b) for a, b in zip(each, usual, strict=True)))
+        costs.append((size, _steps_of(prepared(size), steps)))
+        cost = _per_branch(*costs[-2:])
+        more = Steps(*(round(a - b) for a, b in zip(cost, usual, strict=True)))
         if any(more):
             break
-    what = f"{name}, {found[-1][0]} branches"
-    yield SAME.count(f"{what}: instructions more", more.python)
+    label = f"{name}, {costs[-1][0]} branches"
+    yield SAME.count(f"{label}: instructions more", more.python)
     if steps:
-        yield SAME.count(f"{what}: steps more", more.sqlite)
+        yield SAME.count(f"{label}: steps more", more.sqlite)
 
 
-def _each(few: tuple[int, Steps], many: tuple[int, Steps]) -> tuple[float, ...]:
+def _per_branch(few: tuple[int, Steps], many: tuple[int, Steps]) -> tuple[float, ...]:
     more = many[0] - few[0]
     return tuple((a - b) / more for a, b in zip(many[1], few[1], strict=True))
 

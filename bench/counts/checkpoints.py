@@ -13,7 +13,7 @@ MEANWHILE: Final = Expected(
 )
 
 
-def checkpoints(what: str, found: Mapping[str, int]) -> Count:
+def checkpoints(what: str, flushes: Mapping[str, int]) -> Count:
     """Say that none fell among the flushes that were counted."""
     name = f"{what}: SQLite's checkpoints meanwhile"
-    return MEANWHILE.count(name, found[CHECKPOINTS])
+    return MEANWHILE.count(name, flushes[CHECKPOINTS])

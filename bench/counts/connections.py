@@ -36,10 +36,10 @@ def counts(folder: Path) -> Iterator[Count]:
         opened = _connects()
         for batch in range(TRANSACTIONS):
             apply(driver, batch, write)
-        found = sum(opened[port] for port in ports)
+        actual = sum(opened[port] for port in ports)
         log.close()
     name = f"connections for {TRANSACTIONS} transactions, {len(NAMES)} participants"
-    yield CONNECTIONS.count(name, found, len(NAMES))
+    yield CONNECTIONS.count(name, actual, len(NAMES))
 
 
 @contextlib.contextmanager

@@ -42,17 +42,17 @@ class Obedient:
 def counts(folder: Path) -> Iterator[Count]:
     """Count the flushes of a coordinator whose participants flush elsewhere."""
     with postgresql() as new_database:
-        found = on_postgresql(transactions, new_database())
-        yield from _judge("PostgreSQL", found)
-    found = on_sqlite(transactions, folder)
-    yield from _judge("SQLite", found)
-    yield checkpoints("coordinator", found)
+        flushes = on_postgresql(transactions, new_database())
+        yield from _judge("PostgreSQL", flushes)
+    flushes = on_sqlite(transactions, folder)
+    yield from _judge("SQLite", flushes)
+    yield checkpoints("coordinator", flushes)
 
 
-def _judge(database: str, found: Mapping[str, int]) -> Iterator[Count]:
+def _judge(database: str, flushes: Mapping[str, int]) -> Iterator[Count]:
     what = f"coordinator, {database}: flushes of {TRANSACTIONS} transactions"
-    yield FLUSHES.count(what, found["young"], TRANSACTIONS)
-    yield FLUSHES.count(f"{what}, old log", found["old"], TRANSACTIONS)
+    yield FLUSHES.count(what, flushes["young"], TRANSACTIONS)
+    yield FLUSHES.count(f"{what}, old log", flushes["old"], TRANSACTIONS)
 
 
 def transactions(url: str, measured: Measured) -> None:

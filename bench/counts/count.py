@@ -7,7 +7,7 @@ from typing import Any, Final
 
 _ROW: Final = "{:<62} {:>8} {:>7}  {}"
 
-HEAD: Final = _ROW.format("count", "expected", "found", "ok")
+HEAD: Final = _ROW.format("count", "expected", "actual", "ok")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,25 +16,25 @@ class Count:
 
     name: str
     expected: int
-    found: int
+    actual: int
     why: str
 
     @property
     def ok(self) -> bool:
         """Whether it is exactly as expected."""
-        return self.found == self.expected
+        return self.actual == self.expected
 
     def as_row(self) -> str:
         """Return its line of the table; where it does not hold, why it should."""
         ok = "yes" if self.ok else f"NO: {self.why}"
-        return _ROW.format(self.name, self.expected, self.found, ok)
+        return _ROW.format(self.name, self.expected, self.actual, ok)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as one JSON object."""
         return {
             "count": self.name,
             "expected": self.expected,
-            "found": self.found,
+            "actual": self.actual,
             "ok": self.ok,
             "why": self.why,
         }
@@ -47,6 +47,6 @@ class Expected:
     each: int
     why: str
 
-    def count(self, name: str, found: int, times: int = 1) -> Count:
-        """Hold what was found for so many of them against it."""
-        return Count(name, self.each * times, found, self.why)
+    def count(self, name: str, actual: int, times: int = 1) -> Count:
+        """Compare the actual count of so many of them."""
+        return Count(name, self.each * times, actual, self.why)

@@ -64,20 +64,20 @@ PREPARED_TRANSACTIONS: Final = Costs(
 def counts(folder: Path) -> Iterator[Count]:
     """Count the flushes of each resource on each database that it can use."""
     with postgresql() as new_database:
-        found = on_postgresql(tagged_rows, new_database())
-        yield from _judge("TaggedRows, PostgreSQL", TAGGED_ROWS, found)
-        found = on_postgresql(prepared_transactions, new_database())
-        yield from _judge("PreparedTransactions", PREPARED_TRANSACTIONS, found)
-    found = on_sqlite(tagged_rows, folder)
-    yield from _judge("TaggedRows, SQLite", TAGGED_ROWS, found)
-    yield checkpoints("TaggedRows", found)
+        flushes = on_postgresql(tagged_rows, new_database())
+        yield from _judge("TaggedRows, PostgreSQL", TAGGED_ROWS, flushes)
+        flushes = on_postgresql(prepared_transactions, new_database())
+        yield from _judge("PreparedTransactions", PREPARED_TRANSACTIONS, flushes)
+    flushes = on_sqlite(tagged_rows, folder)
+    yield from _judge("TaggedRows, SQLite", TAGGED_ROWS, flushes)
+    yield checkpoints("TaggedRows", flushes)
 
 
-def _judge(what: str, costs: Costs, found: Mapping[str, int]) -> Iterator[Count]:
+def _judge(what: str, costs: Costs, flushes: Mapping[str, int]) -> Iterator[Count]:
     for branches in BRANCHES:
         label = _label(branches)
         expected = costs.expected(branches)
-        yield Count(f"{what}: flushes, {label}", expected, found[label], costs.why)
+        yield Count(f"{what}: flushes, {label}", expected, flushes[label], costs.why)
 
 
 def _label(branches: int) -> str:

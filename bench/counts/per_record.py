@@ -74,10 +74,10 @@ def _judge(what: str, write: Write) -> Iterator[Count]:
     write(FEW, 0)  # imports, connections, tables, caches
     few, many = cost_of(lambda: write(FEW, 1)), cost_of(lambda: write(MANY, 2))
     more = MANY - FEW
-    found = round((many.instructions - few.instructions) / more)
-    yield INSTRUCTIONS.count(f"{what}: Python instructions per record", found)
-    found = round((many.objects - few.objects) / more)
-    yield OBJECTS.count(f"{what}: Python objects per record", found)
+    actual = round((many.instructions - few.instructions) / more)
+    yield INSTRUCTIONS.count(f"{what}: Python instructions per record", actual)
+    actual = round((many.objects - few.objects) / more)
+    yield OBJECTS.count(f"{what}: Python objects per record", actual)
 
 
 def _send(sink: ParticipantSink, rows: int, batch: int) -> None:
@@ -95,10 +95,10 @@ def _receive(resource: TaggedRows, rows: int, batch: int) -> None:
     records = numbers(rows)
     with pa.ipc.new_stream(spool, records.schema) as writer:
         writer.write_batch(records)
-    named = BranchRef(BranchId(0, 0), rows, spool.digest)
+    ref = BranchRef(BranchId(0, 0), rows, spool.digest)
     body = Body(spool.open(), spool.length, content.ARROW, spool.digest)
     transaction = TransactionId(APPLICATION, batch, 1)
-    answer = resource.prepare(transaction, "counted", named, body, {})
+    answer = resource.prepare(transaction, "counted", ref, body, {})
     if answer.refusal:
         raise RuntimeError(f"the participant votes abort: {answer}")
 

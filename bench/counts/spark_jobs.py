@@ -51,10 +51,10 @@ def counts(folder: Path) -> Iterator[Count]:
     started = _jobs(folder / "events")
     for what, usual in (("no routes", PLAIN), ("two routes", ROUTED)):
         for batch, has in enumerate(FILES):
-            found = started[queries[what], batch]
+            actual = started[queries[what], batch]
             nothing = usual is ROUTED and has == "no partitions"
             expected = ROUTED_NOTHING if nothing else usual
-            yield expected.count(f"Spark jobs, {what}: batch of {has}", found)
+            yield expected.count(f"Spark jobs, {what}: batch of {has}", actual)
 
 
 def _run(folder: Path) -> Mapping[str, str]:

@@ -87,11 +87,11 @@ def judge(
     flights = [f for date in dates for f in read_day(date, data)]
     sums, notices = expected_sums(flights), expected_notices(flights)
     received, requests = drained(partner, len(notices), timeout, stall)
-    rows, told = ledger_rows(ledger), deliveries(received)
+    rows, notifications = ledger_rows(ledger), deliveries(received)
     faults = [
         *compare("ledger", sums, rows),
-        *compare("partner", notices, told),
-        *split(dates, notices, rows, told),
+        *compare("partner", notices, notifications),
+        *split(dates, notices, rows, notifications),
     ]
     counts = Counter(kind for kind, _ in faults)
     return Verdict(
@@ -99,7 +99,7 @@ def judge(
         batches=len(dates),
         records=len(flights),
         ledger_rows=len(rows),
-        deliveries=len(told),
+        deliveries=len(notifications),
         requests=requests,
         notes=tuple(_examples(faults)),
     )

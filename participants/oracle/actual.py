@@ -70,12 +70,12 @@ def drained(
         The notifications, and the number of requests it got.
     """
     started = changed = time.monotonic()
-    answered = -1
+    last_requests = -1
     while True:
         received, requests = received_by(partner)
         now = time.monotonic()
-        if requests != answered:
-            answered, changed = requests, now
+        if requests != last_requests:
+            last_requests, changed = requests, now
         quiet = now - changed
         patience = SETTLE if len(received) >= wanted else stall
         if quiet >= patience or now - started >= timeout:

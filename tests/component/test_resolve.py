@@ -327,14 +327,14 @@ def test_a_driver_that_begins_it_meanwhile_is_seen(at: Site) -> None:
     at.prepare(T, "ledger")  # by another log, or before this one was restored
     at.time.sleep(1000)
 
-    class Begun(SqlDecisionLog):
+    class BegunMeanwhile(SqlDecisionLog):
         def read(self, transaction: TransactionId) -> TransactionRecord | None:
             found = super().read(transaction)
             if found is None:
                 at.begin()
             return found
 
-    at.log = Begun(at.log._database, now=at.time.now)
+    at.log = BegunMeanwhile(at.log._database, now=at.time.now)
     with pytest.raises(ContractError, match=r"orders\.7\.1"):
         orphan(at, T, Decision.COMMIT)
     assert at.worlds["ledger"].show(str(T)).get_json()["state"] == "prepared"

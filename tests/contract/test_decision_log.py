@@ -22,7 +22,7 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.model import (
     MAX_BRANCHES,
-    Begun,
+    BeginResult,
     BranchId,
     Receipt,
     TransactionId,
@@ -70,7 +70,7 @@ def log(
     opened.close()
 
 
-def begin(log: DecisionLog, batch: int = 0, **other: Any) -> Begun:
+def begin(log: DecisionLog, batch: int = 0, **other: Any) -> BeginResult:
     application = other.pop("application", "orders")
     arguments = {
         "run": "run-1",
@@ -300,7 +300,7 @@ def test_a_committed_batch_is_a_replay(log: DecisionLog) -> None:
     """Its record comes back, whoever asks; nothing is opened."""
     record = commit(log, 0)
     begun = begin(log, 0, run="run-2")
-    assert begun == Begun(record, replay=True)
+    assert begun == BeginResult(record, replay=True)
     finish(log, record)
     assert begin(log, 0, run="run-3").replay
     assert log.unfinished() == []
@@ -309,7 +309,7 @@ def test_a_committed_batch_is_a_replay(log: DecisionLog) -> None:
 def test_a_run_joins_its_own_attempt(log: DecisionLog) -> None:
     """To begin again without a decision is the same attempt, for the same run only."""
     first = begin(log, 0).record
-    assert begin(log, 0) == Begun(first, replay=False)
+    assert begin(log, 0) == BeginResult(first, replay=False)
     assert begin(log, 0, run="run-2").record.id.attempt == 2
 
 
@@ -360,7 +360,7 @@ def test_changed_participants_are_refused(
     assert "\n" not in text
     # The refusal left nothing behind: the earlier run may go on, with its attempt.
     assert states(log) == {"orders.0.1": "committing", "orders.1.1": "active"}
-    assert begin(log, 1) == Begun(left, replay=False)
+    assert begin(log, 1) == BeginResult(left, replay=False)
 
 
 def test_participants_change_where_the_earlier_ones_are_named(log: DecisionLog) -> None:
@@ -384,7 +384,7 @@ def test_a_replay_goes_to_the_participants_on_record(log: DecisionLog) -> None:
     """Nothing is written anew, so it does not matter which ones come after it."""
     record = commit(log, 0)
     begun = begin(log, 0, run="run-2", participants=("ledger",))
-    assert begun == Begun(record, replay=True)
+    assert begun == BeginResult(record, replay=True)
 
 
 def test_an_attempt_knows_the_trace_of_the_one_before(log: DecisionLog) -> None:

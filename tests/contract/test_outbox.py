@@ -604,9 +604,9 @@ def test_the_answer_to_a_sender_that_slept_counts_for_nothing(make: Make) -> Non
     queue = world.resource._queue
     confirmed, refused = queue.next("orders")
     queue.confirmed(confirmed)
-    assert queue.set_aside(confirmed, 422) is False
-    assert queue.set_aside(refused, 422) is True
-    assert queue.set_aside(refused, 400) is False
+    assert queue.move_to_quarantine(confirmed, 422) is False
+    assert queue.move_to_quarantine(refused, 422) is True
+    assert queue.move_to_quarantine(refused, 400) is False
     kept = world.resource.quarantined()
     assert [(k["key"], k["status"]) for k in kept] == [(refused.key, 422)]
 
@@ -769,16 +769,16 @@ def test_a_database_that_does_not_answer(
     """The sender outlives it, says so without a record's content, and goes on."""
     world = make(**SHORT)
     queue = world.resource._queue
-    set_aside = queue.set_aside
+    move_to_quarantine = queue.move_to_quarantine
     failures = iter(range(2))
 
     def fail(request: Any, *rest: Any) -> None:
         if next(failures, None) is not None:
             about = {"body": request.body}
             raise sa.exc.OperationalError("INSERT", about, Exception("disk full"))
-        set_aside(request, *rest)
+        move_to_quarantine(request, *rest)
 
-    monkeypatch.setattr(queue, "set_aside", fail)
+    monkeypatch.setattr(queue, "move_to_quarantine", fail)
     caplog.set_level(logging.DEBUG, "tracing_2pc")
     partner.plan = [422] * 3
     commit(world, T, cards(1))

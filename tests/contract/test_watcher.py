@@ -37,7 +37,7 @@ from tracing_2pc.participant.engine import Query
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
-from tracing_2pc.sinks.participant_sink import PhasedParticipant
+from tracing_2pc.sinks.participant_sink import TracedParticipant
 from tracing_2pc.tracing import instruments, transaction
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -70,7 +70,7 @@ def watching(
 ) -> Watcher:
     recovery = None
     if recover:
-        told = {n: PhasedParticipant(p) for n, p in at.observed.items()}  # type: ignore[arg-type]
+        told = {n: TracedParticipant(p) for n, p in at.observed.items()}  # type: ignore[arg-type]
         tracing = OpenTelemetryTracing()
         delivery = Delivery(at.log, told, tracing=tracing, retry=RetryPolicy(at.time))
         recovery = Recovery(at.log, delivery, tracing).sweep

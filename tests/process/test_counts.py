@@ -40,7 +40,7 @@ def test_a_count_that_does_not_hold_is_an_error(
     """Exit code 1, every row all the same, and why the number should be another."""
     assert main(["counts", "requests"]) == 1
     head, held, broken = capsys.readouterr().out.splitlines()
-    assert head.split() == ["count", "expected", "found", "ok"]
+    assert head.split() == ["count", "expected", "actual", "ok"]
     assert held.split() == ["held", "4", "4", "yes"]
     assert broken.split(maxsplit=3) == [
         "broken",
@@ -59,7 +59,7 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert printed["counts"][1] == {
         "count": "broken",
         "expected": 2,
-        "found": 3,
+        "actual": 3,
         "ok": False,
         "why": "because two are enough",
     }

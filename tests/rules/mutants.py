@@ -929,11 +929,11 @@ MUTANTS: Final = (
         "[TaggedRows-sqlite-forgotten_through]",
         (
             edit(
-                ANSWERS, "finish", "if (__refused := _closed(...)) is not None: ...", ""
+                ANSWERS, "vote", "if (__refused := _closed(...)) is not None: ...", ""
             ),
             edit(
                 ANSWERS,
-                "finish",
+                "vote",
                 "__held is None or __held.tag != __tag or __held.state is not WRITING",
                 "__held is not None and __held.state is ABORTED",
             ),
@@ -947,7 +947,7 @@ MUTANTS: Final = (
         (
             edit(
                 ANSWERS,
-                "finish",
+                "vote",
                 "__held is None or __held.tag != __tag or __held.state is not WRITING",
                 "__held is None",
             ),
@@ -956,20 +956,20 @@ MUTANTS: Final = (
     Mutant(
         20,
         "TaggedRows looks without the lock",
-        "contract/test_answers_fence.py::test_a_decision_waits_for_the_end_of_a_prepare"
+        "contract/test_answers_lock.py::test_a_decision_waits_for_the_end_of_a_prepare"
         "[abort-TaggedRows]",
         (edit(TAGGED, "prepare", "upload.writer.share(...)", "pass"),),
     ),
     Mutant(
         20,
-        "PreparedTransactions looks without its fence",
-        "contract/test_answers_fence.py::test_a_decision_waits_for_the_end_of_a_prepare"
+        "PreparedTransactions looks without its lock",
+        "contract/test_answers_lock.py::test_a_decision_waits_for_the_end_of_a_prepare"
         "[abort-PreparedTransactions]",
         (
             edit(
                 EXTERNAL,
                 "ExternalBranches.prepare",
-                "upload.writer.fence(...)",
+                "upload.writer.hold_shared(...)",
                 "contextlib.nullcontext()",
             ),
         ),

@@ -27,4 +27,4 @@ def assert_counts_hold(family: str, folder: Path) -> None:
     counted = json.loads(file.read_text())
     assert counted["ok"]
     assert counted["counts"]
-    assert all(count["found"] == count["expected"] for count in counted["counts"])
+    assert all(count["actual"] == count["expected"] for count in counted["counts"])

@@ -17,7 +17,7 @@ from tracing_2pc.core.access import TokenGate
 from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.operations.recover import deliver
-from tracing_2pc.protocol.recovery import Recovered
+from tracing_2pc.protocol.recovery import RecoveryResult
 
 VIEWER, OPERATOR, JOB, BOUND = (
     f"{role}-0123456789abcdef" for role in ("viewer", "operator", "job", "bound")
@@ -38,7 +38,7 @@ def console_of(at: Site, pause: Callable[[float], object] = bool) -> Flask:
     """Make a console that looks at a site, and delivers as `recover` does."""
     settings = dataclasses.replace(SETTINGS, links=LINKS)
 
-    def send(record: TransactionRecord) -> Recovered:
+    def send(record: TransactionRecord) -> RecoveryResult:
         urls = {name: one.url for name, one in at.observed.items()}  # type: ignore[attr-defined]
         reached = dataclasses.replace(settings, participants=urls)
         return deliver(at.log, reached, record)

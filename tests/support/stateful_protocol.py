@@ -198,7 +198,7 @@ class MemoryParticipant:
         """Look again, now that all rows are there, and vote (rule 20)."""
         message = self.uploads.pop(tag)
         seen, (wanted,) = self._seen(message.transaction), message.named
-        message.answer = answers.finish(seen, tag, wanted)
+        message.answer = answers.vote(seen, tag, wanted)
         branches = self._branches.get(message.transaction, {})
         held = branches.get(wanted.branch)
         if message.answer.refusal is None:

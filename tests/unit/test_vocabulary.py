@@ -26,7 +26,7 @@ from tracing_2pc.core.model import (
     branch_receipts,
     check_application,
 )
-from tracing_2pc.core.settings import Settings, reveal, seconds
+from tracing_2pc.core.settings import Settings, read_secret, seconds
 from tracing_2pc.core.states import (
     FINAL,
     TRANSACTION_TABLE,
@@ -418,9 +418,9 @@ def test_a_secret_is_given_by_reference(
     """`env:` and `file:` are read where they are used; a literal is refused."""
     monkeypatch.setenv("TOKEN", " from-env\n")
     (tmp_path / "token").write_text("from-file\n")
-    assert reveal("env:TOKEN", "token") == "from-env"
-    assert reveal(f"file:{tmp_path}/token", "token") == "from-file"
+    assert read_secret("env:TOKEN", "token") == "from-env"
+    assert read_secret(f"file:{tmp_path}/token", "token") == "from-file"
     for missing in ("s3cret", "env:", "env:NOT_THERE", f"file:{tmp_path}/none"):
         with pytest.raises(ConfigurationError) as refused:
-            reveal(missing, "token")
+            read_secret(missing, "token")
         assert "s3cret" not in str(refused.value)

@@ -10,12 +10,12 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.view import summarize_record
 from tracing_2pc.operations.recover import recover
 from tracing_2pc.operations.wiring import open_configured_log
-from tracing_2pc.protocol.recovery import Recovered
+from tracing_2pc.protocol.recovery import RecoveryResult
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Finish what is decided; print for each transaction what came of it."""
-    items: list[Recovered] = []
+    items: list[RecoveryResult] = []
     with open_configured_log(settings) as log:
         for item in recover(log, settings, options.application):
             items.append(item)

@@ -24,7 +24,7 @@ from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.participants import ReadableParticipant
 from tracing_2pc.inspection.survey import survey_all, survey_log
 from tracing_2pc.inspection.view import TransactionView, view_transaction
-from tracing_2pc.protocol.recovery import Recovered
+from tracing_2pc.protocol.recovery import RecoveryResult
 
 SURVEY_EVERY: Final = 5.0
 """Seconds from one survey of all participants to the next, while a browser asks."""
@@ -61,7 +61,7 @@ class ConsoleSources:
     participants: Mapping[str, RemoteParticipant]
     settings: Settings
     clock: Clock
-    deliver: Callable[[TransactionRecord], Recovered]
+    deliver: Callable[[TransactionRecord], RecoveryResult]
     pause: Callable[[float], object] = time.sleep
 
 

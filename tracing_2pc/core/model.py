@@ -260,7 +260,7 @@ class DeliveryRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Begun:
+class BeginResult:
     """What `DecisionLog.begin` answers.
 
     `superseded` are the undecided attempts that this begin decided abort; where an

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from tracing_2pc.core.model import (
-    Begun,
+    BeginResult,
     BranchContext,
     Carrier,
     Receipt,
@@ -69,7 +69,7 @@ class DecisionLog(Protocol):
         timeout: float = 0.0,
         own_sinks: Collection[str] = (),
         replaces: Collection[str] = (),
-    ) -> Begun:
+    ) -> BeginResult:
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
         Every earlier undecided attempt of the application is decided abort in the

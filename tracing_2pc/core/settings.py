@@ -285,7 +285,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: not TOML: {error}") from None
 
 
-def reveal(reference: str, what: str) -> str:
+def read_secret(reference: str, what: str) -> str:
     """Read the secret that a reference points to, in the process that needs it.
 
     Args:

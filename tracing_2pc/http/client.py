@@ -29,7 +29,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
 )
-from tracing_2pc.core.settings import reveal
+from tracing_2pc.core.settings import read_secret
 from tracing_2pc.core.states import OF_CALLER, Decision, ParticipantState, Refusal, Vote
 from tracing_2pc.http import contract, reading
 from tracing_2pc.http.connection import ask, pool_of, why_silent
@@ -275,7 +275,7 @@ class HttpParticipant:
         }
         if self.token:
             what = f"token of participant {self.name!r}"
-            token = reveal(self.token, what)
+            token = read_secret(self.token, what)
             if not token.isascii() or not token.isprintable() or " " in token:
                 raise ConfigurationError(
                     f"{what}: {self.token} must hold one token, and no more"

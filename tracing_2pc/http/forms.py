@@ -45,10 +45,10 @@ def check_version(request: Request) -> None:
         if name.lower().startswith("tpc-") and "," in value:
             raise Problem(400, f"{name}: give this header once")
     name, version = contract.VERSION_HEADER, contract.VERSION
-    given = request.headers.get(name)
-    if given is None and request.method == "POST":
+    client_version = request.headers.get(name)
+    if client_version is None and request.method == "POST":
         raise Problem(400, f"{name} is missing: send {version}")
-    if given not in {None, version}:
+    if client_version not in {None, version}:
         raise Problem(400, f"{name}: this participant speaks version {version}")
 
 
@@ -122,24 +122,24 @@ def read_resolve(request: Request) -> tuple[Order, Decision]:
 def read_show(request: Request, text: str) -> tuple[TransactionId, str | None]:
     """Read the id in the path of a look-up, and the participant if it names one."""
     transaction = _field("transaction_id", text, _transaction)
-    given = contract.PARTICIPANT_HEADER in request.headers
-    return transaction, _participant(request) if given else None
+    is_named = contract.PARTICIPANT_HEADER in request.headers
+    return transaction, _participant(request) if is_named else None
 
 
 def read_query(request: Request) -> Query:
     """Read the query of a list."""
-    given = request.args
-    if unknown := set(given) - {"application", "state", "after", "limit"}:
+    query = request.args
+    if unknown := set(query) - {"application", "state", "after", "limit"}:
         raise Problem(400, f"no parameter {sorted(unknown)[0][:60]!r}")
-    if any(len(given.getlist(name)) > 1 for name in given):
+    if any(len(query.getlist(name)) > 1 for name in query):
         raise Problem(400, "give each parameter once")
-    application, state = given.get("application"), given.get("state")
+    application, state = query.get("application"), query.get("state")
     if state not in {None, str(BranchState.WRITING), str(BranchState.PREPARED)}:
         raise Problem(400, "state: expected writing or prepared")
     if application is not None:
         _field("application", application, check_application)
-    after = _field("after", given["after"], _read_cursor) if "after" in given else 0
-    limit = _field("limit", given["limit"], _limit) if "limit" in given else _PAGE
+    after = _field("after", query["after"], _read_cursor) if "after" in query else 0
+    limit = _field("limit", query["limit"], _limit) if "limit" in query else _PAGE
     return Query(application, state, after, limit)
 
 

@@ -13,7 +13,7 @@ import urllib3
 
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
-from tracing_2pc.core.settings import check_url, reveal
+from tracing_2pc.core.settings import check_url, read_secret
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.connection import ask, pool_of
 from tracing_2pc.participant.resources.partner import PartnerAnswer
@@ -99,7 +99,7 @@ class HttpPartner:
     def _post(self, url: str, body: str, extra: Mapping[str, str]) -> int:
         headers = {**self._headers, **extra}
         if self._token:
-            token = reveal(self._token, "token of the partner")
+            token = read_secret(self._token, "token of the partner")
             headers["Authorization"] = f"Bearer {token}"
         pool = pool_of(url, self._timeout, os.getpid())
         place = urllib3.util.parse_url(url)

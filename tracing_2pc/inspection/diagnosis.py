@@ -161,16 +161,16 @@ def _lost(case: TransactionEvidence) -> Finding | None:
     if case.record is None or case.record.decision is not Decision.COMMIT:
         return None
     answers = case.answers
-    lost = tuple(
+    participants = tuple(
         name
         for name in case.record.participants
         if name in answers and _lacks(case.record, name, answers[name])
     )
-    if not lost:
+    if not participants:
         return None
-    states = "; ".join(f"{name} says {answers[name].state}" for name in lost)
+    states = "; ".join(f"{name} says {answers[name].state}" for name in participants)
     why = f"it is decided commit, and what was prepared is not there: {states}"
-    return Finding(lost, case.idle, Verdict.ESCALATE, why)
+    return Finding(participants, case.idle, Verdict.ESCALATE, why)
 
 
 def _lacks(record: TransactionRecord, name: str, answer: Shown) -> bool:
@@ -364,22 +364,24 @@ def held_back(
     if decided is None:
         return None
     late = now - decided >= LATE
-    named = {d.participant: d for d in deliveries if d.pending and (late or d.retries)}
-    if not named:
+    pending = {
+        d.participant: d for d in deliveries if d.pending and (late or d.retries)
+    }
+    if not pending:
         return None
-    since, tries = format_time_of_day(decided, now), _format_tries(named, named)
-    return f"{application} is held back by {join_names(named)} since {since}{tries}"
+    since, tries = format_time_of_day(decided, now), _format_tries(pending, pending)
+    return f"{application} is held back by {join_names(pending)} since {since}{tries}"
 
 
 def _format_tries(
     deliveries: Mapping[str, DeliveryRecord], names: Iterable[str]
 ) -> str:
-    named = [deliveries[name] for name in names if name in deliveries]
-    tried = max((d.retries for d in named), default=0)
-    if not tried:
+    records = [deliveries[name] for name in names if name in deliveries]
+    retries = max((d.retries for d in records), default=0)
+    if not retries:
         return ""
-    tries = format_count(tried, "try", "tries")
-    for delivery in named:
+    tries = format_count(retries, "try", "tries")
+    for delivery in records:
         if delivery.error:
             last = without_participant(delivery.participant, delivery.error)
             return f" ({tries}; the last answer: {last})"

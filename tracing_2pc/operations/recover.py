@@ -9,12 +9,12 @@ from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import TransactionRecord
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.operations.wiring import open_recovery, start_telemetry
-from tracing_2pc.protocol.recovery import Recovered
+from tracing_2pc.protocol.recovery import RecoveryResult
 
 
 def recover(
     log: OperatorLog, settings: Settings, application: str | None
-) -> Iterator[Recovered]:
+) -> Iterator[RecoveryResult]:
     """Finish what is decided, abort what ran out of time; yield one item each.
 
     Participants without an address in the settings keep their transactions
@@ -31,7 +31,7 @@ def recover(
 
 def deliver(
     log: OperatorLog, settings: Settings, record: TransactionRecord
-) -> Recovered:
+) -> RecoveryResult:
     """Send one decision once, now, to all that have not acknowledged it."""
     start_telemetry()
     return open_recovery(log, settings).settle(record)

@@ -36,7 +36,7 @@ from tracing_2pc.inspection.participants import (
     participant_source,
 )
 from tracing_2pc.inspection.survey import survey_all
-from tracing_2pc.protocol.recovery import Recovered
+from tracing_2pc.protocol.recovery import RecoveryResult
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing, snapshot
 
 SNAPSHOTS: Final = 100
@@ -44,7 +44,7 @@ SNAPSHOTS: Final = 100
 
 HOUR: Final = 3600.0
 
-RecoverApplication: TypeAlias = Callable[[str], Iterator[Recovered]]
+RecoverApplication: TypeAlias = Callable[[str], Iterator[RecoveryResult]]
 """Finishes what the log has decided of an application; see `Recovery.sweep`."""
 
 _T = TypeVar("_T")
@@ -90,7 +90,7 @@ class Sweep:
     pending: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
     held_back: Mapping[TransactionId, str] = dataclasses.field(default_factory=dict)
     newly_held_back: tuple[TransactionId, ...] = ()
-    recovered: tuple[Recovered, ...] = ()
+    recovered: tuple[RecoveryResult, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -281,7 +281,7 @@ class Watcher:
         current = set(map(_key_of, diagnoses))
         self._due = {k: at for k, at in (self._due | next_due).items() if k in current}
 
-    def _recover_all(self, recover: RecoverApplication) -> Iterator[Recovered]:
+    def _recover_all(self, recover: RecoverApplication) -> Iterator[RecoveryResult]:
         """Recover the applications whose lease we get, for `sweep` seconds at most.
 
         Begins where the last sweep ran out of time: a slow one starves no other.
@@ -299,7 +299,7 @@ class Watcher:
 
     def _recover_one(
         self, recover: RecoverApplication, application: str, until: float
-    ) -> Iterator[Recovered]:
+    ) -> Iterator[RecoveryResult]:
         # Twice as long as a sweep may take: a watcher that was killed is replaced soon.
         seconds = 2 * self.settings.sweep + self.settings.pause
         if not self.log.take_lease(application, self.holder, seconds):

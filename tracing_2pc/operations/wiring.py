@@ -14,7 +14,7 @@ from tracing_2pc.inspection.participants import LOG
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
-from tracing_2pc.sinks.participant_sink import ParticipantSink, PhasedParticipant
+from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import lifecycle
@@ -53,18 +53,18 @@ def open_participants(settings: Settings) -> Mapping[str, RemoteParticipant]:
             f"participant {LOG!r}: the watcher calls the decision log so. Give it "
             "another name in `participants` before it takes part in anything"
         )
-    return {name: p.inner for name, p in _phased_participants(settings).items()}
+    return {name: p.inner for name, p in _traced_participants(settings).items()}
 
 
 def open_recovery(log: OperatorLog, settings: Settings) -> Recovery:
     """Return what recovers by these settings, from the system's clock."""
-    participants = _phased_participants(settings)
+    participants = _traced_participants(settings)
     retry, tracing = RetryPolicy(SystemClock()), OpenTelemetryTracing()
     delivery = Delivery(log, participants, tracing=tracing, retry=retry)
     return Recovery(log, delivery, tracing)
 
 
-def _phased_participants(settings: Settings) -> Mapping[str, PhasedParticipant]:
+def _traced_participants(settings: Settings) -> Mapping[str, TracedParticipant]:
     if not settings.participants:
         return {}
     return ParticipantSink(

@@ -133,20 +133,20 @@ def prepare(row: TransactionRow, ref: BranchRef) -> Answer | None:
     if known.ref != ref:
         detail = f"Tpc-Rows: the branch with this digest has {known.ref.rows} rows"
         return _refuse(row, Refusal.MALFORMED, PREPARED, detail)
-    return _vote(ref)
+    return _prepared(ref)
 
 
-def finish(row: TransactionRow, tag: int, ref: BranchRef) -> Answer:
+def vote(row: TransactionRow, tag: int, ref: BranchRef) -> Answer:
     """Answer a prepare whose rows are written: may they become durable (rule 20)?"""
     if (refused := _closed(row, ref.branch)) is not None:
         return refused
     known = row.branches.get(ref.branch)
     if known is None or known.tag != tag or known.state is not WRITING:
         return _conflict(row, ABORTED, "this branch was aborted while it was written")
-    return _vote(ref)
+    return _prepared(ref)
 
 
-def _vote(ref: BranchRef) -> Answer:
+def _prepared(ref: BranchRef) -> Answer:
     vote = "commit" if ref.rows else "read_only"
     branch = {"branch": str(ref.branch), "rows": ref.rows, "digest": ref.digest}
     return Answer(PREPARED, fields={**branch, "vote": vote})
@@ -162,8 +162,8 @@ def commit(row: TransactionRow, chosen: Collection[BranchRef]) -> Answer:
         return _unknown(row, f"{row.committed} has committed this batch")
     refusals = [refused for ref in chosen if (refused := _uncommittable(row, ref))]
     named = {ref.branch for ref in chosen}
-    if (stray := _stray(row, named)) is not None:
-        refusals.append(_conflict(row, COMMITTED, f"{stray}, and not named"))
+    if (reason := _committed_by_hand(row, named)) is not None:
+        refusals.append(_conflict(row, COMMITTED, f"{reason}, and not named"))
     if refusals:
         return min(refusals, key=lambda refused: _PRECEDENCE.index(refused.refusal))
     # Rule 4: a branch that the commit does not name aborts.
@@ -171,7 +171,9 @@ def commit(row: TransactionRow, chosen: Collection[BranchRef]) -> Answer:
     return dataclasses.replace(_yes(row, COMMITTED), losers=tuple(losers))
 
 
-def _stray(row: TransactionRow, expected: Collection[BranchId] = ()) -> str | None:
+def _committed_by_hand(
+    row: TransactionRow, expected: Collection[BranchId] = ()
+) -> str | None:
     """Name a branch that was committed by hand, before the transaction was decided."""
     for branch_row in row.branches_in(COMMITTED):
         if row.seal is None and branch_row.ref.branch not in expected:
@@ -207,8 +209,8 @@ def abort(
     if branch is None:
         if row.seal is COMMITTED:
             return _conflict(row, COMMITTED, "this transaction is committed here")
-        if (stray := _stray(row)) is not None:
-            return _conflict(row, COMMITTED, stray)
+        if (reason := _committed_by_hand(row)) is not None:
+            return _conflict(row, COMMITTED, reason)
         return _yes(row, ABORTED)
     known = row.branches.get(branch)
     if known is not None and known.state is COMMITTED:
@@ -229,8 +231,8 @@ def resolve(row: TransactionRow, outcome: Decision) -> Answer:
             return _in_progress(row, "a prepare is under way")
         return _unknown(row, "nothing is prepared here under this id")
     if outcome is Decision.ABORT:
-        if (stray := _stray(row)) is not None:
-            return _conflict(row, COMMITTED, stray)
+        if (reason := _committed_by_hand(row)) is not None:
+            return _conflict(row, COMMITTED, reason)
     elif (because := _duplicate(row)) is not None:
         return _conflict(row, PREPARED, f"{because}: only abort is safe")
     seal = ABORTED if outcome is Decision.ABORT else COMMITTED

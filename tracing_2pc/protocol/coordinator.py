@@ -14,7 +14,12 @@ from functools import partial
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import AbortedError, CommitPendingError, InDoubtError
 from tracing_2pc.core.failpoints import failpoint
-from tracing_2pc.core.model import Begun, Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.model import (
+    BeginResult,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
 from tracing_2pc.core.ports import Clock, DecisionLog, Tracing
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, TransactionState
@@ -86,7 +91,7 @@ class Coordinator:
         self._deliver(decided)
         return True
 
-    def open(self, batch: int, run: str, query: str | None) -> Begun:
+    def open(self, batch: int, run: str, query: str | None) -> BeginResult:
         """Finish what is decided, then put the next attempt on record.
 
         When it returns, the attempt and its participants are durable: branches may be
@@ -172,7 +177,7 @@ class Coordinator:
                 self.delivery.abort(record)
         return delivered
 
-    def begin(self, batch: int, run: str, query: str | None) -> Begun:
+    def begin(self, batch: int, run: str, query: str | None) -> BeginResult:
         """Put the attempt on record before any participant is asked."""
         carrier = self.tracing.reserve()  # first: nothing begins before the root
         started = self.clock.now()

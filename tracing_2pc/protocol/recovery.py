@@ -18,7 +18,7 @@ from tracing_2pc.protocol.delivery import Delivery
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryResult:
     """What a sweep did about one transaction, and what is left to do."""
 
     record: TransactionRecord
@@ -40,7 +40,7 @@ class Recovery:
     delivery: Delivery
     tracing: Tracing
 
-    def sweep(self, application: str | None = None) -> Iterator[Recovered]:
+    def sweep(self, application: str | None = None) -> Iterator[RecoveryResult]:
         """Yield one item per unfinished transaction, oldest first, as it is handled.
 
         Raises:
@@ -77,22 +77,24 @@ class Recovery:
                 refused.append(error)
         return records, refused
 
-    def settle(self, record: TransactionRecord) -> Recovered:
+    def settle(self, record: TransactionRecord) -> RecoveryResult:
         """Finish one transaction if that is safe; each participant is asked once."""
         # A quarantined transaction is left to a person, whatever was decided.
         if record.state is TransactionState.QUARANTINED:
-            return Recovered(record, done=False, remark="quarantined: resolve it")
+            return RecoveryResult(record, done=False, remark="quarantined: resolve it")
         if record.state is TransactionState.ACTIVE:
             try:
                 # Rule 8: only the log finds that the deadline has passed.
                 decided = self.log.expire(record.id)
             except TwoPhaseError as error:
-                return Recovered(record, done=False, remark=str(error))
+                return RecoveryResult(record, done=False, remark=str(error))
             if decided is None:
-                return Recovered(record, done=True, remark="forgotten meanwhile")
+                return RecoveryResult(record, done=True, remark="forgotten meanwhile")
             if decided.state is TransactionState.ACTIVE:
                 remark = "active: left to its driver"
-                return Recovered(decided, done=False, remark=remark, under_way=True)
+                return RecoveryResult(
+                    decided, done=False, remark=remark, under_way=True
+                )
             if decided.newly_decided:
                 self.tracing.count_decision(decided)
             failpoint("recovery.after_expire")
@@ -100,12 +102,12 @@ class Recovery:
         try:
             missing = self.delivery.send_once(record)
         except TwoPhaseError as error:
-            return Recovered(record, done=False, remark=str(error))
+            return RecoveryResult(record, done=False, remark=str(error))
         if missing:
             reasons = "; ".join(f"{name} ({why})" for name, why in missing.items())
             remark = f"not acknowledged: {reasons}"
-            return Recovered(record, done=False, remark=remark)
+            return RecoveryResult(record, done=False, remark=remark)
         word = "committed" if record.decision is Decision.COMMIT else "aborted"
         if record.abandoned:
             word = f"concluded without {' and '.join(record.abandoned)}"
-        return Recovered(record, done=True, remark=word)
+        return RecoveryResult(record, done=True, remark=word)

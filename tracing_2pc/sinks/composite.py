@@ -13,7 +13,7 @@ from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.sinks.base import Branch, Sink, participants_of
 from tracing_2pc.sinks.participant_sink import (
     ParticipantSink,
-    PhasedParticipant,
+    TracedParticipant,
     check_addresses,
     check_urls,
 )
@@ -78,7 +78,7 @@ class CompositeSink:
         return {
             name: participant.inner
             for name, participant in self.participants.items()
-            if isinstance(participant, PhasedParticipant)
+            if isinstance(participant, TracedParticipant)
         }
 
     @property

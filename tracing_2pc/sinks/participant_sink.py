@@ -112,9 +112,9 @@ class ParticipantSink:
         check_addresses(self._participants, application)
 
     @property
-    def participants(self) -> Mapping[str, PhasedParticipant]:
+    def participants(self) -> Mapping[str, TracedParticipant]:
         """Those that a decision is delivered to, by name."""
-        return {n: PhasedParticipant(p) for n, p in self._participants.items()}
+        return {n: TracedParticipant(p) for n, p in self._participants.items()}
 
     def route(self, name: str) -> ParticipantSink:
         """Return this sink with one participant only.
@@ -189,7 +189,7 @@ class ParticipantSink:
 
 
 @dataclasses.dataclass(frozen=True)
-class PhasedParticipant:
+class TracedParticipant:
     """A participant whose commits and aborts show as phases of the sink."""
 
     inner: RemoteParticipant

@@ -85,10 +85,10 @@ class SkyWalkingProcessor(SpanProcessor):
 
     def header(self, context: SpanContext) -> Sw8 | None:
         """Return what a request says that this span makes; None if it is not ours."""
-        promised = self._segments.promise(context)
-        if promised is None:
+        place_and_span = self._segments.place_for_header(context)
+        if place_and_span is None:
             return None
-        place, calling = promised
+        place, calling = place_and_span
         peer = segment_json.peer(calling.attributes or {}) if calling else ""
         return Sw8(
             sampled=True,

@@ -88,7 +88,7 @@ class Segment:
     ended: list[Placed] = field(default_factory=list)
     is_reserved: bool = False
     """Its first span is a root that another process may end."""
-    promised: bool = False
+    in_header: bool = False  # it was named there: it must be sent
     sent: bool = False
     full: bool = False
 
@@ -100,7 +100,7 @@ class Segment:
         """Whether its time to be sent has come."""
         if not self.open:
             return now - self.idle >= LINGER
-        return now - self.since >= HOLD and bool(self.ended or self.promised)
+        return now - self.since >= HOLD and bool(self.ended or self.in_header)
 
     def piece(self) -> Piece:
         """Return all of it, once. An open span is in it as incomplete."""
@@ -225,7 +225,9 @@ class Segments:
         if len(self._ended) > REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
-    def promise(self, span: SpanContext) -> tuple[Place, ReadableSpan | None] | None:
+    def place_for_header(
+        self, span: SpanContext
+    ) -> tuple[Place, ReadableSpan | None] | None:
         """Return a span's place for a header, and the span while it is open.
 
         From then on its segment is sent in time, whatever becomes of the span.
@@ -235,7 +237,7 @@ class Segments:
             if segment is None:
                 return None
             placed = segment.open.get(position)
-            segment.promised |= placed is not None
+            segment.in_header |= placed is not None
             return segment.place(position), placed.span if placed else None
 
     def take(self, is_ready: Callable[[Segment], bool]) -> Iterator[Piece]:

@@ -28,7 +28,7 @@ from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of, read_only
 from tracing_2pc.sinks.composite import CompositeSink, one_sink
-from tracing_2pc.sinks.participant_sink import ParticipantSink, PhasedParticipant
+from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
 from tracing_2pc.spark.context import StreamContext, refuse_connect
 from tracing_2pc.spark.driver_path import (
     TooLargeError,
@@ -237,7 +237,7 @@ class ForeachBatch:
         own_sinks = frozenset(
             name
             for name, participant in self._participants.items()
-            if not isinstance(participant, PhasedParticipant)
+            if not isinstance(participant, TracedParticipant)
         )
         return Coordinator(
             self.application,

@@ -49,7 +49,7 @@ class Writer(Protocol):
     def share(self, connection: Connection, application: str) -> None:
         """Take the application's lock, shared with other prepares, till the commit."""
 
-    def fence(self, application: str) -> AbstractContextManager[None]:
+    def hold_shared(self, application: str) -> AbstractContextManager[None]:
         """Hold that lock, shared, while a branch is prepared outside of a transaction.
 
         A process that gets the exclusive lock later finds the branch prepared, or

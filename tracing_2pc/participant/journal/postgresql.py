@@ -253,7 +253,7 @@ class _PostgreSQLWriter:
         connection.exec_driver_sql(lock)
 
     @contextmanager
-    def fence(self, application: str) -> Iterator[None]:
+    def hold_shared(self, application: str) -> Iterator[None]:
         # A lock of the transaction would pass to the prepared one and outlive this
         # session. The next holder finds the transaction prepared, or rolled back.
         key, connection = _key(application), self._connection

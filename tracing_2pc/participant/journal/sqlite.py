@@ -165,7 +165,7 @@ class _SQLiteWriter:
     def share(self, connection: Connection, application: str) -> None:
         """Do nothing: the database is locked."""
 
-    def fence(self, application: str) -> AbstractContextManager[None]:
+    def hold_shared(self, application: str) -> AbstractContextManager[None]:
         return self._database.file_lock(fcntl.LOCK_SH)
 
 

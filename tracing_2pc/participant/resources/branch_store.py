@@ -138,4 +138,4 @@ class BranchStore(abc.ABC):
         """
         # Rule 20: seal and forgotten_through are read again, under the lock.
         row = self.journal.read(connection, upload.transaction, upload.ref.branch)
-        return answers.finish(row, upload.tag, upload.ref)
+        return answers.vote(row, upload.tag, upload.ref)

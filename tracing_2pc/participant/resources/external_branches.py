@@ -176,11 +176,11 @@ class ExternalBranches(BranchStore):
         self._place.set_up(connection)
 
     def prepare(self, upload: Upload) -> Answer:
-        """Note it under the fence, and prepare it in its place."""
+        """Note it under the lock, shared, and prepare it in its place."""
         notes = self._notes.connections
         note = notes.relaxed if self._place.shares_flush else notes.durable
         with self._place.write(upload) as prepare:
-            with upload.writer.fence(upload.transaction.application):
+            with upload.writer.hold_shared(upload.transaction.application):
                 with begin_now(note()) as noting:
                     answer = self.look_again(noting, upload)
                     kept = answer.refusal is None and upload.ref.rows > 0

@@ -24,7 +24,7 @@ _LOCK: Final = "/sender"
 """No application has such a name: senders do not wait for requests."""
 
 MOST_REFUSALS: Final = 10
-"""Requests of an application that are set aside in a row at most."""
+"""Requests of an application that are quarantined in a row at most."""
 
 _SLICE: Final = 20
 
@@ -215,7 +215,7 @@ class Queue:
         with self._database.decide(_LOCK) as connection:
             connection.execute(self.refusals.delete())
 
-    def set_aside(self, request: Request, status: int) -> bool:
+    def move_to_quarantine(self, request: Request, status: int) -> bool:
         """Quarantine a request, durably, for a person.
 
         False if a sender that took over has had an answer to it: that one counts.

@@ -190,7 +190,7 @@ class Sender:
                 MOST_REFUSALS,
             )
             return False
-        self._set_aside(request, answer, "refused by the partner")
+        self._quarantine(request, answer, "refused by the partner")
         return True
 
     def _send_next(self, request: Request) -> bool:
@@ -211,10 +211,10 @@ class Sender:
         if answer.is_taken:
             self._settle(request, answer)
         else:
-            self._set_aside(request, answer, "fails alone, passed over")
+            self._quarantine(request, answer, "fails alone, passed over")
 
-    def _set_aside(self, request: Request, answer: PartnerAnswer, why: str) -> None:
-        if self._queue.set_aside(request, answer.code):
+    def _quarantine(self, request: Request, answer: PartnerAnswer, why: str) -> None:
+        if self._queue.move_to_quarantine(request, answer.code):
             logger.error(
                 "outbox: request quarantined: request=%s status=%d: %s",
                 request.key,

@@ -9,7 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.settings import reveal
+from tracing_2pc.core.settings import read_secret
 
 _DRIVERS: Final = {
     "sqlite": "sqlite+pysqlite",
@@ -35,7 +35,7 @@ def database_url(reference: str, setting: str) -> sa.URL:
     """
     by_name = reference.startswith("env:")
     try:
-        url = sa.make_url(reveal(reference, setting) if by_name else reference)
+        url = sa.make_url(read_secret(reference, setting) if by_name else reference)
     except sa.exc.ArgumentError:
         raise ConfigurationError(f"{setting}: {_EXPECTED}") from None
     if (driver := _DRIVERS.get(url.drivername)) is None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from tracing_2pc.core.errors import ConfigurationError, ContractError
 from tracing_2pc.core.model import (
     PREVIOUS,
-    Begun,
+    BeginResult,
     Carrier,
     Receipt,
     TransactionId,
@@ -127,7 +127,7 @@ class BaseDecisionLog(abc.ABC):
         timeout: float = 0.0,
         own_sinks: Collection[str] = (),
         replaces: Collection[str] = (),
-    ) -> Begun:
+    ) -> BeginResult:
         """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         query = query or None
         with self._durable() as change:
@@ -137,12 +137,12 @@ class BaseDecisionLog(abc.ABC):
             change.register(status, batch, run, query)
             # Rule 18: a committed batch is delivered again, never written again.
             if committed := change.committed(application, batch):
-                return Begun(committed, replay=True)
+                return BeginResult(committed, replay=True)
             active = change.in_state(application, TransactionState.ACTIVE)
             for record in active:
                 if (record.id.batch, record.run) == (batch, run):
                     aborting = change.in_state(application, TransactionState.ABORTING)
-                    return Begun(record, replay=False, superseded=tuple(aborting))
+                    return BeginResult(record, replay=False, superseded=tuple(aborting))
             # Rule 7: never decided and superseded means abort.
             superseded = tuple(
                 self._write_decision(change, record, Decision.ABORT, "superseded")
@@ -165,7 +165,7 @@ class BaseDecisionLog(abc.ABC):
                 own_sinks=frozenset(own_sinks),
             )
             change.add(opened)
-            return Begun(opened, replay=False, superseded=superseded)
+            return BeginResult(opened, replay=False, superseded=superseded)
 
     def decide(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.settings import reveal
+from tracing_2pc.core.settings import read_secret
 
 Asked: TypeAlias = dict[str, str]
 
@@ -97,7 +97,7 @@ def otlp_headers(signal: str) -> str | None:
     """
     if _otlp(signal, "HEADERS") or not (reference := os.environ.get(HEADERS)):
         return None
-    return reveal(reference, HEADERS)
+    return read_secret(reference, HEADERS)
 
 
 def otlp_timeout(signal: str) -> float | None:
