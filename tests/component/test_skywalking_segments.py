@@ -312,6 +312,7 @@ def test_what_finds_no_room_is_counted(
     until(lambda: world.processor.dropped == 5)
     world.oap.status = 200
     until(lambda: len(world.oap.segments) == 3)
+    assert [s["operationName"] for s in world.oap.spans()] == ["5", "6", "7"]
 
 
 def test_what_the_collector_refuses_is_not_sent_again(
