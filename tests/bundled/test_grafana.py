@@ -126,9 +126,13 @@ def test_exemplars_lead_to_traces() -> None:
     """Of the data source that is provisioned beside it, which the collector fills."""
     found = read(PROVISIONED / "datasources" / "tracing-2pc.yaml")["datasources"]
     sources = {one["type"]: one for one in found}
-    (leads,) = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
-    assert leads == {"name": "trace_id", "datasourceUid": sources["jaeger"]["uid"]}
-    assert len({one["uid"] for one in found}) == len(found) == 2
+    leads = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    assert {one["name"] for one in leads} == {"trace_id"}
+    assert [one["datasourceUid"] for one in leads] == [
+        sources[kind]["uid"] for kind in ("jaeger", "tempo")
+    ]
+    assert len({one["urlDisplayLabel"] for one in leads}) == 2
+    assert len({one["uid"] for one in found}) == len(found) == 3
     config = read(JAEGER)
     assert config["connectors"]["spanmetrics"]["exemplars"]["enabled"] is True
     assert config["exporters"]["prometheus"]["enable_open_metrics"] is True

@@ -190,6 +190,38 @@ def test_jaeger_searches_for_spans_and_attributes() -> None:
     assert {one["name"] for one in dimensions} <= set(ATTRIBUTES)
 
 
+def traceql() -> list[str]:
+    """Return the manual's queries for Tempo."""
+    text = (DASHBOARDS.parent / "docs" / "tracing.md").read_text(encoding="utf-8")
+    table = text.partition("| to find | TraceQL |")[2].partition("\n\n")[0]
+    return re.findall(r"`(\{.+?)` \|$", table, re.M)
+
+
+def test_tempo_is_asked_for_spans_and_attributes() -> None:
+    """Names of spans, attributes, and values that those can have."""
+    assert len(traceql()) >= 8
+    used: set[str] = set()
+    for query in traceql():
+        words = re.sub(r'"[^"]*"', '""', query)
+        assert words.count("{") == words.count("}") == 1, query
+        assert words.count("(") == words.count(")"), query
+        attributes = set(re.findall(r"\bspan\.([a-z_.]+)", words))
+        assert attributes <= set(ATTRIBUTES), query
+        names = set(re.findall(r'(?<!\.)\bname = "([^"]+)"', query))
+        assert names <= set(SPANS), query
+        values = re.findall(r'span\.tpc\.(\w+) = "([^"]+)"', query)
+        for name, value in values:
+            closed = {**LABELS, "decision": LABELS["outcome"]}
+            closed["request"] = LABELS["phase"]
+            assert value in closed.get(name, (value,)), query
+        bare = re.sub(r"span\.[a-z_.]+", "", words)
+        known = {"name", "kind", "duration", "status", "server", "error", "by", "true"}
+        known |= {"select", "quantile_over_time", "s"}
+        assert set(re.findall(r"[a-z_]+", bare)) <= known, query
+        used |= attributes | names
+    assert {"tpc.in_doubt.snapshot", "tpc.transaction.id", "tpc.cause"} <= used
+
+
 KNOWN = {
     *METRICS,
     *EXPOSED,
