@@ -15,9 +15,10 @@ from support.waiting import until
 
 from tracing_2pc.core import failpoints
 from tracing_2pc.core.errors import AbortedError, CommitPendingError, ContractError
-from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.model import BranchId, TransactionId, TransactionRecord
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.protocol.delivery import send_abort
+from tracing_2pc.sinks.base import read_only
 from tracing_2pc.testing import InMemoryDecisionLog
 
 FIRST = TransactionId("orders", 0, 1)
@@ -71,6 +72,25 @@ def test_a_close_without_every_vote_aborts(world: World) -> None:
         world.coordinator().close(record, world.write(record)[:-1])
     assert (world.in_doubt(), world.visible()) == (0, 0)
     assert state(world, FIRST) is TransactionState.ABORTED
+
+
+def test_a_close_without_receipts_is_no_empty_batch(world: World) -> None:
+    """Who has lost its receipts commits nothing: the votes of all are needed."""
+    record = opened(world)
+    world.write(record)
+    with pytest.raises(ContractError, match=r"^orders\.0\.1 cannot commit: .* a, b$"):
+        world.coordinator().close(record, ())
+    assert state(world, FIRST) is TransactionState.ABORTED
+    assert world.visible() == 0
+
+
+def test_an_empty_batch_is_committed_by_votes_read_only(world: World) -> None:
+    """One receipt for each participant, about a branch that nobody was asked for."""
+    record = opened(world)
+    receipts = read_only(BranchId(0, 0), record.participants)
+    world.coordinator().close(record, receipts)
+    assert (world.in_doubt(), world.visible()) == (0, 0)
+    assert state(world, FIRST) is TransactionState.COMMITTED
 
 
 def test_a_close_after_another_run_has_opened_obeys(world: World) -> None:

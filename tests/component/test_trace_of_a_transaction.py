@@ -29,6 +29,7 @@ from tracing_2pc.core.states import TransactionState
 from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks import write_branch
+from tracing_2pc.sinks.base import read_only
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.tracing import spans, transaction
 
@@ -59,6 +60,10 @@ def writes(
         return receipts
 
     return write
+
+
+def nothing(record: TransactionRecord) -> Sequence[Receipt]:
+    return read_only(BranchId(0, 0), record.participants)
 
 
 def failing(record: TransactionRecord) -> list[Receipt]:
@@ -202,7 +207,7 @@ def test_the_delivery_is_out_before_anybody_is_asked(
         abort = commit
 
     slow = coordinator(log, {"slow": Slow()})  # type: ignore[dict-item]
-    apply(slow, 0, lambda record: [])
+    apply(slow, 0, nothing)
     assert seen == [[names.BEGIN, names.DECIDE, names.TRANSACTION, names.DELIVER]]
     deliver = next(s for s in exported() if s.name == names.DELIVER)
     assert deliver.attributes["tpc.pending"] == 1
@@ -334,7 +339,7 @@ def test_a_quarantine_and_its_end_are_errors_in_the_trace(
 
     refusing = coordinator(log, {"ledger": Refuses()})  # type: ignore[dict-item]
     with pytest.raises(HeuristicError):
-        apply(refusing, 0, lambda record: [])
+        apply(refusing, 0, nothing)
     (began,) = named(exported(), names.QUARANTINE)
     (record,) = log.unfinished(APPLICATION)
     resolve(log, record.id, wanted="mixed", reason="looked at both", who="me")

@@ -23,7 +23,8 @@ from participants.processes import free_ports
 from tracing_2pc.cli import main
 from tracing_2pc.console.server import PATIENCE, THREADS, gate_of
 from tracing_2pc.console.state import ASKING, RESOLVING
-from tracing_2pc.core.states import Decision
+from tracing_2pc.core.model import BranchId, branch_receipts
+from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import open_log
 
 ROOT = Path(__file__).parents[2]
@@ -217,7 +218,8 @@ def _undelivered(folder: Path, host: str, port: int) -> list[str]:
             participants=("ledger",),
             carrier={},
         )
-        log.decide(begun.record.id, Decision.COMMIT, [])
+        votes = branch_receipts(BranchId(0, 0), 1, "d", {"ledger": Vote.COMMIT})
+        log.decide(begun.record.id, Decision.COMMIT, votes)
         ids.append(str(begun.record.id))
     log.close()
     return ids

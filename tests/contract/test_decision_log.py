@@ -466,11 +466,14 @@ def test_a_decision_is_read_back_whole(log: DecisionLog) -> None:
     assert log.read(decided.id) == decided
 
 
-def test_a_commit_without_branches_is_a_commit(log: DecisionLog) -> None:
-    """An empty micro-batch has no receipts, and is decided like any other."""
-    decided = log.decide(begin(log).record.id, COMMIT, [])
+def test_an_empty_batch_is_a_commit(log: DecisionLog) -> None:
+    """All votes are read_only: it is decided like any other, and names no branch."""
+    votes = dict.fromkeys(("ledger", "notifier"), Vote.READ_ONLY)
+    receipts = branch_receipts(BranchId(0, 0), 0, "", votes)
+    decided = log.decide(begin(log).record.id, COMMIT, receipts)
     assert decided is not None
-    assert (decided.decision, decided.receipts) == (COMMIT, ())
+    assert (decided.decision, decided.receipts) == (COMMIT, receipts)
+    assert decided.chosen("ledger") == ()
 
 
 def test_rows_are_counted_once_whoever_receives_them(log: DecisionLog) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tracing_2pc.core.model import TransactionId
-from tracing_2pc.core.states import Decision
+from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
+from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import database, statements
@@ -37,7 +37,8 @@ def begin(log: SqlDecisionLog, batch: int = 0) -> Any:
 
 
 def finish(log: SqlDecisionLog) -> None:
-    log.decide(RECORD, Decision.COMMIT)
+    receipts = branch_receipts(BranchId(0, 0), 1, "d", {"a": Vote.COMMIT})
+    log.decide(RECORD, Decision.COMMIT, receipts)
     log.acknowledge(RECORD, "a")
     log.finish(RECORD)
     begin(log, 1)

@@ -40,7 +40,7 @@ def written(
 @pytest.mark.parametrize(
     "receipts",
     [
-        (),
+        written(0, 7, dict.fromkeys("ab", Vote.READ_ONLY)),
         written(0, 7),
         written(0, 7) + written(1, 8, dict.fromkeys("ab", Vote.READ_ONLY)),
         written(0, 7, ONE) + written(1, 8, ONE) + written(0, 9, OTHER),
@@ -55,6 +55,7 @@ def test_every_vote_is_there(receipts: tuple[Receipt, ...]) -> None:
 @pytest.mark.parametrize(
     ("receipts", "why"),
     [
+        ((), "no vote of a, b"),
         (written(0, 7, ONE), "no vote of b"),
         (written(0, 7) + written(1, 8, ONE), "no vote of b about branch 1.8"),
         (written(0, 7, ONE) + written(1, 8), "no vote of b about branch 0.7"),
@@ -62,7 +63,15 @@ def test_every_vote_is_there(receipts: tuple[Receipt, ...]) -> None:
         (written(0, 7, {**BOTH, "b": Vote.ABORT}), "b voted abort"),
         (written(0, 7) + written(0, 8), "a has two receipts for its partition"),
     ],
-    ids=["nobody's", "one missing", "first missing", "stranger", "abort", "twins"],
+    ids=[
+        "nobody's",
+        "b's",
+        "one missing",
+        "first missing",
+        "stranger",
+        "abort",
+        "twins",
+    ],
 )
 def test_without_every_vote_there_is_no_commit(
     receipts: tuple[Receipt, ...], why: str

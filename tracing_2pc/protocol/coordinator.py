@@ -118,6 +118,7 @@ class Coordinator:
         """Decide commit with every vote: the commit point. Then deliver it.
 
         `record` is what `open` returned; `receipts` are one per branch and participant.
+        An empty batch has one branch, about which each votes read_only.
 
         Raises:
             ContractError: a vote is missing. It was aborted, as by `fail`.

@@ -14,8 +14,9 @@ def check_votes(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
     """Raise unless every participant on record has voted for all that was written.
 
     Participants that share one branch share all of their branches, because one Spark
-    job writes them; so a lost receipt is noticed. A batch without any receipt was
-    empty. The coordinator checks before it asks for commit, the log before it decides.
+    job writes them; so a lost receipt is noticed. For an empty batch, too, each has
+    voted: read_only. The coordinator checks before it asks for commit, the log before
+    it decides.
 
     Raises:
         ContractError: a vote is missing, is a vote to abort, or comes from a
@@ -37,8 +38,7 @@ def check_votes(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
             raise refuse_receipt(record, receipt, why)
         partitions.add(partition)
         voters[receipt.branch].add(name)
-    if receipts:
-        _check_nobody_is_missing(record, voters)
+    _check_nobody_is_missing(record, voters)
 
 
 def _check_nobody_is_missing(

@@ -26,7 +26,7 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
-from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of, read_only
+from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
 from tracing_2pc.sinks.composite import CompositeSink, one_sink
 from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
 from tracing_2pc.spark.context import StreamContext, refuse_connect
@@ -36,7 +36,7 @@ from tracing_2pc.spark.driver_path import (
     write_in_driver,
 )
 from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
-from tracing_2pc.spark.tasks import NO_TASK, Written, computed_once, write_partitions
+from tracing_2pc.spark.tasks import Written, computed_once, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import lifecycle
@@ -309,17 +309,11 @@ class _Attempt:
         assert isinstance(self.sink, ParticipantSink | CompositeSink)  # noqa: S101 - checked
         once = computed_once if len(self.routes) > 1 else contextlib.nullcontext
         with once(self.df) as batch:
-            written = {
-                name: self._write(route(batch), self.sink.route(name), record)
+            return [
+                receipt
                 for name, route in self.routes.items()
-            }
-        if not any(written.values()):
-            return []
-        return [
-            receipt
-            for name, receipts in written.items()
-            for receipt in receipts or read_only(NO_TASK, [name])
-        ]
+                for receipt in self._write(route(batch), self.sink.route(name), record)
+            ]
 
 
 def _is_of_the_job(error: Exception) -> bool:

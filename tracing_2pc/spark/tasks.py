@@ -16,7 +16,7 @@ from tracing_2pc.core.model import (
     TransactionRecord,
     count_rows,
 )
-from tracing_2pc.sinks.base import Sink, participants_of, write_branch
+from tracing_2pc.sinks.base import Sink, participants_of, read_only, write_branch
 from tracing_2pc.tracing.sdk import environment, lifecycle
 from tracing_2pc.tracing.spans import span
 
@@ -60,8 +60,11 @@ def write_partitions(df: DataFrame, sink: Sink, record: TransactionRecord) -> Wr
     """
     columns = "receipt string, arrow_bytes long"
     rows = df.mapInArrow(make_task(sink, record), columns).collect()
-    receipts = read_receipts(row.receipt for row in rows)
-    return Written(receipts, sum(row.arrow_bytes for row in rows))
+    # A DataFrame without partitions has no task that could vote.
+    receipts = read_receipts(row.receipt for row in rows) or read_only(
+        NO_TASK, participants_of(sink)
+    )
+    return Written([*receipts], sum(row.arrow_bytes for row in rows))
 
 
 def read_receipts(written: Iterable[str]) -> list[Receipt]:
