@@ -10,7 +10,6 @@ import pytest
 
 SPARK_SMOKES = (
     "test_foreach_batch.py::test_each_batch_lands_in_both[executors]",
-    "test_foreach_batch.py::test_each_batch_lands_in_both[driver]",
     "test_foreach_batch.py::test_a_task_that_fails_after_prepare_leaves_no_twin",
     "test_foreach_batch.py::test_a_replayed_batch_is_recognised[driver]",
     "test_driver_path.py::test_the_size_of_the_batch_before_decides",
@@ -20,20 +19,18 @@ SPARK_SMOKES = (
 """What `make test` tries on a real Spark."""
 
 CRASHES = (
-    "driver.after_begin",
     "driver.after_decide",
     "executor.after_first_prepare",
     "delivery.between_commits",
     "recovery.after_expire",
     "participant.after_prepare",
-    "participant.before_commit",
     "outbox.after_call",
-    "sqlite.in_commit",
     "log.in_commit",
-    "postgresql.in_decide",
     "postgresql.in_prepare",
 )
 """Points at which `make test` kills a process; `make test-all` does at each."""
+
+A_KILL = "crash/test_crash.py::test_a_kill_at_a_point_costs_nothing["
 
 MORE = (
     ("contract/", "TaggedRows-postgresql"),
@@ -44,34 +41,57 @@ MORE = (
     ("contract/test_decision_log_sql.py", "processes_agree[sqlite]"),
     ("contract/test_external_branches.py", "the_rest_of"),
     ("contract/test_external_branches.py", "cut_short"),
-    ("contract/test_outbox.py", "at_a_time_however_many_processes[postgresql]"),
-    ("contract/test_outbox.py", "killed_sender_is_followed_by_another[postgresql]"),
     ("contract/test_prepared_transactions.py", "lost_at_any_statement[prepare]"),
     ("contract/test_prepared_transactions.py", "lost_at_any_statement[abort]"),
     ("contract/test_tagged_rows_values.py", "for_pandas[postgresql]"),
     ("contract/test_answers.py", "every_cell[Outbox-sqlite"),
     ("contract/test_faults.py", "Outbox"),
     ("contract/test_stateful_participant.py", "Outbox"),
+    ("contract/test_outbox.py", "[postgresql]"),
+    ("contract/test_answers_killed.py", "PreparedTransactions"),
+    ("contract/test_faults.py", "PreparedTransactions"),
+    ("contract/test_stateful_participant.py", "PreparedTransactions"),
+    ("contract/test_prepared_transactions.py", "half_done_decision_outlives"),
+    ("contract/test_prepared_transactions.py", "half_done_commit_that_is_rolled_back"),
+    ("contract/test_time_limits.py", "another_server"),
+    ("component/test_skywalking_segments.py", "threads_lose_nothing"),
+    ("component/test_outbox_trace.py", "another_process_sends_it"),
+    ("component/test_cli_resolve.py", "terminal_it_asks[y-"),
+    ("component/test_cli_resolve.py", "terminal_it_asks[7-"),
+    ("component/test_cli_resolve.py", "terminal_it_asks[-"),
     ("fencing/test_late_tasks.py", "Outbox"),
     ("fencing/test_late_tasks.py", "TaggedRows-postgresql"),
     ("fencing/test_two_drivers.py", "postgresql"),
     ("fencing/test_two_drivers.py", "all_was_forgotten"),
     ("fencing/test_two_drivers.py", "is_fenced[sqlite-driver"),
     ("fencing/test_two_drivers.py", "is_fenced[sqlite-executor"),
+    ("fencing/test_two_drivers.py", "do_not_abort_each_other"),
+    ("fencing/test_two_drivers.py", "slept_before_its_first"),
     ("fuzz/", "-postgresql"),
     ("fuzz/", "Outbox"),
     ("backends/test_backends.py", "killed_while_it_waits"),
-    ("component/test_skywalking_segments.py", "threads_lose_nothing"),
+    ("backends/test_backends.py", "abort_is_found_by_its_cause"),
+    ("backends/test_backends.py", "killed_after_its_decision"),
+    ("backends/test_backends.py", "trace_across_hosts"),
     ("bundled/test_prometheus.py", "taken_out"),
-    ("console/test_browser.py", "readable[narrow-light]"),
-    ("console/test_browser.py", "readable[broad-dark]"),
+    ("console/test_browser.py", "page_is_readable["),
+    ("console/test_browser.py", "keyboard_is_enough"),
+    ("console/test_browser.py", "what_persons_type_is_text"),
+    ("process/test_counts.py", "the_counts_hold[branches]"),
+    ("process/test_counts.py", "the_counts_hold[per-record]"),
+    ("process/test_dead_collectors.py", "not there"),
+    ("process/test_dead_collectors.py", "refusing"),
+    ("process/test_counts.py", "the_counts_hold[connections]"),
+    ("process/test_counts.py", "the_counts_hold[participant-flushes]"),
+    ("process/test_dead_collectors.py", "does_not_notice[hanging]"),
+    ("process/test_services_participants.py", "works_in_postgresql_too"),
+    ("process/test_services_participants.py", "fails_is_told_again"),
+    ("process/test_services_participants.py", "two_days_arrive"),
+    ("process/test_services_telemetry.py", "does_not_keep_a_worker["),
     ("rules/", "turns_its_test_red[10]"),
     ("rules/", "turns_its_test_red[15]"),
+    ("rules/", "turns_its_test_red[8]"),
     ("test_bench_ratios.py", "every_goal_has_a_line"),
-    ("test_counts.py", "the_counts_hold[branches]"),
-    ("test_counts.py", "the_counts_hold[per-record]"),
-    ("test_dead_collectors.py", "not there"),
-    ("test_dead_collectors.py", "refusing"),
 )
 """Files or folders, and a word in the names of variants that are left out."""
 
@@ -84,7 +104,7 @@ def is_left_out(item: pytest.Item) -> bool:
     node = item.nodeid
     if item.get_closest_marker("spark"):
         return not node.endswith(SPARK_SMOKES)
-    if "crash/test_crash.py::test_a_kill_at_a_point[" in node:
+    if A_KILL in node:
         return not any(f"[{point}]" in node for point in CRASHES)
     return any(place in node and word in node for place, word in MORE)
 
