@@ -2,20 +2,23 @@
 
     PYTHONPATH=tests:. python -m bundled.times_to_alert faults
     PYTHONPATH=tests:. python -m bundled.times_to_alert pending [rounds]
+    PYTHONPATH=tests:. python -m bundled.times_to_alert restarts [minutes]
     PYTHONPATH=tests:. python -m bundled.times_to_alert healthy [minutes]
 
 A real watcher and a real Prometheus, with the bundled files as they are but for
 addresses. `faults` takes 20 minutes, a round of `pending` three, with other phases
-between sweeps and scrapes; both have participants in this process. `healthy`
-runs the demo's own services and job, and restarts the ledger every two minutes: every
-alert that fires is printed. With `TPC_JAEGER` there is a collector; without one
-`TpcCollectorDown` must fire.
+between sweeps and scrapes; both have participants in this process. `restarts` and
+`healthy` run the demo's own services and job, with a batch each 20 s, and print every
+alert that is pending or fires. `restarts` kills the ledger every two minutes, `healthy`
+nothing. With `TPC_JAEGER` there is a collector; without one `TpcCollectorDown` must
+fire.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -33,7 +36,7 @@ from support.watch import NAMES, Site, Time, site
 
 from bundled.backends import Prometheus, token
 from bundled.files import TOKEN, copied, program
-from participants.flights import feed
+from participants.flights import DAYS, file_of
 from participants.processes import Process, free_ports, stopping
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
 from tracing_2pc.core.states import Decision, Vote
@@ -70,7 +73,7 @@ class Seen:
             key = (alert["state"], *labels)
             if key not in self._seen:
                 self._seen.add(key)
-                named = [label for label in labels if label in self.since]
+                named = [label for label in labels if label and label in self.since]
                 began = self.since[(named or [""])[0]]
                 tell(f"{time.time() - began:6.0f} s {' '.join(key)}")
                 if alert["state"] == "firing":
@@ -159,6 +162,8 @@ def faults(folder: Path) -> None:
             "DELETE FROM orders_tpc_branch",
             "DELETE FROM orders_tpc_transaction",
         )
+        seen.since["quarantined"] = time.time()
+        at.log.quarantine(decided(at, "quarantined"), "it contradicts the decision")
         at.prepare("orphan.1.1", "ledger")
         seen.since["orphan"] = seen.since[""] = time.time()
         down.close()
@@ -217,8 +222,13 @@ def decided(at: Site, application: str) -> TransactionId:
     return id_
 
 
-def healthy(folder: Path, minutes: float) -> None:
-    """Run the demo, a batch each 20 s, and restart the ledger now and then."""
+def nothing(path: DemoPath) -> None:
+    """Say that time passes, and how busy this machine is."""
+    tell(f"{committed(path)} transactions committed, load {os.getloadavg()[0]:.1f}")
+
+
+def demo(folder: Path, minutes: float, meanwhile: Callable[[DemoPath], None]) -> None:
+    """Run the demo, a batch each 20 s, and do something every two minutes."""
     (port,) = free_ports(1)
     with contextlib.ExitStack() as stack:
         endpoint, metrics = "", "127.0.0.1:8889"
@@ -235,7 +245,7 @@ def healthy(folder: Path, minutes: float) -> None:
             TPC_TOKENS_FILE=str(folder / "tokens"),
             OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
         )
-        feed(folder / "in")
+        fill(folder / "in", round(3 * minutes) + 1)
         job = path.spark_job()
         stack.enter_context(stopping(watcher, job))
         watcher.start()
@@ -250,10 +260,18 @@ def healthy(folder: Path, minutes: float) -> None:
         job.start(DEMO_EVERY="20 seconds")
         seen.since[""] = time.time()
         until = time.time() + 60 * minutes
-        while time.time() < until:
-            seen.wait(120)
-            restart(path)
+        while (left := until - time.time()) > 0:
+            seen.wait(min(120, left))
+            meanwhile(path)
         tell(f"{committed(path)} transactions committed; fired: {seen.firing}")
+
+
+def fill(folder: Path, batches: int) -> None:
+    """Put flights where the job reads them, the month again and again."""
+    folder.mkdir()
+    for number in range(batches):
+        day = DAYS[number % len(DAYS)]
+        shutil.copyfile(file_of(day), folder / f"flights-{number:05}.csv.gz")
 
 
 def restart(path: DemoPath) -> None:
@@ -275,6 +293,7 @@ def committed(path: DemoPath) -> int:
 
 
 if __name__ == "__main__":
+    Path("build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir="build") as made:
         folder, number = Path(made).absolute(), float([*sys.argv, "12"][2])
         if sys.argv[1] == "faults":
@@ -282,4 +301,4 @@ if __name__ == "__main__":
         elif sys.argv[1] == "pending":
             pending(folder, int(number))
         else:
-            healthy(folder, number)
+            demo(folder, number, restart if sys.argv[1] == "restarts" else nothing)
