@@ -13,7 +13,7 @@ N ?= 1
 MINUTES ?= 10
 
 .PHONY: setup demo test test-fast test-more test-all stateful fuzz crash chaos rules counts jaeger \
-	test-jaeger oap stock-agent test-skywalking test-dashboards browser compose-plugin \
+	test-jaeger pictures oap stock-agent test-skywalking test-dashboards browser compose-plugin \
 	engine test-compose docs docs-serve lint lock clean
 
 setup: .venv/ready
@@ -81,6 +81,9 @@ $(JAEGER): tools/jaeger/go.mod tools/jaeger/go.sum
 
 test-jaeger: setup jaeger  ## what a real Jaeger is told, through its own API
 	$(JAVA) TPC_JAEGER="$(CURDIR)/$(JAEGER)" $(BIN)/pytest tests/backends $(ARGS)
+
+pictures: setup jaeger  ## docs/pictures, anew: tools/jaeger/README.md says where JAEGER_PAGE is from
+	TPC_JAEGER="$(CURDIR)/$(JAEGER)" PYTHONPATH=tests:. $(BIN)/python -m backends.pictures
 
 oap: $(OAP)/ready  ## a SkyWalking collector: its jars, loaded once
 

@@ -81,15 +81,14 @@ class DemoPath:
 
     def watch_once(self, folder: Path) -> Process:
         """Return a watcher's one look at a job's log, by which all is stuck soon."""
-        at = f"sqlite:///{folder / 'decisions.db'}"
-        named = f"ledger={self.ledger.url},notifier={self.notifier.url}"
         soon = {"REQUEST_TIMEOUT": 0.1, "SAFETY_INTERVAL": 0.2, "STUCK_AFTER": 0.3}
         soon |= {"ORPHAN_AFTER": 100, "STUCK_CRITICAL": 200, "PAUSE": 0.1}
         settings = {f"TPC_{name}": str(value) for name, value in soon.items()}
-        settings |= {"TPC_LOG": at, "TPC_PARTICIPANTS": named}
-        command = [sys.executable, "-m", "tracing_2pc", "watch", "--once"]
-        log = folder / "watch.log"
-        return Process("watch", command, log, {**settings, **self._environment})
+        return self._command(folder, "watch", "--once", **settings)
+
+    def recovery(self, folder: Path) -> Process:
+        """Return one sweep over a job's log."""
+        return self._command(folder, "recover")
 
     def spark_job(self) -> Process:
         """Return the demo's own job, on the services' own folder."""
@@ -103,6 +102,14 @@ class DemoPath:
         environment[variable] = f"{scheme}{self.folder / name}.db"
         log = self.folder / f"{name}.log"
         return Service(name, port, log, {**environment, **self._telemetry})
+
+    def _command(self, folder: Path, *words: str, **settings: str) -> Process:
+        settings["TPC_LOG"] = f"sqlite:///{folder / 'decisions.db'}"
+        named = f"ledger={self.ledger.url},notifier={self.notifier.url}"
+        settings["TPC_PARTICIPANTS"] = named
+        command, log = [sys.executable, "-m", "tracing_2pc"], folder / "command.log"
+        environment = {**settings, **self._environment}
+        return Process(words[0], [*command, *words], log, environment)
 
     def _job(self, *command: str) -> Process:
         environment = {**self._environment, "PYTHONPATH": PATH, AWAITED: "yes"}

@@ -58,16 +58,20 @@ class Jaeger:
 
 
 @contextlib.contextmanager
-def jaeger(binary: Path, folder: Path, skywalking: str = "") -> Iterator[Jaeger]:
+def jaeger(
+    binary: Path, folder: Path, skywalking: str = "", page: str = ""
+) -> Iterator[Jaeger]:
     """Run one with nothing in it; it keeps its spans in memory.
 
-    With the address of a SkyWalking it sends all metrics there, too.
+    With the address of a SkyWalking it sends all metrics there, too. `page` is a
+    folder with the files of its page, if not those in the binary.
     """
     otlp, grpc, query, query_grpc, health, metrics = free_ports(6)
     configuration = [CONFIG, BESIDE] if skywalking else [CONFIG]
+    shown = [f"--set=extensions.jaeger_query.ui.assets_path={page}"] if page else []
     process = Process(
         "jaeger",
-        [str(binary), *(f"--config={one}" for one in configuration)],
+        [str(binary), *(f"--config={one}" for one in configuration), *shown],
         folder / "jaeger.log",
         {
             "JAEGER_OTLP_HTTP": str(otlp),
