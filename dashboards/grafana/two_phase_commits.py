@@ -37,10 +37,7 @@ def dashboard() -> dict[str, Any]:
         "editable": False,
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
-        "links": [
-            link("Stuck within the last hour, in Jaeger", STUCK),
-            link("Console", "${console}"),
-        ],
+        "links": links(),
         "annotations": {"list": [decided_by_hand()]},
         "templating": {"list": list(variables())},
         "panels": list(panels(ROWS)),
@@ -61,6 +58,14 @@ def decided_by_hand() -> dict[str, Any]:
         "titleFormat": "Decided by hand",
         "textFormat": "{{action}}",
     }
+
+
+def links() -> list[dict[str, Any]]:
+    """Return where the dashboard leads, and each of its panels."""
+    return [
+        link("Console", "${console}"),
+        link("Stuck within the last hour, in Jaeger", STUCK),
+    ]
 
 
 def link(title: str, url: str) -> dict[str, Any]:
@@ -133,10 +138,7 @@ def shown(panel: Panel) -> dict[str, Any]:
         "description": panel.description,
         "datasource": DATASOURCE,
         "interval": ONE_A_MINUTE,
-        "links": [
-            link("Console", "${console}"),
-            link("Stuck within the last hour, in Jaeger", STUCK),
-        ],
+        "links": links(),
         "targets": list(targets(panel.queries, now=panel.kind != "timeseries")),
         "fieldConfig": {"defaults": field(panel), "overrides": []},
         "options": options(panel),
