@@ -63,8 +63,8 @@ def decided_by_hand() -> dict[str, Any]:
 def links() -> list[dict[str, Any]]:
     """Return where the dashboard leads, and each of its panels."""
     return [
-        link("Console", "${console}"),
         link("Stuck within the last hour, in Jaeger", STUCK),
+        link("Console", "${console}"),
     ]
 
 
