@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 from support.spark import ROWS, numbers_of, write_numbers
-from support.stream_world import QUICK, World, b_hangs_up, failing_query
+from support.stream_world import BOTH_PATHS, QUICK, World, b_hangs_up, failing_query
 
+from tracing_2pc import ParticipantSink
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.spark import two_phase_commit
+from tracing_2pc.spark.driver_path import allows_driver_path
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 IN_DRIVER = pytest.mark.parametrize("world", ["driver"], indirect=True)
@@ -128,6 +132,50 @@ def test_the_size_of_the_batch_before_decides(world: World) -> None:
         *("executors", "driver", "driver"),
         *("executors", "driver"),
     ]
+
+
+def test_each_start_begins_with_executors(world: World) -> None:
+    """Also of one callback: what cannot be done in the driver ends a query once."""
+    callback = noting_callback(world)
+    write_numbers(world.folder, range(2))
+    world.run(callback)
+    write_numbers(world.folder, range(2, 4))
+    world.run(callback)
+    assert paths(world.folder, 4) == ["executors", "driver"] * 2
+
+
+def test_a_class_of_the_program_stays_as_it_is(world: World) -> None:
+    """The sink is copied for each batch, and its class is not: as in a task."""
+    commit = Noting.commit
+    write_numbers(world.folder, range(2))
+    world.run(noting_callback(world))
+    assert paths(world.folder, 2) == ["executors", "driver"]
+    assert Noting.commit is commit
+
+
+def test_a_changed_participant_sink_may_refuse_the_driver() -> None:
+    """Its own phases may block, and in the driver nothing interrupts them."""
+
+    class Blocking(ParticipantSink):
+        driver_path = False
+
+    address = {"a": "http://127.0.0.1:1"}
+    assert allows_driver_path(ParticipantSink(address))
+    assert not allows_driver_path(Blocking(address))
+    assert not allows_driver_path(CompositeSink([Blocking(address)]))
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("last", [0, 3])
+def test_the_rows_of_all_routes_are_on_record(world: World, last: int) -> None:
+    """A lost commit is told from an empty one by their number."""
+    write_numbers(world.folder, range(1))
+    routes = {"a": lambda df: df, "b": lambda df: df.where(f"value < {last}")}
+    world.run(world.callback(routes=routes))
+    with world.log() as log:
+        record = log.read(TransactionId.parse("test.0.1"))
+    assert record is not None
+    assert record.rows == ROWS + last
 
 
 def test_a_batch_without_rows_says_nothing_of_the_next(world: World) -> None:

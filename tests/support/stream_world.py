@@ -60,7 +60,7 @@ class World:
         sink = arguments.pop("sink", self.sink)
         callback = two_phase_commit(sink, **given | arguments)
         if self.in_driver:
-            callback._arrow_bytes = 1  # as after a batch of one byte
+            callback._fits_driver = lambda *_: True  # as after a small batch
         return callback
 
     def source(self) -> Any:

@@ -29,3 +29,15 @@ TASK = 'Traceback (most recent call last):\n  File "job.py", line 3, in f\n    g
 def test_the_reason_is_one_line(text: str, reason: str) -> None:
     """The last error of the task's Python, or Spark's own first words: no stack."""
     assert reason_of(RuntimeError(text)) == reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["py4j.reflection does not exist in the JVM", "Answer from Java side is empty"],
+)
+def test_the_end_of_the_jvm_is_said(text: str) -> None:
+    """Py4J's own words tell nobody; what a program says itself is left alone."""
+    from py4j.protocol import Py4JError
+
+    assert reason_of(Py4JError(text)).startswith("Spark's JVM has ended")
+    assert reason_of(RuntimeError(text)) == text

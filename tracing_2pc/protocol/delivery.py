@@ -95,7 +95,8 @@ class Delivery:
         if not reasons:
             failpoint("delivery.before_finish")
             self._log.finish(record.id)
-            self._tracing.finished(record, _outcome_of(record))
+            if record.finished is None:
+                self._tracing.finished(record, _outcome_of(record))
         return reasons
 
     def abort(self, record: TransactionRecord) -> None:

@@ -1,4 +1,4 @@
-"""The driver path: a small batch is written by the driver, as one branch.
+"""The driver path: a small batch is written by the driver, one branch per route.
 
 Spark computes the rows, and hands them to the driver as Arrow. What a small batch costs
 most is left out: a Python worker for each task, and the pickling of the sink and of its
@@ -7,7 +7,7 @@ receipts.
 
 from __future__ import annotations
 
-import pickle
+import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -21,9 +21,6 @@ from tracing_2pc.spark.tasks import Written, write_traced_branch
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-
-DRIVER_BRANCH: Final = BranchId(0, 0)
-"""The one branch of an attempt on this path; an attempt never takes both paths."""
 
 _LIMIT: Final = "spark.driver.maxResultSize"
 
@@ -40,35 +37,39 @@ def allows_driver_path(sink: Sink) -> bool:
 
     Nothing interrupts it there, as Spark does with a task, so its phases must end by
     themselves: those of `ParticipantSink` do. A sink of your own says so by its
-    attribute `driver_path = True`.
+    attribute `driver_path = True`, and a `ParticipantSink` that you have changed says
+    otherwise by False.
     """
     if isinstance(sink, CompositeSink):
         return all(allows_driver_path(member) for member in sink.members)
-    return isinstance(sink, ParticipantSink) or (
-        getattr(sink, "driver_path", False) is True
-    )
+    allowed = getattr(sink, "driver_path", isinstance(sink, ParticipantSink))
+    return allowed is True
 
 
 def write_in_driver(
-    df: DataFrame, sink: Sink, record: TransactionRecord, stopping: Callable[[], bool]
+    df: DataFrame,
+    sink: Sink,
+    record: TransactionRecord,
+    route: int,
+    stopping: Callable[[], bool],
 ) -> Written:
     """Collect a DataFrame in one Spark job, and write it here, as one branch.
 
     The rows have the types that a task would see. As in a task, the sink is a copy:
-    what it keeps in itself does not reach `commit`. `stopping` ends the branch early.
+    what it keeps in itself does not reach `commit`. Its class is not copied: pickling
+    by value, as for a task, would write over a class of the main program. Each route
+    has a branch of its own, as jobs on executors have. `stopping` ends it early.
 
     Raises:
         TooLargeError: nothing was written; executors can write the batch.
         AbortedError: `stopping` said so.
     """
-    from pyspark import cloudpickle
-
-    copied = pickle.loads(cloudpickle.dumps(sink))  # noqa: S301 - our own bytes
+    copied = copy.deepcopy(sink)
     batches = _collect(df)
     participants = tuple(participants_of(sink))
-    context = BranchContext(
-        record.id, DRIVER_BRANCH, participants, record.carrier, stopping
-    )
+    # No task that comes later has 0: the job of `_collect` has taken it.
+    branch = BranchId(route, 0)
+    context = BranchContext(record.id, branch, participants, record.carrier, stopping)
     arrow_bytes = sum(batch.nbytes for batch in batches)
     receipts = write_traced_branch(copied, context, _until(batches, context))
     return Written(list(receipts), arrow_bytes)

@@ -145,7 +145,8 @@ class ForeachBatch:
 
     def __post_init__(self) -> None:
         self._participants = participants_of(self.sink)
-        self._arrow_bytes: int | None = None  # of the last batch that had rows
+        self._run: str | None = None
+        self._arrow_bytes: int | None = None  # of this run's last batch that had rows
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "log": None}
@@ -180,10 +181,13 @@ class ForeachBatch:
 
     def _apply(self, df: DataFrame, batch: int, stream: StreamContext) -> None:
         started = time.monotonic()
-        attempt = _Attempt(df, stream, self.sink, self.routes, self._fits_driver())
+        in_driver = self._fits_driver(stream)
+        attempt = _Attempt(df, stream, self.sink, self.routes, in_driver)
         try:
             wrote = self._try(attempt, batch)
         except TooLargeError:
+            if stream.stopping():
+                raise
             logger.warning(
                 "batch is too large for the driver, executors write it: "
                 "application=%s batch=%d bytes_of_batch_before=%d; raise "
@@ -204,7 +208,10 @@ class ForeachBatch:
             # A stateful query must still run its plan, or its state store fails.
             df.write.format("noop").mode("overwrite").save()
 
-    def _fits_driver(self) -> bool:
+    def _fits_driver(self, stream: StreamContext) -> bool:
+        if stream.query and stream.run != self._run:
+            # Each start begins with tasks: what fails only here fails once.
+            self._run, self._arrow_bytes = stream.run, None
         limit, last = self.settings.driver_path_bytes, self._arrow_bytes
         small = limit > 0 and last is not None and last <= limit
         return small and allows_driver_path(self.sink)
@@ -292,11 +299,11 @@ class _Attempt:
         self.stream.cancel(record)
 
     def _write(
-        self, df: DataFrame, sink: Sink, record: TransactionRecord
+        self, df: DataFrame, sink: Sink, record: TransactionRecord, route: int = 0
     ) -> list[Receipt]:
         written: Written
         if self.in_driver:
-            written = write_in_driver(df, sink, record, self._stopping)
+            written = write_in_driver(df, sink, record, route, self._stopping)
         else:
             written = write_partitions(df, sink, record)
         self.arrow_bytes += written.arrow_bytes
@@ -309,11 +316,11 @@ class _Attempt:
         assert isinstance(self.sink, ParticipantSink | CompositeSink)  # noqa: S101 - checked
         once = computed_once if len(self.routes) > 1 else contextlib.nullcontext
         with once(self.df) as batch:
-            return [
-                receipt
-                for name, route in self.routes.items()
-                for receipt in self._write(route(batch), self.sink.route(name), record)
-            ]
+            receipts = []
+            for number, (name, route) in enumerate(self.routes.items()):
+                sink = self.sink.route(name)
+                receipts += self._write(route(batch), sink, record, number)
+            return receipts
 
 
 def _is_of_the_job(error: Exception) -> bool:

@@ -20,6 +20,7 @@ _ends: Final[dict[str, str]] = {}
 
 _LONGEST: Final = 500
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
+_GONE: Final = re.compile(r"does not exist in the JVM|from Java side is empty")
 _OURS: Final = re.compile(r"^tracing_2pc\.core\.errors\.\w+: ")
 
 
@@ -37,8 +38,10 @@ def reason_of(error: BaseException) -> str:
     """Return an error's reason in one line, without Java's stacks.
 
     Of a Spark job that is the last error of the Python in its task, else Spark's own
-    first line.
+    first line. Once the JVM has ended, Py4J's errors say anything but that.
     """
+    if type(error).__module__.startswith("py4j") and _GONE.search(str(error)):
+        return "Spark's JVM has ended; its own output says why (out of memory?)"
     text = str(error).partition("\nJVM stacktrace")[0]
     *_, last = _TRACEBACK.split(text)
     text = last.partition("\n\tat ")[0].strip().partition("\n\n")[0]

@@ -87,7 +87,7 @@ def make_task(sink: Sink, record: TransactionRecord) -> Callable[..., Any]:
         counted = _count_bytes(batches, sizes)
         receipts = _write_partition(sink, record, telemetry, counted)
         written = [receipt.to_json() for receipt in receipts]
-        arrow_bytes = [sum(sizes)] + [0] * (len(written) - 1)
+        arrow_bytes = ([sum(sizes)] + [0] * len(written))[: len(written)]
         columns = {"receipt": written, "arrow_bytes": arrow_bytes}
         yield pa.RecordBatch.from_pydict(columns)
 

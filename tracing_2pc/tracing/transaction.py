@@ -130,8 +130,9 @@ class OpenTelemetryTracing:
                 _exported[carrier["traceparent"]] = taken_over
         except Exception:  # a foreign processor raised
             logger.debug("a root could not be exported", exc_info=True)
-        while len(_exported) > _BOUND:
-            _exported.pop(next(iter(_exported)), None)
+        # Of a copy, as another query of this process may export one meanwhile.
+        for oldest in list(_exported)[:-_BOUND]:
+            _exported.pop(oldest, None)
 
     def finished(self, record: TransactionRecord, outcome: str) -> None:
         """Export `tpc.finish`, from the decision to now."""
