@@ -52,6 +52,7 @@ EMPTY_METERS = {
 """Metrics that SkyWalking has nothing of after this, and why."""
 
 EMPTY_PANELS = {
+    "Alerts that fire": "none does any more",
     "How long it has been wrong": "nothing is wrong any more",
     "Commits not acknowledged": "all are",
     "Prepared slots taken": "no participant here is on PostgreSQL",
