@@ -67,6 +67,19 @@ def test_a_driver_that_says_the_password_is_not_repeated(
     assert "s3cret" not in str(failed.value)
 
 
+def test_an_error_of_a_statement_quotes_no_row(tmp_path: Path) -> None:
+    """It is logged with its stack, and what a statement writes is somebody's data."""
+    base = database.connect(f"sqlite:///{tmp_path / 'log.db'}")
+    row = {"name": "Ada Lovelace"}
+    with (
+        pytest.raises(sa.exc.OperationalError) as failed,
+        base.durable_engine.begin() as sql,
+    ):
+        sql.execute(sa.text("INSERT INTO nowhere VALUES (:name)"), row)
+    assert "nowhere" in str(failed.value)
+    assert "Ada" not in str(failed.value)
+
+
 def test_postgresql_means_psycopg_3() -> None:
     """Whatever driver the URL's short form means elsewhere."""
     base = database.connect("postgresql://tpc@db/decisions")

@@ -70,6 +70,7 @@ def open_postgresql(
             pool_pre_ping=True,
             isolation_level="READ COMMITTED",  # what is read after a lock is new
             execution_options={BEGIN: (f"SELECT {FLUSHED}, {timeouts}",)},
+            hide_parameters=True,  # an error is logged, and they are rows
             **pool,
         )
     except ModuleNotFoundError:

@@ -68,6 +68,7 @@ def open_sqlite(
         # isolation_level None: sqlite3 itself must never begin a transaction for us.
         connect_args={"timeout": lock_wait, "isolation_level": None},
         execution_options={BEGIN: _DURABLE},
+        hide_parameters=True,  # an error is logged, and they are rows
         **pool,
     )
 
