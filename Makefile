@@ -12,7 +12,7 @@ COMPOSE := .cache/engine/docker-compose
 N ?= 1
 MINUTES ?= 10
 
-.PHONY: setup demo test test-fast test-more test-all stateful fuzz crash chaos rules counts jaeger \
+.PHONY: setup tools demo test test-fast test-more test-all stateful fuzz crash chaos rules counts jaeger \
 	test-jaeger pictures oap stock-agent test-skywalking test-dashboards browser compose-plugin \
 	engine test-compose docs docs-serve lint lock clean
 
@@ -27,22 +27,21 @@ setup: .venv/ready
 	VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -r requirements.txt -e .
 	@touch $@
 
+tools: setup  ## programs that tests run: strace, Prometheus, PgBouncer
+	@tools/strace >/dev/null
+	@tools/prometheus >/dev/null
+	@tools/pgbouncer >/dev/null
+
 demo: setup  ## stream a month of flights into two services, with kills, and judge it
 	@$(JAVA) $(BIN)/tracing-2pc demo $(ARGS)
 
-test: setup lint  ## each real thing at least once: a few minutes
-	@tools/strace >/dev/null
-	@tools/prometheus >/dev/null
-	@tools/pgbouncer >/dev/null
+test: lint tools  ## each real thing at least once: some minutes
 	$(JAVA) $(PYTEST) -m "not more" $(ARGS)
 
-test-fast: setup  ## without Spark
-	@tools/strace >/dev/null
-	@tools/prometheus >/dev/null
-	@tools/pgbouncer >/dev/null
+test-fast: tools  ## without Spark
 	$(PYTEST) -m "not spark and not more" $(ARGS)
 
-test-more: setup  ## what these leave out, and a minute of `chaos`
+test-more: tools  ## what these leave out, and a minute of `chaos`
 	$(JAVA) $(PYTEST) -m more $(ARGS)
 
 test-all: test test-more fuzz  ## everything that CI runs
