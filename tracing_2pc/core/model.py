@@ -164,8 +164,7 @@ def carrier_from_json(text: str) -> Carrier:
 
 def trace_id_of(carrier: Carrier) -> str | None:
     """Return a carrier's trace, as W3C writes it; None where nothing was traced."""
-    parts = carrier.get("traceparent", "").split("-")
-    return parts[1] if len(parts) == 4 else None
+    return _ids_of(carrier)[0] or None
 
 
 def log_fields(transaction: TransactionId, carrier: Carrier) -> dict[str, str]:
@@ -173,10 +172,15 @@ def log_fields(transaction: TransactionId, carrier: Carrier) -> dict[str, str]:
 
     Inside of a span the ids are added by `tracing/sdk/log_records.py`.
     """
-    parts = carrier.get("traceparent", "").split("-")
-    _, trace_id, span_id, _ = parts if len(parts) == 4 else [""] * 4
+    trace_id, span_id = _ids_of(carrier)
     fields = {"trace_id": trace_id, "span_id": span_id}
     return {"tpc_transaction_id": str(transaction), **fields}
+
+
+def _ids_of(carrier: Carrier) -> tuple[str, str]:
+    """Return trace and span of a carrier; both empty where nothing was traced."""
+    parts = carrier.get("traceparent", "").split("-")
+    return (parts[1], parts[2]) if len(parts) == 4 else ("", "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
