@@ -84,6 +84,17 @@ class Oap:
             and set(call["detectPoints"]) >= {"SERVER"}
         }
 
+    def databases(self) -> set[tuple[str, str]]:
+        """Return which service keeps its data in which database."""
+        found = self._ask(TOPOLOGY, d=_lately())["getGlobalTopology"]
+        names = {node["id"]: node["name"] for node in found["nodes"]}
+        unreal = {node["id"] for node in found["nodes"] if not node["isReal"]}
+        return {
+            (names[call["source"]], names[call["target"]])
+            for call in found["calls"]
+            if call["target"] in unreal
+        }
+
     def expression(self, text: str, service: str) -> dict[str, Any]:
         """Return what an expression of its dashboards is for a service, lately."""
         entity = {"scope": "Service", "serviceName": service, "normal": True}

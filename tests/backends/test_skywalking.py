@@ -122,7 +122,7 @@ def ours_too(name: str, oap: Oap) -> tuple[list[str], dict[str, str]]:
 def traces_named(proxy: FaultProxy) -> list[list[str]]:
     """Return the trace that each `sw8` names, for each request that came to a proxy."""
     requests = [exchange.request.headers for exchange in proxy._exchanges]
-    came = [[v for n, v in headers if n.lower() == "sw8"] for headers in requests]
+    came = [headers.get_all("sw8", []) for headers in requests]
     read = [[parse_sw8(value) for value in values] for values in came]
     return [[sw8.trace_id for sw8 in found if sw8] for found in read]
 
@@ -151,7 +151,7 @@ def segments(oap: Oap, trace_id: str) -> Counter[tuple[str, str]]:
 def test_a_transaction_is_one_trace_in_both(
     collector: Oap, path: DemoPath, tmp_path: Path
 ) -> None:
-    """Found by its id in SkyWalking, with its topology; and by OTLP, the same trace.
+    """Found by its id in SkyWalking, with topology and phases; by OTLP, the same trace.
 
     The second batch is looked at: a cold start may outlast the age of a segment.
     """
@@ -177,6 +177,10 @@ def test_a_transaction_is_one_trace_in_both(
         ("notifier", "POST /commit"): 1,
     }
     until(lambda: {("both", "ledger"), ("both", "notifier")} <= collector.edges())
+    kept = {("ledger", "ledger.db"), ("notifier", "notifier.db")}
+    until(lambda: kept <= collector.databases())
+    phases = {"ParticipantSink.pre_commit", "ParticipantSink.commit"}
+    until(lambda: phases <= collector.endpoints("both", "ParticipantSink"))
     (ours,) = collector.traces_of(tpc_transaction_id="both.1.1")
     spans = otlp_trace_of(path.loopback, "both.1.1")  # type: ignore[attr-defined]
     assert {span["trace_id"] for span in spans} == {ours}
@@ -297,7 +301,7 @@ def test_a_span_that_joins_others_is_shown_with_all_of_them(
 ) -> None:
     """Links of its trace are references there; its parent says where it stands."""
     monkeypatch.setattr(skywalking_segments, "SPLIT", 0.0)  # a segment for each span
-    monkeypatch.setattr(propagator, "_processors", [])
+    monkeypatch.setattr(propagator, "_processor", None)
     world = World(collector)  # type: ignore[arg-type] - only its URL is asked for
     opened = world.tracer.start_as_current_span
     with opened("batch", attributes={"tpc.application": "joined"}):

@@ -24,6 +24,7 @@ JAEGER: Final = DASHBOARDS / "jaeger" / "config.yaml"
 JAEGER_UI: Final = DASHBOARDS / "jaeger" / "ui-config.json"
 SKYWALKING: Final = DASHBOARDS / "skywalking"
 MAL: Final = SKYWALKING / "otel-rules" / "tpc.yaml"
+MAL_OF_PARTICIPANTS: Final = SKYWALKING / "otel-rules" / "tpc-participants.yaml"
 ALARMS: Final = SKYWALKING / "alarm-settings.yml"
 TEMPLATE: Final = (
     SKYWALKING / "ui-initialized-templates" / "custom" / "two-phase-commits.json"
@@ -86,8 +87,17 @@ def widgets() -> list[dict[str, Any]]:
 
 
 def meters() -> dict[str, str]:
-    """Return SkyWalking's metrics by name, with what each is made from."""
-    rules = read(MAL)
+    """Return SkyWalking's metrics of a service by name, with what each is made from."""
+    return _meters(MAL)
+
+
+def meters_of_participants() -> dict[str, str]:
+    """Return those that are of an endpoint, for alarms."""
+    return _meters(MAL_OF_PARTICIPANTS)
+
+
+def _meters(path: Path) -> dict[str, str]:
+    rules = read(path)
     return {
         f"{rules['metricPrefix']}_{r['name']}": r["exp"] for r in rules["metricsRules"]
     }

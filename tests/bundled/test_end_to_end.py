@@ -182,7 +182,9 @@ def test_one_stuck_transaction_is_flagged_by_all_three(
     resolved_ones = site.heard.alerts("TpcTransactionStuck", "resolved")
     assert resolved_ones[0]["labels"] == warnings[0]["labels"]
     alarm = site.heard.alarms("tpc_stuck_rule")[0]
-    assert (alarm["scope"], alarm["name"]) == ("SERVICE", "tracing-2pc-watch")
+    assert alarm["scope"] == "ENDPOINT"
+    assert alarm["name"] == "notifier in tracing-2pc-watch"
+    assert alarm["alarmMessage"].startswith("notifier in tracing-2pc-watch: ")
     (trace,) = (site.jaeger.trace(one) for one in stuck)
     said = [s["attributes"] for s in trace if s["name"] == "tpc.in_doubt.snapshot"]
     assert {one["tpc.diagnosis"] for one in said} == {"stuck"}

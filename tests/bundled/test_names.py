@@ -24,6 +24,7 @@ from bundled.files import (
     alerts,
     expressions,
     meters,
+    meters_of_participants,
     panels,
     read,
     recorded,
@@ -157,6 +158,12 @@ def test_every_metric_is_told_to_skywalking() -> None:
     assert shown == set(meters())
 
 
+def test_an_alarm_of_a_participant_counts_as_the_widget_of_the_service() -> None:
+    """The same expression: only what it is a metric of differs."""
+    for name, made_from in meters_of_participants().items():
+        assert made_from == meters()[name.replace("_participant_", "_")]
+
+
 def meters_in(expression: str) -> list[str]:
     """Return SkyWalking's metrics in an MQE expression."""
     return re.findall(r"\bmeter_\w+", expression)
@@ -164,10 +171,11 @@ def meters_in(expression: str) -> list[str]:
 
 def test_every_alarm_knows_its_metric() -> None:
     """SkyWalking's server does not start otherwise; ids that it ignores, it would."""
+    of_participants = meters_of_participants()
     for name, rule in read(ALARMS)["rules"].items():
         assert name.endswith("_rule")
         assert meters_in(rule["expression"])
-        assert set(meters_in(rule["expression"])) <= set(meters())
+        assert set(meters_in(rule["expression"])) <= {*meters(), *of_participants}
         assert rule["tags"]["runbook"] in anchors()
 
 

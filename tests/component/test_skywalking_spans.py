@@ -133,6 +133,26 @@ def test_what_a_span_says(world: World) -> None:
     )
 
 
+def test_a_phase_is_an_endpoint_of_the_job(world: World) -> None:
+    """Its page has latency and rate of each phase. Other local spans are none."""
+    about = {"tpc.phase": "commit"}
+    with (
+        world.tracer.start_as_current_span("Sink.commit", attributes=about),
+        world.tracer.start_as_current_span("other"),
+        world.tracer.start_as_current_span(
+            "call", kind=SpanKind.CLIENT, attributes=about
+        ),
+    ):
+        pass
+    world.tree()
+    marked = {s["operationName"]: tags(s).get("x-le") for s in world.oap.spans()}
+    assert marked == {
+        "Sink.commit": '{"logic-span":true}',
+        "other": None,
+        "call": None,
+    }
+
+
 def test_a_link_to_another_trace_is_a_tag(world: World) -> None:
     """Its page shows only its own trace: each other one is named, once, if it fits."""
     with world.tracer.start_as_current_span("before") as before:

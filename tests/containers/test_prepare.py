@@ -71,7 +71,7 @@ def test_only_names_of_this_network_are_left(
         for path, text in everything(tmp_path).items()
         if path.endswith((".yml", ".yaml")) and "test" not in Path(path).name
     ]
-    assert len(said) == 8
+    assert len(said) == 9
     runbook = "http://127.0.0.1:8000/runbook.html"
     assert sum(text.count(runbook) for text in said) == 1
     assert not any("127.0.0.1" in text.replace(runbook, "") for text in said)

@@ -37,6 +37,9 @@ _TAGS: Final = {
     "db.query.text": "db.statement",
 }
 """Names of the semantic conventions, and what SkyWalking's pages look for."""
+_LOGIC_ENDPOINTS: Final = {"tpc.phase"}
+"""Attributes of local spans that have latency and rate of their own, as endpoints do."""
+_LOGIC_SPAN: Final = ("x-le", '{"logic-span":true}')
 
 
 def segment(piece: Piece, service: str, instance: str) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def _span(
         "endTime": (span.end_time or time.time_ns()) // 1_000_000,
         "operationName": span.name[:MAX_NAME],
         "spanType": kind,
-        "tags": _tags(placed, attributes),
+        "tags": _tags(placed, attributes, kind),
         **{name: value for name, value in unless_default.items() if value},
     }
 
@@ -121,9 +124,13 @@ def _component(span: ReadableSpan, attributes: Mapping[str, Any]) -> int:
     return _COMPONENTS.get(scope) or _OURS.get(span.kind, 0)
 
 
-def _tags(placed: Placed, attributes: Mapping[str, Any]) -> list[dict[str, str]]:
+def _tags(
+    placed: Placed, attributes: Mapping[str, Any], kind: str
+) -> list[dict[str, str]]:
     """Return attributes; and of a segment's first span, OpenTelemetry's ids."""
     tags = [(_TAGS.get(name, name), _text(value)) for name, value in attributes.items()]
+    if kind == "Local" and not _LOGIC_ENDPOINTS.isdisjoint(attributes):
+        tags.append(_LOGIC_SPAN)
     if placed.parent == -1:
         context = context_of(placed.span)
         tags.append(("otel.trace_id", format_trace_id(context.trace_id)))
