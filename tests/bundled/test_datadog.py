@@ -25,7 +25,7 @@ WITHOUT_MONITOR: dict[tuple[str, str], str] = {
 }
 """Alerts that no monitor stands for, and why."""
 
-QUERY = re.compile(r"(?:max|sum|percentile)\(last_\d+m\):(.+) (>|<=) ([0-9.]+)")
+QUERY = re.compile(r"(?:max|min|sum|percentile)\(last_\d+m\):(.+) (>|<=) ([0-9.]+)")
 METRIC = re.compile(
     r"(?P<how>max|sum|p99):(?P<name>[a-z_.]+)\{(?P<where>[^}]+)\} by \{(?P<by>[^}]+)\}"
 )

@@ -38,7 +38,7 @@ _TAGS: Final = {
 }
 """Names of the semantic conventions, and what SkyWalking's pages look for."""
 _LOGIC_ENDPOINTS: Final = {"tpc.phase"}
-"""Attributes of local spans that have latency and rate of their own, as endpoints do."""
+"""Attributes of local spans that have latency and rate, as endpoints do."""
 _LOGIC_SPAN: Final = ("x-le", '{"logic-span":true}')
 
 
