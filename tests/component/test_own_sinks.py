@@ -26,6 +26,7 @@ from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import participants_of
 from tracing_2pc.spark.context import StreamContext
 from tracing_2pc.spark.foreach_batch import ForeachBatch
+from tracing_2pc.spark.job import Job
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -104,7 +105,7 @@ def page(operator: Operator, path: str) -> str:
 def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path: Path) -> None:
     """Written when the attempt begins, from what the job was given."""
     log = open_log(f"sqlite:///{tmp_path}/log.db")
-    callback = ForeachBatch(Archive(), "orders", Settings(), {}, log)
+    callback = ForeachBatch(Job(Archive(), "orders", Settings()), {}, log)
     coordinator = callback._coordinator(StreamContext(None, "run", "query"))
     begun = coordinator.begin(0, "run", "query")
     assert begun.record.own_sinks == {"Archive"}

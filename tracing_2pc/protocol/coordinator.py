@@ -114,6 +114,23 @@ class Coordinator:
             self.deliver(begun.record)
         return begun
 
+    def join(self, batch: int, run: str) -> TransactionRecord | None:
+        """Return the undecided attempt at a batch that this run has on record, if any.
+
+        For tasks that have no driver to `open` for them: the first one opens, and the
+        others read. An attempt that is superseded is decided abort, so it is not found.
+        """
+        unfinished = partial(self.log.unfinished, self.application)
+        for record in ask_until_answered(unfinished, self.retry):
+            mine = (record.id.batch, record.run) == (batch, run)
+            if mine and record.state is TransactionState.ACTIVE:
+                return record
+        return None
+
+    def read(self, transaction: TransactionId) -> TransactionRecord | None:
+        """Return what the log has of a transaction."""
+        return ask_until_answered(partial(self.log.read, transaction), self.retry)
+
     def close(self, record: TransactionRecord, receipts: Receipts) -> None:
         """Decide commit with every vote: the commit point. Then deliver it.
 

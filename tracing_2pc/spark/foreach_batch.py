@@ -15,26 +15,20 @@ from tracing_2pc.core.errors import (
     ParticipantError,
     TwoPhaseError,
 )
-from tracing_2pc.core.model import (
-    Receipt,
-    TransactionRecord,
-    check_application,
-    count_rows,
-)
-from tracing_2pc.core.ports import DecisionLog, SystemClock
+from tracing_2pc.core.model import Receipt, TransactionRecord, count_rows
+from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.retry import RetryPolicy
-from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
-from tracing_2pc.sinks.composite import CompositeSink, one_sink
-from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
+from tracing_2pc.sinks.base import Sink, participants_of
+from tracing_2pc.sinks.composite import CompositeSink
+from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.context import StreamContext, refuse_connect
 from tracing_2pc.spark.driver_path import (
     TooLargeError,
     allows_driver_path,
     write_in_driver,
 )
+from tracing_2pc.spark.job import Job
 from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
 from tracing_2pc.spark.tasks import Written, computed_once, write_partitions
 from tracing_2pc.store import open_log
@@ -103,31 +97,19 @@ def two_phase_commit(
         ContractError: what is wrong with a sink of your own.
         DecisionLogError: the log cannot be reached.
     """
-    try:
-        check_application(application)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
     refuse_connect()
     chosen = settings or Settings.load()
     chosen = dataclasses.replace(
         chosen, log=log or chosen.log, on_pending=on_pending or chosen.on_pending
     )
-    if not chosen.log:
-        raise ConfigurationError(
-            "no decision log: give log='sqlite:///state/decisions.db', or set TPC_LOG"
-        )
-    sink = one_sink(sink)
+    job = Job.of(sink, application, chosen, replaces)
     if routes is not None:
-        _check_routes(sink, routes)
-    if isinstance(sink, ParticipantSink | CompositeSink):
-        sink.check(application)
-    check_leftovers(sink)
-    callback = ForeachBatch(
-        sink, application, chosen, dict(routes or {}), open_log(chosen.log), replaces
-    )
+        _check_routes(job.sink, routes)
+    job.check()
+    callback = ForeachBatch(job, dict(routes or {}), open_log(chosen.log or ""))
     logger.info(
         "two-phase commit: application=%s participants=%s log=%s",
-        *(application, ",".join(participants_of(sink)), chosen.log),
+        *(application, ",".join(participants_of(job.sink)), chosen.log),
     )
     return callback
 
@@ -136,15 +118,11 @@ def two_phase_commit(
 class ForeachBatch:
     """The callback. Picklable: what is open stays in its process."""
 
-    sink: Sink
-    application: str
-    settings: Settings
+    job: Job
     routes: Mapping[str, Route]
     log: DecisionLog | None
-    replaces: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        self._participants = participants_of(self.sink)
         self._run: str | None = None
         self._arrow_bytes: int | None = None  # of this run's last batch that had rows
 
@@ -164,16 +142,16 @@ class ForeachBatch:
                 ones; or there is no checkpoint that a next start would find.
             StoppedError: `stop()` came first. It does not become `query.exception()`.
         """
-        lifecycle.start(self.application)
-        instruments.start(self.application)
-        forget_end(self.application)
+        lifecycle.start(self.job.application)
+        instruments.start(self.job.application)
+        forget_end(self.job.application)
         stream = None
         try:
             stream = StreamContext.of(df)
             self._apply(df, batch, stream)
         except Exception as error:  # noqa: BLE001 - raised again, or what it stands for
             stopping = stream is not None and stream.stopping()
-            short = report_end(error, self.application, batch, stopping=stopping)
+            short = report_end(error, self.job.application, batch, stopping=stopping)
         else:
             return
         # Py4J hands the whole traceback on as text, with causes and contexts.
@@ -182,7 +160,7 @@ class ForeachBatch:
     def _apply(self, df: DataFrame, batch: int, stream: StreamContext) -> None:
         started = time.monotonic()
         in_driver = self._fits_driver(stream)
-        attempt = _Attempt(df, stream, self.sink, self.routes, in_driver)
+        attempt = _Attempt(df, stream, self.job.sink, self.routes, in_driver)
         try:
             wrote = self._try(attempt, batch)
         except TooLargeError:
@@ -192,19 +170,24 @@ class ForeachBatch:
                 "batch is too large for the driver, executors write it: "
                 "application=%s batch=%d bytes_of_batch_before=%d; raise "
                 "spark.driver.maxResultSize, or lower driver_path_bytes",
-                *(self.application, batch, self._arrow_bytes or 0),
+                *(self.job.application, batch, self._arrow_bytes or 0),
             )
-            attempt = _Attempt(df, stream, self.sink, self.routes, in_driver=False)
+            attempt = _Attempt(df, stream, self.job.sink, self.routes, in_driver=False)
             wrote = self._try(attempt, batch)
         self._arrow_bytes = attempt.arrow_bytes or self._arrow_bytes
         if wrote:
             logger.info(
                 "committed: application=%s batch=%d rows=%d seconds=%.1f",
-                *(self.application, batch, attempt.rows, time.monotonic() - started),
+                *(
+                    self.job.application,
+                    batch,
+                    attempt.rows,
+                    time.monotonic() - started,
+                ),
             )
         else:
             text = "replay of a decided batch: application=%s batch=%d"
-            logger.info(text, self.application, batch)
+            logger.info(text, self.job.application, batch)
             # A stateful query must still run its plan, or its state store fails.
             df.write.format("noop").mode("overwrite").save()
 
@@ -212,9 +195,9 @@ class ForeachBatch:
         if stream.query and stream.run != self._run:
             # Each start begins with tasks: what fails only here fails once.
             self._run, self._arrow_bytes = stream.run, None
-        limit, last = self.settings.driver_path_bytes, self._arrow_bytes
+        limit, last = self.job.settings.driver_path_bytes, self._arrow_bytes
         small = limit > 0 and last is not None and last <= limit
-        return small and allows_driver_path(self.sink)
+        return small and allows_driver_path(self.job.sink)
 
     def _try(self, attempt: _Attempt, batch: int) -> bool:
         """Make one attempt at the batch; False if it was a replay."""
@@ -236,28 +219,8 @@ class ForeachBatch:
             raise
 
     def _coordinator(self, stream: StreamContext) -> Coordinator:
-        settings, clock, tracing = self.settings, SystemClock(), OpenTelemetryTracing()
-        self.log = self.log or open_log(settings.log or "")
-        waits = settings.backoff_base, settings.backoff_cap, settings.inline_tries
-        retry = RetryPolicy(clock, *waits, stream.stopping)
-        # Only the job itself can tell a decision to a sink that is no service.
-        own_sinks = frozenset(
-            name
-            for name, participant in self._participants.items()
-            if not isinstance(participant, TracedParticipant)
-        )
-        return Coordinator(
-            self.application,
-            tuple(self._participants),
-            self.log,
-            Delivery(self.log, self._participants, tracing=tracing, retry=retry),
-            tracing,
-            clock,
-            settings,
-            retry,
-            own_sinks,
-            frozenset(self.replaces),
-        )
+        self.log = self.log or open_log(self.job.settings.log or "")
+        return self.job.coordinator(self.log, OpenTelemetryTracing(), stream.stopping)
 
 
 @dataclasses.dataclass

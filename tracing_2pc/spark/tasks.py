@@ -85,7 +85,7 @@ def make_task(sink: Sink, record: TransactionRecord) -> Callable[..., Any]:
 
         sizes: list[int] = []
         counted = _count_bytes(batches, sizes)
-        receipts = _write_partition(sink, record, telemetry, counted)
+        receipts = write_partition(sink, record, telemetry, counted)
         written = [receipt.to_json() for receipt in receipts]
         arrow_bytes = ([sum(sizes)] + [0] * len(written))[: len(written)]
         columns = {"receipt": written, "arrow_bytes": arrow_bytes}
@@ -114,13 +114,13 @@ def write_traced_branch(
     return receipts
 
 
-def _write_partition(
+def write_partition(
     sink: Sink,
     record: TransactionRecord,
     telemetry: Mapping[str, str],
     batches: Iterator[pa.RecordBatch],
 ) -> tuple[Receipt, ...]:
-    """Write one partition as a branch of its own; return the votes about it."""
+    """Write one partition, in its task, as a branch of its own; return the votes."""
     from pyspark import TaskContext
 
     task = TaskContext.get()

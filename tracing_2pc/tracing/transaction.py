@@ -47,7 +47,14 @@ class OpenTelemetryTracing:
 
     All it needs stands in the record: any process can go on with a trace. What it
     remembers is which roots this process has exported, so as not to repeat itself.
+
+    Args:
+        shared: where several processes may begin one transaction at once, what they
+            all know of it: the ids of the root follow from this text.
     """
+
+    def __init__(self, shared: str | None = None) -> None:
+        self._root = roots.derive_ids(shared) if shared else None
 
     def reserve(self) -> Carrier:
         """Fix the ids of a root; empty if nothing records spans in this process.
@@ -56,7 +63,7 @@ class OpenTelemetryTracing:
         recovery make of their own.
         """
         try:
-            carrier = roots.reserve(names.TRANSACTION)
+            carrier = roots.reserve(names.TRANSACTION, self._root)
             if carrier:
                 carrier |= roots.origin()
             upstream = traceparent() if carrier else None

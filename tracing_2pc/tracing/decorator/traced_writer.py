@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import hashlib
 import inspect
 import logging
 import sys
@@ -236,6 +235,4 @@ def _root_name(writer: object) -> str:
 
 
 def _root_ids(name: str, task: TaskIds) -> tuple[int, int]:
-    about = f"{name}\n{task.run}\n{task.batch}"
-    digest = hashlib.sha256(about.encode()).digest()
-    return int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
+    return roots.derive_ids(f"{name}\n{task.run}\n{task.batch}")

@@ -1,0 +1,324 @@
+"""A Spark data source: `df.writeStream.format("two_phase_commit")`, and `df.write`.
+
+Spark calls us, not we Spark: `write` in each task, `commit` and `abort` in a process of
+their own, which may be another one each time. They share nothing but the decision log
+and the messages that tasks return. The first task of a batch opens the transaction, and
+the others join it. So executors must reach the decision log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import socket
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tracing_2pc.core.errors import AbortedError, ConfigurationError, TwoPhaseError
+from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import FINAL
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.sinks.base import Sink
+from tracing_2pc.sinks.participant_sink import ParticipantSink
+from tracing_2pc.spark.job import Job
+from tracing_2pc.spark.tasks import write_partition
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.tracing import instruments
+from tracing_2pc.tracing.sdk import environment, lifecycle
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceStreamArrowWriter,
+        WriterCommitMessage,
+    )
+except ImportError:
+    raise ConfigurationError(
+        "the data source needs PySpark 4.1 or newer, which hands it rows as Arrow: "
+        "use two_phase_commit(...) with foreachBatch"
+    ) from None
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS: Final = 0.5
+_OF_SPARK: Final = {"checkpointlocation", "queryname", "path"}
+_OF_BATCHES: Final = {"application", "batch", "replaces"}
+
+
+class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
+    """Write each micro-batch, or a whole DataFrame, everywhere or nowhere.
+
+    Register it with `spark.dataSource.register(TwoPhaseCommitDataSource)`. The promises
+    are those of `two_phase_commit`: through a crash of anything each batch lands
+    exactly once at every participant. It works under Spark Connect, too. It has no
+    routes and no driver path, and after `transaction_timeout` only a sweep
+    (`tracing-2pc recover` or `watch`) aborts a batch that is not decided.
+
+    Options are `application`, which is required, and the names of `Settings`: `log`,
+    `participants` as `ledger=http://…,notifier=http://…`, `token`, `on_pending` and the
+    others. What is not given is read from `tpc.toml` and the environment of the driver.
+    `replaces` is as for `two_phase_commit`: names with commas.
+
+    A `DataFrame` that is no stream is written by `df.write…mode("append").save()` as
+    one batch. Its number is the option `batch`, which must rise from write to write:
+    the same number again is a replay, and writes nothing. Without it the number is the
+    one after the newest on record, so that a write that is repeated is written again.
+
+    To write to sinks of your own, override `sink`.
+
+    Raises:
+        ConfigurationError: an option that is missing, unknown or wrong.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(...)`."""
+        return "two_phase_commit"
+
+    def sink(self, settings: Settings) -> Sink | Sequence[Sink]:
+        """Return what is written to: one sink or several."""
+        return ParticipantSink(
+            settings.participants,
+            token=settings.token or None,
+            timeout=settings.request_timeout,
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
+        """Return the writer of micro-batches. Spark calls this in several processes."""
+        if "batch" in self.options:
+            raise ConfigurationError("option batch: a stream counts its own batches")
+        return StreamWriter(self._job())
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
+        """Return the writer of one DataFrame; Spark calls this before its tasks."""
+        if overwrite:
+            raise ConfigurationError('only mode("append") is supported: no overwriting')
+        job = self._job()
+        number = self.options.get("batch")
+        if number is None:
+            return BatchWriter(job, _next_batch(job), uuid.uuid4().hex)
+        if not str(number).isdecimal():
+            raise ConfigurationError(f"option batch: {number!r} is not a whole number")
+        return BatchWriter(job, int(number), uuid.uuid4().hex)
+
+    def _job(self) -> Job:
+        given = {name.lower(): value for name, value in self.options.items()}
+        ours = {n: v for n, v in given.items() if n not in _OF_SPARK | _OF_BATCHES}
+        if not (application := given.get("application")):
+            raise ConfigurationError("option application: name the query, for ever")
+        settings = Settings.load(**ours)
+        replaces = [n for n in given.get("replaces", "").split(",") if n]
+        job = Job.of(self.sink(settings), application, settings, replaces)
+        _check_once(tuple(sorted(given.items())), job)
+        return job
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskMessage(WriterCommitMessage):  # type: ignore[misc]
+    """What a task tells the process that commits: its votes, and about what."""
+
+    transaction: str
+    replay: bool
+    receipts: tuple[str, ...] = ()
+
+
+class _Writer:
+    """One batch, in whichever process. All that it shares with others is in the log."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._telemetry = environment.telemetry_settings()
+        self._driver = socket.gethostname()
+
+    def _write(
+        self,
+        batch: int,
+        run: str,
+        query: str | None,
+        batches: Iterator[pa.RecordBatch],
+    ) -> TaskMessage:
+        job = self._job
+        if socket.gethostname() != self._driver and _is_file(job.settings.log):
+            raise ConfigurationError(
+                f"the decision log {job.settings.log} is a file of the driver's host, "
+                f"{self._driver}, and this executor runs on {socket.gethostname()}: "
+                "use a log on PostgreSQL, or foreachBatch"
+            )
+        with self._coordinator(f"{job.application}\n{run}\n{batch}") as coordinator:
+            if (record := coordinator.join(batch, run)) is None:
+                begun = coordinator.open(batch, run, query)
+                record = begun.record
+                if begun.replay:
+                    for _ in batches:  # a stateful query must still run its plan
+                        pass
+                    return TaskMessage(str(record.id), replay=True)
+            receipts = write_partition(job.sink, record, self._telemetry, batches)
+        written = tuple(receipt.to_json() for receipt in receipts)
+        return TaskMessage(str(record.id), replay=False, receipts=written)
+
+    def _commit(self, messages: Sequence[TaskMessage | None]) -> None:
+        """Decide with every vote, and deliver. What it raises ends the query."""
+        if not messages:
+            return  # no partition: no task has opened a transaction
+        told = [message for message in messages if message is not None]
+        about = {(message.transaction, message.replay) for message in told}
+        if len(told) < len(messages) or len(about) != 1:
+            raise AbortedError(
+                f"{self._job.application}: its tasks wrote to several attempts, "
+                f"{sorted(one for one, _ in about)}: another process has aborted the "
+                "first. Nothing was committed; start the query again"
+            )
+        ((transaction, replay),) = about
+        if replay:
+            logger.info("replay of a decided batch: transaction=%s", transaction)
+            return
+        with self._coordinator() as coordinator:
+            record = _read(coordinator, transaction)
+            if record is None:
+                raise AbortedError(
+                    f"{transaction} is no longer on record: a newer run has taken "
+                    "over. Nothing was committed",
+                    transaction_id=transaction,
+                )
+            coordinator.close(record, _receipts(told, transaction))
+
+    def _abort(self, messages: Sequence[TaskMessage | None]) -> None:
+        """Abort what the messages name, unless it is decided; never raises.
+
+        Without a message nothing is known: the next start aborts it then, or a sweep.
+        """
+        told = [message for message in messages if message and not message.replay]
+        with self._coordinator() as coordinator:
+            for transaction in sorted({message.transaction for message in told}):
+                cause = AbortedError(
+                    "Spark ended the batch", transaction_id=transaction
+                )
+                # Rule 8: the log is asked; a decided commit is left to be delivered.
+                record = _read(coordinator, transaction)
+                if record is not None and record.state not in FINAL:
+                    coordinator.fail(record, cause, _receipts(told, transaction))
+
+    @contextlib.contextmanager
+    def _coordinator(self, shared: str | None = None) -> Iterator[Coordinator]:
+        """Yield the coordinator of this process; export its spans at the end.
+
+        `shared` names the batch, for processes that may open it at once.
+        """
+        job = self._job
+        environment.apply(self._telemetry)
+        lifecycle.start(job.application)
+        instruments.start(job.application)
+        log = _log(job.settings.log or "")
+        try:
+            yield job.coordinator(log, OpenTelemetryTracing(shared), lambda: False)
+        finally:
+            lifecycle.flush(FLUSH_SECONDS)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """The writer of micro-batches."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Write a partition, in a task."""
+        from pyspark import TaskContext
+
+        of: Any = TaskContext.get()
+        batch = int(of.getLocalProperty("streaming.sql.batchId"))
+        query = of.getLocalProperty("sql.streaming.queryId")
+        run = of.getLocalProperty("spark.jobGroup.id")  # the run id of the query
+        return self._write(batch, run, query, iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        """Commit a batch; raise, and Spark calls `abort` and ends the query."""
+        self._commit(messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        """Abort a batch, as far as it is known. Spark calls it late, twice or never."""
+        with _logged(self._job.application, batchId):
+            self._abort(messages)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """The writer of one DataFrame: one batch, one run."""
+
+    def __init__(self, job: Job, batch: int, run: str) -> None:
+        super().__init__(job)
+        self._batch, self._run = batch, run
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Write a partition, in a task."""
+        return self._write(self._batch, self._run, None, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Commit what all tasks have written."""
+        self._commit(messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Abort it: here the run is known, with or without a message."""
+        with _logged(self._job.application, self._batch):
+            with self._coordinator() as coordinator:
+                record = coordinator.join(self._batch, self._run)
+            known = (
+                () if record is None else (TaskMessage(str(record.id), replay=False),)
+            )
+            self._abort([*messages, *known])
+
+
+@contextlib.contextmanager
+def _logged(application: str, batch: int) -> Iterator[None]:
+    """Log what is raised: the first error is the one that the user must see."""
+    try:
+        yield
+    except TwoPhaseError as error:
+        logger.warning(
+            "not aborted: application=%s batch=%d: %s", application, batch, error
+        )
+
+
+def _receipts(messages: Sequence[TaskMessage], transaction: str) -> list[Receipt]:
+    mine = (m.receipts for m in messages if m.transaction == transaction)
+    return [Receipt.from_json(text) for receipts in mine for text in receipts]
+
+
+def _read(coordinator: Coordinator, transaction: str) -> TransactionRecord | None:
+    return coordinator.read(TransactionId.parse(transaction))
+
+
+def _next_batch(job: Job) -> int:
+    """Return the number after the newest batch on record."""
+    log = _log(job.settings.log or "")
+    newest = log.transactions(TransactionFilter(application=job.application, limit=1))
+    forgotten = log.forgotten_by_application().get(job.application)
+    batches = [summary.transaction.batch for summary in newest]
+    return max([*batches, -1 if forgotten is None else forgotten]) + 1
+
+
+@functools.cache
+def _log(url: str) -> SqlDecisionLog:
+    """Open the log once in a process: Spark uses its processes again."""
+    return open_log(url)
+
+
+_checked: Final[set[tuple[tuple[str, str], ...]]] = set()
+
+
+def _check_once(options: tuple[tuple[str, str], ...], job: Job) -> None:
+    """Check tokens and addresses once in a process, not for each batch."""
+    if options not in _checked:
+        job.check()
+        _checked.add(options)
+
+
+def _is_file(log: str | None) -> bool:
+    return (log or "").startswith("sqlite:")

@@ -1,0 +1,90 @@
+"""A job: what a way into Spark writes to, under which name, and with which settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import check_application
+from tracing_2pc.core.ports import DecisionLog, SystemClock, Tracing
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
+from tracing_2pc.sinks.composite import CompositeSink, one_sink
+from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Plain data: it is pickled into every process that takes part."""
+
+    sink: Sink
+    application: str
+    settings: Settings
+    replaces: Collection[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        sink: Sink | Sequence[Sink],
+        application: str,
+        settings: Settings,
+        replaces: Collection[str] = (),
+    ) -> Job:
+        """Check what can be checked without a participant.
+
+        Raises:
+            ConfigurationError: says what to change.
+            ContractError: what is wrong with a sink of the user's own.
+        """
+        try:
+            check_application(application)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        if not settings.log:
+            raise ConfigurationError(
+                "no decision log: give log='sqlite:///state/decisions.db', or set "
+                "TPC_LOG"
+            )
+        return cls(one_sink(sink), application, settings, replaces)
+
+    def check(self) -> None:
+        """Check the token and the addresses, and warn of what a sink cannot find.
+
+        Raises:
+            ConfigurationError: as `ParticipantSink.check`.
+            ContractError: as `check_leftovers`.
+        """
+        if isinstance(self.sink, ParticipantSink | CompositeSink):
+            self.sink.check(self.application)
+        check_leftovers(self.sink)
+
+    def coordinator(
+        self, log: DecisionLog, tracing: Tracing, stopping: Callable[[], bool]
+    ) -> Coordinator:
+        """Return the coordinator of this job, in the process that asks for it."""
+        settings, clock = self.settings, SystemClock()
+        participants = participants_of(self.sink)
+        waits = settings.backoff_base, settings.backoff_cap, settings.inline_tries
+        retry = RetryPolicy(clock, *waits, stopping)
+        # Only the job itself can tell a decision to a sink that is no service.
+        own_sinks = frozenset(
+            name
+            for name, participant in participants.items()
+            if not isinstance(participant, TracedParticipant)
+        )
+        return Coordinator(
+            self.application,
+            tuple(participants),
+            log,
+            Delivery(log, participants, tracing=tracing, retry=retry),
+            tracing,
+            clock,
+            settings,
+            retry,
+            own_sinks,
+            frozenset(self.replaces),
+        )
