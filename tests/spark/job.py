@@ -2,7 +2,9 @@
 
 job.py FOLDER A_URL B_URL
 
-With IN_DRIVER in its environment the driver writes each batch, else executors do.
+With IN_DRIVER in its environment the driver writes each batch, else executors do. With
+DATA_SOURCE a data source writes them. With ALONE a failpoint kills its own process and
+not all of the job.
 """
 
 from __future__ import annotations
@@ -11,12 +13,39 @@ import os
 import sys
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
+if "ALONE" not in os.environ:
+    os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
 
 from support.spark import new_session
 
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.spark import two_phase_commit
+from tracing_2pc.spark import TwoPhaseCommitDataSource, two_phase_commit
+
+
+def by_data_source(numbers):
+    spark.dataSource.register(TwoPhaseCommitDataSource)
+    return numbers.writeStream.format("two_phase_commit").options(
+        application="crash",
+        log=f"sqlite:///{folder}/log.db",
+        participants=f"a={a},b={b}",
+        token="",
+        backoff_cap="2",
+    )
+
+
+def by_foreach_batch(numbers):
+    in_driver = "IN_DRIVER" in os.environ
+    path = {} if in_driver else {"driver_path_bytes": 0}
+    callback = two_phase_commit(
+        ParticipantSink({"a": a, "b": b}, token=None),
+        application="crash",
+        log=f"sqlite:///{folder}/log.db",
+        settings=Settings(backoff_cap=2.0, **path),
+    )
+    if in_driver:
+        callback._fits_driver = lambda *_: True  # as after a small batch
+    return numbers.writeStream.foreachBatch(callback)
+
 
 folder, a, b = sys.argv[1:]
 spark = new_session("crash")
@@ -26,20 +55,11 @@ numbers = (
     .json(f"{folder}/in")
     .repartition(2)
 )
-in_driver = "IN_DRIVER" in os.environ
-path = {} if in_driver else {"driver_path_bytes": 0}
-callback = two_phase_commit(
-    ParticipantSink({"a": a, "b": b}, token=None),
-    application="crash",
-    log=f"sqlite:///{folder}/log.db",
-    settings=Settings(backoff_cap=2.0, **path),
-)
-if in_driver:
-    callback._fits_driver = lambda *_: True  # as after a small batch
+way = by_data_source if "DATA_SOURCE" in os.environ else by_foreach_batch
 query = (
-    numbers.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
+    way(numbers)
+    .option("checkpointLocation", f"{folder}/checkpoint")
     .trigger(availableNow=True)
-    .foreachBatch(callback)
     .start()
 )
 query.awaitTermination()

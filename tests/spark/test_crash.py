@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.spark import held, numbers_of, write_numbers
+from support.tracing import read_trace_file, span_tree
 
 from participants.processes import Process, Service, answers, free_ports, stopping
 from tracing_2pc.core.model import TransactionId
@@ -121,6 +123,22 @@ IN_DRIVER = [  # a branch's failpoints are in the process that writes it
     (BETWEEN, "crash.3.1", STATES.COMMITTING, (40, 30)),
 ]
 
+IN_RECOVERY = "delivery.between_commits:1"
+"""The first acknowledgement of a life: by a, in a task that recovers, then opens."""
+DATA_SOURCE = [  # its steps are in tasks, and in a process of Spark's that commits
+    ("driver.after_begin", "crash.0.1", STATES.ACTIVE, (0, 0)),
+    ("executor.after_first_prepare", "crash.0.2", STATES.ACTIVE, (0, 0)),
+    ("driver.before_decide:2", "crash.1.1", STATES.ACTIVE, (10, 10)),
+    ("driver.after_decide:1", "crash.1.2", STATES.COMMITTING, (10, 10)),
+    (IN_RECOVERY, "crash.1.2", STATES.COMMITTING, (20, 10)),
+    ("driver.after_finish:1", "crash.2.1", STATES.COMMITTED, (30, 30)),
+]
+COMMIT_PROCESS = [
+    ("driver.before_decide:2", STATES.ABORTED, (10, 10)),
+    ("driver.after_decide:1", STATES.COMMITTING, (10, 10)),
+    ("driver.after_finish:1", STATES.COMMITTED, (30, 30)),
+]
+
 
 @pytest.mark.parametrize(
     ("path", "lives", "attempts"),
@@ -135,6 +153,12 @@ IN_DRIVER = [  # a branch's failpoints are in the process that writes it
             {"crash.0.4": STATES.COMMITTED, "crash.1.2": STATES.COMMITTED},
             id="often, and it writes the batches",
         ),
+        pytest.param(
+            {"DATA_SOURCE": "1"},
+            DATA_SOURCE,
+            {"crash.0.3": STATES.COMMITTED, "crash.1.3": None, "crash.2.2": None},
+            id="often, by the data source",
+        ),
     ],
 )
 def test_the_driver_is_killed(
@@ -146,6 +170,7 @@ def test_the_driver_is_killed(
     for failpoint, transaction, state, rows in lives:
         if failpoint == BETWEEN:
             crash.to_b.plan("commit", Fault.DELAY, after=0.0)  # the first of this life
+        if failpoint in (BETWEEN, IN_RECOVERY):
             crash.to_b.plan("commit", Fault.DROP)
         assert crash.run(**crash.arm(failpoint), **path) == -9, crash.job.tail()
         assert crash.fired(failpoint)
@@ -170,3 +195,45 @@ def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
     crash.b.start()
     assert crash.job.wait(900) == 0, crash.job.tail()
     crash.assert_exactly_once()
+
+
+def test_the_process_that_commits_is_killed(crash: Crash) -> None:
+    """A data source's own: Spark asks another one to abort, and that asks the log."""
+    crash.a.start()
+    crash.b.start()
+    path = {"DATA_SOURCE": "1", "ALONE": "1"}
+    for attempt, (failpoint, state, rows) in enumerate(COMMIT_PROCESS):
+        assert crash.run(**crash.arm(failpoint), **path) == 1, crash.job.tail()
+        assert crash.fired(failpoint)
+        batch = 1 + attempt // 2
+        assert crash.state(f"crash.{batch}.{1 + attempt % 2}") is state
+        assert crash.held() == rows
+    assert crash.run(**path) == 0, crash.job.tail()
+    crash.assert_exactly_once()
+
+
+def test_a_batch_by_the_data_source_is_one_trace(crash: Crash) -> None:
+    """Its steps are in many processes, which may begin it at once: one root."""
+    crash.a.start()
+    crash.b.start()
+    file = crash.folder / "trace"
+    assert crash.run(DATA_SOURCE="1", TPC_TRACE_FILE=str(file)) == 0, crash.job.tail()
+    lines = read_trace_file(file)
+    known = {line["span_id"] for line in lines} | {None}
+    assert [line["name"] for line in lines if line["parent_id"] not in known] == []
+    for batch in range(BATCHES):
+        id_ = f"crash.{batch}.1"
+        mine = [s for s in lines if s["attributes"].get("tpc.transaction.id") == id_]
+        trace = [s for s in lines if s["trace_id"] == mine[0]["trace_id"]]
+        tree = span_tree(trace)
+        assert [line for line in tree if not line.startswith(" ")] == [tree[0]]
+        steps = Counter(
+            line[2:] for line in tree if line[:3].strip(" ") and line[0] == " "
+        )
+        assert steps.pop("tpc.begin") >= 1  # tasks that came together
+        assert steps == {
+            "tpc.branch": 2,
+            "tpc.decide": 1,
+            "tpc.deliver": 1,
+            "tpc.finish": 1,
+        }

@@ -1,24 +1,39 @@
-"""`format("two_phase_commit")`: streams and whole DataFrames, by Spark's data source."""
+"""`format("two_phase_commit")`: streams and whole DataFrames, by a data source."""
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 from support.spark import numbers_of, write_numbers
 from support.stream_world import World, failing_query
+from support.waiting import until
 
+from tracing_2pc import Settings
+from tracing_2pc.core.model import BranchContext
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.spark import TwoPhaseCommitDataSource
+from tracing_2pc.testing import Fault, FaultProxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(autouse=True)
-def _registered(spark: Any) -> None:
+def _registered(spark: Any) -> Iterator[None]:
+    """Workers cannot import a test: what it gives them is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     spark.dataSource.register(TwoPhaseCommitDataSource)
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def options(world: World, **more: str) -> dict[str, str]:
@@ -69,3 +84,236 @@ def test_a_batch_that_spark_repeats_is_not_written_again(world: World) -> None:
     run(world)
     assert world.held() == (numbers_of(3), numbers_of(3))
     assert world.state("test.1.2") is None
+
+
+def test_a_batch_without_rows_commits_as_well(world: World) -> None:
+    """Every partition votes read_only."""
+    write_numbers(world.folder, range(2))
+    run(world, world.source().where("value < 10").repartition(4))
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    assert world.state("test.1.1") is TransactionState.COMMITTED
+
+
+def test_a_task_that_fails_aborts_what_the_others_prepared(world: World) -> None:
+    """At once, everywhere; the next start writes the batch anew."""
+    write_numbers(world.folder, range(2))
+    flag = world.folder / "mended"
+    numbers = (
+        world.source().repartition(2).mapInArrow(failing_until(flag), "value long")
+    )
+    with failing_query("not mended"):
+        run(world, numbers)
+    assert world.state("test.0.1") is TransactionState.ABORTED
+    assert world.held() == (Counter(), Counter())
+    flag.touch()
+    run(world, numbers)
+    assert world.held() == (numbers_of(2), numbers_of(2))
+    assert world.state("test.0.2") is TransactionState.COMMITTED
+
+
+def failing_until(flag: Path) -> Any:
+    """Return a function for `mapInArrow`: one partition fails, after the others."""
+
+    def mapped(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        task: Any = TaskContext.get()
+        if task.partitionId() == 1 and not flag.exists():
+            time.sleep(3)
+            raise ValueError("not mended")
+        yield from batches
+
+    return mapped
+
+
+def test_a_decided_batch_outlives_the_abort_that_spark_asks_for(world: World) -> None:
+    """`commit` raises, so Spark calls `abort`: the log is asked, and says commit."""
+    write_numbers(world.folder, range(2))
+    with FaultProxy(world.b) as proxy:
+        proxy.plan("commit", Fault.UNAVAILABLE, times=2)
+        more = {"participants": f"a={world.a},b={proxy.url}", "inline_tries": "2"}
+        with failing_query("is decided commit"):
+            run(world, on_pending="fail", **more)
+        assert world.state("test.0.1") is TransactionState.COMMITTING
+        assert world.held() == (numbers_of(1), Counter())
+        assert "abort" not in {request.verb for request in proxy.seen}
+        run(world, on_pending="fail", **more)
+    assert world.held() == (numbers_of(2), numbers_of(2))
+    assert world.state("test.0.2") is None
+
+
+def test_stop_returns_while_a_participant_is_waited_for(world: World) -> None:
+    """The tasks of the next batch wait, and are ended; the next start goes on."""
+    write_numbers(world.folder, range(2))
+    with FaultProxy(world.b) as proxy:
+        proxy.plan("commit", Fault.UNAVAILABLE, times=1000)
+        participants = f"a={world.a},b={proxy.url}"
+        query = start(world, participants=participants, inline_tries="2")
+        until((world.folder / "ck" / "commits" / "0").exists)
+        tries = len(proxy.seen)
+        until(lambda: len(proxy.seen) > tries + 5)
+        query.stop()
+        assert world.held() == (numbers_of(1), Counter())
+        assert world.state("test.0.1") is TransactionState.COMMITTING
+        assert world.state("test.1.1") is None
+    run(world)
+    assert world.held() == (numbers_of(2), numbers_of(2))
+    assert world.state("test.0.2") is None
+
+
+def test_what_a_stopped_query_still_writes_is_never_seen(world: World) -> None:
+    """Spark may start a task after it has called `abort`, or never call it."""
+    write_numbers(world.folder, range(2))
+    slow = world.source().repartition(2).mapInArrow(slowly, "value long")
+    query = start(world, slow)
+    until(lambda: (world.folder / "ck" / "offsets" / "0").exists())
+    query.stop()
+    run(world)
+    assert world.held() == (numbers_of(2), numbers_of(2))
+    with world.log() as log:
+        assert log.unfinished() == []
+
+
+def slowly(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        time.sleep(2)
+        yield batch
+
+
+def test_a_stateful_query_runs_its_plan_in_a_replay(world: World) -> None:
+    """Else its state store fails."""
+    write_numbers(world.folder, range(2))
+    distinct = world.source().dropDuplicates(["value"])
+    run(world, distinct)
+    world.forget_sparks_commit_of(1)
+    write_numbers(world.folder, range(1, 3))  # the last one is new
+    run(world, distinct)
+    assert world.held() == (numbers_of(3), numbers_of(3))
+
+
+class Folder:
+    """A file per branch: written aside, moved at commit."""
+
+    name = "files"
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def begin(self, context: BranchContext) -> dict[str, Any]:
+        of = {"transaction": str(context.transaction_id), "file": str(context.branch)}
+        return {**of, "rows": []}
+
+    def invoke(self, handle: dict[str, Any], record: dict[str, Any]) -> None:
+        handle["rows"].append(record["value"])
+
+    def pre_commit(self, handle: dict[str, Any]) -> None:
+        self._aside(handle).write_text(json.dumps(handle.pop("rows")))
+
+    def commit(self, handle: dict[str, Any]) -> None:
+        if (aside := self._aside(handle)).exists():
+            aside.rename(aside.with_suffix(".json"))
+
+    def abort(self, handle: dict[str, Any]) -> None:
+        self._aside(handle).unlink(missing_ok=True)
+
+    def abort_transaction(self, transaction_id: str, keep: Any) -> None:
+        for file in Path(self.path).glob(f"{transaction_id}-*.aside"):
+            file.unlink()
+
+    def _aside(self, handle: dict[str, Any]) -> Path:
+        name = f"{handle['transaction']}-{handle['file'].replace('.', '-')}.aside"
+        return Path(self.path) / name
+
+
+class Files(TwoPhaseCommitDataSource):
+    """Writes to a folder, beside the participants."""
+
+    own_options = ("folder",)
+
+    @classmethod
+    def name(cls) -> str:
+        return "with_files"
+
+    def sink(self, settings: Settings) -> Any:
+        return [super().sink(settings), Folder(self.options["folder"])]
+
+
+def test_sinks_of_your_own_take_part(world: World, spark: Any) -> None:
+    """`sink` of a subclass says what is written to."""
+    spark.dataSource.register(Files)
+    write_numbers(world.folder, range(2))
+    folder = world.folder / "files"
+    folder.mkdir()
+    (
+        world.source()
+        .writeStream.format("with_files")
+        .options(**options(world), folder=str(folder))
+        .option("checkpointLocation", str(world.folder / "ck"))
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+    assert world.held() == (numbers_of(2), numbers_of(2))
+    files = [json.loads(file.read_text()) for file in folder.iterdir()]
+    assert Counter(number for file in files for number in file) == numbers_of(2)
+
+
+def test_a_dataframe_is_one_batch(world: World, spark: Any) -> None:
+    """Appended twice it is there twice: nobody said that it is the same."""
+    numbers = spark.range(10).withColumnRenamed("id", "value").repartition(3)
+    for _ in range(2):
+        numbers.write.format("two_phase_commit").options(**options(world)).mode(
+            "append"
+        ).save()
+    assert world.held() == (numbers_of(1) + numbers_of(1),) * 2
+    assert world.state("test.1.1") is TransactionState.COMMITTED
+
+
+def test_a_write_with_the_same_number_is_a_replay(world: World, spark: Any) -> None:
+    """So a job that failed after its write can be run again."""
+    numbers = spark.range(10).withColumnRenamed("id", "value")
+
+    def save(number: int) -> None:
+        given = options(world, batch=str(number))
+        numbers.write.format("two_phase_commit").options(**given).mode("append").save()
+
+    flag = world.folder / "mended"
+    numbers = numbers.repartition(2).mapInArrow(failing_until(flag), "value long")
+    with pytest.raises(PySparkException, match="not mended"):
+        save(0)
+    flag.touch()
+    assert world.state("test.0.1") is TransactionState.ABORTED
+    for number in (0, 0, 1):
+        save(number)
+    assert world.held() == (numbers_of(1) + numbers_of(1),) * 2
+    with pytest.raises(PySparkException, match="wants batch 0, but batch 1 is decided"):
+        save(0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"application": ""}, "option application: name the query"),
+        ({"pace": "fast"}, "no setting 'pace'"),
+        ({"participants": ""}, "give at least one participant"),
+        ({"participants": "a=http://u:p@h/"}, "a URL must not hold a password"),
+        ({"token": "secret"}, "give a reference, env:NAME or file:PATH"),
+        ({"batch": "7"}, "a stream counts its own batches"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(
+    world: World, wrong: dict[str, str], said: str
+) -> None:
+    """Before anything is on record."""
+    write_numbers(world.folder, range(1))
+    with failing_query(re.escape(said)):
+        run(world, **wrong)
+    with world.log() as log:
+        assert log.applications() == []
+
+
+def test_overwriting_is_refused(world: World, spark: Any) -> None:
+    """There is nothing that could be replaced in one step."""
+    rows = spark.range(1).write.format("two_phase_commit").options(**options(world))
+    with pytest.raises(PySparkException, match='only mode\\("append"\\)'):
+        rows.mode("overwrite").save()

@@ -14,10 +14,15 @@ import functools
 import logging
 import socket
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tracing_2pc.core.errors import AbortedError, ConfigurationError, TwoPhaseError
+from tracing_2pc.core.errors import (
+    AbortedError,
+    CommitPendingError,
+    ConfigurationError,
+    TwoPhaseError,
+)
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
 from tracing_2pc.core.settings import Settings
@@ -75,11 +80,19 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
     the same number again is a replay, and writes nothing. Without it the number is the
     one after the newest on record, so that a write that is repeated is written again.
 
-    To write to sinks of your own, override `sink`.
+    If a participant does not acknowledge a commit, that is tried `inline_tries` times,
+    about two minutes. Then, with `on_pending` as *wait*, the tasks of the next batch
+    wait for it before they write; with *fail* the query ends. So the last batch of a
+    query that ends by itself may be left to the next start or `tracing-2pc recover`.
+
+    To write to sinks of your own, override `sink`, and name its options in
+    `own_options`, in small letters.
 
     Raises:
         ConfigurationError: an option that is missing, unknown or wrong.
     """
+
+    own_options: Collection[str] = ()
 
     @classmethod
     def name(cls) -> str:
@@ -114,7 +127,8 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
 
     def _job(self) -> Job:
         given = {name.lower(): value for name, value in self.options.items()}
-        ours = {n: v for n, v in given.items() if n not in _OF_SPARK | _OF_BATCHES}
+        others = {*_OF_SPARK, *_OF_BATCHES, *self.own_options}
+        ours = {name: given[name] for name in given if name not in others}
         if not (application := given.get("application")):
             raise ConfigurationError("option application: name the query, for ever")
         settings = Settings.load(**ours)
@@ -191,7 +205,19 @@ class _Writer:
                     "over. Nothing was committed",
                     transaction_id=transaction,
                 )
-            coordinator.close(record, _receipts(told, transaction))
+            # Nothing tells this process that the query is being stopped. A task that
+            # waits is ended, so a long wait is left to those of the next batch.
+            limited = dataclasses.replace(coordinator.settings, on_pending="fail")
+            try:
+                dataclasses.replace(coordinator, settings=limited).close(
+                    record, _receipts(told, transaction)
+                )
+            except CommitPendingError as error:
+                if self._job.settings.on_pending == "fail":
+                    raise
+                logger.warning(
+                    "the next batch waits: transaction=%s: %s", transaction, error
+                )
 
     def _abort(self, messages: Sequence[TaskMessage | None]) -> None:
         """Abort what the messages name, unless it is decided; never raises.
