@@ -15,6 +15,7 @@ from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
 from tracing_2pc.sinks.composite import CompositeSink, one_sink
 from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
+from tracing_2pc.spark.pickling import check_pickles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +53,13 @@ class Job:
         return cls(one_sink(sink), application, settings, replaces)
 
     def check(self) -> None:
-        """Check the token and the addresses, and warn of what a sink cannot find.
+        """Check pickling, token and addresses, and warn of what a sink cannot find.
 
         Raises:
             ConfigurationError: as `ParticipantSink.check`.
-            ContractError: as `check_leftovers`.
+            ContractError: as `check_pickles` and `check_leftovers`.
         """
+        check_pickles(self.sink)
         if isinstance(self.sink, ParticipantSink | CompositeSink):
             self.sink.check(self.application)
         check_leftovers(self.sink)
