@@ -1,8 +1,10 @@
-"""A client of Spark Connect: files of numbers to a and b, by the data source.
+"""A client of Spark Connect: files of numbers to a and b.
 
 connect_job.py URL FOLDER A_URL B_URL
 
-With STOP in its environment it stops the query as soon as the first batch is planned.
+By foreachBatch if CALLBACK is in its environment, else by the data source. It stops the
+query when the file STOP of its environment is there. CHECKPOINT is the checkpoint's
+name, B another URL of b.
 """
 
 import os
@@ -12,29 +14,51 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tracing_2pc.spark import TwoPhaseCommitDataSource
+from tracing_2pc import ParticipantSink
+from tracing_2pc.spark import TwoPhaseCommitDataSource, two_phase_commit
 
-url, folder, a, b = sys.argv[1:]
-spark = SparkSession.builder.remote(url).getOrCreate()
-spark.dataSource.register(TwoPhaseCommitDataSource)
-query = (
-    spark.readStream.schema("value long")
-    .option("maxFilesPerTrigger", 1)
-    .json(f"{folder}/in")
-    .repartition(2)
-    .writeStream.format("two_phase_commit")
-    .options(
+
+def by_callback(numbers):
+    return numbers.writeStream.foreachBatch(
+        two_phase_commit(
+            ParticipantSink({"a": a, "b": b}, token=None),
+            application="connect",
+            log=f"sqlite:///{folder}/log.db",
+        )
+    )
+
+
+def by_data_source(numbers):
+    spark.dataSource.register(TwoPhaseCommitDataSource)
+    return numbers.writeStream.format("two_phase_commit").options(
         application="connect",
         log=f"sqlite:///{folder}/log.db",
         participants=f"a={a},b={b}",
         token="",
+        inline_tries="2",
     )
-    .option("checkpointLocation", f"{folder}/checkpoint")
+
+
+url, folder, a, b = sys.argv[1:]
+b = os.environ.get("B", b)
+spark = SparkSession.builder.remote(url).getOrCreate()
+numbers = (
+    spark.readStream.schema("value long")
+    .option("maxFilesPerTrigger", 1)
+    .json(f"{folder}/in")
+    .repartition(2)
+)
+way = by_callback if "CALLBACK" in os.environ else by_data_source
+query = (
+    way(numbers)
+    .option(
+        "checkpointLocation", f"{folder}/{os.environ.get('CHECKPOINT', 'checkpoint')}"
+    )
     .trigger(availableNow=True)
     .start()
 )
 if "STOP" in os.environ:
-    while not Path(folder, "checkpoint", "offsets", "0").exists():
+    while not Path(os.environ["STOP"]).exists():
         time.sleep(0.05)
     query.stop()
 query.awaitTermination()

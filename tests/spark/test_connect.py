@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from support.spark import held, numbers_of, serving, write_numbers
 from support.waiting import until
 
 from participants.processes import Process, free_ports, stopping
-from tracing_2pc.store import open_log
+from tracing_2pc.core.log_reader import TransactionFilter
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing import Fault, FaultProxy
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -67,22 +70,92 @@ def _is_open(port: int) -> bool:
     return False
 
 
-def test_a_client_writes_by_the_data_source(server: str, tmp_path: Path) -> None:
-    """Stopped by the client in the middle, then run to the end: each row once."""
-    write_numbers(tmp_path, range(3))
-    with contextlib.ExitStack() as stack:
+class Client:
+    """A program that talks to the server, two participants, and a proxy before one."""
+
+    def __init__(
+        self,
+        server: str,
+        folder: Path,
+        way: dict[str, str],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.folder, self.way = folder, way
         urls = []
         for name in ("a", "b"):
-            app = create_app(f"sqlite:///{tmp_path / name}.db")
+            app = create_app(f"sqlite:///{folder / name}.db")
             stack.callback(app.extensions["resource"].close)
             urls.append(stack.enter_context(serving(app)))
-        command = [sys.executable, str(HERE / "connect_job.py"), server, str(tmp_path)]
-        log = tmp_path / "client.log"
-        client = Process("client", [*command, *urls], log, {"PYTHONPATH": PATH})
-        stack.enter_context(stopping(client))
-        for environment in ({"STOP": "1"}, {}):
-            client.start(**environment)
-            assert client.wait(900) == 0, client.tail()
-        assert held(tmp_path / "a.db") == held(tmp_path / "b.db") == numbers_of(3)
-        with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as decisions:
-            assert decisions.unfinished() == []
+        self.b = urls[1]
+        self.to_b = stack.enter_context(FaultProxy(self.b))
+        command = [sys.executable, str(HERE / "connect_job.py"), server, str(folder)]
+        command += [urls[0], self.to_b.url]
+        log = folder / "client.log"
+        self.process = Process("client", command, log, {"PYTHONPATH": PATH})
+        stack.enter_context(stopping(self.process))
+
+    def start(self, **environment: str) -> None:
+        self.process.start(**environment, **self.way)
+
+    def run(self, **environment: str) -> int:
+        self.start(**environment)
+        return self.process.wait(900)
+
+    @contextlib.contextmanager
+    def log(self) -> Iterator[SqlDecisionLog]:
+        with contextlib.closing(open_log(f"sqlite:///{self.folder}/log.db")) as log:
+            yield log
+
+    def held(self) -> tuple[Counter[int], Counter[int]]:
+        return held(self.folder / "a.db"), held(self.folder / "b.db")
+
+
+@pytest.fixture(params=[{}, {"CALLBACK": "1"}], ids=["data source", "callback"])
+def client(
+    server: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Client]:
+    with contextlib.ExitStack() as stack:
+        yield Client(server, tmp_path, request.param, stack)
+
+
+def test_each_batch_lands_in_both_and_stop_loses_nothing(client: Client) -> None:
+    """Stopped by the client in the middle, then run to the end: each row once."""
+    write_numbers(client.folder, range(3))
+    offsets = client.folder / "checkpoint" / "offsets" / "0"
+    assert client.run(STOP=str(offsets)) == 0, client.process.tail()
+    assert client.run() == 0, client.process.tail()
+    assert client.held() == (numbers_of(3), numbers_of(3))
+    with client.log() as log:
+        assert log.unfinished() == []
+        newest = log.transactions(TransactionFilter(limit=1))[0].transaction
+        assert newest.batch == 2
+        record = log.read(newest)
+    assert record
+    # A callback takes the driver path after a small batch: one branch.
+    branches = {receipt.branch for receipt in record.chosen("a")}
+    assert len(branches) == (1 if client.way else 2)
+
+
+def test_stop_returns_while_a_commit_waits(client: Client) -> None:
+    """The decision is in the log; the next start goes on with it."""
+    write_numbers(client.folder, range(2))
+    client.to_b.plan("commit", Fault.UNAVAILABLE, times=10_000)
+    stop = client.folder / "stop"
+    client.start(STOP=str(stop))
+    until(lambda: any(request.verb == "commit" for request in client.to_b.seen))
+    stop.touch()
+    assert client.process.wait(900) == 0, client.process.tail()
+    assert client.held() == (numbers_of(1), Counter())
+    with client.log() as log:
+        assert [record.state for record in log.unfinished()] == ["committing"]
+    assert client.run(B=client.b) == 0, client.process.tail()
+    assert client.held() == (numbers_of(2), numbers_of(2))
+
+
+def test_another_checkpoint_is_refused(client: Client) -> None:
+    """The query is known: a lost checkpoint would begin at batch 0 again."""
+    write_numbers(client.folder, range(2))
+    assert client.run() == 0, client.process.tail()
+    assert client.run(CHECKPOINT="other") == 1
+    assert "from another checkpoint" in client.process.log.read_text()
+    assert client.held() == (numbers_of(2), numbers_of(2))

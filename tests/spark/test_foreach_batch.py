@@ -263,15 +263,6 @@ def test_a_wrong_log_is_refused_at_the_call(
         world.callback(log=log)
 
 
-def test_spark_connect_is_refused_at_the_call(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not at the first batch, in another process."""
-    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    with pytest.raises(ConfigurationError, match="Spark Connect is not supported"):
-        world.callback()
-
-
 def test_another_checkpoint_is_refused(world: World) -> None:
     """A lost checkpoint would begin at batch 0 again: refused, nothing is written."""
     write_numbers(world.folder, range(2))

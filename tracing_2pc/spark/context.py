@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CONNECT: Final = (
-    "foreachBatch under Spark Connect is not supported yet: start the query from a "
-    "classic session"
-)
 _DRAWN: Final = re.compile(r"/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _TEMPORARY: Final = re.compile(r"/temporary-[0-9a-f-]{36}$")
 """Where Spark keeps the checkpoint of a query that was given none."""
@@ -50,16 +46,10 @@ class StreamContext:
 
         Raises:
             ContractError: this is not a micro-batch.
-            ConfigurationError: Spark Connect, asynchronous progress tracking, or a
-                checkpoint that no next start would have.
+            ConfigurationError: asynchronous progress tracking, or a checkpoint that no
+                next start would have.
         """
-        if type(df).__module__.startswith("pyspark.sql.connect"):
-            raise ConfigurationError(_CONNECT)
-        if df.isStreaming:
-            raise ContractError(
-                "two_phase_commit(...) takes a micro-batch: pass it to "
-                "writeStream.foreachBatch(...), don't call it with the stream"
-            )
+        _refuse_stream(df)
         spark = df.sparkSession.sparkContext
         run = spark.getLocalProperty("spark.jobGroup.id")
         query = spark.getLocalProperty("sql.streaming.queryId")
@@ -99,13 +89,16 @@ class StreamContext:
     def cancel(self, record: TransactionRecord) -> None:
         """Cancel the transaction's jobs, and no others."""
         try:
-            self.spark.cancelJobsWithTag(_tag_of(record))
+            self._cancel_jobs(_tag_of(record))
         except Exception:  # Py4J's errors have no common class
             logger.exception(
                 "could not cancel the jobs: transaction=%s",
                 record.id,
                 extra=record.log_fields,
             )
+
+    def _cancel_jobs(self, tag: str) -> None:
+        self.spark.cancelJobsWithTag(tag)
 
     def _query(self) -> Any:
         if self.query is None:
@@ -142,6 +135,59 @@ class StreamContext:
         return bool(root) and _DRAWN.search(place) is not None
 
 
+@dataclasses.dataclass(frozen=True)
+class ConnectContext(StreamContext):
+    """The same under Spark Connect: a process beside the server runs the callback.
+
+    One such process is one run. Spark does not tell it which query it belongs to: that
+    is the one with the application's name, else the only one of the client's session.
+    If it is neither, the log cannot check that the checkpoint is the same as before,
+    and `stop()` is not noticed while the callback waits.
+
+    Args:
+        spark: the session of the micro-batch.
+        session: the client's session.
+    """
+
+    @classmethod
+    def here(cls) -> ConnectContext | None:
+        """Return that of this process, at the moment when it gets the callback."""
+        if not under_connect() or (client := _active_session()) is None:
+            return None
+        return cls(None, uuid.uuid4().hex, None, client)
+
+    def of_batch(self, df: DataFrame, application: str) -> ConnectContext:
+        """Return that of a micro-batch."""
+        _refuse_stream(df)
+        query = self.query
+        if query is None:
+            running = {q.id: q.name for q in self.session.streams.active}
+            named = [id_ for id_, name in running.items() if name == application]
+            ids = named or list(running)
+            query = str(ids[0]) if len(ids) == 1 else None
+        return dataclasses.replace(self, spark=df.sparkSession, query=query)
+
+    @contextlib.contextmanager
+    def jobs_of(self, record: TransactionRecord) -> Iterator[None]:
+        """Put the transaction's id on every operation that is started inside."""
+        self.spark.addTag(_tag_of(record))
+        try:
+            yield
+        finally:
+            self.spark.removeTag(_tag_of(record))
+
+    def _cancel_jobs(self, tag: str) -> None:
+        self.spark.interruptTag(tag)
+
+
+def _refuse_stream(df: DataFrame) -> None:
+    if df.isStreaming:
+        raise ContractError(
+            "two_phase_commit(...) takes a micro-batch: pass it to "
+            "writeStream.foreachBatch(...), don't call it with the stream"
+        )
+
+
 def _active_session() -> Any:
     from pyspark.sql import SparkSession
 
@@ -150,12 +196,11 @@ def _active_session() -> Any:
     return SparkSession.getActiveSession()
 
 
-def refuse_connect() -> None:
-    """Raise `ConfigurationError` if this program talks to Spark by Connect."""
+def under_connect() -> bool:
+    """Whether this process talks to Spark by Connect."""
     from pyspark.sql.utils import is_remote
 
-    if is_remote():
-        raise ConfigurationError(_CONNECT)
+    return bool(is_remote())
 
 
 def _tag_of(record: TransactionRecord) -> str:

@@ -79,7 +79,11 @@ def _collect(df: DataFrame) -> list[pa.RecordBatch]:
     try:
         # Not `toArrow`: that changes the time zone of timestamps to UTC, and a task
         # sees the session's.
-        batches: list[pa.RecordBatch] = df._collect_as_arrow()
+        batches: list[pa.RecordBatch]
+        if hasattr(df, "_to_table"):  # Spark Connect
+            batches = df._to_table()[0].to_batches()
+        else:
+            batches = df._collect_as_arrow()
     except Exception as error:
         if _LIMIT in str(error):  # only the text of Spark's error tells it
             raise TooLargeError from error

@@ -22,7 +22,11 @@ from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks.base import Sink, participants_of
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.participant_sink import ParticipantSink
-from tracing_2pc.spark.context import StreamContext, refuse_connect
+from tracing_2pc.spark.context import (
+    ConnectContext,
+    StreamContext,
+    under_connect,
+)
 from tracing_2pc.spark.driver_path import (
     TooLargeError,
     allows_driver_path,
@@ -33,7 +37,7 @@ from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
 from tracing_2pc.spark.tasks import Written, computed_once, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
-from tracing_2pc.tracing.sdk import lifecycle
+from tracing_2pc.tracing.sdk import environment, lifecycle
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 if TYPE_CHECKING:
@@ -97,7 +101,6 @@ def two_phase_commit(
         ContractError: what is wrong with a sink of your own.
         DecisionLogError: the log cannot be reached.
     """
-    refuse_connect()
     chosen = settings or Settings.load()
     chosen = dataclasses.replace(
         chosen, log=log or chosen.log, on_pending=on_pending or chosen.on_pending
@@ -105,8 +108,12 @@ def two_phase_commit(
     job = Job.of(sink, application, chosen, replaces)
     if routes is not None:
         _check_routes(job.sink, routes)
-    job.check()
-    callback = ForeachBatch(job, dict(routes or {}), open_log(chosen.log or ""))
+    # Under Connect a process beside the server runs the callback, and opens all that.
+    remote = under_connect()
+    if not remote:
+        job.check()
+    log_here = None if remote else open_log(chosen.log or "")
+    callback = ForeachBatch(job, dict(routes or {}), log_here)
     logger.info(
         "two-phase commit: application=%s participants=%s log=%s",
         *(application, ",".join(participants_of(job.sink)), chosen.log),
@@ -123,11 +130,18 @@ class ForeachBatch:
     log: DecisionLog | None
 
     def __post_init__(self) -> None:
+        self._connect: ConnectContext | None = None
         self._run: str | None = None
         self._arrow_bytes: int | None = None  # of this run's last batch that had rows
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "log": None}
+        telemetry = environment.telemetry_settings()
+        return {**self.__dict__, "log": None, "telemetry": telemetry}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        environment.apply(state.pop("telemetry"))
+        self.__dict__.update(state)
+        self._connect = ConnectContext.here()
 
     def __call__(self, df: DataFrame, batch: int) -> None:
         """Apply one micro-batch. What it raises ends the query; Spark replays it later.
@@ -147,7 +161,7 @@ class ForeachBatch:
         forget_end(self.job.application)
         stream = None
         try:
-            stream = StreamContext.of(df)
+            stream = self._stream_of(df)
             self._apply(df, batch, stream)
         except Exception as error:  # noqa: BLE001 - raised again, or what it stands for
             stopping = stream is not None and stream.stopping()
@@ -191,6 +205,11 @@ class ForeachBatch:
             # A stateful query must still run its plan, or its state store fails.
             df.write.format("noop").mode("overwrite").save()
 
+    def _stream_of(self, df: DataFrame) -> StreamContext:
+        if self._connect is None:
+            return StreamContext.of(df)
+        return self._connect.of_batch(df, self.job.application)
+
     def _fits_driver(self, stream: StreamContext) -> bool:
         if stream.query and stream.run != self._run:
             # Each start begins with tasks: what fails only here fails once.
@@ -219,7 +238,9 @@ class ForeachBatch:
             raise
 
     def _coordinator(self, stream: StreamContext) -> Coordinator:
-        self.log = self.log or open_log(self.job.settings.log or "")
+        if self.log is None:
+            self.job.check()
+            self.log = open_log(self.job.settings.log or "")
         return self.job.coordinator(self.log, OpenTelemetryTracing(), stream.stopping)
 
 
