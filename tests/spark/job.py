@@ -19,10 +19,12 @@ if "ALONE" not in os.environ:
 from support.spark import new_session
 
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.spark import TwoPhaseCommitDataSource, two_phase_commit
+from tracing_2pc.spark import two_phase_commit
 
 
 def by_data_source(numbers):
+    from tracing_2pc.spark import TwoPhaseCommitDataSource  # of PySpark 4.1 or newer
+
     spark.dataSource.register(TwoPhaseCommitDataSource)
     return numbers.writeStream.format("two_phase_commit").options(
         application="crash",

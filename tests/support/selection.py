@@ -12,6 +12,7 @@ SPARK_SMOKES = (
     "test_foreach_batch.py::test_each_batch_lands_in_both[executors]",
     "test_foreach_batch.py::test_a_task_that_fails_after_prepare_leaves_no_twin",
     "test_foreach_batch.py::test_a_replayed_batch_is_recognised[driver]",
+    "test_data_source.py::test_each_batch_of_a_stream_lands_in_both",
     "test_driver_path.py::test_the_size_of_the_batch_before_decides",
     "test_foreach_batch.py::test_a_sink_of_ones_own",
 )
