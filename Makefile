@@ -8,11 +8,12 @@ PYTEST = $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 JAEGER := .cache/jaeger
 OAP := .cache/oap
 AGENT := .cache/stock-agent
+OLDEST := .cache/pyspark-4.0
 COMPOSE := .cache/engine/docker-compose
 N ?= 1
 MINUTES ?= 10
 
-.PHONY: setup tools demo test test-fast test-more test-all stateful fuzz crash chaos rules counts jaeger \
+.PHONY: setup tools demo test test-fast test-more test-all test-oldest-spark stateful fuzz crash chaos rules counts jaeger \
 	test-jaeger pictures oap stock-agent test-skywalking test-dashboards browser compose-plugin \
 	engine test-compose docs docs-serve lint lock clean
 
@@ -45,6 +46,18 @@ test-more: tools  ## what these leave out, and a minute of `chaos`
 	$(JAVA) $(PYTEST) -m more $(ARGS)
 
 test-all: test test-more fuzz  ## everything that CI runs
+
+# Its own sockets are left to the garbage collector there, which is a warning.
+test-oldest-spark: $(OLDEST)/ready  ## tests/spark on the oldest PySpark that is supported
+	$(JAVA) $(OLDEST)/bin/pytest -W ignore::ResourceWarning \
+		-W ignore::pytest.PytestUnraisableExceptionWarning tests/spark $(ARGS)
+
+$(OLDEST)/ready: requirements.txt pyproject.toml | setup
+	$(PYTHON) -m venv $(OLDEST)
+	grep -vE '^pyspark==' requirements.txt > $(OLDEST)/requirements.txt
+	VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet -r $(OLDEST)/requirements.txt "pyspark==4.0.*"
+	VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --no-deps -e .
+	@touch $@
 
 stateful: setup  ## thousands of random histories, others each time: about ten minutes
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \

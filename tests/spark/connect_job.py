@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tracing_2pc import ParticipantSink
-from tracing_2pc.spark import TwoPhaseCommitDataSource, two_phase_commit
+from tracing_2pc.spark import two_phase_commit
 
 
 def by_callback(numbers):
@@ -29,6 +29,8 @@ def by_callback(numbers):
 
 
 def by_data_source(numbers):
+    from tracing_2pc.spark import TwoPhaseCommitDataSource  # of PySpark 4.1 or newer
+
     spark.dataSource.register(TwoPhaseCommitDataSource)
     return numbers.writeStream.format("two_phase_commit").options(
         application="connect",

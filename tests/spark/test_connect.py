@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.service import create_app
 from support.spark import held, numbers_of, serving, write_numbers
+from support.stream_world import NEEDS_ARROW_WRITERS
 from support.waiting import until
 
 from participants.processes import Process, free_ports, stopping
@@ -110,7 +111,13 @@ class Client:
         return held(self.folder / "a.db"), held(self.folder / "b.db")
 
 
-@pytest.fixture(params=[{}, {"CALLBACK": "1"}], ids=["data source", "callback"])
+WAYS = [
+    pytest.param({}, id="data source", marks=NEEDS_ARROW_WRITERS),
+    pytest.param({"CALLBACK": "1"}, id="callback"),
+]
+
+
+@pytest.fixture(params=WAYS)
 def client(
     server: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Client]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.spark import held, numbers_of, write_numbers
+from support.stream_world import NEEDS_ARROW_WRITERS
 from support.tracing import read_trace_file, span_tree
 
 from participants.processes import Process, Service, answers, free_ports, stopping
@@ -158,6 +159,7 @@ COMMIT_PROCESS = [
             DATA_SOURCE,
             {"crash.0.3": STATES.COMMITTED, "crash.1.3": None, "crash.2.2": None},
             id="often, by the data source",
+            marks=NEEDS_ARROW_WRITERS,
         ),
     ],
 )
@@ -197,6 +199,7 @@ def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
     crash.assert_exactly_once()
 
 
+@NEEDS_ARROW_WRITERS
 def test_the_process_that_commits_is_killed(crash: Crash) -> None:
     """A data source's own: Spark asks another one to abort, and that asks the log."""
     crash.a.start()
@@ -212,6 +215,7 @@ def test_the_process_that_commits_is_killed(crash: Crash) -> None:
     crash.assert_exactly_once()
 
 
+@NEEDS_ARROW_WRITERS
 def test_a_batch_by_the_data_source_is_one_trace(crash: Crash) -> None:
     """Its steps are in many processes, which may begin it at once: one root."""
     crash.a.start()

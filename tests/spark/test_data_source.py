@@ -15,14 +15,17 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from support.spark import numbers_of, write_numbers
-from support.stream_world import World, failing_query
+from support.stream_world import HAS_ARROW_WRITERS, World, failing_query
 from support.waiting import until
 
 from tracing_2pc import Settings
 from tracing_2pc.core.model import BranchContext
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.spark import TwoPhaseCommitDataSource
 from tracing_2pc.testing import Fault, FaultProxy
+
+if not HAS_ARROW_WRITERS:
+    pytest.skip("it needs PySpark 4.1", allow_module_level=True)
+from tracing_2pc.spark import TwoPhaseCommitDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

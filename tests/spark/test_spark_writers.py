@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stream_world import NEEDS_ARROW_WRITERS
 from support.tracing import read_trace_file, span_tree
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [NEEDS_ARROW_WRITERS, pytest.mark.spark, pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.store import SqlDecisionLog, open_log
+
+HAS_ARROW_WRITERS = tuple(map(int, version("pyspark").split(".")[:2])) >= (4, 1)
+NEEDS_ARROW_WRITERS = pytest.mark.skipif(
+    not HAS_ARROW_WRITERS, reason="PySpark before 4.1 hands data sources rows, no Arrow"
+)
 
 QUICK = Settings(request_timeout=2.0, backoff_base=0.2, backoff_cap=0.5)
 BOTH_PATHS = pytest.mark.parametrize("world", ["executors", "driver"], indirect=True)
