@@ -154,14 +154,18 @@ def test_a_participant_is_named_once(log: DecisionLog) -> None:
 
 
 def test_an_unknown_application_starts_at_batch_0(log: DecisionLog) -> None:
-    """Anything else is refused, with the three things that one may do about it."""
+    """Anything else is refused, with the four things that one may do about it."""
     with pytest.raises(ConfigurationError) as refused:
         begin(log, 5)
     text = str(refused.value)
+    assert "`tracing-2pc adopt --application orders --checkpoint DIR`" in text
     assert "does not know application 'orders', and this is batch 5" in text
     assert "point `log` at the right one" in text
     assert "`tracing-2pc init --application orders --from-batch 5`" in text
     assert "choose a new application name" in text
+    with pytest.raises(ConfigurationError) as refused:
+        begin(log, 5, query=None)
+    assert "adopt" not in str(refused.value), "there is no checkpoint to adopt by"
     assert log.unfinished() == []
     begin(log, 0)  # the refusal left nothing behind
 
@@ -196,6 +200,70 @@ def test_init_is_for_unknown_applications(log: DecisionLog) -> None:
         log.initialise("orders", 5)
     with pytest.raises(ConfigurationError, match="from 0"):
         log.initialise("other", -1)
+
+
+def adopt(
+    log: DecisionLog,
+    transaction: str = "orders.5.2",
+    participants: tuple[str, ...] = (),
+    receipts: tuple[Receipt, ...] = (),
+    query: str = "query-1",
+) -> None:
+    application, batch, attempt = transaction.split(".")
+    id_ = TransactionId(application, int(batch), int(attempt))
+    log.adopt(id_, query, participants, receipts, who="ada", why="the disk is gone")
+
+
+def test_an_adopted_commit_is_a_replay(log: DecisionLog) -> None:
+    """Finished, with what the participants have of it; then the next batch begins."""
+    adopt(log, participants=PARTICIPANTS, receipts=receipts_of())
+    begun = begin(log, 5)
+    record = begun.record
+    assert (str(record.id), begun.replay) == ("orders.5.2", True)
+    assert (record.state, record.decision) == (TransactionState.COMMITTED, COMMIT)
+    assert (record.pending, record.finished) == ((), NOW)
+    assert (record.receipts, record.rows) == (receipts_of(), 3)
+    assert log.unfinished() == []
+    log.finish(record.id)  # as whoever delivers it again does
+    with pytest.raises(ConfigurationError, match="everything up to batch 4"):
+        begin(log, 4)
+    with pytest.raises(ConfigurationError, match="participants changed"):
+        begin(log, 6, participants=("ledger",))
+    record = begin(log, 6).record
+    assert (str(record.id), record.forgotten_through) == ("orders.6.1", 4)
+    forget(log)
+    assert log.read(TransactionId("orders", 5, 2)) is None
+
+
+def test_what_was_committed_nowhere_takes_the_next_attempt(log: DecisionLog) -> None:
+    """No number is given twice: participants may know those of the lost log."""
+    adopt(log)
+    late = log.decide(TransactionId("orders", 5, 2), COMMIT, receipts_of())
+    assert late is not None
+    assert late.decision is ABORT
+    begun = begin(log, 5, participants=("any",))
+    assert (str(begun.record.id), begun.replay) == ("orders.5.3", False)
+    assert begun.superseded == ()
+
+
+def test_nothing_in_flight_leaves_no_record(log: DecisionLog) -> None:
+    """The application begins at its batch, as its query and as no other."""
+    adopt(log, "orders.5.0")
+    with pytest.raises(ConfigurationError, match="belongs to query query-1"):
+        begin(log, 5, query="query-2")
+    assert str(begin(log, 5).record.id) == "orders.5.1"
+
+
+def test_adopt_is_for_what_is_unknown(log: DecisionLog) -> None:
+    """Neither an application nor a query that the log knows: nothing is changed."""
+    begin(log, 0)
+    for transaction, query in (("orders.5.2", "query-2"), ("other.5.2", "query-1")):
+        with pytest.raises(ConfigurationError, match="nothing was written"):
+            adopt(log, transaction, PARTICIPANTS, query=query)
+    with pytest.raises(ConfigurationError, match="does not know application 'other'"):
+        begin(log, 5, application="other")
+    assert log.read(TransactionId("orders", 5, 2)) is None
+    assert begin(log, 0).record.id.attempt == 1
 
 
 def test_another_query_is_another_checkpoint(log: DecisionLog) -> None:

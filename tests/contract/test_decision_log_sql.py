@@ -199,6 +199,8 @@ def test_what_a_person_does_waits_for_the_disk(
     other = begin(log, 1).id
     assert flushed(lambda: log.abort(other, **who)) == [True]
     assert flushed(lambda: log.initialise("other", 3)) == [True]
+    adopted = TransactionId("third", 3, 1)
+    assert flushed(lambda: log.adopt(adopted, "q", "a", (), who="me", why="")) == [True]
 
 
 def test_sqlite_writes_ahead(tmp_path: Path) -> None:
@@ -701,6 +703,9 @@ def test_what_a_person_did_is_audited(log: SqlDecisionLog, base: Database) -> No
     log.conclude(record.id, "hazard", who="bob", why="gone")
     log.initialise("other", 3, who="eve")
     log.abort(begin(log, 1).id, who="dan", why="no driver")
+    adopted = TransactionId("third", 4, 2)
+    log.adopt(adopted, "q", (), (), who="fay", why="the disk is gone")
+    log.adopt(TransactionId("fourth", 4, 0), "r", (), (), who="gus", why="it too")
     show = 'SELECT at, who, what, why, before, "after" FROM tpc_audit ORDER BY who'
     init = "it ran before without this log"
     assert ask(base, show) == [
@@ -708,7 +713,11 @@ def test_what_a_person_did_is_audited(log: SqlDecisionLog, base: Database) -> No
         (NOW, "bob", "conclude orders.0.1", "gone", "quarantined", "concluded hazard"),
         (NOW, "dan", "abort orders.1.1", "no driver", "active", "aborting"),
         (NOW, "eve", "init other", init, None, "from batch 3"),
+        (NOW, "fay", "adopt third.4.2", "the disk is gone", None, "from batch 4"),
+        (NOW, "gus", "adopt fourth", "it too", None, "from batch 4"),
     ]
+    assert [entry.who for entry in log.audit(adopted)] == ["fay"]
+    assert (log.application_of("q"), log.application_of("x")) == ("third", None)
 
 
 def test_forget_leaves_nothing_behind(log: SqlDecisionLog, base: Database) -> None:

@@ -107,6 +107,9 @@ class LogReader(Protocol):
     def applications(self) -> list[str]:
         """Name the applications that the log knows, sorted."""
 
+    def application_of(self, query: str) -> str | None:
+        """Name the application that a query is known by; None if it is not known."""
+
     def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
         """List transactions, newest first, at most `MOST`."""
 

@@ -264,6 +264,36 @@ class DecisionLog(Protocol):
             ConfigurationError: the log knows the application already.
         """
 
+    def adopt(
+        self,
+        transaction: TransactionId,
+        query: str,
+        participants: Sequence[str],
+        receipts: Sequence[Receipt],
+        *,
+        who: str,
+        why: str,
+    ) -> None:
+        """Take over an application whose log is lost, because a person says so.
+
+        It starts at the transaction's batch: all below counts as finished. With
+        participants, they are all that there are, and hold this attempt committed: it
+        goes on record as finished, and a begin of the batch is a replay. Without, the
+        batch is committed nowhere: the attempts up to this one are used up, and the
+        next begin takes the next number. Attempt 0 means that there was none.
+
+        Args:
+            transaction: the newest attempt that a participant knows at that batch.
+            query: Spark's query id.
+            participants: who hold it committed; none if it is committed nowhere.
+            receipts: of the branches that they committed: a replay asks for those.
+            who: the person.
+            why: the reason.
+
+        Raises:
+            ConfigurationError: the log knows the application already, or its query.
+        """
+
     def close(self) -> None:
         """Release connections. Nothing is lost if it is never called."""
 

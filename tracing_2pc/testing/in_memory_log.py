@@ -79,9 +79,14 @@ class _Change:
         if not status.run_known:
             row.runs.append(run)
 
-    def add_application(self, application: str, forgotten_through: int | None) -> bool:
-        new = application not in self.applications
-        self.applications.setdefault(application, _Application(forgotten_through))
+    def add_application(
+        self, application: str, forgotten_through: int | None, query: str | None = None
+    ) -> bool:
+        queries = {row.query for row in self.applications.values()} - {None}
+        new = application not in self.applications and query not in queries
+        if new:
+            row = _Application(forgotten_through, query=query)
+            self.applications[application] = row
         return new
 
     def _attempts(self, application: str, batch: int) -> list[TransactionRecord]:

@@ -55,8 +55,10 @@ class Change(Protocol):
     ) -> None:
         """Store the run and the query, and make forgotten_through durable."""
 
-    def add_application(self, application: str, forgotten_through: int | None) -> bool:
-        """Store an application; False, and nothing, if the log knows it."""
+    def add_application(
+        self, application: str, forgotten_through: int | None, query: str | None = None
+    ) -> bool:
+        """Store an application; False, and nothing, if it or its query is known."""
 
     def committed(self, application: str, batch: int) -> TransactionRecord | None:
         """Return the attempt of a batch that is decided commit."""
@@ -76,7 +78,7 @@ class Change(Protocol):
         """Return the record, None if there is none."""
 
     def add(self, record: TransactionRecord) -> None:
-        """Store a new record."""
+        """Store a new record, with its receipts and who has acknowledged it."""
 
     def write(
         self,
@@ -314,6 +316,48 @@ class BaseDecisionLog(abc.ABC):
                 )
             what, why = f"init {application}", "it ran before without this log"
             change.sign(who, what, why, None, f"from batch {from_batch}")
+
+    def adopt(
+        self,
+        transaction: TransactionId,
+        query: str,
+        participants: Sequence[str],
+        receipts: Sequence[Receipt],
+        *,
+        who: str,
+        why: str,
+    ) -> None:
+        """Take over an application whose log is lost. See `DecisionLog.adopt`."""
+        application, batch = transaction.application, transaction.batch
+        forgotten_through = rules.check_start(application, batch)
+        state, decision = TransactionState.ABORTED, Decision.ABORT
+        if participants:
+            state, decision = TransactionState.COMMITTED, Decision.COMMIT
+        now = self._now()
+        record = TransactionRecord(
+            id=transaction,
+            run="adopted",
+            state=state,
+            decision=decision,
+            participants=tuple(participants),
+            acknowledged=frozenset(participants),
+            carrier={},
+            started=now,
+            decided=now,
+            finished=now,
+            receipts=tuple(receipts),
+            rows=count_rows(receipts),
+        )
+        with self._durable() as change:
+            if not change.add_application(application, forgotten_through, query):
+                raise ConfigurationError(
+                    f"this log knows application {application!r} or its query {query} "
+                    "already: nothing was written. Run `tracing-2pc adopt` again"
+                )
+            if transaction.attempt:
+                change.add(record)
+            what = f"adopt {transaction if transaction.attempt else application}"
+            change.sign(who, what, why, None, f"from batch {batch}")
 
     def _write_decision(
         self,

@@ -37,7 +37,10 @@ _SCANNED: Final = 10_000
 _AT_ONCE: Final = 500
 """Ids in one statement."""
 
-_AUDIT_VERBS: Final = ("abort", "deliver", "resume", "conclude", "give up", "resolve")
+_AUDIT_VERBS: Final = (
+    *("abort", "deliver", "resume", "conclude"),
+    *("give up", "resolve", "adopt"),
+)
 """Verbs of audit entries that are about one transaction."""
 
 
@@ -80,6 +83,11 @@ class SqlLogReader:
     def applications(self) -> list[str]:
         """Name the applications that the log knows."""
         return [row.name for row in self._ask(sql.APPLICATIONS)]
+
+    def application_of(self, query: str) -> str | None:
+        """Name the application that a query is known by; None if it is not known."""
+        rows = self._ask(sql.APPLICATION_OF, asked=query)
+        return rows[0].name if rows else None
 
     def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
         """List transactions, newest first; bounded by `MOST` and `_SCANNED`."""

@@ -82,9 +82,12 @@ class SqlChange:
             row = {**of, "asking": run, "at": self._now(), "in_batch": batch}
             self.connection.execute(sql.REGISTER_RUN, row)
 
-    def add_application(self, application: str, forgotten_through: int | None) -> bool:
-        """Store an application; False, and nothing, if the log knows it."""
+    def add_application(
+        self, application: str, forgotten_through: int | None, query: str | None = None
+    ) -> bool:
+        """Store an application; False, and nothing, if it or its query is known."""
         row = {"of": application, "forgotten_through": forgotten_through}
+        row |= {"asked": query}
         return bool(self.connection.execute(sql.ADD_APPLICATION, row).rowcount)
 
     def committed(self, application: str, batch: int) -> TransactionRecord | None:
@@ -138,7 +141,7 @@ class SqlChange:
         return found[0] if found else None
 
     def add(self, record: TransactionRecord) -> None:
-        """Insert a record and its participants."""
+        """Insert a record, its participants and its receipts."""
         row = {
             "application": record.id.application,
             "batch": record.id.batch,
@@ -156,6 +159,9 @@ class SqlChange:
                 "transaction_id": str(record.id),
                 "participant": participant,
                 "position": position,
+                "acknowledged": (
+                    record.finished if participant in record.acknowledged else None
+                ),
                 "retries": 0,
                 "own_sink": participant in record.own_sinks,
             }
@@ -163,6 +169,7 @@ class SqlChange:
         ]
         if deliveries:
             self.connection.execute(sql.ADD_DELIVERIES, deliveries)
+        self._add_receipts(record)
 
     def write(
         self,
@@ -180,8 +187,10 @@ class SqlChange:
         if given_up is not None:
             row = {"one": str(record.id), "by": given_up, "at": self._now()}
             self.connection.execute(sql.GIVE_UP, row)
-        if not (record.newly_decided and record.receipts):
-            return
+        if record.newly_decided:
+            self._add_receipts(record)
+
+    def _add_receipts(self, record: TransactionRecord) -> None:
         receipts = [
             {
                 "transaction_id": str(record.id),
@@ -195,7 +204,8 @@ class SqlChange:
             }
             for position, receipt in enumerate(record.receipts)
         ]
-        self.connection.execute(sql.ADD_RECEIPTS, receipts)
+        if receipts:
+            self.connection.execute(sql.ADD_RECEIPTS, receipts)
 
     def drop_receipts_before(self, record: TransactionRecord) -> None:
         """Drop the receipts of the commit before this one, if that is finished."""

@@ -84,7 +84,7 @@ def check_begin(
         raise ConfigurationError(f"a participant is named twice: {participants}")
     _check_query(status, query)
     if not status.known:
-        _check_first_batch(status.application, batch)
+        _check_first_batch(status.application, batch, query)
     if status.quarantined:
         raise HeuristicError(
             f"{status.quarantined} is quarantined: {status.reason}. A person must "
@@ -122,13 +122,17 @@ def _check_query(status: ApplicationStatus, query: str | None) -> None:
         )
 
 
-def _check_first_batch(application: str, batch: int) -> None:
+def _check_first_batch(application: str, batch: int, query: str | None) -> None:
     _check_name(application)
     if batch != 0:
+        lost = ""
+        if query:  # Spark's, so that there is a checkpoint
+            command = f"tracing-2pc adopt --application {application} --checkpoint DIR"
+            lost = f"If it is lost: `{command}`, with the checkpoint's folder. "
         raise ConfigurationError(
             f"this log does not know application {application!r}, and this is batch "
-            f"{batch}. If the log is the wrong one, point `log` at the right one. If "
-            "the query already ran without tracing_2pc: `tracing-2pc init "
+            f"{batch}. If the log is the wrong one, point `log` at the right one. "
+            f"{lost}If the query ran before without tracing_2pc: `tracing-2pc init "
             f"--application {application} --from-batch {batch}`. To reprocess on "
             "purpose, choose a new application name and a new checkpoint."
         )

@@ -30,8 +30,8 @@ LOCK_APPLICATION: Final = (
 here. SQLite has them queued already (BEGIN IMMEDIATE)."""
 
 ADD_APPLICATION: Final = _sql("""
-    INSERT INTO tpc_application (name, forgotten_through)
-    VALUES (:of, :forgotten_through) ON CONFLICT DO NOTHING
+    INSERT INTO tpc_application (name, forgotten_through, query)
+    VALUES (:of, :forgotten_through, :asked) ON CONFLICT DO NOTHING
 """)
 """Two first drivers at once: one of them inserts, the other waits and does nothing."""
 
@@ -222,6 +222,7 @@ STATES_OF: Final = sa.text(
 APPLICATIONS: Final = sa.text(
     "SELECT name, forgotten_through FROM tpc_application ORDER BY name"
 )
+APPLICATION_OF: Final = sa.text("SELECT name FROM tpc_application WHERE query = :asked")
 
 REASON: Final = sa.text("SELECT reason FROM tpc_transaction WHERE id = :one")
 
