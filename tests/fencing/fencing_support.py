@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,7 @@ QUICK = Settings(request_timeout=5.0, backoff_base=0.05, backoff_cap=0.5)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What Spark keeps of a query: its id, the batches begun and those committed.
+    """What Spark keeps of a query, in files like Spark's: id, batches begun, committed.
 
     Weaker than Spark's on purpose: it refuses nobody, so that what holds two drivers
     apart here is never Spark.
@@ -54,9 +55,12 @@ class Checkpoint:
         """Open it, or make one with a query id of its own."""
         for part in ("offsets", "commits"):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), (folder / "query").open("x") as new:
-            new.write(str(uuid.uuid4()))
-        return cls(folder, (folder / "query").read_text())
+        metadata, new = folder / "metadata", folder / f".{uuid.uuid4()}.tmp"
+        new.write_text(json.dumps({"id": str(uuid.uuid4())}))
+        with contextlib.suppress(FileExistsError):
+            metadata.hardlink_to(new)
+        new.unlink()
+        return cls(folder, json.loads(metadata.read_text())["id"])
 
     def next(self) -> int:
         """Return what a start begins with: the last batch again, if uncommitted."""
@@ -64,10 +68,10 @@ class Checkpoint:
         return last if last in self._in("offsets") - self._in("commits") else last + 1
 
     def begin(self, batch: int) -> None:
-        (self.folder / "offsets" / str(batch)).touch()
+        (self.folder / "offsets" / str(batch)).write_text("v1\n{}\n{}")
 
     def commit(self, batch: int) -> None:
-        (self.folder / "commits" / str(batch)).touch()
+        (self.folder / "commits" / str(batch)).write_text("v1\n{}")
 
     def lose_commit(self, batch: int) -> None:
         """Do what a crash just before Spark's own commit does."""

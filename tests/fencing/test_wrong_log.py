@@ -121,9 +121,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_an_empty_log(world: World) -> None:
-    """Refused: the message names both reasons, and the command for either.
+    """Refused: the message names the reasons, and the command for each.
 
-    Way out: the right log, if there is one; or `tracing-2pc init --from-batch N`.
+    Way out: the right log, if there is one; or `tracing-2pc adopt`; or, as it did here,
+    `tracing-2pc init --from-batch N`, where nothing was in flight.
     """
     with pytest.raises(ConfigurationError, match="the wrong one, point `log`") as told:
         world.query(log="empty").start(BATCHES + 1)
@@ -138,11 +139,12 @@ def test_an_empty_log(world: World) -> None:
 
 
 def test_an_empty_log_and_a_batch_that_spark_did_not_commit(world: World) -> None:
-    """The message's own command makes the batch begin again: participants refuse it.
+    """`init` makes the batch begin again, as if it were new: participants refuse it.
 
-    Way out: conclude what is quarantined, after a look at the participants; and, as
-    they have the batch, put its commit into Spark's checkpoint: copy `commits/1` to
-    `commits/2`. Without that it is refused for ever, and never written.
+    `tracing-2pc adopt` asks them first (`test_lost_log.py`). Way out after `init`:
+    conclude what is quarantined, after a look at the participants; and, as they have
+    the batch, put its commit into Spark's checkpoint: copy `commits/1` to `commits/2`.
+    Without that it is refused for ever, and never written.
     """
     world.checkpoint().lose_commit(2)
     with pytest.raises(ConfigurationError, match="--from-batch 2"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.service import create_app
-from support.spark import new_session, serving
+from support.spark import new_session, serving, write_numbers
 from support.stream_world import World
 
 
@@ -34,3 +35,17 @@ def world(
             apps.callback(app.extensions["resource"].close)
             urls.append(apps.enter_context(serving(app)))
         yield World(spark, tmp_path, urls[0], urls[1], apps, in_driver)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[list[str]]:
+    """`job.py` on two participants in threads of this process, and three batches."""
+    write_numbers(tmp_path, range(3))
+    with contextlib.ExitStack() as stack:
+        urls = []
+        for name in ("a", "b"):
+            app = create_app(f"sqlite:///{tmp_path / name}.db")
+            stack.callback(app.extensions["resource"].close)
+            urls.append(stack.enter_context(serving(app)))
+        job = Path(__file__).with_name("job.py")
+        yield [sys.executable, str(job), str(tmp_path), *urls]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.service import create_app
-from support.spark import held, numbers_of, serving, write_numbers
+from support.spark import held, numbers_of
 
 from participants.processes import Process
 from tracing_2pc.core.model import TransactionId
@@ -23,19 +21,6 @@ HERE = Path(__file__).parent
 BATCHES = 3
 PAUSED = "crash.1.1"
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[list[str]]:
-    """The job on two participants in threads of this process, its source written."""
-    write_numbers(tmp_path, range(BATCHES))
-    with contextlib.ExitStack() as stack:
-        urls = []
-        for name in ("a", "b"):
-            app = create_app(f"sqlite:///{tmp_path / name}.db")
-            stack.callback(app.extensions["resource"].close)
-            urls.append(stack.enter_context(serving(app)))
-        yield [sys.executable, str(HERE / "job.py"), str(tmp_path), *urls]
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ MORE = (
     ("fencing/test_late_tasks.py", "Outbox"),
     ("fencing/test_late_tasks.py", "PreparedTransactions"),
     ("fencing/test_late_tasks.py", "TaggedRows-postgresql"),
+    ("fencing/test_lost_log.py", "[postgresql"),
     ("fencing/test_two_drivers.py", "all_was_forgotten"),
     ("fencing/test_two_drivers.py", "do_not_abort_each_other"),
     ("fencing/test_two_drivers.py", "is_fenced[sqlite-driver"),

@@ -141,6 +141,15 @@ def _add_keeping(add: Add) -> None:
     )
     forget.add_argument("--dry-run", action="store_true", help="only count them")
 
+    adopt = add("adopt", "take over a query whose decision log is lost")
+    adopt.add_argument("--application", required=True, help="its name in the job")
+    about = "its checkpoint's folder on this machine"
+    adopt.add_argument("--checkpoint", required=True, metavar="DIR", help=about)
+    about = "write it; without, only say what would be written"
+    adopt.add_argument("--yes", help=about, action="store_true")
+    about = "with --yes; one line, kept in the audit"
+    adopt.add_argument("--reason", default="", help=about)
+
     init = add("init", "write settings and tokens, make the log's tables")
     init.add_argument("--application", help="a query that already ran without us")
     init.add_argument("--from-batch", type=int, help="its next batch id")

@@ -1,0 +1,326 @@
+"""The decision log is gone for good: `tracing-2pc adopt`, and each row is there once.
+
+Participants and coordinator are real; the checkpoint has files like Spark's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shlex
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fencing_services import Services, services
+from fencing_support import APPLICATION, Checkpoint, Query
+from support.spark import numbers_of
+
+from tracing_2pc.cli import main
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.states import Decision
+from tracing_2pc.store import SqlDecisionLog, open_log
+
+BATCHES = 3
+"""Committed by the lost log: batches 0, 1 and 2."""
+
+WHY = ("--yes", "--reason", "its disk is gone")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class World:
+    """Participants a and b, a checkpoint, the lost log and the one in its place."""
+
+    checkpoint: Checkpoint
+    services: Services
+    lost: SqlDecisionLog
+    log: SqlDecisionLog
+    capsys: pytest.CaptureFixture[str]
+
+    def query(self, *, lost: bool = False, to: Services | None = None) -> Query:
+        log, run = (self.lost, "before") if lost else (self.log, "after")
+        return Query(run, self.checkpoint, log, (to or self.services).sink())
+
+    def lose_under_way(self) -> tuple[Query, TransactionRecord]:
+        """Lose the log after batch 3 was decided commit, and before it is told."""
+        query = self.query(lost=True)
+        batch = query.checkpoint.next()
+        query.checkpoint.begin(batch)
+        coordinator = query.coordinator(query.sink.participants)
+        record = coordinator.begin(batch, query.run, query.checkpoint.query).record
+        return query, coordinator.decide(record, query.write(record))
+
+    def wait_as_orphans_must(self) -> None:
+        """Let what is prepared be an hour old."""
+        for service in (self.services.a, self.services.b):
+            with contextlib.closing(sqlite3.connect(service.database)) as journal:
+                journal.execute("UPDATE numbers_tpc_branch SET since = since - 3600")
+                journal.commit()
+
+    def adopt(self, *words: str) -> tuple[int, str]:
+        """Run the command; return its code, and all that it said."""
+        known = ("--application", APPLICATION)
+        folder = ("--checkpoint", str(self.checkpoint.folder))
+        return self.run("adopt", *known, *folder, *words)
+
+    def run(self, *command: str) -> tuple[int, str]:
+        self.capsys.readouterr()
+        code = main(command)
+        return code, "".join(self.capsys.readouterr())
+
+    def assert_refused(self, batches: int = BATCHES) -> None:
+        """The query still cannot go on: nothing was written, here or there."""
+        with pytest.raises(ConfigurationError, match="tracing-2pc adopt --application"):
+            self.query().start(BATCHES + 2)
+        assert self.log.applications() == []
+        assert self.services.a.held() == numbers_of(batches)
+
+    def assert_goes_on(self, batches: int = BATCHES + 2) -> None:
+        """So many batches are in both, each row once, and the log has no more to do."""
+        self.query().start(batches)
+        assert self.services.held() == (numbers_of(batches), numbers_of(batches))
+        assert self.log.unfinished() == []
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def world(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[World]:
+    """Three batches are in both, and an empty log stands where theirs was."""
+    url = f"sqlite:///{tmp_path}/empty.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_database")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TPC_LOG", url)
+    monkeypatch.setenv("TPC_TOKEN", "a-token-of-an-operator")
+    with contextlib.ExitStack() as stack:
+        both = stack.enter_context(services(tmp_path))
+        listed = f"a={both.a.url},b={both.b.url}"
+        monkeypatch.setenv("TPC_PARTICIPANTS", listed)
+        lost, log = open_log(f"sqlite:///{tmp_path}/lost.db"), open_log(url)
+        stack.callback(lost.close)
+        stack.callback(log.close)
+        checkpoint = Checkpoint.at(tmp_path / "checkpoint")
+        world = World(checkpoint, both, lost, log, capsys)
+        world.query(lost=True).start(1)
+        shutil.copytree(tmp_path / "checkpoint", tmp_path / "older")
+        world.query(lost=True).start(BATCHES)
+        yield world
+
+
+def test_nothing_in_flight(world: World) -> None:
+    """Without `--yes` it only says what it would write; with it the query goes on.
+
+    A start that is refused begins its batch at Spark: that is in flight from then on.
+    """
+    code, said = world.adopt()
+    assert code == 0, said
+    assert "batch 2 is committed: Spark goes on with batch 3" in said
+    assert f"fence is query {world.checkpoint.query} and goes on with batch 3" in said
+    assert "nothing was written" in said
+    world.assert_refused()
+    code, said = world.adopt(*WHY)
+    assert (code, "start the query" in said) == (0, True)
+    assert "committed nowhere; its replay is written as fence.3.1" in said
+    world.assert_goes_on()
+
+
+def test_in_flight_and_in_both(world: World) -> None:
+    """The log then has it as finished: its replay is confirmed, and not written."""
+    world.checkpoint.lose_commit(2)
+    world.assert_refused()
+    code, said = world.adopt()
+    assert code == 0
+    assert "batch 2 is begun and not committed: Spark runs it again" in said
+    assert "a: fence.2.1 committed, 10 rows" in said
+    assert (
+        "would be written: fence.2.1 is committed at a and b; its replay is skipped"
+        in said
+    )
+    world.assert_refused()
+    assert world.adopt(*WHY)[0] == 0
+    adopted = TransactionId(APPLICATION, 2, 1)
+    (entry,) = world.log.audit(adopted)
+    assert entry.why == "its disk is gone"
+    kept, before = world.log.read(adopted), world.lost.read(adopted)
+    assert kept is not None
+    assert before is not None
+    assert sorted(map(_told, kept.receipts)) == sorted(map(_told, before.receipts))
+    assert world.run("show", str(adopted))[0] == 0
+    world.assert_goes_on()
+
+
+def _told(receipt: Any) -> tuple[str, ...]:
+    """Return what a commit tells a participant of a branch."""
+    names = ("participant", "branch", "rows", "digest", "vote")
+    return tuple(str(getattr(receipt, name)) for name in names)
+
+
+def test_other_participants_do_not_confirm_an_adopted_batch(
+    world: World, tmp_path: Path
+) -> None:
+    """Where the job writes elsewhere than `adopt` has looked, no batch disappears."""
+    world.checkpoint.lose_commit(2)
+    assert world.adopt(*WHY)[0] == 0
+    (tmp_path / "others").mkdir()
+    with (
+        services(tmp_path / "others") as others,
+        pytest.raises(
+            ConfigurationError, match=r"finished in this log, but . answered"
+        ),
+    ):
+        world.query(to=others).start(BATCHES + 1)
+    world.assert_goes_on()
+
+
+def test_in_flight_and_in_none(world: World) -> None:
+    """It is written again, as the next attempt; what is prepared is left to a person.
+
+    The command that ends each orphan is printed; the other word is refused from now on.
+    """
+    world.lose_under_way()
+    world.assert_refused()
+    code, said = world.adopt(*WHY)
+    assert code == 0
+    assert "a: fence.3.1 prepared, 10 rows" in said
+    assert "committed nowhere; its replay is written as fence.3.2" in said
+    assert world.services.in_doubt() == (2, 2)
+    world.assert_goes_on()
+    assert world.services.in_doubt() == (2, 2)
+    world.wait_as_orphans_must()
+    commands = orphans(said)
+    for name in "ab":
+        assert commands[name][:2] == ["resolve", "fence.3.1"]
+        by_mistake = ["--commit" if w == "--abort" else w for w in commands[name]]
+        code, said = world.run(*by_mistake, "--yes")
+        assert (code, "only --abort is possible" in said) == (2, True), said
+        code, said = world.run(*commands[name], "--yes")
+        assert code == 0, said
+    assert world.services.in_doubt() == (0, 0)
+    world.assert_goes_on(BATCHES + 3)
+
+
+def orphans(said: str) -> dict[str, list[str]]:
+    """Return the commands for orphans, by participant."""
+    lines = [line for line in said.splitlines() if line.startswith("orphan: ")]
+    commands = (shlex.split(line.split("`")[1])[1:] for line in lines)
+    return {command[command.index("--at") + 1]: command for command in commands}
+
+
+def test_attempts_that_were_aborted_are_counted(world: World) -> None:
+    """Also where a participant has not heard of each of them."""
+    for _ in range(2):
+        query = world.query(lost=True)
+        coordinator = query.coordinator(query.sink.participants)
+        query.checkpoint.begin(3)
+        record = coordinator.begin(3, query.run, query.checkpoint.query).record
+        query.write(record)
+        coordinator.fail(record, RuntimeError("stopped"))
+    third = coordinator.begin(3, query.run, query.checkpoint.query).record
+    aborted = dataclasses.replace(third, decision=Decision.ABORT)
+    query.sink.participants["b"].abort(aborted)
+    code, said = world.adopt(*WHY)
+    assert code == 0
+    assert "written as fence.3.4" in said
+    world.assert_goes_on()
+
+
+def test_in_flight_and_in_one_that_the_other_can_follow(world: World) -> None:
+    """No program decides it, and nothing is written: 1. The command for b is named."""
+    query, record = world.lose_under_way()
+    query.sink.participants["a"].commit(record)
+    code, said = world.adopt(*WHY)
+    assert code == 1
+    assert "nothing was written: fence.3.1 is committed at a and not" in said
+    world.assert_refused(BATCHES + 1)
+    world.wait_as_orphans_must()
+    commands = orphans(said)
+    assert commands.keys() == {"b"}
+    code, resolved = world.run(*commands["b"], "--yes")
+    assert code == 0, resolved
+    assert "fence.3.1 is committed at a and b" in world.adopt(*WHY)[1]
+    world.assert_goes_on()
+
+
+def test_in_flight_and_in_one_only(world: World) -> None:
+    """b has aborted it: 1, until a person has brought the rows there, and says so.
+
+    That is: Spark's commit is put into the checkpoint. Then the query goes on behind.
+    """
+    query, record = world.lose_under_way()
+    query.sink.participants["a"].commit(record)
+    aborted = dataclasses.replace(record, decision=Decision.ABORT)
+    query.sink.participants["b"].abort(aborted)
+    code, said = world.adopt(*WHY)
+    assert (code, "put Spark's commit of batch 3 into" in said) == (1, True)
+    assert "b: fence.3.1 aborted" in said
+    (item,) = [json.loads(line) for line in world.adopt("--json")[1].splitlines()]
+    assert (item["committed"], item["undecidable"]) == (["a"], True)
+    world.assert_refused(BATCHES + 1)
+    world.checkpoint.commit(3)
+    assert world.adopt(*WHY)[0] == 0
+    world.query().start(BATCHES + 2)
+    later = numbers_of(BATCHES + 2) - numbers_of(BATCHES + 1)
+    assert world.services.a.held() == numbers_of(BATCHES + 2)
+    assert world.services.b.held() == numbers_of(BATCHES) + later
+
+
+def test_what_is_known_is_not_adopted(world: World) -> None:
+    """Neither an application of this log, nor its query under another name: 2."""
+    assert world.adopt(*WHY)[0] == 0
+    code, said = world.adopt(*WHY)
+    assert (code, "nothing is to be adopted. Start the query" in said) == (2, True)
+    other = ("--application", "other")
+    code, said = world.adopt(*other)
+    assert (code, "go on with application='fence'" in said) == (2, True)
+
+
+def test_an_older_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
+    """The participants have what it has not begun: adopting it would write it twice."""
+    for done in (True, False):
+        if not done:
+            (tmp_path / "older" / "commits" / "0").unlink()
+        code, said = world.adopt("--checkpoint", str(tmp_path / "older"))
+        assert (code, "it is an older copy" in said) == (2, True), said
+    world.assert_refused()
+
+
+@pytest.mark.parametrize(
+    ("participants", "words", "code", "said"),
+    [
+        ("a={a},b=http://127.0.0.1:9", WHY, 1, "nothing listens at"),
+        ("a={b},b={a}", WHY, 1, "participant 'a'"),
+        ("", WHY, 2, "no participant here holds anything of application 'fence'"),
+        (
+            "a={a},b={b}",
+            (*WHY, "--application", "fance"),
+            2,
+            "holds anything of application",
+        ),
+        ("a={a},b={b}", ("--yes",), 2, "--reason: say why"),
+        ("a={a},b={b}", (*WHY, "--checkpoint", "nowhere"), 2, "No such file"),
+    ],
+)
+def test_what_cannot_be_known_is_not_written(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    participants: str,
+    words: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
+    """A participant that does not answer, a wrong name or folder: one clear line."""
+    a, b = world.services.a.url, world.services.b.url
+    monkeypatch.setenv("TPC_PARTICIPANTS", participants.format(a=a, b=b))
+    ended, output = world.adopt(*words)
+    assert (ended, output.count("\n")) == (code, 1), output
+    assert said in output
+    world.assert_refused()

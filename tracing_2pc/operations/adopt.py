@@ -1,0 +1,204 @@
+"""`tracing-2pc adopt`: takes over an application whose decision log is lost.
+
+What the log knew is in two places: Spark's checkpoint names the batch that runs next,
+and the participants hold what became of it. A participant commits only what was
+decided commit, so one commit proves the decision. Where nobody has committed, the
+decision is lost and not needed: the batch is written again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from operator import methodcaller
+from typing import NamedTuple
+
+from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
+from tracing_2pc.core.log_reader import OperatorLog
+from tracing_2pc.core.model import Listing, Receipt, Shown, TransactionId
+from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.states import BranchState, ParticipantState, Vote
+from tracing_2pc.inspection.checkpoint import Checkpoint
+from tracing_2pc.inspection.evidence import sum_prepared
+from tracing_2pc.operations.resolve import check_reason, signature
+from tracing_2pc.protocol.fan_out import ask_at_once
+
+Participants = Mapping[str, RemoteParticipant]
+
+
+class Orphan(NamedTuple):
+    """What a participant holds prepared, and the command that ends it."""
+
+    transaction: TransactionId
+    participant: str
+    rows: int
+    command: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Adoption:
+    """What was read of an application, and what follows for the log.
+
+    Args:
+        transaction: the attempt at the next batch that somebody has committed; else the
+            newest that somebody knows, with attempt 0 where nobody knows one.
+        participants: that have anything of the application.
+        committed: those of them that have committed the transaction.
+        answers: what each participant holds of each attempt at the next batch.
+    """
+
+    application: str
+    checkpoint: Checkpoint
+    transaction: TransactionId
+    participants: tuple[str, ...]
+    committed: tuple[str, ...]
+    answers: Mapping[TransactionId, Mapping[str, Shown]]
+    orphans: tuple[Orphan, ...]
+
+    @property
+    def undecidable(self) -> bool:
+        """Whether some have committed the batch, and others not."""
+        return self.committed not in ((), self.participants)
+
+
+def examine(
+    log: OperatorLog,
+    participants: Participants,
+    application: str,
+    checkpoint: Checkpoint,
+) -> Adoption:
+    """Ask log and participants what they know of a checkpoint's query; change nothing.
+
+    Raises:
+        ConfigurationError: the log knows the application or the query, no participant
+            knows the application, or they are ahead of the checkpoint.
+        ParticipantUnavailableError: one cannot be asked, or not about all of it.
+    """
+    _raise_if_known(log, application, checkpoint.query)
+    lists = ask_at_once(lambda p: _list(p, application), participants)
+    prepared, batch = sum_prepared(lists), checkpoint.next
+    least = max((t.attempt for t in prepared if t.batch == batch), default=0)
+    answers = _ask_attempts(participants, TransactionId(application, batch, least))
+    beyond = TransactionId(application, checkpoint.last + 1, 0)
+    later = _ask_attempts(participants, beyond)
+    states = {shown.state for by_name in answers.values() for shown in by_name.values()}
+    ahead = any(t.batch > checkpoint.last for t in prepared)
+    if later or ahead or ParticipantState.FORGOTTEN in states:
+        raise ConfigurationError(
+            f"participants know of batches of {application!r} that this checkpoint, "
+            f"which ends with {checkpoint.last}, has not begun: it is an older copy. "
+            "Take the newer one, or choose a new application name and a new checkpoint"
+        )
+    identities = ask_at_once(lambda p: p.identity(), participants)
+    knowing = tuple(
+        name
+        for name in participants
+        if application in identities[name].participants
+        or any(_knows(by_name[name]) for by_name in answers.values())
+    )
+    if not knowing:
+        raise ConfigurationError(
+            f"no participant here holds anything of application {application!r}: mend "
+            "its name, or `participants` in the settings. If the query ran without "
+            f"tracing_2pc so far: `tracing-2pc init --application {application} "
+            f"--from-batch {batch}`"
+        )
+    transaction = max(answers, default=TransactionId(application, batch, 0))
+    for attempt, by_name in answers.items():
+        if ParticipantState.COMMITTED in {shown.state for shown in by_name.values()}:
+            transaction = attempt  # rule 18: there is one at most
+    having = answers.get(transaction, {}).items()
+    committed = {n for n, shown in having if shown.state is ParticipantState.COMMITTED}
+    orphans = []
+    for attempt, holders in sorted(prepared.items()):
+        # What another has committed was decided; what nobody has is written again.
+        word = "commit" if committed and attempt == transaction else "abort"
+        for name, summary in holders.items():
+            command = f"tracing-2pc resolve {attempt} --at {name} --{word} --reason …"
+            orphans.append(Orphan(attempt, name, summary.rows, command))
+    return Adoption(
+        application,
+        checkpoint,
+        transaction,
+        knowing,
+        tuple(name for name in knowing if name in committed),
+        answers,
+        tuple(orphans),
+    )
+
+
+def adopt(log: OperatorLog, adoption: Adoption, reason: str) -> None:
+    """Write into the log what was read, signed by the person who runs this process.
+
+    Raises:
+        ConfigurationError: no reason, or the log knows the application by now.
+    """
+    answers = adoption.answers.get(adoption.transaction, {})
+    receipts = (
+        Receipt(branch.branch, name, branch.rows, branch.digest, Vote.COMMIT)
+        for name in adoption.committed
+        for branch in answers[name].branches
+        if branch.state is BranchState.COMMITTED
+    )
+    log.adopt(
+        adoption.transaction,
+        adoption.checkpoint.query,
+        adoption.committed,
+        tuple(receipts),
+        who=signature(),
+        why=check_reason(reason),
+    )
+
+
+def _raise_if_known(log: OperatorLog, application: str, query: str) -> None:
+    if application in log.applications():
+        raise ConfigurationError(
+            f"this log knows application {application!r}: nothing is to be adopted. "
+            "Start the query; where it is, shows `tracing-2pc ls --application "
+            f"{application}`"
+        )
+    if (owner := log.application_of(query)) is not None:
+        raise ConfigurationError(
+            f"this log knows the query of this checkpoint, {query}, as application "
+            f"{owner!r}, and an application is not renamed: go on with "
+            f"application={owner!r}"
+        )
+
+
+def _list(participant: RemoteParticipant, application: str) -> Listing:
+    listing = participant.prepared(application)
+    missing = listing.missing
+    if listing.is_blind_to(application):
+        missing = f"has {listing.only} only, to which the token is bound"
+    if missing is not None:
+        name = participant.name
+        why = f"participant {name!r}: its list {missing}"
+        raise ParticipantUnavailableError(why, participant=name)
+    return listing
+
+
+def _ask_attempts(
+    participants: Participants, newest: TransactionId
+) -> dict[TransactionId, Mapping[str, Shown]]:
+    """Ask about each attempt at a batch, from the first to the last that is known.
+
+    They are numbered one after another (rule 3), and an abort is told to all: behind
+    the `newest` that is listed, the first number that nobody knows was never given.
+    """
+    answers: dict[TransactionId, Mapping[str, Shown]] = {}
+    for attempt in itertools.count(1):
+        transaction = dataclasses.replace(newest, attempt=attempt)
+        ask: Callable[[RemoteParticipant], Shown] = methodcaller("show", transaction)
+        shown = ask_at_once(ask, participants)
+        states = {answer.state for answer in shown.values()}
+        if transaction > newest and not any(map(_knows, shown.values())):
+            break
+        answers[transaction] = shown
+        if ParticipantState.FORGOTTEN in states:
+            break  # so are all others
+    return answers
+
+
+def _knows(shown: Shown) -> bool:
+    return shown.state is not ParticipantState.UNKNOWN
