@@ -4,7 +4,7 @@ connect_job.py URL FOLDER A_URL B_URL
 
 By foreachBatch if CALLBACK is in its environment, else by the data source. It stops the
 query when the file STOP of its environment is there. CHECKPOINT is the checkpoint's
-name, B another URL of b.
+name, B another URL of b. With DATAFRAME it writes ten numbers by `df.write`, no stream.
 """
 
 import os
@@ -29,10 +29,14 @@ def by_callback(numbers):
 
 
 def by_data_source(numbers):
+    return as_data_source(numbers.writeStream)
+
+
+def as_data_source(writer):
     from tracing_2pc.spark import TwoPhaseCommitDataSource  # of PySpark 4.1 or newer
 
     spark.dataSource.register(TwoPhaseCommitDataSource)
-    return numbers.writeStream.format("two_phase_commit").options(
+    return writer.format("two_phase_commit").options(
         application="connect",
         log=f"sqlite:///{folder}/log.db",
         participants=f"a={a},b={b}",
@@ -44,6 +48,10 @@ def by_data_source(numbers):
 url, folder, a, b = sys.argv[1:]
 b = os.environ.get("B", b)
 spark = SparkSession.builder.remote(url).getOrCreate()
+if "DATAFRAME" in os.environ:
+    numbers = spark.range(0, 10, 1, 2).toDF("value")
+    as_data_source(numbers.write).option("batch", "0").mode("append").save()
+    sys.exit()
 numbers = (
     spark.readStream.schema("value long")
     .option("maxFilesPerTrigger", 1)

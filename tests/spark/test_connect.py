@@ -159,6 +159,14 @@ def test_stop_returns_while_a_commit_waits(client: Client) -> None:
     assert client.held() == (numbers_of(2), numbers_of(2))
 
 
+@pytest.mark.parametrize("client", WAYS[:1], indirect=True)
+def test_a_dataframe_is_one_batch(client: Client) -> None:
+    """Written again under its number it is a replay."""
+    for _ in range(2):
+        assert client.run(DATAFRAME="1") == 0, client.process.tail()
+    assert client.held() == (numbers_of(1), numbers_of(1))
+
+
 def test_another_checkpoint_is_refused(client: Client) -> None:
     """The query is known: a lost checkpoint would begin at batch 0 again."""
     write_numbers(client.folder, range(2))
