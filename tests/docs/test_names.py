@@ -103,6 +103,16 @@ def test_modules_and_what_is_in_them(path: str, text: str) -> None:
 
 
 @each_page
+def test_tests_that_show_something_are_there(path: str, text: str) -> None:
+    """Each `test_file::test_name` is a function of that file."""
+    named = {w for w in words(text) if re.fullmatch(r"test_\w+::test_\w+", w)}
+    for file, name in (word.split("::") for word in named):
+        (there,) = (ROOT / "tests").rglob(f"{file}.py")
+        assert f"def {name}(" in there.read_text(encoding="utf-8"), (file, name)
+    assert named or path != "README.md"
+
+
+@each_page
 def test_programs_compile_and_their_calls_fit(path: str, text: str) -> None:
     """What a program imports is there, and takes the arguments that it is given."""
     for code in blocks(text, "python"):
