@@ -101,6 +101,16 @@ def test_the_attribute_that_does_not_pickle_is_named(
     assert not log.exists()
 
 
+def test_it_is_named_under_spark_connect_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the client, before it sends the callback to the server."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    sink, log = Archive(threading.Lock()), f"sqlite:///{tmp_path}/log.db"
+    with pytest.raises(ContractError, match=r"^Archive\.connection does not pickle"):
+        two_phase_commit(sink, application="orders", log=log)
+
+
 def test_what_a_class_says_itself_is_shown_on_one_line() -> None:
     """The first line of it."""
     with pytest.raises(ContractError) as caught:

@@ -119,7 +119,7 @@ class StreamContext:
             raise ConfigurationError(
                 "asynchronous progress tracking is refused: a batch must not begin "
                 "before Spark has committed the one before it. Remove the option "
-                "asyncProgressTrackingEnabled"
+                "asyncProgressTrackingEnabled, or the trigger realTime"
             )
         if _TEMPORARY.search(place) or (name is None and self._is_drawn(place)):
             raise ConfigurationError(

@@ -98,7 +98,8 @@ def two_phase_commit(
 
     Raises:
         ConfigurationError: says what to change.
-        ContractError: what is wrong with a sink of your own.
+        ContractError: what is wrong with a sink of your own, such as the attribute
+            that does not pickle: executors get the sink pickled.
         DecisionLogError: the log cannot be reached.
     """
     chosen = settings or Settings.load()

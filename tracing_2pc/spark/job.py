@@ -50,16 +50,17 @@ class Job:
                 "no decision log: give log='sqlite:///state/decisions.db', or set "
                 "TPC_LOG"
             )
-        return cls(one_sink(sink), application, settings, replaces)
+        one = one_sink(sink)
+        check_pickles(one)
+        return cls(one, application, settings, replaces)
 
     def check(self) -> None:
-        """Check pickling, token and addresses, and warn of what a sink cannot find.
+        """Check the token and the addresses, and warn of what a sink cannot find.
 
         Raises:
             ConfigurationError: as `ParticipantSink.check`.
-            ContractError: as `check_pickles` and `check_leftovers`.
+            ContractError: as `check_leftovers`.
         """
-        check_pickles(self.sink)
         if isinstance(self.sink, ParticipantSink | CompositeSink):
             self.sink.check(self.application)
         check_leftovers(self.sink)
