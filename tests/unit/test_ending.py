@@ -31,6 +31,15 @@ def test_the_reason_is_one_line(text: str, reason: str) -> None:
     assert reason_of(RuntimeError(text)) == reason
 
 
+def test_what_executors_lack_is_told_with_what_to_do() -> None:
+    """A task's module that is missing is missing there; the driver's own is not."""
+    module = "No module named 'tracing_2pc'"
+    raised = f"Job aborted: Lost task\n{TASK}ModuleNotFoundError: {module}\n{JAVA}"
+    there = f"ModuleNotFoundError: {module} in the Python of the executors. Install it"
+    assert reason_of(RuntimeError(raised)).startswith(there)
+    assert reason_of(ModuleNotFoundError(module)) == module
+
+
 @pytest.mark.parametrize(
     "text",
     ["py4j.reflection does not exist in the JVM", "Answer from Java side is empty"],

@@ -21,6 +21,11 @@ _ends: Final[dict[str, str]] = {}
 _LONGEST: Final = 500
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 _GONE: Final = re.compile(r"does not exist in the JVM|from Java side is empty")
+_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[\w.]+'$")
+_SHIP_IT: Final = (
+    "{} in the Python of the executors. Install it there (PYSPARK_PYTHON says which "
+    "Python that is), or ship an environment that has it with spark.archives"
+)
 _OURS: Final = re.compile(r"^tracing_2pc\.core\.errors\.\w+: ")
 
 
@@ -38,14 +43,18 @@ def reason_of(error: BaseException) -> str:
     """Return an error's reason in one line, without Java's stacks.
 
     Of a Spark job that is the last error of the Python in its task, else Spark's own
-    first line. Once the JVM has ended, Py4J's errors say anything but that.
+    first line. What a task cannot import is missing in the Python of the executors.
+    Once the JVM has ended, Py4J's errors say anything but that.
     """
     if type(error).__module__.startswith("py4j") and _GONE.search(str(error)):
         return "Spark's JVM has ended; its own output says why (out of memory?)"
     text = str(error).partition("\nJVM stacktrace")[0]
     *_, last = _TRACEBACK.split(text)
     text = last.partition("\n\tat ")[0].strip().partition("\n\n")[0]
-    return _OURS.sub("", " ".join(text.split()))[:_LONGEST] or type(error).__name__
+    line = " ".join(text.split())
+    if _MISSING.match(line):  # the driver's own has no class in its text
+        return _SHIP_IT.format(line)
+    return _OURS.sub("", line)[:_LONGEST] or type(error).__name__
 
 
 def forget_end(application: str) -> None:
