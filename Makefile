@@ -14,8 +14,8 @@ N ?= 1
 MINUTES ?= 10
 
 .PHONY: setup tools demo test test-fast test-more test-all test-oldest-spark stateful fuzz crash chaos rules counts jaeger \
-	test-jaeger pictures oap stock-agent test-skywalking test-dashboards browser compose-plugin \
-	engine test-compose docs docs-serve lint lock clean
+	test-jaeger pictures oap stock-agent test-skywalking test-dashboards test-cluster browser \
+	compose-plugin engine test-compose docs docs-serve lint lock clean
 
 setup: .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)" >&2
@@ -116,6 +116,9 @@ test-skywalking: setup oap stock-agent  ## what a real SkyWalking is told, besid
 	$(JAVA) TPC_OAP="$(CURDIR)/$(OAP)" TPC_STOCK_AGENT="$(CURDIR)/$(AGENT)/bin" \
 		$(BIN)/pytest tests/backends/test_skywalking.py \
 		tests/backends/test_skywalking_metrics.py $(ARGS)
+
+test-cluster: setup  ## Spark's own cluster, which loses executors, a worker and drivers
+	$(JAVA) TPC_CLUSTER=1 $(BIN)/pytest -m cluster tests/cluster $(ARGS)
 
 browser: setup  ## a browser for tests/console, from Debian, and its tests
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium

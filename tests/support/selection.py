@@ -6,6 +6,8 @@ thing once. A test that has no such variant and takes long is marked `more` itse
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 SPARK_SMOKES = (
@@ -17,6 +19,15 @@ SPARK_SMOKES = (
     "test_foreach_batch.py::test_a_sink_of_ones_own",
 )
 """What `make test` tries on a real Spark."""
+
+CLUSTER_SMOKES = (
+    "test_lost_executors.py::test_an_executor_is_killed_before_its_task_reports",
+    "test_lost_executors.py::test_an_executor_dies_between_the_routes",
+)
+"""What `make test-more` tries on a cluster; `make test-cluster` tries all."""
+
+CLUSTER = "TPC_CLUSTER"
+"""The variable that asks for all of it."""
 
 CRASHES = (
     "driver.after_decide",
@@ -104,7 +115,16 @@ MORE = (
 )
 """Files or folders, and a word in the names of variants that are left out."""
 
-LONG = ("crash/", "spark/", "fencing/", "console/", "contract/", "rules/", "docs/")
+LONG = (
+    "crash/",
+    "cluster/",
+    "spark/",
+    "fencing/",
+    "console/",
+    "contract/",
+    "rules/",
+    "docs/",
+)
 """Folders whose files begin first: at the end all workers are to have something."""
 
 
@@ -118,12 +138,20 @@ def is_left_out(item: pytest.Item) -> bool:
     return any(place in node and word in node for place, word in MORE)
 
 
+def is_for_cluster(item: pytest.Item) -> bool:
+    """Whether a test belongs to `make test-cluster` only."""
+    on_cluster = item.get_closest_marker("cluster") is not None
+    return on_cluster and not item.nodeid.endswith(CLUSTER_SMOKES)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is left out; put first what takes long."""
     for item in items:
         if is_left_out(item):
             item.add_marker("more")
+        if is_for_cluster(item) and not os.environ.get(CLUSTER):
+            item.add_marker(pytest.mark.skip(reason="for `make test-cluster`"))
     items.sort(key=_place)
 
 

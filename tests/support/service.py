@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from flask import Flask
 
@@ -10,9 +11,11 @@ from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.participant import TaggedRows
 
 
-def create_app(database: str | None = None) -> Flask:
+def create_app(database: str | None = None, tokens: Path | None = None) -> Flask:
+    """Serve one; without a file of tokens it asks for none."""
     app = Flask(__name__)
     rows = TaggedRows(database or os.environ["DATABASE"], table="numbers")
-    app.register_blueprint(participant_blueprint(rows, insecure=True))
+    blueprint = participant_blueprint(rows, tokens=tokens, insecure=tokens is None)
+    app.register_blueprint(blueprint)
     app.extensions["resource"] = rows
     return app

@@ -8,7 +8,7 @@ import sqlite3
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ ROWS = 10
 """Rows in a batch: batch n holds n * 10 to n * 10 + 9."""
 
 
-def new_session(name: str, master: str = "local[2,2]") -> Any:
+def new_session(
+    name: str, master: str = "local[2,2]", settings: Mapping[str, str] | None = None
+) -> Any:
     from pyspark.sql import SparkSession
 
     with warnings.catch_warnings():
@@ -31,6 +33,7 @@ def new_session(name: str, master: str = "local[2,2]") -> Any:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "1g")
+            .config(map=dict(settings or {}))
             .getOrCreate()
         )
 

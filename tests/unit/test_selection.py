@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.selection import A_KILL, MORE, SPARK_SMOKES
+from support.selection import A_KILL, CLUSTER_SMOKES, MORE, SPARK_SMOKES
 
 TESTS = Path(__file__).parents[1]
 WRITTEN = {
@@ -20,7 +20,7 @@ def functions(place: str) -> set[str]:
     return {name for text in texts for name in re.findall(r"def (test_\w+)\(", text)}
 
 
-@pytest.mark.parametrize("node", [*SPARK_SMOKES, A_KILL])
+@pytest.mark.parametrize("node", [*SPARK_SMOKES, *CLUSTER_SMOKES, A_KILL])
 def test_what_is_kept_is_there(node: str) -> None:
     """A renamed test would be left out, or all of its variants kept."""
     place, _, name = node.partition("::")

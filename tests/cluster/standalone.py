@@ -19,6 +19,16 @@ from support.waiting import until
 
 from participants.processes import Process, free_ports, stopping
 
+APPLICATION: Final = {
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+}
+"""What an application takes: an executor on each worker. There is room for three."""
+
+SECONDS: Final = 900.0
+"""Until which what must come has come, on any machine."""
+
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 _HOME: Final = Path(pyspark.__file__).parent
 _HOSTS: Final = ("127.0.0.2", "127.0.0.3")
@@ -41,7 +51,7 @@ class Cluster:
         self.master = self._process("127.0.0.1", "master.Master", "--port", str(port))
         self.workers = [
             self._process(
-                host, "worker.Worker", "--cores", "1", "--memory", "1g",
+                host, "worker.Worker", "--cores", "3", "--memory", "1536m",
                 *("--work-dir", str(folder / host), self.url),
             )
             for host in _HOSTS
@@ -63,11 +73,32 @@ class Cluster:
         command = [*program, "--host", host, "--webui-port", "0", *arguments]
         return Process(kind, command, self._folder / f"{kind}-{host}.log", environment)
 
-    def kill_executor(self, worker: Process) -> None:
-        """Kill a worker's executor, and return when it is gone."""
-        (executor,) = _executors(worker)
+    def start(self) -> None:
+        """Start what does not run, and return when all workers are registered."""
+        _start(self.master, "New state: ALIVE")
+        for worker in self.workers:
+            _start(worker, "Successfully registered with master")
+
+    def executors(self) -> set[int]:
+        """Return the process ids of all executors."""
+        return {pid for worker in self.workers for pid in executors_of(worker)}
+
+    def kill_executor(self, executor: int) -> None:
+        """Kill an executor, and return when it is gone."""
+        assert executor in self.executors()
         os.kill(executor, signal.SIGKILL)
-        until(lambda: executor not in _executors(worker))
+        until(lambda: executor not in self.executors(), seconds=SECONDS)
+
+    def worker_of(self, executor: int) -> Process:
+        """Return the worker that an executor is of."""
+        (worker,) = (w for w in self.workers if executor in executors_of(w))
+        return worker
+
+
+def executors_of(worker: Process) -> list[int]:
+    """Return the process ids of a worker's executors."""
+    below = descendants(worker.pid) if worker.alive() else {}
+    return [pid for pid, command in below.items() if _EXECUTOR in command]
 
 
 @contextlib.contextmanager
@@ -75,23 +106,18 @@ def cluster(folder: Path, *python: Path) -> Iterator[Cluster]:
     """Run a cluster as long as the block."""
     made = Cluster(folder, *python)
     with stopping(made.master, *made.workers):
-        made.master.start()
-        _until_logged(made.master, "New state: ALIVE")
-        for worker in made.workers:
-            worker.start()
-        for worker in made.workers:
-            _until_logged(worker, "Successfully registered with master")
+        made.start()
         yield made
 
 
-def _until_logged(process: Process, text: str) -> None:
+def _start(process: Process, ready: str) -> None:
+    if process.alive():
+        return
+    before = process.log.stat().st_size if process.log.exists() else 0
+    process.start()
     until(
-        lambda: text in process.log.read_text() or not process.alive(),
+        lambda: ready in process.log.read_text()[before:] or not process.alive(),
+        seconds=SECONDS,
         tell=lambda _: process.tail(),
     )
     assert process.alive(), process.tail()
-
-
-def _executors(worker: Process) -> list[int]:
-    below = descendants(worker.pid)
-    return [pid for pid, command in below.items() if _EXECUTOR in command]

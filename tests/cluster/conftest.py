@@ -1,0 +1,58 @@
+"""One cluster for all tests, one driver for those that don't kill it, and a world."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import standalone
+from cluster_driver import Driver, driver
+from cluster_world import PYTHON, World
+from standalone import Cluster
+from support.service import create_app
+from support.spark import serving
+
+TOKEN = "a-token-in-a-file-on-each-host"
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with standalone.cluster(folder, *PYTHON) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def shared_driver(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Driver]:
+    with driver(cluster.url, tmp_path_factory.mktemp("driver")) as running:
+        yield running
+
+
+@pytest.fixture
+def world(tmp_path: Path, postgres_database: str) -> Iterator[World]:
+    """Participants that demand a token; the log is in PostgreSQL."""
+    world = World(tmp_path, postgres_database)
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"job {TOKEN}\n")
+    tokens.chmod(0o600)
+    (tmp_path / "token").write_text(TOKEN)
+    with contextlib.ExitStack() as stack:
+        stack.callback(world.go_on)  # a task that is held has an executor's only core
+        for name in ("a", "b"):
+            app = create_app(f"sqlite:///{tmp_path / name}.db", tokens)
+            stack.callback(app.extensions["resource"].close)
+            app.after_request(lambda answer: _note(world, answer))
+            world.urls.append(stack.enter_context(serving(app)))
+        yield world
+
+
+def _note(world: World, answer: Any) -> Any:
+    from flask import request
+
+    world.statuses.append((request.path, answer.status_code))
+    return answer
