@@ -100,12 +100,14 @@ def test_a_batch_without_rows_commits_as_well(world: World) -> None:
 def test_a_task_that_fails_aborts_what_the_others_prepared(world: World) -> None:
     """At once, everywhere; the next start writes the batch anew."""
     write_numbers(world.folder, range(2))
-    flag = world.folder / "mended"
-    numbers = (
-        world.source().repartition(2).mapInArrow(failing_until(flag), "value long")
-    )
+    flag, go_on = world.folder / "mended", world.folder / "go-on"
+    broken = failing_until(flag, go_on)
+    numbers = world.source().repartition(2).mapInArrow(broken, "value long")
+    query = start(world, numbers)
+    until(lambda: has_ended_tasks(world.spark, query.runId))
+    go_on.touch()
     with failing_query("not mended"):
-        run(world, numbers)
+        query.awaitTermination()
     assert world.state("test.0.1") is TransactionState.ABORTED
     assert world.held() == (Counter(), Counter())
     flag.touch()
@@ -114,19 +116,28 @@ def test_a_task_that_fails_aborts_what_the_others_prepared(world: World) -> None
     assert world.state("test.0.2") is TransactionState.COMMITTED
 
 
-def failing_until(flag: Path) -> Any:
-    """Return a function for `mapInArrow`: one partition fails, after the others."""
+def failing_until(flag: Path, go_on: Path | None = None) -> Any:
+    """Return a function for `mapInArrow`: one partition fails, when it may go on."""
 
     def mapped(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         task: Any = TaskContext.get()
         if task.partitionId() == 1 and not flag.exists():
-            time.sleep(3)
+            while go_on is not None and not go_on.exists():
+                time.sleep(0.1)
             raise ValueError("not mended")
         yield from batches
 
     return mapped
+
+
+def has_ended_tasks(spark: Any, run: str) -> bool:
+    """Whether a task has written its partition, so that Spark has its message."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = filter(None, map(tracker.getJobInfo, tracker.getJobIdsForGroup(run)))
+    stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+    return any(s and s.numTasks == 2 and s.numCompletedTasks for s in stages)
 
 
 def test_a_decided_batch_outlives_the_abort_that_spark_asks_for(world: World) -> None:
