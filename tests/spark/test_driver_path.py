@@ -200,7 +200,7 @@ def test_executors_write_it_if_the_driver_may_not(
     write_numbers(world.folder, range(2))
     callback = noting_callback(world, **settings)
     for name, value in sink.items():
-        setattr(callback.sink, name, value)
+        setattr(callback.job.sink, name, value)
     world.run(callback)
     assert paths(world.folder, 2) == ["executors", "executors"]
 
