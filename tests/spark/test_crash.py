@@ -3,99 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killed import Crash
 from support.spark import held, numbers_of, write_numbers
 from support.stream_world import NEEDS_ARROW_WRITERS
 from support.tracing import read_trace_file, span_tree
 
-from participants.processes import Process, Service, answers, free_ports, stopping
-from tracing_2pc.core.model import TransactionId
+from participants.processes import answers, stopping
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.store import open_log
-from tracing_2pc.testing import Fault, FaultProxy
+from tracing_2pc.testing import Fault
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 BATCHES = 6
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
-class Participant(Service):
-    """`support/service.py` under gunicorn, with its own SQLite file."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        (port,) = free_ports(1)
-        self.database = folder / f"{name}.db"
-        environment = {"DATABASE": f"sqlite:///{self.database}"}
-        super().__init__(name, port, folder / f"{name}.log", environment)
-        config = ROOT / "participants" / "gunicorn_conf.py"
-        self._command = [
-            *(sys.executable, "-m", "gunicorn", "--config", str(config)),
-            *("--pythonpath", str(HERE.parent), "--bind", f"127.0.0.1:{port}"),
-            "support.service:create_app()",
-        ]
-
-
-class Crash:
-    """Two participants, one behind a proxy, and a driver that is told where to die."""
-
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
-        self.folder = folder
-        self.a, self.b = Participant("a", folder), Participant("b", folder)
-        self.to_b = stack.enter_context(FaultProxy(self.b.url))
-        path = os.pathsep.join([str(HERE.parent), str(ROOT)])
-        command = [
-            *(sys.executable, str(HERE / "job.py"), str(folder)),
-            *(self.a.url, self.to_b.url),
-        ]
-        self.job = Process("job", command, folder / "job.log", {"PYTHONPATH": path})
-        write_numbers(folder, range(BATCHES))
-
-    def arm(self, failpoint: str) -> dict[str, str]:
-        name = failpoint.partition(":")[0]
-        file = self.folder / f"fired-{name}"
-        return {"TPC_FAILPOINT": failpoint, "TPC_FAILPOINT_FILE": str(file)}
-
-    def fired(self, failpoint: str) -> bool:
-        return (self.folder / f"fired-{failpoint.partition(':')[0]}").exists()
-
-    def run(self, **environment: str) -> int:
-        self.job.start(**environment)
-        return self.job.wait(900)
-
-    def held(self) -> tuple[int, int]:
-        return held(self.a.database).total(), held(self.b.database).total()
-
-    def state(self, transaction: str) -> TransactionState | None:
-        log = open_log(f"sqlite:///{self.folder / 'log.db'}")
-        try:
-            record = log.read(TransactionId.parse(transaction))
-            return record and record.state
-        finally:
-            log.close()
-
-    def assert_exactly_once(self) -> None:
-        """Each participant has every number once, and nothing is unfinished."""
-        assert held(self.a.database) == numbers_of(BATCHES)
-        assert held(self.b.database) == numbers_of(BATCHES)
-        log = open_log(f"sqlite:///{self.folder / 'log.db'}")
-        try:
-            assert log.unfinished() == []
-        finally:
-            log.close()
+def assert_exactly_once(crash: Crash) -> None:
+    """Each participant has every number once, and nothing is unfinished."""
+    assert held(crash.a.database) == numbers_of(BATCHES)
+    assert held(crash.b.database) == numbers_of(BATCHES)
+    assert crash.unfinished() == []
 
 
 @pytest.fixture
 def crash(tmp_path: Path) -> Iterator[Crash]:
     with contextlib.ExitStack() as stack:
-        crash = Crash(tmp_path, stack)
+        crash = Crash(tmp_path, stack, "job.py")
+        write_numbers(tmp_path, range(BATCHES))
         stack.enter_context(stopping(crash.a, crash.b, crash.job))
         yield crash
 
@@ -179,7 +117,7 @@ def test_the_driver_is_killed(
         assert crash.state(transaction) is state
         assert crash.held() == rows
     assert crash.run(**path) == 0, crash.job.tail()
-    crash.assert_exactly_once()
+    assert_exactly_once(crash)
     for transaction, state in attempts.items():
         assert crash.state(transaction) is state
 
@@ -196,7 +134,7 @@ def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
     assert held(crash.b.database).total() == 10
     crash.b.start()
     assert crash.job.wait(900) == 0, crash.job.tail()
-    crash.assert_exactly_once()
+    assert_exactly_once(crash)
 
 
 @NEEDS_ARROW_WRITERS
@@ -212,7 +150,7 @@ def test_the_process_that_commits_is_killed(crash: Crash) -> None:
         assert crash.state(f"crash.{batch}.{1 + attempt % 2}") is state
         assert crash.held() == rows
     assert crash.run(**path) == 0, crash.job.tail()
-    crash.assert_exactly_once()
+    assert_exactly_once(crash)
 
 
 @NEEDS_ARROW_WRITERS

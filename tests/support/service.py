@@ -14,7 +14,8 @@ from tracing_2pc.participant import TaggedRows
 def create_app(database: str | None = None, tokens: Path | None = None) -> Flask:
     """Serve one; without a file of tokens it asks for none."""
     app = Flask(__name__)
-    rows = TaggedRows(database or os.environ["DATABASE"], table="numbers")
+    key = os.environ.get("KEY", "").split() or None
+    rows = TaggedRows(database or os.environ["DATABASE"], table="numbers", key=key)
     blueprint = participant_blueprint(rows, tokens=tokens, insecure=tokens is None)
     app.register_blueprint(blueprint)
     app.extensions["resource"] = rows
