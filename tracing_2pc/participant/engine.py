@@ -23,6 +23,7 @@ from tracing_2pc.participant.body import Body
 from tracing_2pc.participant.journal.database import Writer
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.resources.branch_store import (
+    SLICE,
     BranchStore,
     NotKeptError,
     Upload,
@@ -151,7 +152,7 @@ class ParticipantEngine:
                 )
                 leftovers = self._store.has_leftovers(connection)
             if leftovers:
-                self._store.delete_leftovers(writer, 1)
+                self._store.delete_leftovers(writer, 1 + ref.rows // SLICE)
             failpoint("participant.before_prepare")
             try:
                 answer = self._store.prepare(

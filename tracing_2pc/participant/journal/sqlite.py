@@ -129,7 +129,7 @@ class SQLite(Database):
         """
         name = self.engine.dialect.identifier_preparer.quote(table)
         sql = f"DELETE FROM {name} WHERE tpc_tag = :tag"  # noqa: S608 - quoted
-        if number := _row_number(connection, table):
+        if number := row_number(connection, table):
             some = (
                 f"SELECT {number} FROM {name} WHERE tpc_tag = :tag "  # noqa: S608 - quoted
                 f"ORDER BY {number} DESC LIMIT :limit"
@@ -189,7 +189,7 @@ def _locked(path: Path) -> bool:
     return False
 
 
-def _row_number(connection: Connection, table: str) -> str | None:
+def row_number(connection: Connection, table: str) -> str | None:
     """Return SQLite's name for a row's number that no column has taken."""
     columns = sa.text("SELECT lower(name) FROM pragma_table_info(:table)")
     taken = set(connection.execute(columns, {"table": table}).scalars())

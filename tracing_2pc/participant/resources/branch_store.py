@@ -6,6 +6,7 @@ import abc
 import contextlib
 import dataclasses
 from collections.abc import Sequence
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -17,6 +18,9 @@ from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, Transa
 from tracing_2pc.participant.body import Body
 from tracing_2pc.participant.journal.database import Writer
 from tracing_2pc.participant.journal.journal import Journal
+
+SLICE: Final = 10_000
+"""Rows that one local transaction deletes at most."""
 
 
 class ViolatedError(Exception):
@@ -108,11 +112,16 @@ class BranchStore(abc.ABC):
         self.journal.raise_forgotten_through(connection, row, to)
 
     def has_leftovers(self, connection: Connection) -> bool:
-        """Tell whether rows of aborted branches are still there."""
+        """Tell whether rows that nobody sees are still there."""
         return False
 
     def delete_leftovers(self, writer: Writer, slices: int) -> int:
-        """Delete some of them; return how many rows. No vote depends on it."""
+        """Delete some of them; return how many rows. No vote depends on it.
+
+        Args:
+            writer: of a prepare.
+            slices: of `SLICE` rows, each in a transaction of its own, at most.
+        """
         return 0
 
     def holds(self, connection: Connection, row: TransactionRow) -> dict[str, int]:

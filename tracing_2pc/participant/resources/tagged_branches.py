@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -21,15 +21,14 @@ from tracing_2pc.participant.journal.database import Writer, commit
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.journal.schema import TAG
 from tracing_2pc.participant.resources.branch_store import (
+    SLICE,
     BranchStore,
     NotKeptError,
     Upload,
 )
 from tracing_2pc.participant.resources.loader import RecordTable, loaded
+from tracing_2pc.participant.resources.superseded import SupersededRows
 from tracing_2pc.store.engines.database import describe_error
-
-SLICE: Final = 10_000
-"""Rows that one local transaction deletes at most."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +45,7 @@ class TaggedBranches(BranchStore):
         set_up: checks and makes what the kind needs, in the opening transaction.
         committed: writes further effects of a commit, in its local transaction.
         gauges: measures the kind.
+        superseded: rows that those of a committed branch replace.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class TaggedBranches(BranchStore):
             [Connection, TransactionRow, Sequence[BranchRow]], None
         ] = lambda *_: None,
         gauges: Callable[[Connection], dict[str, float]] = lambda _: {},
+        superseded: SupersededRows | None = None,
     ) -> None:
         super().__init__(journal)
         journal.on_end = self._end
@@ -67,6 +68,7 @@ class TaggedBranches(BranchStore):
             # Rows left to delete; NULL while the branch is prepared.
             sa.Column("doomed", sa.BigInteger),
         )
+        self._superseded = superseded
         self._table = table
         self._set_up = set_up
         self._committed = committed
@@ -74,7 +76,10 @@ class TaggedBranches(BranchStore):
 
     def set_up(self, connection: Connection) -> None:
         """Go on with tags above those that are hidden; then as the kind needs."""
-        self.journal.tables.raise_next_tag(connection, [self._hidden.c.tag])
+        tags = [self._hidden.c.tag]
+        if self._superseded is not None:
+            tags.append(self._superseded.newer.c.tag)
+        self.journal.tables.raise_next_tag(connection, tags)
         self._set_up(connection)
 
     def prepare(self, upload: Upload) -> Answer:
@@ -115,32 +120,52 @@ class TaggedBranches(BranchStore):
         h, b = self._hidden, self.journal.tables.branch
         of = h.c.tag.in_(tags)
         if outcome is BranchState.COMMITTED:
+            if self._superseded is not None:
+                self._superseded.note(connection, sa.select(h.c.tag).where(of))
             connection.execute(h.delete().where(of))
             return
         rows = sa.select(b.c.rows).where(b.c.tag == h.c.tag).scalar_subquery()
         connection.execute(h.update().where(of).values(doomed=rows))
 
     def has_leftovers(self, connection: Connection) -> bool:
-        """Tell whether rows of aborted branches are still there."""
+        """Tell whether rows of aborted branches, or replaced ones, may be there."""
         h = self._hidden.c
-        some = sa.select(h.tag).where(h.doomed.is_not(None)).limit(1)
-        return connection.execute(some).first() is not None
+        some: sa.ColumnElement[bool] = sa.exists(
+            sa.select(h.tag).where(h.doomed.is_not(None))
+        )
+        if self._superseded is not None:
+            some = sa.or_(some, sa.exists(sa.select(self._superseded.newer)))
+        return bool(connection.scalar(sa.select(sa.literal(1)).where(some)))
 
     def delete_leftovers(self, writer: Writer, slices: int) -> int:
-        """Delete rows of aborted branches, in transactions that cost no flush.
+        """Delete rows of aborted branches, and rows that later ones have replaced.
 
-        A tag stays hidden until none of its rows are left. Rows that another
-        transaction has locked are deleted by a later call.
+        The transactions cost no flush. A tag stays hidden until none of its rows are
+        left. Rows that another transaction has locked are deleted by a later call, or
+        with the next row of their key.
         """
         gone = after = 0
+        left = slices
         try:
-            while slices and after >= 0:
+            while left and after >= 0:
                 deleted, after = self._delete_slice(writer, after)
                 gone += deleted
-                slices -= bool(deleted)
+                left -= bool(deleted)
+            # Twice what is written: however much is left, it comes to an end.
+            for _ in range(2 * slices):
+                if (replaced := self._delete_superseded(writer)) is None:
+                    break
+                gone += replaced
         except sa.exc.SQLAlchemyError as error:
-            logger.warning("aborted rows not deleted: %s", describe_error(error))
+            logger.warning("rows not deleted: %s", describe_error(error))
         return gone
+
+    def _delete_superseded(self, writer: Writer) -> int | None:
+        """Delete a slice of what one branch has replaced; None if there is no more."""
+        if self._superseded is None:
+            return None
+        with writer.unlocked() as connection:
+            return self._superseded.delete(connection, SLICE)
 
     def _delete_slice(self, writer: Writer, after: int) -> tuple[int, int]:
         """Delete a slice of the next tag; return how many, and the tag to go on after.

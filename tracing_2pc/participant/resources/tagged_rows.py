@@ -20,6 +20,7 @@ from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.column_table import ColumnTable
 from tracing_2pc.participant.resources.columns import sql_type
 from tracing_2pc.participant.resources.loader import check_prefix
+from tracing_2pc.participant.resources.superseded import SupersededRows
 from tracing_2pc.participant.resources.tagged_branches import TaggedBranches
 
 _TAG: Final = "tpc_tag"
@@ -54,9 +55,9 @@ class TaggedRows(ParticipantEngine):
     tried again. An index that contains `tpc_tag` avoids that.
 
     A trigger of that table fires when a branch is prepared, not when it commits: also
-    for branches that abort, for the twin of a retried task, and again when aborted rows
-    are deleted. A trigger on INSERT or DELETE is therefore refused at start, unless
-    `triggers=True` allows it.
+    for branches that abort, for the twin of a retried task, and again when aborted or
+    replaced rows are deleted. A trigger on INSERT or DELETE is therefore refused at
+    start, unless `triggers=True` allows it.
 
     Tags are never used twice. At start they continue above the highest one in the
     table, even if the journal was lost; the index on `tpc_tag` makes that cheap.
@@ -72,9 +73,10 @@ class TaggedRows(ParticipantEngine):
         table: what readers SELECT from.
         key: column or columns that identify a row. With it the view shows, per key
             and application, the row of the latest committed batch, as an update-mode
-            aggregate needs it. Older rows of a key stay in `<table>_tpc`. Rows from
-            before there was a key belong to the application in `tpc_application`:
-            what the SQL of the error says is the only one known, or nobody.
+            aggregate needs it. Older rows of a key are deleted by later prepares.
+            Rows from before there was a key belong to the application in
+            `tpc_application`: what the SQL of the error says is the only one known,
+            or nobody.
         triggers: let triggers of the table fire when a branch is prepared.
         clock: Unix seconds.
 
@@ -95,7 +97,9 @@ class TaggedRows(ParticipantEngine):
         journal = Journal(tables, open_database(url), clock)
         names = (key,) if isinstance(key, str) else tuple(key or ())
         view = _View(table, names, journal, triggers=triggers)
-        store = TaggedBranches(journal, view.rows, set_up=view.set_up)
+        store = TaggedBranches(
+            journal, view.rows, set_up=view.set_up, superseded=view.superseded
+        )
         super().__init__(journal, store)
 
 
@@ -118,6 +122,17 @@ class _View:
             journal.database, f"{name}_tpc", self._create, self._stamp
         )
         self._quote = self.rows.quote
+        self.superseded = (
+            SupersededRows(
+                journal.tables,
+                self.rows.name,
+                f"{name}_tpc_hidden",
+                (_OWNER[0], *key),
+                self._quote,
+            )
+            if key
+            else None
+        )
 
     def set_up(self, connection: Connection) -> None:
         """Refuse a table that is not ours; make the view of one that is."""
@@ -127,7 +142,8 @@ class _View:
             raise ConfigurationError(
                 f"{self._name} is a table; readers need a view of that name. Run: "
                 f"ALTER TABLE {self._quote(self._name)} RENAME TO {self.rows.name}; "
-                f"{self._adopt(connection, self._tpc_columns)}"
+                f"{self._adopt(connection, self._tpc_columns)} "
+                f"{' '.join(self._index_by_key(connection))}"
             )
         if self.rows.name not in tables:
             if self._name in views:
@@ -145,8 +161,8 @@ class _View:
             raise ConfigurationError(
                 f"{self.rows.name} has triggers: {', '.join(names)}. They would fire "
                 "when a branch is prepared, for attempts that abort too, and when "
-                "aborted rows are deleted. Drop or disable them, or say triggers=True "
-                "if that is meant"
+                "aborted or replaced rows are deleted. Drop or disable them, or say "
+                "triggers=True if that is meant"
             )
         columns = self.rows.read_columns(connection)
         if lacking := [name for name in self._key if name not in columns]:
@@ -161,6 +177,15 @@ class _View:
     @property
     def _tpc_columns(self) -> list[str]:
         return [_TAG, *(_OWNER if self._key else ())]
+
+    @property
+    def _tag_index(self) -> str:
+        """Return PostgreSQL's kind of index by tag.
+
+        Tags only grow: brin is a few pages, and costs a COPY nothing. Where replaced
+        rows make room for new ones, tags are mixed.
+        """
+        return "btree" if self._key else "brin"
 
     def _triggers_there(self, connection: Connection) -> list[str]:
         """Return the triggers that an INSERT or DELETE would fire."""
@@ -182,7 +207,12 @@ class _View:
             if shown != ((_OWNER[0], *self._key) if self._key else ()):
                 # It is made again at the next start, without what was granted on it.
                 changes.append(f"DROP VIEW {self._quote(self._name)};")
-        return changes
+        return [*changes, *self._index_by_key(connection)] if changes else []
+
+    def _index_by_key(self, connection: Connection) -> tuple[str, ...]:
+        if self.superseded is None:
+            return ()
+        return self.superseded.make_index(connection.dialect.name)
 
     def _stamp(self, upload: Upload) -> dict[str, Any]:
         """Return the tag; and application and batch, if the table has such columns.
@@ -199,6 +229,8 @@ class _View:
         if lacking := [name for name in self._key if name not in schema.names]:
             raise MalformedError(f"the key {', '.join(lacking)} is not in the records")
         self._table(schema).create(connection)
+        for statement in self._index_by_key(connection):
+            connection.exec_driver_sql(statement)
         self._make_view(connection)
 
     def _table(self, schema: pa.Schema) -> sa.Table:
@@ -208,8 +240,8 @@ class _View:
             columns.append(sa.Column(_OWNER[0], sa.String(40), nullable=False))
             columns.append(sa.Column(_OWNER[1], sa.BigInteger, nullable=False))
         table = sa.Table(self.rows.name, sa.MetaData(), *columns)
-        # Tags only grow: in PostgreSQL this is a few pages, and costs a COPY nothing.
-        sa.Index(f"{self.rows.name}_tag", table.c[_TAG], postgresql_using="brin")
+        using = self._tag_index
+        sa.Index(f"{self.rows.name}_tag", table.c[_TAG], postgresql_using=using)
         return table
 
     def _make_view(self, connection: Connection) -> None:
@@ -247,8 +279,9 @@ class _View:
         rows = self.rows.name
         changes = [f"ALTER TABLE {rows} ADD COLUMN {n} {kinds[n]};" for n in names]
         if _TAG in names:
-            brin = " USING brin" * (connection.dialect.name == "postgresql")
-            changes.append(f"CREATE INDEX {rows}_tag ON {rows}{brin} ({_TAG});")
+            postgresql = connection.dialect.name == "postgresql"
+            using = f" USING {self._tag_index}" * postgresql
+            changes.append(f"CREATE INDEX {rows}_tag ON {rows}{using} ({_TAG});")
         return " ".join(changes)
 
 

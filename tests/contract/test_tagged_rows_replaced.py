@@ -1,0 +1,175 @@
+"""Rows that later ones of their key replace: deleted by later prepares."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from support.participant import (
+    Branch,
+    World,
+    count,
+    keep,
+    records,
+    select,
+    tagged_rows,
+)
+
+from tracing_2pc.participant.resources import tagged_branches
+
+Open = Callable[..., World]
+KEYS = [None, *range(5)]
+SHOWN = "SELECT id, day, n FROM orders ORDER BY n, id"
+
+
+def batch(
+    number: int, keys: Any = KEYS, day: Any = None, branch: str = "0.1"
+) -> Branch:
+    """Bring each key again, one of them NULL; a day that is NULL, too."""
+    days, ns = [day] * len(keys), [number] * len(keys)
+    return records(branch, id=list(keys), day=[*days[1:], "mon"], n=ns)
+
+
+def shown(world: World) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in select(world.resource, SHOWN)]
+
+
+def test_stored_rows_stay_bounded(open_at: Open) -> None:
+    """However often the same keys come: what is shown, and a batch or two."""
+    world = open_at(key=["id", "day"])
+    stored = set()
+    for number in range(20):
+        keep(world, f"orders.{number}.1", batch(number))
+        keep(world, f"other.{number}.1", batch(100 + number, KEYS[:1]))
+        assert {n for _, _, n in shown(world)} == {number, 100 + number}
+        assert world.visible() == 7
+        stored.add(count(world.resource, "orders_tpc"))
+    assert stored == {7, 8}
+    assert count(world.resource, "orders_tpc_newer") <= 2
+
+
+def test_a_key_that_comes_no_more_stays(open_at: Open) -> None:
+    """Only rows of a key that came again are deleted."""
+    world = open_at(key="id")
+    keep(world, "orders.0.1", batch(0))
+    for number in range(1, 5):
+        keep(world, f"orders.{number}.1", batch(number, [1, 2]))
+    assert [n for _, _, n in shown(world)] == [0, 0, 0, 0, 4, 4]
+    assert count(world.resource, "orders_tpc") == 8
+
+
+def test_large_branches_go_in_slices(
+    open_at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction deletes so many rows at most, and small prepares come to an end."""
+    monkeypatch.setattr(tagged_branches, "SLICE", 4)
+    world = open_at(key="id")
+    for number in range(2):
+        keep(world, f"orders.{number}.1", batch(number, range(20)))
+    stored = []
+    for number in range(2, 6):
+        keep(world, f"orders.{number}.1", batch(number, [0]))
+        stored.append(count(world.resource, "orders_tpc"))
+    assert world.visible() == 20
+    # Each brings one; two slices go before it.
+    assert stored == [33, 26, 23, 22]
+
+
+def test_neither_prepared_nor_aborted_rows_replace_any(open_at: Open) -> None:
+    """A newer row counts from its commit on, and a prepared one is kept until then."""
+    world = open_at(key="id")
+    keep(world, "orders.0.1", batch(0))
+    old = batch(1, branch="1.1")
+    assert world.prepare("orders.1.1", old).status_code == 200  # in doubt for long
+    keep(world, "orders.2.1", batch(2))
+    assert world.prepare("orders.3.1", batch(3)).status_code == 200
+    assert world.abort("orders.3.1").status_code == 200
+    for attempt in (2, 3):
+        assert world.prepare(f"orders.3.{attempt}", batch(3)).status_code == 200
+        assert [n for _, _, n in shown(world)] == [2] * 6
+    assert count(world.resource, "orders_tpc") == 4 * 6
+    assert world.commit("orders.1.1", old).status_code == 200
+    assert [n for _, _, n in shown(world)] == [2] * 6
+
+
+def test_readers_in_the_middle_of_a_select(open_at: Open, url: str) -> None:
+    """They go on reading what they began to read, and nobody waits for them."""
+    world = open_at(key="id")
+    keep(world, "orders.0.1", batch(0))
+    keep(world, "orders.1.1", batch(1))
+    for query in ("SELECT n FROM orders", "SELECT n FROM orders_tpc"):
+        newest = max(n for _, _, n in shown(world))
+        with reader_of(url) as cursor:
+            cursor.execute(query)
+            rows = [cursor.fetchone()]
+            keep(world, f"orders.{newest + 1}.1", batch(newest + 1))
+            rows += cursor.fetchall()
+        stored = [newest - 1] * 6 if "_tpc" in query else []
+        assert sorted(n for (n,) in rows) == [*stored, *[newest] * 6]
+        assert [n for _, _, n in shown(world)] == [newest + 1] * 6
+        assert count(world.resource, "orders_tpc") == 2 * 6
+
+
+@contextlib.contextmanager
+def reader_of(url: str) -> Iterator[Any]:
+    """Yield the cursor of a reader who takes one row at a time."""
+    if url.startswith("sqlite"):
+        file = url.removeprefix("sqlite:///")
+        with contextlib.closing(sqlite3.connect(file)) as reader:
+            yield reader.cursor()
+        return
+    with psycopg.connect(url) as reader, reader.cursor("reader") as cursor:
+        yield cursor
+
+
+def test_a_kill_while_replaced_rows_are_deleted(open_at: Open, url: str) -> None:
+    """It changes nothing that is shown, and a later prepare deletes them."""
+    world = open_at(key="id")
+    keep(world, "orders.0.1", batch(0))
+    keep(world, "orders.1.1", batch(1))
+    script = f"""
+        import os, signal, sys
+        sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+        import sqlalchemy as sa
+        from support.participant import ONE, tagged_rows
+
+        def die(_, __, statement, *rest):
+            if "DELETE FROM orders_tpc" in statement and "orders_tpc_" in statement:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sa.event.listen(sa.Engine, "after_cursor_execute", die)
+        tagged_rows({url!r}, key="id").prepare("orders.2.1", ONE)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    died = subprocess.run(command, env=os.environ, capture_output=True, timeout=60)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert count(world.resource, "orders_tpc") == 2 * 6
+    assert [n for _, _, n in shown(world)] == [1] * 6
+    keep(world, "orders.2.1", batch(2))
+    assert count(world.resource, "orders_tpc") == 2 * 6
+    assert [n for _, _, n in shown(world)] == [2] * 6
+
+
+def test_rows_that_somebody_holds_are_left(postgres_database: str) -> None:
+    """A prepare does not wait for them; the next row of their key takes them along."""
+    world = tagged_rows(postgres_database, key="id")
+    keep(world, "orders.0.1", batch(0))
+    keep(world, "orders.1.1", batch(1))
+    with world.resource._database.engine.begin() as other:
+        other.execute(sa.text("SELECT 1 FROM orders_tpc WHERE id = 1 FOR UPDATE"))
+        keep(world, "orders.2.1", batch(2))
+        assert count(world.resource, "orders_tpc") == 2 * 6 + 1
+    keep(world, "orders.3.1", batch(3))
+    assert count(world.resource, "orders_tpc") == 2 * 6
+    world.resource.close()

@@ -1,0 +1,112 @@
+"""Rows that a later row of the same key has replaced: found by an index, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from tracing_2pc.participant.journal.schema import TAG, Tables
+from tracing_2pc.participant.journal.sqlite import row_number
+
+_OLDER: Final = (
+    "FROM (SELECT DISTINCT {key}, tpc_batch, tpc_tag FROM {table} "
+    "WHERE tpc_tag = :tag) n JOIN {table} o ON {same} "
+    "WHERE (o.tpc_batch, o.tpc_tag) < (n.tpc_batch, n.tpc_tag) AND NOT EXISTS "
+    "(SELECT 1 FROM {hidden} h WHERE h.tag IN (o.tpc_tag, n.tpc_tag)) LIMIT :limit"
+)
+"""From the rows `o` that the rows `n` of a committed tag replace. NULL is a key, too.
+
+Hidden ones stay: what is prepared is kept until its decision.
+"""
+
+_DELETE: Final = {
+    "sqlite": "DELETE FROM {table} WHERE {number} IN (SELECT o.{number} {older})",
+    # Partitions of a table may use the same ctid.
+    "postgresql": "WITH old AS MATERIALIZED (SELECT o.tableoid AS part, "
+    "o.ctid AS place {older} FOR UPDATE OF o SKIP LOCKED) DELETE FROM {table} t "
+    "USING old WHERE t.ctid = old.place AND t.tableoid = old.part",
+}
+
+
+class SupersededRows:
+    """The rows of a table that readers of the view with its key never see again.
+
+    Args:
+        tables: of the journal.
+        table: of the rows.
+        hidden: the table of tags that readers do not see.
+        key: columns, with the application's.
+        quote: quotes a name.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        table: str,
+        hidden: str,
+        key: Sequence[str],
+        quote: Callable[[str], str],
+    ) -> None:
+        self.newer = tables.add(
+            "newer", sa.Column("tag", TAG, primary_key=True, autoincrement=False)
+        )
+        """Committed tags whose rows may have replaced others that are still there."""
+        self._name = table
+        self._table = quote(table)
+        self._index = quote(f"{table}_key")
+        self._hidden = quote(hidden)
+        self._key = [quote(name) for name in key]
+
+    def make_index(self, dialect: str) -> tuple[str, str]:
+        """Return the SQL that makes anew the index by which they are found."""
+        by = self._hash() if dialect == "postgresql" else ", ".join(self._key)
+        return (
+            f"DROP INDEX IF EXISTS {self._index};",
+            f"CREATE INDEX {self._index} ON {self._table} ({by});",
+        )
+
+    def note(self, connection: Connection, tags: sa.Select[Any]) -> None:
+        """Note that the rows of these tags are shown from this transaction on."""
+        connection.execute(self.newer.insert().from_select(["tag"], tags))
+
+    def delete(self, connection: Connection, limit: int) -> int | None:
+        """Delete some that the rows of the oldest tag replace; return how many.
+
+        None if no tag is left. Readers are never in the way, and what they see stays
+        as it is. Rows that another transaction has locked are left out, and so is a
+        table of SQLite that leaves no name for a row's number.
+        """
+        n = self.newer
+        oldest = sa.select(n.c.tag).order_by(n.c.tag).limit(1)
+        tag = connection.scalar(oldest.with_for_update(skip_locked=True))
+        if tag is None:
+            return None
+        gone = self._delete(connection, tag, limit)
+        if gone < limit:
+            connection.execute(n.delete().where(n.c.tag == tag))
+        return gone
+
+    def _delete(self, connection: Connection, tag: int, limit: int) -> int:
+        dialect = connection.dialect.name
+        if dialect == "postgresql":
+            number: str | None = ""
+            same = [f"o.{name} IS NOT DISTINCT FROM n.{name}" for name in self._key]
+            same.append(f"{self._hash('o.')} = {self._hash('n.')}")
+        else:
+            number = row_number(connection, self._name)
+            same = [f"o.{name} IS n.{name}" for name in self._key]
+        if number is None:
+            return 0
+        names = {"table": self._table, "hidden": self._hidden, "number": number}
+        on, key = " AND ".join(same), ", ".join(self._key)
+        older = _OLDER.format(key=key, same=on, **names)
+        statement = sa.text(_DELETE[dialect].format(older=older, **names))
+        return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
+
+    def _hash(self, row: str = "") -> str:
+        """Return PostgreSQL's hash of a key: it takes NULL, and text of any length."""
+        names = ", ".join(f"{row}{name}" for name in self._key)
+        return f"hash_record(ROW({names}))"
