@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from manual import ROOT
 
 BUILD = """
@@ -20,6 +21,10 @@ cli()
 """
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11),
+    reason="the last mkdocstrings for Python 3.10 does not fit the last pymdown there",
+)
 def test_the_site_is_built(tmp_path: Path) -> None:
     """No dead link or anchor, no name without a docstring; no page loads a stranger."""
     site = tmp_path / "site"

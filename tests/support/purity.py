@@ -5,6 +5,7 @@ A test that needs one of them fails there: it belongs to `component/` or `proces
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
@@ -27,7 +28,8 @@ _running: list[str] = []
 
 def opened_by(event: str, arguments: tuple[Any, ...]) -> str | None:
     """Return what an audited event opens that no unit test may; None if it may."""
-    if event == "sqlite3.connect" and str(arguments[0]) in ("", ":memory:"):
+    # Python 3.10 passes bytes.
+    if event == "sqlite3.connect" and os.fsdecode(arguments[0]) in ("", ":memory:"):
         return None
     return _FORBIDDEN.get(event)
 
