@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +14,14 @@ from support.stream_world import HAS_ARROW_WRITERS
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.errors import AbortedError, ConfigurationError
 from tracing_2pc.core.model import BranchId, TransactionId
-from tracing_2pc.core.states import TransactionState
+from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.sinks.base import read_only
 from tracing_2pc.spark.job import Job
 from tracing_2pc.store import SqlDecisionLog, open_log
 
 if not HAS_ARROW_WRITERS:
     pytest.skip("it needs PySpark 4.1", allow_module_level=True)
-from tracing_2pc.spark.data_source import StreamWriter, TaskMessage
+from tracing_2pc.spark.data_source import BatchWriter, StreamWriter, TaskMessage
 
 
 @pytest.fixture
@@ -36,8 +38,8 @@ def writer(tmp_path: Path, log: SqlDecisionLog) -> StreamWriter:
     return StreamWriter(Job(sink, "orders", settings))
 
 
-def begin(log: SqlDecisionLog, run: str) -> str:
-    begun = log.begin("orders", 0, run=run, query=None, participants=["a"], carrier={})
+def begin(log: SqlDecisionLog, run: str, query: str | None = None) -> str:
+    begun = log.begin("orders", 0, run=run, query=query, participants=["a"], carrier={})
     return str(begun.record.id)
 
 
@@ -60,7 +62,7 @@ def test_tasks_of_two_attempts_are_not_committed(
 ) -> None:
     """Somebody has aborted the first while its tasks ran: late ones opened another."""
     first, second = begin(log, "old"), begin(log, "new")
-    with pytest.raises(AbortedError, match=r"orders\.0\.1.*orders\.0\.2.*start the"):
+    with pytest.raises(AbortedError, match=r"orders\.0\.1.*orders\.0\.2.*start it"):
         writer.commit([empty(first), empty(second, 1)], 0)
     assert state(log, second) is TransactionState.ACTIVE
 
@@ -96,8 +98,60 @@ def test_an_abort_that_comes_late_leaves_a_commit(
     assert f"{transaction} is decided commit" in caplog.text
 
 
-def test_a_log_that_is_a_file_of_another_host_is_refused(writer: StreamWriter) -> None:
-    """An executor there would open an empty one of its own."""
-    writer._driver = "another-host"
-    with pytest.raises(ConfigurationError, match=r"file of the driver's host, another"):
-        writer._write(0, "run", None, iter(()))
+def test_a_log_that_is_a_file_of_another_host_is_refused(
+    writer: StreamWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor there would open an empty one of its own, however it is named."""
+    for named in (f"sqlite+pysqlite:///{tmp_path}/log.db", "env:TPC_LOG"):
+        monkeypatch.setenv("TPC_LOG", f"sqlite:///{tmp_path}/log.db")
+        settings = dataclasses.replace(writer._job.settings, log=named)
+        there = StreamWriter(dataclasses.replace(writer._job, settings=settings))
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "gethostname", lambda: "another-host")
+            with pytest.raises(ConfigurationError, match=r"log\.db on another-host"):
+                there._write(0, "run", None, iter(()))
+
+
+def test_a_task_that_begins_after_its_batch_was_aborted_is_refused(
+    writer: StreamWriter, log: SqlDecisionLog
+) -> None:
+    """It would open an attempt that nobody ends."""
+    transaction = begin(log, "run")
+    log.decide(TransactionId.parse(transaction), Decision.ABORT)
+    after = StreamWriter(writer._job)
+    with pytest.raises(AbortedError, match=r"orders\.0\.1 is decided abort"):
+        after._write(0, "run", None, iter(()))
+    assert log.unfinished_applications() == ["orders"]
+    assert log.read(TransactionId("orders", 0, 2)) is None
+
+
+def test_a_late_task_does_not_take_over(
+    writer: StreamWriter, log: SqlDecisionLog
+) -> None:
+    """Its query was stopped before it began anything; the next one is at work."""
+    transaction = begin(log, "next")
+    with pytest.raises(AbortedError, match="run next of orders has gone on"):
+        writer._write(0, "late", None, iter(()))
+    assert state(log, transaction) is TransactionState.ACTIVE
+
+
+def test_of_two_writes_that_drew_one_number_one_is_refused(
+    writer: StreamWriter, log: SqlDecisionLog
+) -> None:
+    """It would be taken for a replay, and its rows would be nowhere."""
+    record = log.read(TransactionId.parse(begin(log, "first")))
+    assert record
+    second = BatchWriter(writer._job, 0, is_drawn=True)
+    with pytest.raises(AbortedError, match="another write has taken batch 0 of orders"):
+        second._check_replay(record, "second")
+    second._check_replay(record, "first")  # a late twin of the one that took it
+    BatchWriter(writer._job, 0)._check_replay(record, "second")  # a replay
+
+
+def test_a_stream_and_a_dataframe_do_not_share_an_application(
+    writer: StreamWriter, log: SqlDecisionLog
+) -> None:
+    """The stream's batch would be taken for a replay of the other's."""
+    begin(log, "stream", "a query")
+    with pytest.raises(ConfigurationError, match=r"this is query df\.write of"):
+        BatchWriter(writer._job, 0).write(iter(()))

@@ -326,6 +326,41 @@ def test_a_wrong_option_is_refused_by_name(
         assert log.applications() == []
 
 
+def test_a_query_without_a_checkpoint_of_its_own_is_refused(
+    world: World, spark: Any
+) -> None:
+    """Spark would draw a folder below the one of the setting, at each start another."""
+    write_numbers(world.folder, range(1))
+    setting = "spark.sql.streaming.checkpointLocation"
+    spark.conf.set(setting, str(world.folder / "all"))
+    try:
+        with failing_query("has no checkpoint that a next start would find"):
+            (
+                world.source()
+                .writeStream.format("two_phase_commit")
+                .options(**options(world))
+                .trigger(availableNow=True)
+                .start()
+                .awaitTermination()
+            )
+    finally:
+        spark.conf.unset(setting)
+    with world.log() as log:
+        assert log.applications() == []
+
+
+def test_a_dataframe_waits_for_all(world: World, spark: Any) -> None:
+    """`save()` returns when the last one has acknowledged, whenever that is."""
+    numbers = spark.range(10).withColumnRenamed("id", "value")
+    with FaultProxy(world.b) as proxy:
+        proxy.plan("commit", Fault.UNAVAILABLE, times=6)
+        given = options(world, participants=f"a={world.a},b={proxy.url}")
+        given["inline_tries"] = "2"
+        numbers.write.format("two_phase_commit").options(**given).mode("append").save()
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    assert world.state("test.0.1") is TransactionState.COMMITTED
+
+
 def test_overwriting_is_refused(world: World, spark: Any) -> None:
     """There is nothing that could be replaced in one step."""
     rows = spark.range(1).write.format("two_phase_commit").options(**options(world))

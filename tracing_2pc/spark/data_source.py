@@ -15,6 +15,7 @@ import logging
 import socket
 import uuid
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import (
@@ -26,13 +27,15 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import FINAL
+from tracing_2pc.core.states import FINAL, Decision
 from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.decisions import ask_until_answered
 from tracing_2pc.sinks.base import Sink
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.job import Job
 from tracing_2pc.spark.tasks import write_partition
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.store.engines.urls import database_url
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import environment, lifecycle
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
@@ -78,12 +81,15 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
     A `DataFrame` that is no stream is written by `df.write…mode("append").save()` as
     one batch. Its number is the option `batch`, which must rise from write to write:
     the same number again is a replay, and writes nothing. Without it the number is the
-    one after the newest on record, so that a write that is repeated is written again.
+    one after the newest on record, so that a write that is repeated is written again;
+    of two such writes at once, one is refused. Streams have applications of their own.
 
     If a participant does not acknowledge a commit, that is tried `inline_tries` times,
     about two minutes. Then, with `on_pending` as *wait*, the tasks of the next batch
     wait for it before they write; with *fail* the query ends. So the last batch of a
-    query that ends by itself may be left to the next start or `tracing-2pc recover`.
+    query that ends by itself may be left to its next batch or `tracing-2pc recover`.
+    `df.write` waits until all have acknowledged. Commits that are sent again before a
+    batch come from executors, perhaps from several at once.
 
     To write to sinks of your own, override `sink`, and name its options in
     `own_options`, in small letters.
@@ -111,6 +117,11 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
         """Return the writer of micro-batches. Spark calls this in several processes."""
         if "batch" in self.options:
             raise ConfigurationError("option batch: a stream counts its own batches")
+        if not {"checkpointlocation", "queryname"} & {n.lower() for n in self.options}:
+            raise ConfigurationError(
+                "the query has no checkpoint that a next start would find. Give it one "
+                'with .option("checkpointLocation", "state/checkpoint")'
+            )
         return StreamWriter(self._job())
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
@@ -120,10 +131,10 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
         job = self._job()
         number = self.options.get("batch")
         if number is None:
-            return BatchWriter(job, _next_batch(job), uuid.uuid4().hex)
+            return BatchWriter(job, _next_batch(job), is_drawn=True)
         if not str(number).isdecimal():
             raise ConfigurationError(f"option batch: {number!r} is not a whole number")
-        return BatchWriter(job, int(number), uuid.uuid4().hex)
+        return BatchWriter(job, int(number))
 
     def _job(self) -> Job:
         given = {name.lower(): value for name, value in self.options.items()}
@@ -132,7 +143,7 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
         if not (application := given.get("application")):
             raise ConfigurationError("option application: name the query, for ever")
         settings = Settings.load(**ours)
-        replaces = [n for n in given.get("replaces", "").split(",") if n]
+        replaces = [n.strip() for n in given.get("replaces", "").split(",") if n]
         job = Job.of(self.sink(settings), application, settings, replaces)
         _check_once(tuple(sorted(given.items())), job)
         return job
@@ -153,7 +164,9 @@ class _Writer:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._telemetry = environment.telemetry_settings()
-        self._driver = socket.gethostname()
+        self._log_at = _place_of(job.settings.log)
+        newest = self._newest()
+        self._run_before = newest and newest.run
 
     def _write(
         self,
@@ -163,17 +176,19 @@ class _Writer:
         batches: Iterator[pa.RecordBatch],
     ) -> TaskMessage:
         job = self._job
-        if socket.gethostname() != self._driver and _is_file(job.settings.log):
+        if (here := _place_of(job.settings.log)) != self._log_at:
             raise ConfigurationError(
-                f"the decision log {job.settings.log} is a file of the driver's host, "
-                f"{self._driver}, and this executor runs on {socket.gethostname()}: "
-                "use a log on PostgreSQL, or foreachBatch"
+                f"the decision log {job.settings.log} is {self._log_at} for the driver "
+                f"and {here} for this executor: use a log on PostgreSQL, which all of "
+                "them reach, or foreachBatch"
             )
         with self._coordinator(f"{job.application}\n{run}\n{batch}") as coordinator:
             if (record := coordinator.join(batch, run)) is None:
+                self._refuse_late(batch, run)
                 begun = coordinator.open(batch, run, query)
                 record = begun.record
                 if begun.replay:
+                    self._check_replay(record, run)
                     for _ in batches:  # a stateful query must still run its plan
                         pass
                     return TaskMessage(str(record.id), replay=True)
@@ -181,17 +196,59 @@ class _Writer:
         written = tuple(receipt.to_json() for receipt in receipts)
         return TaskMessage(str(record.id), replay=False, receipts=written)
 
-    def _commit(self, messages: Sequence[TaskMessage | None]) -> None:
-        """Decide with every vote, and deliver. What it raises ends the query."""
+    def _refuse_late(self, batch: int, run: str) -> None:
+        """Refuse what began after its run was replaced, or its batch aborted."""
+        newest = self._newest()
+        if newest is None:
+            return
+        if newest.run not in (self._run_before, run):
+            raise AbortedError(
+                f"run {newest.run} of {self._job.application} has gone on since this "
+                "one was planned. Nothing of this one was committed; start one of them"
+            )
+        is_mine = (newest.id.batch, newest.run) == (batch, run)
+        if is_mine and newest.decision is Decision.ABORT:
+            raise AbortedError(
+                f"{newest.id} is decided abort: it failed or ran out of time, and this "
+                "task began too late. Start it again",
+                transaction_id=str(newest.id),
+            )
+
+    def _check_replay(self, record: TransactionRecord, run: str) -> None:
+        """Refuse a replay that can be none."""
+
+    def _newest(self) -> TransactionRecord | None:
+        """Return the newest transaction of the application."""
+
+        def ask() -> TransactionRecord | None:
+            log = _log(self._job.settings.log or "")
+            chosen = TransactionFilter(application=self._job.application, limit=1)
+            found = log.transactions(chosen)
+            return log.read(found[0].transaction) if found else None
+
+        return ask_until_answered(ask, self._job.retry(lambda: False))
+
+    def _commit(
+        self, messages: Sequence[TaskMessage | None], *, is_limited: bool
+    ) -> None:
+        """Decide with every vote, and deliver. What it raises ends the query.
+
+        `is_limited`: a commit that is not acknowledged is left to the next batch.
+        """
         if not messages:
             return  # no partition: no task has opened a transaction
         told = [message for message in messages if message is not None]
         about = {(message.transaction, message.replay) for message in told}
-        if len(told) < len(messages) or len(about) != 1:
+        if len(told) < len(messages):
+            raise AbortedError(
+                f"{self._job.application}: a task has sent no message. Nothing was "
+                "committed; start it again"
+            )
+        if len(about) != 1:
             raise AbortedError(
                 f"{self._job.application}: its tasks wrote to several attempts, "
                 f"{sorted(one for one, _ in about)}: another process has aborted the "
-                "first. Nothing was committed; start the query again"
+                "first. Nothing was committed; start it again"
             )
         ((transaction, replay),) = about
         if replay:
@@ -201,10 +258,13 @@ class _Writer:
             record = _read(coordinator, transaction)
             if record is None:
                 raise AbortedError(
-                    f"{transaction} is no longer on record: a newer run has taken "
-                    "over. Nothing was committed",
+                    f"{transaction} is not on record: a newer run has taken over, or "
+                    "its tasks have another decision log. Nothing was committed",
                     transaction_id=transaction,
                 )
+            if not is_limited:
+                coordinator.close(record, _receipts(told, transaction))
+                return
             # Nothing tells this process that the query is being stopped. A task that
             # waits is ended, so a long wait is left to those of the next batch.
             limited = dataclasses.replace(coordinator.settings, on_pending="fail")
@@ -260,14 +320,18 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         from pyspark import TaskContext
 
         of: Any = TaskContext.get()
-        batch = int(of.getLocalProperty("streaming.sql.batchId"))
+        batch = of.getLocalProperty("streaming.sql.batchId")
         query = of.getLocalProperty("sql.streaming.queryId")
         run = of.getLocalProperty("spark.jobGroup.id")  # the run id of the query
-        return self._write(batch, run, query, iterator)
+        if not (batch and run):
+            raise ConfigurationError(
+                "only micro-batches are written: use processingTime"
+            )
+        return self._write(int(batch), run, query, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Commit a batch; raise, and Spark calls `abort` and ends the query."""
-        self._commit(messages)
+        self._commit(messages, is_limited=True)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         """Abort a batch, as far as it is known. Spark calls it late, twice or never."""
@@ -278,17 +342,28 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """The writer of one DataFrame: one batch, one run."""
 
-    def __init__(self, job: Job, batch: int, run: str) -> None:
+    def __init__(self, job: Job, batch: int, *, is_drawn: bool = False) -> None:
         super().__init__(job)
-        self._batch, self._run = batch, run
+        self._batch, self._run = batch, uuid.uuid4().hex
+        self._is_drawn = is_drawn
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write a partition, in a task."""
-        return self._write(self._batch, self._run, None, iterator)
+        # So that no stream goes on where these writes have been, or the other way.
+        query = f"df.write of {self._job.application}"
+        return self._write(self._batch, self._run, query, iterator)
+
+    def _check_replay(self, record: TransactionRecord, run: str) -> None:
+        if self._is_drawn and record.run != run:
+            raise AbortedError(
+                f"another write has taken batch {self._batch} of "
+                f"{self._job.application} meanwhile. Nothing of this one was written; "
+                "write again"
+            )
 
     def commit(self, messages: list[Any]) -> None:
-        """Commit what all tasks have written."""
-        self._commit(messages)
+        """Commit what all tasks have written; wait until all have acknowledged."""
+        self._commit(messages, is_limited=False)
 
     def abort(self, messages: list[Any]) -> None:
         """Abort it: here the run is known, with or without a message."""
@@ -346,5 +421,9 @@ def _check_once(options: tuple[tuple[str, str], ...], job: Job) -> None:
         _checked.add(options)
 
 
-def _is_file(log: str | None) -> bool:
-    return (log or "").startswith("sqlite:")
+def _place_of(log: str | None) -> str:
+    """Return where a log is: equal for all who reach the same one."""
+    url = database_url(log or "", "log")
+    if url.get_backend_name() == "sqlite":
+        return f"{Path(url.database or '').absolute()} on {socket.gethostname()}"
+    return "on a server"

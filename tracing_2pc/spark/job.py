@@ -65,14 +65,18 @@ class Job:
             self.sink.check(self.application)
         check_leftovers(self.sink)
 
+    def retry(self, stopping: Callable[[], bool]) -> RetryPolicy:
+        """Return how long this job waits between tries."""
+        at = self.settings
+        waits = at.backoff_base, at.backoff_cap, at.inline_tries
+        return RetryPolicy(SystemClock(), *waits, stopping)
+
     def coordinator(
         self, log: DecisionLog, tracing: Tracing, stopping: Callable[[], bool]
     ) -> Coordinator:
         """Return the coordinator of this job, in the process that asks for it."""
-        settings, clock = self.settings, SystemClock()
         participants = participants_of(self.sink)
-        waits = settings.backoff_base, settings.backoff_cap, settings.inline_tries
-        retry = RetryPolicy(clock, *waits, stopping)
+        retry = self.retry(stopping)
         # Only the job itself can tell a decision to a sink that is no service.
         own_sinks = frozenset(
             name
@@ -85,8 +89,8 @@ class Job:
             log,
             Delivery(log, participants, tracing=tracing, retry=retry),
             tracing,
-            clock,
-            settings,
+            retry.clock,
+            self.settings,
             retry,
             own_sinks,
             frozenset(self.replaces),
