@@ -266,11 +266,97 @@ def test_in_flight_and_in_one_only(world: World) -> None:
     assert (item["committed"], item["undecidable"]) == (["a"], True)
     world.assert_refused(BATCHES + 1)
     world.checkpoint.commit(3)
-    assert world.adopt(*WHY)[0] == 0
+    code, said = world.adopt(*WHY)
+    assert (code, "b has not committed batch 3 of fence" in said) == (1, True)
+    assert world.run("init", "--application", APPLICATION, "--from-batch", "4")[0] == 0
     world.query().start(BATCHES + 2)
     later = numbers_of(BATCHES + 2) - numbers_of(BATCHES + 1)
     assert world.services.a.held() == numbers_of(BATCHES + 2)
     assert world.services.b.held() == numbers_of(BATCHES) + later
+
+
+def test_what_spark_has_passed_is_not_aborted(world: World) -> None:
+    """Spark committed the batch before b was told: it is committed there, not dropped.
+
+    Nothing is written before: the log would let nobody commit it any more.
+    """
+    query, record = world.lose_under_way()
+    query.sink.participants["a"].commit(record)
+    world.checkpoint.commit(3)
+    code, said = world.adopt(*WHY)
+    assert code == 1
+    assert "fence.3.1 is prepared at b, and Spark has passed its batch" in said
+    assert world.log.applications() == []
+    (command,) = orphans(said).values()
+    assert command[:5] == ["resolve", "fence.3.1", "--at", "b", "--commit"]
+    world.wait_as_orphans_must()
+    code, said = world.run(*command, "--yes")
+    assert code == 0, said
+    assert world.adopt(*WHY)[0] == 0
+    world.assert_goes_on()
+
+
+def test_what_nobody_has_committed_and_spark_has_passed_is_named(world: World) -> None:
+    """Both hold it prepared: decided it was, and no command is given to drop it."""
+    world.lose_under_way()
+    world.checkpoint.commit(3)
+    code, said = world.adopt(*WHY)
+    assert code == 1
+    assert said.count("nobody here knows what was decided") == 2
+    assert "--abort" not in said
+    assert world.log.applications() == []
+
+
+def test_participants_of_an_earlier_state_are_not_taken_over(world: World) -> None:
+    """What Spark has passed would be nowhere; or it is another query's checkpoint."""
+    for batch in range(BATCHES, BATCHES + 3):
+        world.checkpoint.begin(batch)
+        world.checkpoint.commit(batch)
+    code, said = world.adopt(*WHY)
+    assert code == 1
+    for name in ("a", "b"):
+        assert f"{name} has not committed batch 5 of fence" in said
+    assert world.log.applications() == []
+
+
+def test_an_attempt_that_nobody_heard_of_hides_no_other(world: World) -> None:
+    """The first was begun and its abort arrived nowhere; the second is committed."""
+    query = world.query(lost=True)
+    batch = query.checkpoint.next()
+    query.checkpoint.begin(batch)
+    coordinator = query.coordinator(query.sink.participants)
+    coordinator.begin(batch, query.run, query.checkpoint.query)
+    again = dataclasses.replace(query, run="again")
+    coordinator = again.coordinator(query.sink.participants)
+    begun = world.lost.begin(
+        *(APPLICATION, batch),
+        run="again",
+        query=query.checkpoint.query,
+        participants=("a", "b"),
+        carrier={},
+    )
+    record = coordinator.decide(begun.record, again.write(begun.record))
+    for participant in query.sink.participants.values():
+        participant.commit(record)
+    assert str(record.id) == "fence.3.2"
+    code, said = world.adopt(*WHY)
+    assert (code, "fence.3.2 is committed at a and b" in said) == (0, True)
+    world.assert_goes_on()
+
+
+def test_a_commit_by_hand_is_no_proof(world: World) -> None:
+    """A person has committed it at both: what its tasks had not sent yet is missing."""
+    world.lose_under_way()
+    world.wait_as_orphans_must()
+    for name in ("a", "b"):
+        said = world.run(
+            *("resolve", "fence.3.1", "--at", name, "--commit"),
+            *("--reason", "a guess", "--yes"),
+        )
+        assert said[0] == 0, said
+    code, said_by_adopt = world.adopt(*WHY)
+    assert (code, "was committed by hand wherever" in said_by_adopt) == (1, True)
+    assert world.log.applications() == []
 
 
 def test_what_is_known_is_not_adopted(world: World) -> None:

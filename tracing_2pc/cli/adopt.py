@@ -39,6 +39,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         "committed": list(adoption.committed),
         "transaction_id": str(adoption.transaction) if adoption.answers else None,
         "undecidable": adoption.undecidable,
+        "doubts": list(adoption.doubts),
         "orphans": [
             {
                 "transaction_id": str(orphan.transaction),
@@ -95,16 +96,19 @@ def _conclusions(adoption: Adoption, to_be: str) -> Iterator[str]:
     """Yield what the log is told, or what a person does first; and what is orphaned."""
     application, transaction = adoption.application, adoption.transaction
     spark, held = adoption.checkpoint, join_names(adoption.committed)
-    if adoption.undecidable:
+    for doubt in adoption.doubts:
+        yield f"nothing was written: {doubt}"
+    if adoption.is_split:
         yield (
             f"nothing was written: {transaction} is committed at {held} and not at the "
             "others, and no program can tell what they lack. For each of the others: "
             "if it is named as an orphan below, run that command. If it lacks rows, "
             f"bring them there, then put Spark's commit of batch {spark.next} into the "
-            "checkpoint. If it is no participant any more, leave it out of "
-            "`participants`. Then adopt again"
+            f"checkpoint, and `tracing-2pc init --application {application} "
+            f"--from-batch {spark.next + 1}`. If it is no participant any more, leave "
+            "it out of `participants`. Else adopt again"
         )
-    else:
+    elif not adoption.doubts:
         yield (
             f"{to_be}: {application} is query {spark.query} and goes on with batch "
             f"{spark.next}; what is before that is finished"
@@ -118,4 +122,7 @@ def _conclusions(adoption: Adoption, to_be: str) -> Iterator[str]:
     for orphan in adoption.orphans:
         rows = format_count(orphan.rows, "row")
         at = f"{orphan.transaction} is prepared at {orphan.participant}"
-        yield f"orphan: {at}, {rows}: `{orphan.command}`"
+        ends = "nobody here knows what was decided: look at its trace, or its rows"
+        if orphan.command is not None:
+            ends = f"`{orphan.command}`"
+        yield f"orphan: {at}, {rows}: {ends}"

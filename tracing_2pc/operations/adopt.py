@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.core.log_reader import OperatorLog
@@ -27,13 +27,17 @@ from tracing_2pc.protocol.fan_out import ask_at_once
 Participants = Mapping[str, RemoteParticipant]
 
 
+_GAP: Final = 20
+"""So many attempts in a row that nobody knows: there are no more."""
+
+
 class Orphan(NamedTuple):
-    """What a participant holds prepared, and the command that ends it."""
+    """What a participant holds prepared, and the command that ends it, if known."""
 
     transaction: TransactionId
     participant: str
     rows: int
-    command: str
+    command: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Adoption:
         participants: that have anything of the application.
         committed: those of them that have committed the transaction.
         answers: what each participant holds of each attempt at the next batch.
+        doubts: what a person must look into first.
     """
 
     application: str
@@ -55,11 +60,17 @@ class Adoption:
     committed: tuple[str, ...]
     answers: Mapping[TransactionId, Mapping[str, Shown]]
     orphans: tuple[Orphan, ...]
+    doubts: tuple[str, ...]
+
+    @property
+    def is_split(self) -> bool:
+        """Whether some have committed the batch, and others not."""
+        return self.committed not in ((), self.participants)
 
     @property
     def undecidable(self) -> bool:
-        """Whether some have committed the batch, and others not."""
-        return self.committed not in ((), self.participants)
+        """Whether nothing may be written: a batch could be skipped, or come twice."""
+        return self.is_split or bool(self.doubts)
 
 
 def examine(
@@ -78,10 +89,13 @@ def examine(
     _raise_if_known(log, application, checkpoint.query)
     lists = ask_at_once(lambda p: _list(p, application), participants)
     prepared, batch = sum_prepared(lists), checkpoint.next
-    least = max((t.attempt for t in prepared if t.batch == batch), default=0)
-    answers = _ask_attempts(participants, TransactionId(application, batch, least))
-    beyond = TransactionId(application, checkpoint.last + 1, 0)
-    later = _ask_attempts(participants, beyond)
+
+    def attempts_at(number: int) -> dict[TransactionId, Mapping[str, Shown]]:
+        least = max((t.attempt for t in prepared if t.batch == number), default=0)
+        return _ask_attempts(participants, TransactionId(application, number, least))
+
+    answers = attempts_at(batch)
+    later = attempts_at(checkpoint.last + 1)
     states = {shown.state for by_name in answers.values() for shown in by_name.values()}
     ahead = any(t.batch > checkpoint.last for t in prepared)
     if later or ahead or ParticipantState.FORGOTTEN in states:
@@ -110,13 +124,25 @@ def examine(
             transaction = attempt  # rule 18: there is one at most
     having = answers.get(transaction, {}).items()
     committed = {n for n, shown in having if shown.state is ParticipantState.COMMITTED}
+    passed = {t.batch for t in prepared if t.batch < batch} | ({batch - 1} - {-1})
+    by_batch = {number: attempts_at(number) for number in passed} | {batch: answers}
     orphans = []
     for attempt, holders in sorted(prepared.items()):
-        # What another has committed was decided; what nobody has is written again.
-        word = "commit" if committed and attempt == transaction else "abort"
+        word = _word_for(
+            attempt, by_batch[attempt.batch], is_next=attempt.batch == batch
+        )
         for name, summary in holders.items():
             command = f"tracing-2pc resolve {attempt} --at {name} --{word} --reason …"
-            orphans.append(Orphan(attempt, name, summary.rows, command))
+            ends = command if word else None
+            orphans.append(Orphan(attempt, name, summary.rows, ends))
+    doubts = _doubts_of_passed(application, batch, by_batch, knowing, orphans)
+    if committed and all(
+        shown.resolved_by_hand for n, shown in having if n in committed
+    ):
+        doubts.append(
+            f"{transaction} was committed by hand wherever it is committed: that is no "
+            "proof that it was decided, nor that all of its rows are there"
+        )
     return Adoption(
         application,
         checkpoint,
@@ -125,7 +151,58 @@ def examine(
         tuple(name for name in knowing if name in committed),
         answers,
         tuple(orphans),
+        tuple(doubts),
     )
+
+
+def _word_for(
+    attempt: TransactionId,
+    answers: Mapping[TransactionId, Mapping[str, Shown]],
+    *,
+    is_next: bool,
+) -> str | None:
+    """Return what was decided of an attempt that is prepared; None if nobody knows.
+
+    What somebody has committed was decided commit, and no other attempt at its batch.
+    What nobody has committed of the next batch is written again. Of a batch that Spark
+    has passed it was decided commit, but not which attempt.
+    """
+    committed = {
+        known
+        for known, by_name in answers.items()
+        if ParticipantState.COMMITTED in {shown.state for shown in by_name.values()}
+    }
+    if attempt in committed:
+        return "commit"
+    return "abort" if committed or is_next else None
+
+
+def _doubts_of_passed(
+    application: str,
+    batch: int,
+    by_batch: Mapping[int, Mapping[TransactionId, Mapping[str, Shown]]],
+    knowing: Sequence[str],
+    orphans: Sequence[Orphan],
+) -> list[str]:
+    """Say what is missing of the batches that Spark has passed."""
+    doubts = [
+        f"{orphan.transaction} is prepared at {orphan.participant}, and Spark has "
+        "passed its batch: end it there first"
+        for orphan in orphans
+        if orphan.transaction.batch < batch
+    ]
+    there = (ParticipantState.COMMITTED, ParticipantState.FORGOTTEN)
+    for name in knowing if batch else ():
+        before = by_batch[batch - 1].values()
+        if not any(by_name[name].state in there for by_name in before):
+            doubts.append(
+                f"{name} has not committed batch {batch - 1} of {application}, which "
+                "Spark has passed: it was put back to an earlier state, or this is "
+                "another query's checkpoint. If it takes part since later, and all is "
+                f"there: `tracing-2pc init --application {application} "
+                f"--from-batch {batch}`"
+            )
+    return doubts
 
 
 def adopt(log: OperatorLog, adoption: Adoption, reason: str) -> None:
@@ -183,20 +260,23 @@ def _ask_attempts(
 ) -> dict[TransactionId, Mapping[str, Shown]]:
     """Ask about each attempt at a batch, from the first to the last that is known.
 
-    They are numbered one after another (rule 3), and an abort is told to all: behind
-    the `newest` that is listed, the first number that nobody knows was never given.
+    They are numbered one after another (rule 3). An attempt that prepared nothing may
+    be known to nobody, where its abort arrived nowhere: so behind the `newest` that is
+    listed, several numbers are tried.
     """
     answers: dict[TransactionId, Mapping[str, Shown]] = {}
+    unknown: dict[TransactionId, Mapping[str, Shown]] = {}
     for attempt in itertools.count(1):
         transaction = dataclasses.replace(newest, attempt=attempt)
         ask: Callable[[RemoteParticipant], Shown] = methodcaller("show", transaction)
-        shown = ask_at_once(ask, participants)
-        states = {answer.state for answer in shown.values()}
-        if transaction > newest and not any(map(_knows, shown.values())):
-            break
-        answers[transaction] = shown
-        if ParticipantState.FORGOTTEN in states:
+        unknown[transaction] = shown = ask_at_once(ask, participants)
+        if any(map(_knows, shown.values())) or transaction <= newest:
+            answers |= unknown
+            unknown.clear()
+        if ParticipantState.FORGOTTEN in {answer.state for answer in shown.values()}:
             break  # so are all others
+        if len(unknown) == _GAP:
+            break
     return answers
 
 
