@@ -173,3 +173,32 @@ def test_rows_that_somebody_holds_are_left(postgres_database: str) -> None:
     keep(world, "orders.3.1", batch(3))
     assert count(world.resource, "orders_tpc") == 2 * 6
     world.resource.close()
+
+
+def test_names_that_look_like_parameters(open_at: Open) -> None:
+    """Of key columns: per cent signs, colons and quotes are part of the name."""
+    odd = {"a%b": [1, 2], "c :tag": ["x", "y"], 'd"e': [3, 4]}
+    world = open_at(key=list(odd))
+    for number in range(6):
+        keep(world, f"orders.{number}.1", records("0.1", **odd, n=[number] * 2))
+    assert count(world.resource, "orders_tpc") <= 4
+    assert count(world.resource, "orders") == 2
+
+
+def test_one_branch_that_cannot_be_deleted_holds_up_no_other(tmp_path: Path) -> None:
+    """Where a trigger of the user's own refuses it: the others go on."""
+    file = tmp_path / "orders.db"
+    world = tagged_rows(f"sqlite:///{file}", key="id")
+    keep(world, "orders.0.1", records("0.1", id=[1, 2], n=[0, 0]))
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute(
+            "CREATE TRIGGER no BEFORE DELETE ON orders_tpc WHEN old.id = 1 "
+            "BEGIN SELECT RAISE(ABORT, 'kept'); END"
+        )
+    keep(world, "orders.1.1", records("0.1", id=[1], n=[1]))
+    for number in range(2, 8):
+        keep(world, f"orders.{number}.1", records("0.1", id=[2], n=[number]))
+    assert count(world.resource, "orders_tpc") <= 5
+    found = select(world.resource, "SELECT n FROM orders ORDER BY id")
+    assert [n for (n,) in found] == [1, 7]
+    world.resource.close()

@@ -62,7 +62,7 @@ class SupersededRows:
 
     def make_index(self, dialect: str) -> tuple[str, str]:
         """Return the SQL that makes anew the index by which they are found."""
-        by = self._hash() if dialect == "postgresql" else ", ".join(self._key)
+        by = _hash(self._key) if dialect == "postgresql" else ", ".join(self._key)
         return (
             f"DROP INDEX IF EXISTS {self._index};",
             f"CREATE INDEX {self._index} ON {self._table} ({by});",
@@ -72,41 +72,55 @@ class SupersededRows:
         """Note that the rows of these tags are shown from this transaction on."""
         connection.execute(self.newer.insert().from_select(["tag"], tags))
 
-    def delete(self, connection: Connection, limit: int) -> int | None:
-        """Delete some that the rows of the oldest tag replace; return how many.
-
-        None if no tag is left. Readers are never in the way, and what they see stays
-        as it is. Rows that another transaction has locked are left out, and so is a
-        table of SQLite that leaves no name for a row's number.
-        """
+    def next(self, connection: Connection, after: int) -> int | None:
+        """Lock the next tag after this one whose rows may have replaced others."""
         n = self.newer
-        oldest = sa.select(n.c.tag).order_by(n.c.tag).limit(1)
-        tag = connection.scalar(oldest.with_for_update(skip_locked=True))
-        if tag is None:
-            return None
+        tags = sa.select(n.c.tag).where(n.c.tag > after).order_by(n.c.tag).limit(1)
+        tag: int | None = connection.scalar(tags.with_for_update(skip_locked=True))
+        return tag
+
+    def delete(self, connection: Connection, tag: int, limit: int) -> int:
+        """Delete some that the rows of this tag replace; return how many.
+
+        Readers are never in the way, and what they see stays as it is. Rows that
+        another transaction has locked are left out, and so is a table of SQLite that
+        leaves no name for a row's number.
+        """
         gone = self._delete(connection, tag, limit)
         if gone < limit:
-            connection.execute(n.delete().where(n.c.tag == tag))
+            connection.execute(self.newer.delete().where(self.newer.c.tag == tag))
         return gone
 
     def _delete(self, connection: Connection, tag: int, limit: int) -> int:
         dialect = connection.dialect.name
+        key = [_in_text(name, connection) for name in self._key]
         if dialect == "postgresql":
             number: str | None = ""
-            same = [f"o.{name} IS NOT DISTINCT FROM n.{name}" for name in self._key]
-            same.append(f"{self._hash('o.')} = {self._hash('n.')}")
+            same = [f"o.{name} IS NOT DISTINCT FROM n.{name}" for name in key]
+            same.append(f"{_hash(key, 'o.')} = {_hash(key, 'n.')}")
         else:
             number = row_number(connection, self._name)
-            same = [f"o.{name} IS n.{name}" for name in self._key]
+            same = [f"o.{name} IS n.{name}" for name in key]
         if number is None:
             return 0
-        names = {"table": self._table, "hidden": self._hidden, "number": number}
-        on, key = " AND ".join(same), ", ".join(self._key)
-        older = _OLDER.format(key=key, same=on, **names)
+        names = {
+            "table": _in_text(self._table, connection),
+            "hidden": _in_text(self._hidden, connection),
+            "number": number,
+        }
+        on = " AND ".join(same)
+        older = _OLDER.format(key=", ".join(key), same=on, **names)
         statement = sa.text(_DELETE[dialect].format(older=older, **names))
         return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
 
-    def _hash(self, row: str = "") -> str:
-        """Return PostgreSQL's hash of a key: it takes NULL, and text of any length."""
-        names = ", ".join(f"{row}{name}" for name in self._key)
-        return f"hash_record(ROW({names}))"
+
+def _hash(key: Sequence[str], row: str = "") -> str:
+    """Return PostgreSQL's hash of a key: it takes NULL, and text of any length."""
+    return f"hash_record(ROW({', '.join(f'{row}{name}' for name in key)}))"
+
+
+def _in_text(name: str, connection: Connection) -> str:
+    """Return a quoted name as SQLAlchemy's `text` wants it: it is no parameter."""
+    if connection.dialect.paramstyle in ("format", "pyformat"):
+        name = name.replace("%%", "%")  # `text` doubles it
+    return name.replace(":", "\\:")

@@ -146,26 +146,39 @@ class TaggedBranches(BranchStore):
         """
         gone = after = 0
         left = slices
-        try:
+        with self._warned():
             while left and after >= 0:
                 deleted, after = self._delete_slice(writer, after)
                 gone += deleted
                 left -= bool(deleted)
-            # Twice what is written: however much is left, it comes to an end.
-            for _ in range(2 * slices):
-                if (replaced := self._delete_superseded(writer)) is None:
-                    break
-                gone += replaced
-        except sa.exc.SQLAlchemyError as error:
-            logger.warning("rows not deleted: %s", describe_error(error))
+        # Twice what is written: however much is left, it comes to an end.
+        return gone + self._delete_superseded(writer, 2 * slices)
+
+    def _delete_superseded(self, writer: Writer, slices: int) -> int:
+        """Delete slices of what branches have replaced; pass over one that fails."""
+        gone, passed = 0, -1
+        for _ in range(slices if self._superseded is not None else 0):
+            assert self._superseded is not None  # noqa: S101 - for the type checker
+            tag: int | None = None
+            with self._warned(), writer.unlocked() as connection:
+                tag = self._superseded.next(connection, passed)
+                if tag is not None:
+                    deleted, tag = self._superseded.delete(connection, tag, SLICE), -1
+                    gone += deleted
+            if tag is None:
+                break
+            passed = max(passed, tag)
         return gone
 
-    def _delete_superseded(self, writer: Writer) -> int | None:
-        """Delete a slice of what one branch has replaced; None if there is no more."""
-        if self._superseded is None:
-            return None
-        with writer.unlocked() as connection:
-            return self._superseded.delete(connection, SLICE)
+    @contextlib.contextmanager
+    def _warned(self) -> Iterator[None]:
+        """Log what the deletion raises: no vote depends on it, but on the session."""
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            if getattr(error, "connection_invalidated", False):
+                raise
+            logger.warning("rows not deleted: %s", describe_error(error))
 
     def _delete_slice(self, writer: Writer, after: int) -> tuple[int, int]:
         """Delete a slice of the next tag; return how many, and the tag to go on after.
