@@ -88,6 +88,12 @@ class Stack:
         told = self.compose("ps", "--all", "--format", "json").splitlines()
         return {one["Service"]: one for one in map(json.loads, told)}
 
+    def restarts(self, service: str) -> int:
+        """Return how often the engine has started a service again by itself."""
+        form = ("--format", "{{.RestartCount}}")
+        container = self.containers()[service]["ID"]
+        return int(self._engine.docker("inspect", *form, container))
+
 
 @contextlib.contextmanager
 def stack(engine: Engine) -> Iterator[Stack]:

@@ -38,8 +38,37 @@ print(r.urlopen(q, timeout=120).read().decode())
 """
 
 
+SOURCE = """
+import os, pathlib
+from tracing_2pc._participants import flights, job
+from tracing_2pc.spark.data_source import TwoPhaseCommitDataSource
+
+spark = job.session()
+spark.dataSource.register(TwoPhaseCommitDataSource)
+state, where = pathlib.Path("/srv/state"), {"participants": "ledger=http://ledger:8081"}
+days = spark.read.schema(flights.SCHEMA).options(header=True).csv(f"{state}/in")
+rows = flights.to_ledger(days)
+rows.write.format("two_phase_commit").mode("append").options(
+    application="frame", **where).save()
+(state / "rows").mkdir()
+(state / "rows" / "1.json").write_text("\\n".join(rows.toJSON().collect()))
+stream = spark.readStream.schema(rows.schema).json(f"{state}/rows")
+(stream.writeStream.format("two_phase_commit").options(
+    application="stream", checkpointLocation=f"{state}/stream", **where)
+    .trigger(availableNow=True).start().awaitTermination())
+"""
+"""Both ways of the data source, in the place of the job, on the master and worker."""
+COUNT = """
+import os, psycopg
+url = os.environ["LEDGER_DATABASE"].replace("+psycopg", "")
+with psycopg.connect(url) as server:
+    sums = server.execute("SELECT count(*), sum(flights) FROM flights_daily")
+    print(*sums.fetchone())
+"""
+
+
 class Story(NamedTuple):
-    """What was seen while the ledger did not answer, and after that."""
+    """What was seen while services and the worker were killed, and after that."""
 
     stuck: str
     trace: str
@@ -48,6 +77,7 @@ class Story(NamedTuple):
     skywalking: set[str]
     killed: str
     resolved: list[str]
+    worker: str
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +91,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def story(site: Stack) -> Story:
-    """The ledger stops before a commit, the notifier is killed; both come again."""
+    """The ledger stops before a commit; notifier and worker are killed; all return."""
     until(lambda: site.in_state("committed"), seconds=120)
     site.compose(
         "up", "--detach", "--pull", "never", "--no-build", "--no-deps", "ledger",
@@ -82,12 +112,15 @@ def story(site: Stack) -> Story:
     site.compose("kill", "notifier")
     killed = site.containers()["notifier"]["State"]
     site.compose("start", "notifier")
+    site.compose("kill", "spark-worker")
+    worker = site.containers()["spark-worker"]["State"]
     site.compose("restart", "ledger")  # as the README says
     began = time.monotonic()
     over = warned.replace("firing", "resolved")
     resolved = until(lambda: site.called(over), seconds=180)
     tell(f"it was told that it is over after {time.monotonic() - began:.0f} s")
-    return Story(stuck, trace, firing, snapshots, skywalking, killed, resolved)
+    site.compose("start", "spark-worker")
+    return Story(stuck, trace, firing, snapshots, skywalking, killed, resolved, worker)
 
 
 def tell(line: str) -> None:
@@ -156,7 +189,11 @@ def test_killed_participants_come_back(site: Stack, story: Story) -> None:
 
 
 def test_the_oracle_holds(site: Stack, story: Story) -> None:
-    """All days are there, once, in both services; the work was the cluster's."""
+    """All days are there, once, in both services; the work was the cluster's.
+
+    Its only worker was killed under the job, which waits for it and is not restarted.
+    """
+    assert story.worker == "exited"
     until(lambda: len(site.in_state("committed")), lambda n: n == DAYS, seconds=240)
     assert site.in_state("committing") == []
     told = site.compose("run", "--rm", "oracle")
@@ -164,3 +201,19 @@ def test_the_oracle_holds(site: Stack, story: Story) -> None:
     assert {found[n] for n in ("lost", "duplicated", "wrong", "split")} == {"0"}
     with urllib.request.urlopen(f"{site.url('SPARK_MASTER')}/json/") as said:
         assert [app["name"] for app in json.load(said)["activeapps"]] == ["flights"]
+    assert site.restarts("job") == 0
+
+
+@pytest.mark.usefixtures("story")
+def test_the_data_source_writes_to_the_same_services(site: Stack) -> None:
+    """A stream and a DataFrame each land once, written by the cluster's tasks."""
+    before = site.inside("ledger", "python", "-c", COUNT).split()
+    site.compose("stop", "job")
+    site.compose(
+        *("run", "--rm", "--no-deps", "--use-aliases", "--entrypoint", "python"),
+        *("job", "-c", SOURCE),
+        seconds=600,
+    )
+    after = site.inside("ledger", "python", "-c", COUNT).split()
+    assert [int(n) for n in after] == [3 * int(n) for n in before] != [0, 0]
+    assert {"frame.0.1", "stream.0.1"} <= set(site.in_state("committed"))

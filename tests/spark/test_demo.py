@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tracing_2pc.testing import read_trace_file
 
 FIELDS = {
     *("batches", "records", "kills", "committed", "aborted"),
@@ -17,15 +20,22 @@ FIELDS = {
 
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
-def test_four_days_through_two_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "path",
+    ["driver", pytest.param("executors", marks=pytest.mark.more)],
+)
+def test_four_days_through_two_kills(tmp_path: Path, path: str) -> None:
     """Real flights, the driver and the ledger killed: nothing lost, nothing twice.
 
-    The transaction that waits for the ledger is flagged while it does.
+    The transaction that waits for the ledger is flagged while it does. Both kills come
+    to batches that the driver wrote itself, or executors.
     """
-    command = [sys.executable, "-m", "tracing_2pc", "demo", "--json"]
+    limit = {"TPC_DRIVER_PATH_BYTES": "0"} if path == "executors" else {}
+    command = [sys.executable, "-m", "tracing_2pc", "demo", "--json", "--keep"]
     done = subprocess.run(
         [*command, "--batches", "4", "--embedded", "sqlite"],
         cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(tmp_path)} | limit,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -44,3 +54,17 @@ def test_four_days_through_two_kills(tmp_path: Path) -> None:
     assert (found["lost"], found["duplicated"], found["split"]) == (0, 0, 0)
     assert (found["unfinished"], found["committed"]) == (0, 4)
     assert "flights.1.1: the log says committing; ledger" in done.stderr
+    (file,) = tmp_path.glob("tracing-2pc-demo-*/trace.jsonl")
+    for killed in ("flights.1.1", found["flagged"][0]):
+        assert written_by(file, killed) == {path}, killed
+
+
+def written_by(file: Path, transaction: str) -> set[str]:
+    """Return who wrote a transaction's branches, by the process of its spans."""
+    spans = read_trace_file(file)
+    ours = [
+        s for s in spans if s["attributes"].get("tpc.transaction.id") == transaction
+    ]
+    drivers = {s["instance"] for s in ours if s["name"] == "tpc.begin"}
+    branches = {s["instance"] for s in ours if s["name"] == "tpc.branch"}
+    return {"driver" if instance in drivers else "executors" for instance in branches}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError
@@ -52,7 +52,7 @@ def read(body: bytes, encoding: str) -> list[Span]:
     except (DecodeError, zlib.error):
         raise ValueError(f"no request of OTLP, or not {encoding}") from None
     return [
-        _span(span, _attributes(of_resource.resource.attributes).get("service.name"))
+        _span(span, _attributes(of_resource.resource.attributes))
         for of_resource in request.resource_spans
         for of_scope in of_resource.scope_spans
         for span in of_scope.spans
@@ -65,7 +65,7 @@ def refusal(status: int) -> bytes:
     return bytes([0x12, len(message)]) + message
 
 
-def _span(span: trace_pb2.Span, service: object) -> Span:
+def _span(span: trace_pb2.Span, process: Mapping[str, object]) -> Span:
     kind, status = type(span).SpanKind.Name(span.kind), span.status
     code = type(status).StatusCode.Name(status.code)
     return {
@@ -76,7 +76,8 @@ def _span(span: trace_pb2.Span, service: object) -> Span:
         "kind": kind.removeprefix("SPAN_KIND_"),
         "start": span.start_time_unix_nano,
         "end": span.end_time_unix_nano,
-        "service": service,
+        "service": process.get("service.name"),
+        "instance": process.get("service.instance.id"),
         "attributes": _attributes(span.attributes),
         "links": [
             {"trace_id": link.trace_id.hex(), "span_id": link.span_id.hex()}

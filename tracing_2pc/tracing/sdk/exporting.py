@@ -164,6 +164,7 @@ def as_json(span: ReadableSpan) -> dict[str, Any]:
         "start": span.start_time,
         "end": span.end_time,
         "service": span.resource.attributes.get(SERVICE_NAME),
+        "instance": span.resource.attributes.get(SERVICE_INSTANCE_ID),
         "attributes": dict(span.attributes or {}),
         "links": [_ids(link.context) for link in span.links],
         "status": span.status.status_code.name,
