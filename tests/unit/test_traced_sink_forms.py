@@ -15,7 +15,7 @@ from support.tracing import span_tree
 
 from tracing_2pc.core.errors import ContractError
 from tracing_2pc.tracing.decorator import branches
-from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 
@@ -267,6 +267,28 @@ def test_a_phase_that_a_span_could_not_cover_is_refused(method, why):
     kind = type("Late", (Plain,), {"commit": method})
     with pytest.raises(ContractError, match=rf"Late\.commit is .*{why}"):
         traced_sink(kind)
+
+
+def test_a_phase_that_runs_a_loop_of_its_own_has_its_span_inside(exported):
+    """What its tasks send is below the phase, and is over when the phase returns."""
+    sent: list[dict[str, str]] = []
+
+    async def send() -> None:
+        await asyncio.sleep(0)
+        sent.append(trace_headers())
+
+    async def send_all() -> None:
+        await asyncio.gather(send(), send())
+
+    @traced_sink
+    class Looping(Plain):
+        def commit(self, handle):
+            asyncio.run(send_all())
+
+    Looping().commit({})
+    (phase,) = exported()
+    parents = [int(headers["traceparent"][36:52], 16) for headers in sent]
+    assert parents == [phase.context.span_id] * 2
 
 
 def test_a_class_without_phases_is_refused():

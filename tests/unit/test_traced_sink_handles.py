@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections import UserDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -47,6 +47,24 @@ class Slotted:
     path: str
 
 
+class Object:
+    """As a handle of Flink's usually is."""
+
+    def __init__(self) -> None:
+        self.path = "a"
+
+
+class Slots:
+    __slots__ = ("path",)
+
+    def __init__(self) -> None:
+        self.path = "a"
+
+
+class Named(NamedTuple):
+    path: str
+
+
 class Of(Plain):
     """A sink whose handle is what it was made with."""
 
@@ -64,7 +82,10 @@ class Sink(Of):
 
 
 CARRYING = [{"path": "a"}, Changing("a"), Frozen("a")]
-REMEMBERED = [UserDict(path="a"), Slotted("a"), ("a",), "a", object()]
+REMEMBERED = [
+    *(UserDict(path="a"), Slotted("a"), Object(), Slots(), Named("a")),
+    *(["a"], ("a",), "a", b"a", 7, object()),
+]
 
 
 def new(handle: Any) -> Any:
@@ -100,6 +121,22 @@ def test_any_other_handle_is_remembered_by_its_process(exported, handle):
     assert len(exported()) == 4
     assert parents(exported) == {carrier["traceparent"][36:52]}
     assert branches.OPEN == {}
+
+
+@pytest.mark.parametrize("handle", REMEMBERED, ids=lambda h: type(h).__name__)
+def test_elsewhere_any_other_handle_is_below_the_current_span(exported, handle):
+    """It stays what its author made it: another process finds no trace in it."""
+    carrier = OpenTelemetryTracing().reserve()
+    sink = shipped(Sink(handle))
+    begun = sink.begin(branch_of(carrier))
+    before = dict(getattr(begun, "__dict__", {}))
+    sink.pre_commit(begun)
+    assert getattr(begun, "__dict__", {}) == before
+    received = shipped(begun)
+    branches.OPEN.clear()
+    with spans.span(names.DELIVER, carrier=OpenTelemetryTracing().reserve()):
+        shipped(Sink(None)).commit(received)
+    assert span_tree(exported())[-2:] == ["tpc.deliver", "  Sink.commit"]
 
 
 @pytest.mark.usefixtures("exported")

@@ -104,6 +104,26 @@ SPANS: Final[dict[str, Span]] = {
 }
 """Spans, in the order of a batch."""
 
+SINK_METHODS: Final[dict[str, tuple[str, ...]]] = {
+    "begin": ("begin", "begin_transaction", "beginTransaction"),
+    "invoke": ("invoke",),
+    "invoke_batch": ("invoke_batch",),
+    "pre_commit": ("pre_commit", "preCommit"),
+    "commit": ("commit",),
+    "abort": ("abort",),
+    "recover_and_commit": ("recover_and_commit", "recoverAndCommit"),
+    "recover_and_abort": ("recover_and_abort", "recoverAndAbort"),
+    "commit_transaction": ("commit_transaction",),
+    "abort_transaction": ("abort_transaction",),
+    "finish_recovery": (
+        "finish_recovery",
+        "finish_recovering_context",
+        "finishRecoveringContext",
+    ),
+}
+"""The methods of a sink by their names, ours first and then Flink's: the first that is
+there counts."""
+
 PHASES: Final = ("begin", "invoke", "pre_commit", "commit", "abort", "write")
 """Phases of a sink; and of one of PySpark's writers, which has the last three."""
 
@@ -185,7 +205,7 @@ LABELS: Final[dict[str, tuple[str, ...]]] = {
     "result": ("ok", "refused", "unavailable"),
     "state": ("active", "committing", "aborting", "quarantined"),
     "diagnosis": ("stuck", "orphaned", "decided_not_applied", "lost", "diverged"),
-    "action": ("commit", "abort", "conclude", "give up"),
+    "action": ("commit", "abort", "conclude", "give up", "again", "drop"),
 }
 """Labels of metrics, and all values that they can have. Besides these there are only
 `participant`: a configured name, or `log` and `other` in what the watcher measures;
@@ -338,6 +358,11 @@ FAILPOINTS: Final[dict[str, str]] = {
     "participant.after_commit": "committed, not yet answered",
     "participant.before_abort": "the abort request has arrived, nothing changed",
     "participant.after_abort": "aborted, not yet answered",
+    "files.after_write": "a branch's files are written and not flushed",
+    "files.between_renames": "one file of a commit is visible, one is to come",
+    "files.before_manifest": "all of them are, no manifest says so",
+    "files.after_manifest": "the manifest is there, the folder aside not yet removed",
+    "files.before_abort": "the abort has arrived, nothing was removed",
     "outbox.before_call": "a request is next in the queue, the partner knows nothing",
     "outbox.after_call": "the partner has answered, nothing of it is recorded",
 }

@@ -225,6 +225,9 @@ class DecisionLog(Protocol):
     ) -> None:
         """Wait no more for a participant that is gone for good. It is told nothing.
 
+        A delivery calls it, too, for a sink with `give_up_after_store_timeout`; `who`
+        is the sink then.
+
         When all others have acknowledged, `finish` closes the transaction as
         *concluded*, because nobody knows what became of it there: what the participant
         prepared, it may hold for ever.
@@ -314,6 +317,7 @@ class Participant(Protocol):
             ParticipantNotToldError: a part of it cannot be told; it is not asked again.
             ParticipantUnavailableError: no trusted answer, so it may have committed.
             ParticipantRefusedError: a definite no, with the state it is in there.
+            ParticipantGivenUpError: it may be lost there, and is not asked for again.
         """
 
     def abort(self, record: TransactionRecord) -> None:
@@ -409,7 +413,18 @@ class TwoPhaseCommitSink(Protocol):
     `commit_transaction(transaction_id, handles)` is `commit` and that in one call:
     it commits these handles, and drops the rest.
 
-    What `commit`, `abort` or these two raise means "not now": all are called again.
+    `recover_and_commit(handle)` is called instead of `commit` by who has found the
+    decision in the log: after a start, before a later batch, in a replay. The branch
+    may be committed already. `finish_recovery(handles)` is called at a start when all
+    that was left is delivered, with the handles of those commits; what it raises ends
+    the query before anything is written.
+
+    A store that drops what was prepared for long has `store_timeout`, in seconds, and
+    perhaps `store_timeout_warning` and `give_up_after_store_timeout`.
+
+    The names of Flink's methods are accepted (`names.SINK_METHODS`).
+
+    What `commit`, `abort` or these raise means "not now": all are called again.
     `errors.ParticipantRefusedError` means that it will never be done: the transaction
     is quarantined, for a person.
     """

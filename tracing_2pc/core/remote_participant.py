@@ -17,11 +17,13 @@ from tracing_2pc.core.model import (
     Identity,
     Listing,
     ParticipantDescription,
+    QuarantineListing,
+    RequestKey,
     Shown,
     TransactionId,
 )
 from tracing_2pc.core.ports import Participant
-from tracing_2pc.core.states import Decision, Vote
+from tracing_2pc.core.states import Decision, RequestState, Vote
 
 ENTRY_POINTS: Final = "tracing_2pc.transports"
 """The group in which a package names its transport, by URL scheme."""
@@ -120,6 +122,42 @@ class RemoteParticipant(Participant, Protocol):
         """Ask how it is, and what our token may do there; changes nothing.
 
         Never raises: what is wrong is in the description. Takes several timeouts.
+        """
+
+
+@runtime_checkable
+class RemoteOutbox(Protocol):
+    """A participant that can be asked about its outbox's quarantine, by an operator.
+
+    A `RemoteParticipant` may have this, too. Each method raises what is said there;
+    a participant that has no outbox refuses as unknown.
+    """
+
+    def quarantined(
+        self,
+        application: str | None = None,
+        state: RequestState = RequestState.QUARANTINED,
+        limit: int = 100,
+        key: RequestKey | None = None,
+    ) -> QuarantineListing:
+        """List those in quarantine, or dropped ones, oldest first; or one of them."""
+
+    def send_again(self, key: RequestKey, *, who: str, reason: str) -> RequestState:
+        """Put a request back into its queue; needs the role operator. Idempotent.
+
+        Raises:
+            ParticipantRefusedError: unknown: it never was in quarantine there;
+                conflict: it was dropped.
+        """
+
+    def drop_request(self, key: RequestKey, *, who: str, reason: str) -> RequestState:
+        """Take a request out of quarantine, for ever; needs the role operator.
+
+        Idempotent: the first reason stands.
+
+        Raises:
+            ParticipantRefusedError: unknown: it never was in quarantine there;
+                conflict: it is sent again.
         """
 
 

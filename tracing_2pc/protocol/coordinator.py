@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from tracing_2pc.core import names
-from tracing_2pc.core.errors import AbortedError, CommitPendingError, InDoubtError
+from tracing_2pc.core.errors import (
+    AbortedError,
+    CommitPendingError,
+    HeuristicError,
+    InDoubtError,
+)
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import (
     BeginResult,
@@ -41,6 +46,9 @@ Receipts = Sequence[Receipt]
 class Coordinator:
     """Decides for one application; all that it must not lose is in the log.
 
+    `recovered` is called at a run's first batch, when what earlier runs left has been
+    delivered and before anything is written. What it raises aborts the attempt.
+
     Waits end when `retry.stopping` says so: the batch then stays in the log, and the
     next start goes on with it.
     """
@@ -55,6 +63,7 @@ class Coordinator:
     retry: RetryPolicy
     own_sinks: frozenset[str] = frozenset()
     replaces: frozenset[str] = frozenset()
+    recovered: Callable[[], None] = lambda: None
 
     def apply(
         self,
@@ -111,7 +120,12 @@ class Coordinator:
             failpoint("driver.after_begin")
         # Rule 18: a batch that is decided commit is not written again.
         elif begun.record.id not in delivered:
-            self.deliver(begun.record)
+            self.deliver(_recovering(begun.record))
+        if begun.new_run and begun.replay:
+            self.recovered()
+        elif begun.new_run:
+            with self._failing(begun.record, ()):
+                self.recovered()
         return begun
 
     def join(self, batch: int, run: str) -> TransactionRecord | None:
@@ -175,24 +189,35 @@ class Coordinator:
     def recover(self) -> set[TransactionId]:
         """Finish what is decided, oldest first. What is undecided is left to `begin`.
 
-        Commits are waited for, so that they reach a participant in batch order.
+        Commits are waited for, so that they reach a participant in batch order. What
+        is quarantined does not hold up the others.
 
         Returns:
             The commits that all who have branches of them have acknowledged just now.
             An acknowledgement from before a crash is no proof that it is still there:
             the participant may have been put back to an earlier state since.
+
+        Raises:
+            CommitPendingError: as `open`; what is younger was not tried.
+            HeuristicError: the first that was quarantined, after all were tried.
         """
         unfinished = partial(self.log.unfinished, self.application)
         delivered = set()
-        for record in ask_until_answered(unfinished, self.retry):
-            if record.state is TransactionState.COMMITTING:
-                # Rule 10: commits not acknowledged are sent again, after any restart.
-                self.deliver(record)
-                having = {name for name in record.participants if record.chosen(name)}
-                if having and having <= set(record.pending):
-                    delivered.add(record.id)
-            elif record.state is TransactionState.ABORTING:
-                self.delivery.abort(record)
+        refused: list[HeuristicError] = []
+        for record in map(_recovering, ask_until_answered(unfinished, self.retry)):
+            try:
+                if record.state is TransactionState.COMMITTING:
+                    # Rule 10: commits not acknowledged are sent again after any start.
+                    self.deliver(record)
+                    having = {n for n in record.participants if record.chosen(n)}
+                    if having and having <= set(record.pending):
+                        delivered.add(record.id)
+                elif record.state is TransactionState.ABORTING:
+                    self.delivery.abort(record)
+            except HeuristicError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
         return delivered
 
     def begin(self, batch: int, run: str, query: str | None) -> BeginResult:
@@ -219,7 +244,7 @@ class Coordinator:
                 if superseded.newly_decided:
                     self.tracing.count_decision(superseded)
                 # Rule 7: begin has decided abort of what was undecided.
-                self.delivery.abort(superseded)
+                self.delivery.abort(_recovering(superseded))
         return begun
 
     def decide(
@@ -268,3 +293,7 @@ class Coordinator:
         # Rule 2: the decision is durable before the first commit is sent.
         self.deliver(decided)
         failpoint("driver.after_finish")
+
+
+def _recovering(record: TransactionRecord) -> TransactionRecord:
+    return dataclasses.replace(record, recovering=True)

@@ -16,6 +16,7 @@ from tracing_2pc.core.errors import (
     DecisionUnknownError,
     HeuristicError,
     ParticipantError,
+    ParticipantGivenUpError,
     ParticipantNotToldError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 Answer = ParticipantError | None
 """What a participant answered to a decision; None is an acknowledgement. So is, as far
 as repeating goes, that a part of it cannot be told."""
+
+_ENDS = ParticipantNotToldError | ParticipantGivenUpError
 
 SLICE = 100
 """Finished batches that are forgotten at a time."""
@@ -84,6 +87,7 @@ class Delivery:
             answers = self._ask_all(record)
             due = self._retry.due_after(tries) if tries else None
             reasons: dict[str, str] = {}
+            record = self._give_up(record, answers)
             # Refusals last: one may end this, and the other answers are on record then.
             for name in sorted(answers, key=lambda n: _is_refusal(answers[n])):
                 if reason := self._postpone(record, name, answers[name], due):
@@ -143,7 +147,9 @@ class Delivery:
                 return
             # The log may not answer, and then does not count them.
             known = max(current.tries, tries - 1)
-            current = dataclasses.replace(current, tries=known)
+            current = dataclasses.replace(
+                current, tries=known, recovering=record.recovering
+            )
             last = give_up and tries >= inline
             again = None if last else tries
             if not (reasons := self._send_unless_log_down(current, again)):
@@ -316,11 +322,32 @@ class Delivery:
         if record.decision is Decision.COMMIT:
             failpoint("delivery.between_commits")
 
+    def _give_up(
+        self, record: TransactionRecord, answers: Mapping[str, Answer]
+    ) -> TransactionRecord:
+        """Put on record what may be lost at a sink; return the record without it."""
+        lost = {
+            name: answer
+            for name, answer in answers.items()
+            if isinstance(answer, ParticipantGivenUpError)
+        }
+        for name, error in lost.items():
+            try:
+                self._log.give_up(record.id, name, who=f"sink {name}", why=str(error))
+            except ContractError:  # another process has had an answer meanwhile
+                continue
+            logger.error(
+                "given up, data may be lost: transaction=%s participant=%s: %s",
+                *(record.id, name, error),
+                extra=record.log_fields,
+            )
+        return dataclasses.replace(record, given_up=record.given_up | lost.keys())
+
     def _postpone(
         self, record: TransactionRecord, name: str, answer: Answer, due: float | None
     ) -> str | None:
         """Put on record what is no acknowledgement; return why there was none."""
-        if answer is None or isinstance(answer, ParticipantNotToldError):
+        if answer is None or isinstance(answer, _ENDS):
             return None
         if not isinstance(answer, ParticipantRefusedError):
             logger.info("not acknowledged: transaction=%s: %s", record.id, answer)
@@ -385,8 +412,8 @@ def _confirms(record: TransactionRecord, name: str, answer: Answer) -> bool:
     Raises:
         ConfigurationError: it has not.
     """
-    if answer is None:
-        return True
+    if answer is None or isinstance(answer, ParticipantGivenUpError):
+        return True  # it was acknowledged; what became of it since nobody can ask
     if not isinstance(answer, ParticipantRefusedError) or not _is_of_data(answer):
         return False
     if answer.refusal is Refusal.FORGOTTEN:

@@ -100,7 +100,10 @@ class Recovery:
             failpoint("recovery.after_expire")
             record = decided
         try:
-            missing = self.delivery.send_once(record)
+            found = dataclasses.replace(record, recovering=True)
+            missing = self.delivery.send_once(found)
+            if record.own_sinks:  # one of them may just have been given up
+                record = self.log.read(record.id) or record
         except TwoPhaseError as error:
             return RecoveryResult(record, done=False, remark=str(error))
         if missing:

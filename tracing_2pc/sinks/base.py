@@ -6,29 +6,41 @@ import dataclasses
 import inspect
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
     ContractError,
     ParticipantError,
+    ParticipantGivenUpError,
     ParticipantNotToldError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
 from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.log_reader import LogReader, TransactionFilter
 from tracing_2pc.core.model import (
     BranchContext,
     BranchId,
     Receipt,
+    TransactionId,
     TransactionRecord,
     branch_receipts,
 )
-from tracing_2pc.core.ports import DistributedSink, Participant, TwoPhaseCommitSink
+from tracing_2pc.core.names import SINK_METHODS
+from tracing_2pc.core.ports import (
+    Clock,
+    DistributedSink,
+    Participant,
+    SystemClock,
+    TwoPhaseCommitSink,
+)
 from tracing_2pc.core.settings import check_name
-from tracing_2pc.core.states import Vote
+from tracing_2pc.core.states import TransactionState, Vote
+from tracing_2pc.sinks.store_timeout import StoreTimeout
 from tracing_2pc.tracing.decorator import handles
+from tracing_2pc.tracing.decorator.phases import raise_if_deferred
 
 logger = logging.getLogger(__name__)
 
@@ -45,21 +57,27 @@ def participants_of(sink: Sink) -> Mapping[str, Participant]:
     that is text, else the name of its class.
 
     Raises:
-        ContractError: it lacks a phase.
+        ContractError: it lacks a phase, one is `async` or a generator, or its
+            `store_timeout` is not in its form.
         ConfigurationError: its name cannot be a participant's.
     """
     if isinstance(sink, DistributedSink):
         return sink.participants
+    methods = {phase: _method(sink, phase) for phase in SINK_METHODS}
     phases = ("begin", "pre_commit", "commit", "abort")
-    missing = [phase for phase in phases if not _has(sink, phase)]
-    if not (_has(sink, "invoke") or _has(sink, "invoke_batch")):
+    missing = [phase for phase in phases if methods[phase] is None]
+    if not (methods["invoke"] or methods["invoke_batch"]):
         missing.append("invoke")
     if missing:
         raise ContractError(
             f"{type(sink).__name__} is not a sink: it has no {', '.join(missing)}. The "
-            "coordinator calls the phases by these names; others are for a driver of "
-            "your own"
+            "coordinator calls the phases by these names, or Flink's; others are for a "
+            "driver of your own"
         )
+    for phase, method in methods.items():
+        if method is not None:
+            raise_if_deferred(f"{type(sink).__name__}.{phase}", method)
+    StoreTimeout.of(sink)
     name = type(sink).__name__
     if isinstance(own := getattr(sink, "name", None), str):
         try:
@@ -78,13 +96,20 @@ def check_leftovers(sink: Sink) -> None:
     for name, participant in participants_of(sink).items():
         if not isinstance(participant, SinkParticipant):
             continue
-        method = getattr(participant.sink, "abort_transaction", None)
-        if not callable(method):
+        method = _method(participant.sink, "abort_transaction")
+        if method is None:
+            instead = ""
+            if _method(participant.sink, "recover_and_abort") is not None:
+                instead = (
+                    ". Its recover_and_abort is not called: the log has no handle of "
+                    "what was not decided commit"
+                )
             logger.warning(
                 "%s has no abort_transaction(transaction_id, keep): what a task "
                 "prepares that is killed, or is retried, stays prepared for ever, "
-                "whatever is decided",
+                "whatever is decided%s",
                 name,
+                instead,
             )
             continue
         try:
@@ -96,6 +121,19 @@ def check_leftovers(sink: Sink) -> None:
             ) from None
 
 
+def check_job(sink: Sink, application: str) -> None:
+    """Call `check_job(application)` of each hand-written sink that has it.
+
+    Raises:
+        Exception: what a sink raises; the job is not started then.
+    """
+    for participant in participants_of(sink).values():
+        if isinstance(participant, SinkParticipant):
+            check = getattr(participant.sink, "check_job", None)
+            if callable(check):
+                check(application)
+
+
 @dataclasses.dataclass(frozen=True)
 class SinkParticipant:
     """A hand-written sink as one participant.
@@ -105,20 +143,61 @@ class SinkParticipant:
 
     name: str
     sink: TwoPhaseCommitSink
+    recovered: dict[tuple[TransactionId, BranchId], Any] = dataclasses.field(
+        default_factory=dict, compare=False
+    )
+    """Handles that the sink has committed in a recovery, in their order."""
+    clock: Clock = dataclasses.field(default_factory=SystemClock, compare=False)
 
     def commit(self, record: TransactionRecord) -> None:
         """Commit the chosen branches, then drop what else the transaction prepared.
 
         The sink's `commit_transaction` does both. Without it, `commit` is called for
-        each branch, and after them `abort_transaction`, if there is one.
+        each branch, and after them `abort_transaction`, if there is one. In a recovery
+        `recover_and_commit` takes the place of `commit`, if there is one.
+
+        Raises:
+            ParticipantGivenUpError: it failed in a recovery after the time for which
+                the store keeps it, and the sink has said that this is the end of it.
         """
+        limit, elapsed = StoreTimeout.of(self.sink), self.clock.now() - record.started
+        limit.warn(record, self.name, elapsed)
+        try:
+            self._commit(record)
+        except ParticipantUnavailableError as error:
+            if not limit.may_give_up(record, elapsed):
+                raise
+            raise ParticipantGivenUpError(
+                f"{error}; {elapsed:.0f} s after its begin, and the store keeps it for "
+                f"{limit.seconds:g} s (store_timeout)",
+                transaction_id=str(record.id),
+                participant=self.name,
+            ) from error
+
+    def _commit(self, record: TransactionRecord) -> None:
         chosen = record.chosen(self.name)
         if _has(self.sink, "commit_transaction"):
             self._tell_all(record, "commit_transaction", chosen)
             return
-        self._tell_each(record, "commit", chosen)
+        again = record.recovering and _has(self.sink, "recover_and_commit")
+        self._tell_each(record, "recover_and_commit" if again else "commit", chosen)
         if _has(self.sink, "abort_transaction"):
             self._tell_all(record, "abort_transaction", chosen)
+
+    def finish_recovery(self) -> None:
+        """Call the sink's `finish_recovery`, if there is one; log what it raises."""
+        if (method := _method(self.sink, "finish_recovery")) is None:
+            return
+        try:
+            method(list(self.recovered.values()))
+        except Exception:
+            logger.exception("sink raised: method=%s.finish_recovery", self.name)
+            raise
+
+    def check_store(self, record: TransactionRecord) -> None:
+        """Give the sink its handles of a transaction that is committed."""
+        chosen = record.chosen(self.name)
+        self.sink.check_store([_handle(self.sink, r.handle) for r in chosen])  # type: ignore[attr-defined]
 
     def abort(self, record: TransactionRecord) -> None:
         """Call `abort_transaction`, or `abort` for each branch that is known.
@@ -145,11 +224,14 @@ class SinkParticipant:
         # A handle that is made and given to no phase would be remembered for ever.
         handles = [_handle(self.sink, receipt.handle) for receipt in receipts]
         try:
-            getattr(self.sink, method)(str(record.id), handles)
+            _call(self.sink, method)(str(record.id), handles)
         except Exception as error:
             about = (record.id, self.name, method)
             logger.exception("sink raised: transaction=%s method=%s.%s", *about)
             raise self._answer(record, error) from error
+        if method == "commit_transaction":
+            for receipt, handle in zip(receipts, handles, strict=True):
+                self._note(record, receipt, handle)
 
     def _tell_each(
         self, record: TransactionRecord, method: str, receipts: Sequence[Receipt]
@@ -157,8 +239,10 @@ class SinkParticipant:
         """Call it for every branch, and then raise: a refusal, if there was one."""
         errors: dict[str, Exception] = {}
         for receipt in receipts:
+            handle = _handle(self.sink, receipt.handle)
             try:
-                getattr(self.sink, method)(_handle(self.sink, receipt.handle))
+                _call(self.sink, method)(handle)
+                self._note(record, receipt, handle)
             except Exception as error:
                 if errors.setdefault(repr(error), error) is error:
                     logger.exception(
@@ -169,6 +253,10 @@ class SinkParticipant:
             worst = min(errors.values(), key=_is_not_now)
             raise self._answer(record, worst) from worst
 
+    def _note(self, record: TransactionRecord, receipt: Receipt, handle: Any) -> None:
+        if record.recovering and _has(self.sink, "finish_recovery"):
+            self.recovered[record.id, receipt.branch] = handle
+
     def _answer(self, record: TransactionRecord, error: Exception) -> ParticipantError:
         text = " ".join(str(error).split())[:_TEXT]
         kind: type[ParticipantError] = ParticipantRefusedError
@@ -176,6 +264,28 @@ class SinkParticipant:
             kind, text = ParticipantUnavailableError, f"{type(error).__name__}: {text}"
         text, of = f"{self.name}: {text}", str(record.id)
         return kind(text, transaction_id=of, participant=self.name)
+
+
+def finish_recovery(
+    participants: Mapping[str, Participant], log: LogReader, application: str
+) -> None:
+    """Tell each hand-written sink that what earlier runs left is done.
+
+    One with `check_store(handles)` is given its handles of the newest commit before, to
+    refuse to write to another store than that. There are none of a batch without rows.
+
+    Raises:
+        Exception: what a sink raises; nothing of the batch is written then.
+    """
+    own = [p for p in participants.values() if isinstance(p, SinkParticipant)]
+    checked = [p for p in own if callable(getattr(p.sink, "check_store", None))]
+    newest = TransactionFilter(application, TransactionState.COMMITTED, limit=1)
+    for summary in log.transactions(newest) if checked else ():
+        if (record := log.read(summary.transaction)) is not None:
+            for participant in checked:
+                participant.check_store(record)
+    for participant in own:
+        participant.finish_recovery()
 
 
 class Branch:
@@ -189,8 +299,9 @@ class Branch:
         self._context = context
         self._rows = 0
         # As in Flink, a `begin` without context is accepted.
-        arguments = [context] if inspect.signature(sink.begin).parameters else []
-        self._handle = sink.begin(*arguments)
+        begin = _call(sink, "begin")
+        arguments = [context] if inspect.signature(begin).parameters else []
+        self._handle = begin(*arguments)
 
     def write(self, batch: Any) -> None:
         """Write an Arrow batch, whole or record by record."""
@@ -209,7 +320,7 @@ class Branch:
         if isinstance(self._sink, DistributedSink):
             return tuple(self._sink.pre_commit(self._handle))
         # A sink that is not typed may return anything.
-        returned: object = self._sink.pre_commit(self._handle)  # type: ignore[func-returns-value]
+        returned: object = _call(self._sink, "pre_commit")(self._handle)
         if returned is not None:
             raise ContractError(
                 f"{type(self._sink).__name__}.pre_commit returned a "
@@ -297,8 +408,20 @@ def _handle(sink: Sink, kept: Any) -> Any:
     return kept if kind is None else handles.from_plain(kind, kept)
 
 
-def _has(sink: Any, method: str) -> bool:
-    return callable(getattr(sink, method, None))
+def _method(sink: Any, phase: str) -> Callable[..., Any] | None:
+    """Return a sink's method by one of its names: ours, or Flink's."""
+    methods = (getattr(sink, name, None) for name in SINK_METHODS[phase])
+    return next((method for method in methods if callable(method)), None)
+
+
+def _call(sink: Any, phase: str) -> Callable[..., Any]:
+    if (method := _method(sink, phase)) is None:
+        raise ContractError(f"{type(sink).__name__} has no {phase}")
+    return method
+
+
+def _has(sink: Any, phase: str) -> bool:
+    return _method(sink, phase) is not None
 
 
 def _is_not_now(error: Exception) -> bool:

@@ -30,7 +30,7 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import FINAL, Decision
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.decisions import ask_until_answered
-from tracing_2pc.sinks.base import Sink
+from tracing_2pc.sinks.base import Sink, check_job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.job import Job
 from tracing_2pc.spark.tasks import write_partition
@@ -415,10 +415,15 @@ _checked: Final[set[tuple[tuple[str, str], ...]]] = set()
 
 
 def _check_once(options: tuple[tuple[str, str], ...], job: Job) -> None:
-    """Check tokens and addresses once in a process, not for each batch."""
-    if options not in _checked:
-        job.check()
-        _checked.add(options)
+    """Check tokens and addresses once in a process, not for each batch.
+
+    Sinks are asked each time: what they note then goes to the tasks with them.
+    """
+    if options in _checked:
+        check_job(job.sink, job.application)
+        return
+    job.check()
+    _checked.add(options)
 
 
 def _place_of(log: str | None) -> str:

@@ -15,8 +15,8 @@ from tracing_2pc.core.errors import (
     ParticipantError,
     TwoPhaseError,
 )
+from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import Receipt, TransactionRecord, count_rows
-from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks.base import Sink, participants_of
@@ -128,7 +128,7 @@ class ForeachBatch:
 
     job: Job
     routes: Mapping[str, Route]
-    log: DecisionLog | None
+    log: OperatorLog | None
 
     def __post_init__(self) -> None:
         self._connect: ConnectContext | None = None

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.log_reader import OperatorLog
 from tracing_2pc.core.model import check_application
-from tracing_2pc.core.ports import DecisionLog, SystemClock, Tracing
+from tracing_2pc.core.ports import SystemClock, Tracing
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
-from tracing_2pc.sinks.base import Sink, check_leftovers, participants_of
+from tracing_2pc.sinks.base import (
+    Sink,
+    check_job,
+    check_leftovers,
+    finish_recovery,
+    participants_of,
+)
 from tracing_2pc.sinks.composite import CompositeSink, one_sink
 from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
 from tracing_2pc.spark.pickling import check_pickles
@@ -57,6 +65,8 @@ class Job:
     def check(self) -> None:
         """Check the token and the addresses, and warn of what a sink cannot find.
 
+        A sink of the user's own is asked by its `check_job`, if it has that.
+
         Raises:
             ConfigurationError: as `ParticipantSink.check`.
             ContractError: as `check_leftovers`.
@@ -64,6 +74,7 @@ class Job:
         if isinstance(self.sink, ParticipantSink | CompositeSink):
             self.sink.check(self.application)
         check_leftovers(self.sink)
+        check_job(self.sink, self.application)
 
     def retry(self, stopping: Callable[[], bool]) -> RetryPolicy:
         """Return how long this job waits between tries."""
@@ -72,7 +83,7 @@ class Job:
         return RetryPolicy(SystemClock(), *waits, stopping)
 
     def coordinator(
-        self, log: DecisionLog, tracing: Tracing, stopping: Callable[[], bool]
+        self, log: OperatorLog, tracing: Tracing, stopping: Callable[[], bool]
     ) -> Coordinator:
         """Return the coordinator of this job, in the process that asks for it."""
         participants = participants_of(self.sink)
@@ -94,4 +105,5 @@ class Job:
             retry,
             own_sinks,
             frozenset(self.replaces),
+            partial(finish_recovery, participants, log, self.application),
         )

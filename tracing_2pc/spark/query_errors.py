@@ -20,6 +20,10 @@ _ends: Final[dict[str, str]] = {}
 
 _LONGEST: Final = 500
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
+_AWAITED: Final = re.compile(
+    r"Exception thrown in awaitResult.*?^Caused by: (.*)", re.DOTALL | re.MULTILINE
+)
+"""Spark 3.5 tells of a collected job only that it waited for it; the cause follows."""
 _GONE: Final = re.compile(r"does not exist in the JVM|from Java side is empty")
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[\w.]+'$")
 _SHIP_IT: Final = (
@@ -34,8 +38,8 @@ class StoppedError(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "py4j.protocol.Py4JJavaError: An error occurred while calling the batch: "
-            "java.lang.InterruptedException: the query was stopped"
+            "py4j.protocol.Py4JJavaError: An error occurred while calling the batch.\n"
+            ": java.lang.InterruptedException: the query was stopped"
         )
 
 
@@ -49,6 +53,8 @@ def reason_of(error: BaseException) -> str:
     if type(error).__module__.startswith("py4j") and _GONE.search(str(error)):
         return "Spark's JVM has ended; its own output says why (out of memory?)"
     text = str(error).partition("\nJVM stacktrace")[0]
+    if awaited := _AWAITED.search(text):
+        text = awaited[1]
     *_, last = _TRACEBACK.split(text)
     text = last.partition("\n\tat ")[0].strip().partition("\n\n")[0]
     line = " ".join(text.split())

@@ -134,12 +134,13 @@ class BaseDecisionLog(abc.ABC):
         query = query or None
         with self._durable() as change:
             status = change.status(application, batch, run, query)
+            new_run = not status.run_known
             rules.check_begin(status, batch, run, query, participants, replaces)
             # Rule 19: participants are told what this change flushes.
             change.register(status, batch, run, query)
             # Rule 18: a committed batch is delivered again, never written again.
             if committed := change.committed(application, batch):
-                return BeginResult(committed, replay=True)
+                return BeginResult(committed, replay=True, new_run=new_run)
             active = change.in_state(application, TransactionState.ACTIVE)
             for record in active:
                 if (record.id.batch, record.run) == (batch, run):
@@ -167,7 +168,9 @@ class BaseDecisionLog(abc.ABC):
                 own_sinks=frozenset(own_sinks),
             )
             change.add(opened)
-            return BeginResult(opened, replay=False, superseded=superseded)
+            return BeginResult(
+                opened, replay=False, superseded=superseded, new_run=new_run
+            )
 
     def decide(
         self,

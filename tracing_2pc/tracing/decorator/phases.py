@@ -6,6 +6,7 @@ Nothing here raises but the phase itself.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NoOpTracer, ProxyTracer
 
+from tracing_2pc.core.errors import ContractError
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import requests_headers
@@ -117,6 +119,25 @@ def _parent(current: Context, carrier: Carrier) -> Context | None:
     if parent is None:
         _together = here, carrier
     return parent
+
+
+def raise_if_deferred(where: str, method: Method) -> None:
+    """Refuse a phase whose call returns before its work is done.
+
+    Raises:
+        ContractError: it is `async`, or a generator.
+    """
+    inner = inspect.unwrap(method)
+    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        raise ContractError(
+            f"{where} is async, and nobody awaits a phase: make it a plain method that "
+            "runs its own loop, as in `asyncio.run(...)`"
+        )
+    if inspect.isgeneratorfunction(inner):
+        raise ContractError(
+            f"{where} is a generator, whose work is done after its call: make it a "
+            "plain method that returns when the work is done"
+        )
 
 
 def arrow_rows(value: object) -> int | None:

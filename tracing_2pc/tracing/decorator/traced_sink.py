@@ -15,29 +15,18 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
 from tracing_2pc.core.errors import ContractError
+from tracing_2pc.core.names import SINK_METHODS
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import traced_writer
 from tracing_2pc.tracing.decorator.handles import CARRIER
-from tracing_2pc.tracing.decorator.phases import Method
+from tracing_2pc.tracing.decorator.phases import Method, raise_if_deferred
 from tracing_2pc.tracing.decorator.traced_phases import PER_RECORD, WRAPPERS
 
 __all__ = ["CARRIER", "trace_headers", "traced_sink"]
 
 _Class = TypeVar("_Class", bound=type)
 
-_SPELLINGS: Final[dict[str, tuple[str, ...]]] = {
-    "begin": ("begin", "begin_transaction", "beginTransaction"),
-    "invoke": ("invoke",),
-    "invoke_batch": ("invoke_batch",),
-    "pre_commit": ("pre_commit", "preCommit"),
-    "commit": ("commit",),
-    "abort": ("abort",),
-    "recover_and_commit": ("recover_and_commit", "recoverAndCommit"),
-    "recover_and_abort": ("recover_and_abort", "recoverAndAbort"),
-    "commit_transaction": ("commit_transaction",),
-    "abort_transaction": ("abort_transaction",),
-}
-"""Each phase by its names, ours first and then Flink's: the first that is there."""
+_SPELLINGS: Final = {phase: SINK_METHODS[phase] for phase in WRAPPERS}
 
 
 @overload
@@ -206,15 +195,5 @@ def _plain(sink: type, name: str, method: object) -> Method:
     where = f"{sink.__name__}.{name}"
     if not inspect.isfunction(method):
         raise ContractError(f"{where} is no plain method: define it with `def`")
-    inner = inspect.unwrap(method)
-    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
-        raise ContractError(
-            f"{where} is async, and nobody awaits a phase: make it a plain method that "
-            "runs its own loop, as in `asyncio.run(...)`"
-        )
-    if inspect.isgeneratorfunction(inner):
-        raise ContractError(
-            f"{where} is a generator, whose work is done after its call: make it a "
-            "plain method that returns when the work is done"
-        )
+    raise_if_deferred(where, method)
     return method

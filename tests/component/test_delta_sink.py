@@ -1,0 +1,513 @@
+"""`DeltaSink`: what readers of the table see, and what a crash or a person leaves.
+
+python test_delta_sink.py FOLDER before|after     a job, killed at the table's commit
+python test_delta_sink.py FOLDER commit HANDLES   the commits of some transactions
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from support.file_job import FileJob, ids_of, rows_of
+
+from tracing_2pc import DeltaSink, FileSink
+from tracing_2pc.core.errors import (
+    CommitPendingError,
+    ConfigurationError,
+    HeuristicError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.sinks import CompositeSink
+from tracing_2pc.store import open_log
+from tracing_2pc.testing import SinkContract
+
+deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed here")
+DeltaTable, write_deltalake = deltalake.DeltaTable, deltalake.write_deltalake
+
+T = TransactionId("orders", 0, 1)
+SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
+ROWS = pa.RecordBatch.from_pydict({"id": [0, 1], "region": ["north", "a b/%é=c"]})
+HERE = Path(__file__).parents[1]
+
+Jobs = Callable[..., FileJob]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Return where an empty table is."""
+    DeltaTable.create(tmp_path / "out", SCHEMA)
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def job(tmp_path: Path, out: Path) -> Iterator[Jobs]:
+    """Return jobs that share a log; by default with a sink of the table."""
+    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
+        yield lambda sink=None, **about: FileJob(sink or DeltaSink(out), log, **about)
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """Read the table through deltalake's own engine."""
+    query = deltalake.QueryBuilder().register("t", DeltaTable(out))
+    found = pa.table(query.execute("SELECT * FROM t ORDER BY id"))
+    return found.to_pylist()
+
+
+def visible(out: Path) -> list[int]:
+    """Return the ids that both readers see."""
+    seen = [row["id"] for row in rows(out)]
+    arrow = DeltaTable(out).to_pyarrow_dataset().to_table()
+    assert sorted(arrow.column("id").to_pylist()) == seen
+    return seen
+
+
+def left(out: Path) -> list[str]:
+    """Return what is prepared, or is in the table's folder and not listed."""
+    listed = {os.path.basename(uri) for uri in DeltaTable(out).file_uris()}
+    unlisted = {path.name for path in out.glob("*.parquet")} - listed
+    return sorted([*unlisted, *(p.name for p in (out / ".tpc").glob("*"))])
+
+
+def prepared(
+    sink: DeltaSink, *batches: Any, of: TransactionId = T, branch: str = "0.0"
+) -> Any:
+    """Prepare a branch, as a task does; return its handle."""
+    handle = sink.begin(BranchContext(of, BranchId.parse(branch), (sink.name,), {}))
+    try:
+        for batch in batches or [ROWS]:
+            sink.invoke_batch(handle, batch)
+        sink.pre_commit(handle)
+    except BaseException:
+        sink.abort(handle)
+        raise
+    return handle
+
+
+def process(*arguments: Any) -> subprocess.Popen[bytes]:
+    """Start this file as a program."""
+    path = os.pathsep.join([str(HERE), str(HERE.parent)])
+    return subprocess.Popen(
+        [sys.executable, __file__, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+@pytest.mark.more
+class TestDeltaSink(SinkContract):
+    """The promises of any sink."""
+
+    def make_sink(self, where: Path) -> Any:
+        schema = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
+        DeltaTable.create(where / "table", schema, mode="ignore")
+        return DeltaSink(where / "table")
+
+    def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
+        return rows(where / "table")
+
+    def leftovers(self, where: Path) -> Iterable[Any]:
+        names = [name for name in left(where / "table") if name.endswith(".parquet")]
+        return [*names, *where.rglob("*.tmp")]
+
+
+def test_each_batch_is_one_commit_of_the_table(out: Path, job: Jobs) -> None:
+    """Beside another sink, in one transaction; an empty batch is noted as well."""
+    copy = out.parent / "copy"
+    orders = job(CompositeSink([FileSink(copy, format="json"), DeltaSink(out)]))
+    assert [orders.apply(0), orders.apply(1), orders.apply(1)] == [True, True, False]
+    assert visible(out) == ids_of(0, 1)
+    text = "".join(path.read_text() for path in copy.glob("*.json"))
+    assert sorted(json.loads(line)["id"] for line in text.splitlines()) == ids_of(0, 1)
+    orders.apply(2, [rows_of(2)[0].slice(0, 0)])
+    table = DeltaTable(out)
+    assert (table.version(), left(out)) == (3, [])
+    assert table.transaction_version("tracing_2pc/orders/delta") == 2
+    assert table.history(1)[0]["tracing_2pc.transaction"] == "orders.2.1"
+
+
+def test_values_of_partitions_are_kept(tmp_path: Path) -> None:
+    """Whatever characters they have, and null; in files without folders."""
+    out = tmp_path / "parted"
+    DeltaTable.create(out, SCHEMA, partition_by=["region"])
+    sink, last = DeltaSink(out), pa.RecordBatch.from_pylist([{"id": 2}], schema=SCHEMA)
+    sink.commit_transaction(str(T), [prepared(sink, ROWS, last)])
+    expected = [*ROWS.to_pylist(), {"id": 2, "region": None}]
+    assert rows(out) == expected
+    arrow = DeltaTable(out).to_pyarrow_dataset().to_table().sort_by("id")
+    assert arrow.to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    "moment", [pytest.param("before", marks=pytest.mark.more), "after"]
+)
+def test_killed_at_the_commit_each_row_is_there_once(
+    out: Path, job: Jobs, moment: str
+) -> None:
+    """Before it no row is visible, after it all are; the next start ends it."""
+    assert process(out.parent, moment).wait() == -9
+    assert visible(out) == (ids_of(0) if moment == "after" else [])
+    DeltaTable(out).vacuum(
+        0, dry_run=False, enforce_retention_duration=False, full=True
+    )
+    orders = job()
+    orders.apply(0)
+    orders.apply(1)
+    assert visible(out) == ids_of(0, 1)
+    assert left(out) == []
+
+
+@pytest.mark.more
+def test_two_processes_commit_the_same_while_others_append(out: Path) -> None:
+    """Each batch is there once, and so is each row of the others."""
+    sink, batches = DeltaSink(out), range(5)
+    sink.check_job("orders")
+    handles = []
+    for batch in batches:
+        (given, _), of = rows_of(batch), TransactionId("orders", batch, 1)
+        handles.append(dataclasses.asdict(prepared(sink, given, of=of)))
+    (file := out.parent / "handles").write_text(json.dumps(handles))
+    running = [process(out.parent, "commit", file) for _ in range(2)]
+    others = range(1000, 1005)
+    for n in others:
+        write_deltalake(out, pa.table({"id": [n], "region": ["other"]}), mode="append")
+    assert [one.wait() for one in running] == [0, 0]
+    ours = [n for batch in batches for n in ids_of(batch)[:2]]
+    assert visible(out) == [*ours, *others]
+    assert DeltaTable(out).version() == 10
+    assert left(out) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"id": ["0"], "region": ["n"]}, "column 'id' is string, the table's int64"),
+        ({"id": [0], "region": ["n"], "more": [1]}, "no column 'more'"),
+    ],
+)
+def test_rows_that_do_not_fit_vote_abort(out: Path, given: Any, fault: str) -> None:
+    """By name of the column, and leave nothing."""
+    with pytest.raises(ConfigurationError, match=fault) as caught:
+        prepared(DeltaSink(out), pa.RecordBatch.from_pydict(given))
+    assert "\n" not in str(caught.value)
+    assert [*out.rglob("*.tmp")] == []
+
+
+def test_nulls_and_forms_of_a_type(tmp_path: Path) -> None:
+    """A column that allows no null is held to that; another zone is the same time."""
+    id_, at = pa.field("id", pa.int64(), nullable=False), pa.timestamp("us", "UTC")
+    parts = pa.field("parts", pa.list_(pa.string()))
+    DeltaTable.create(tmp_path / "t", pa.schema([id_, ("at", at), parts]))
+    sink = DeltaSink(tmp_path / "t")
+    paris = pa.array([7], pa.timestamp("us", "Europe/Paris"))
+    kind = pa.large_list(pa.large_string())
+    large = pa.array([["x"]], kind)
+    good = pa.RecordBatch.from_pydict({"parts": large, "id": [1], "at": paris})
+    short = pa.RecordBatch.from_pydict({"id": [2]})
+    with pytest.raises(ConfigurationError, match="'id' has nulls"):
+        prepared(sink, pa.RecordBatch.from_pydict({"id": pa.array([None], "int64")}))
+    with pytest.raises(ConfigurationError, match="'id' is missing"):
+        prepared(sink, good.select(["at"]))
+    handles = [prepared(sink, good), prepared(sink, short, branch="1.1")]
+    sink.commit_transaction(str(T), handles)
+    first, second = rows(tmp_path / "t")
+    assert (first["at"].microsecond, first["parts"]) == (7, ["x"])
+    assert second == {"id": 2, "at": None, "parts": None}
+
+
+@pytest.mark.parametrize("harm", ["gone", "short"])
+def test_a_file_that_somebody_harmed_is_not_listed(
+    out: Path, job: Jobs, harm: str
+) -> None:
+    """The transaction is quarantined, and the table stays readable."""
+
+    class Careless(DeltaSink):
+        def commit_transaction(self, transaction_id: str, handles: Any) -> None:
+            file = next((out / ".tpc").rglob("*.tmp"))
+            file.unlink() if harm == "gone" else file.write_bytes(b"PAR1")
+            super().commit_transaction(transaction_id, handles)
+
+    with pytest.raises(HeuristicError, match=r"orders\.0\.1 cannot be listed"):
+        job(Careless(out)).apply(0)
+    assert (visible(out), DeltaTable(out).version()) == ([], 0)
+
+
+def test_a_table_that_changed_after_the_vote_is_not_harmed(out: Path) -> None:
+    """New columns that may be null fit; another type of a column does not."""
+    sink = DeltaSink(out)
+    handle = prepared(sink)
+    more = pa.table({"id": [9], "region": ["n"], "more": [1]})
+    write_deltalake(out, more, mode="append", schema_mode="merge")
+    sink.commit_transaction(str(T), [handle])
+    assert visible(out) == [0, 1, 9]
+    handle = prepared(sink, of=TransactionId("orders", 1, 1))
+    text = pa.table({"id": ["9"], "region": ["n"]})
+    write_deltalake(out, text, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(ParticipantRefusedError, match="column 'id' is int64"):
+        sink.commit_transaction("orders.1.1", [handle])
+    assert [row["id"] for row in rows(out)] == ["9"]
+
+
+def test_a_change_between_reading_and_committing_is_read_again(out: Path) -> None:
+    """The commit is tried again on the table as it is then."""
+
+    class Late(DeltaSink):
+        changes = 1
+
+        def _append(self, table: Any, *rest: Any) -> str:
+            if self.changes:
+                self.changes -= 1
+                more = pa.table({"id": [9], "region": ["n"], "more": [1]})
+                write_deltalake(out, more, mode="append", schema_mode="merge")
+            return super()._append(table, *rest)
+
+    sink = Late(out)
+    sink.commit_transaction(str(T), [prepared(sink)])
+    assert visible(out) == [0, 1, 9]
+
+
+def test_the_attempt_is_known_after_compaction_and_clean_up(out: Path) -> None:
+    """A repeat changes nothing, another attempt or other files are refused."""
+    sink, second = DeltaSink(out), TransactionId("orders", 0, 2)
+    handle, other, foreign = prepared(sink), prepared(sink, of=second), prepared(sink)
+    sink.commit_transaction(str(T), [handle])
+    table = DeltaTable(out)
+    table.optimize.compact()
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    version = DeltaTable(out).version()
+    sink.commit_transaction(str(T), [handle])
+    for of, files in (second, [other]), (T, [foreign]), (T, []):
+        with pytest.raises(ParticipantRefusedError, match="nothing proves"):
+            sink.commit_transaction(str(of), files)
+    with pytest.raises(ParticipantRefusedError, match="is committed in"):
+        sink.abort_transaction(str(T), [])
+    sink.abort_transaction(str(second), [])
+    with pytest.raises(ParticipantRefusedError, match="has batch 0 of orders already"):
+        prepared(sink, of=second)
+    assert (visible(out), DeltaTable(out).version()) == ([0, 1], version)
+
+
+def test_an_older_batch_is_repeated_if_the_history_proves_it(out: Path) -> None:
+    """Else it is refused, as is that of another log; the newest needs no history."""
+    sink, later = DeltaSink(out), TransactionId("orders", 1, 1)
+    handle, foreign = prepared(sink), prepared(sink)
+    sink.commit_transaction(str(T), [handle])
+    newest = prepared(sink, of=later)
+    sink.commit_transaction(str(later), [newest])
+    sink.commit_transaction(str(T), [handle])
+    DeltaTable(out).create_checkpoint()
+    for version in range(2):
+        (out / "_delta_log" / f"{version:020}.json").unlink()
+        with pytest.raises(ParticipantRefusedError, match="nothing proves"):
+            sink.commit_transaction(str(T), [foreign])
+    with pytest.raises(ParticipantRefusedError, match="history is too short"):
+        sink.commit_transaction(str(T), [handle])
+    sink.commit_transaction(str(later), [newest])
+    assert (visible(out), DeltaTable(out).version()) == ([0, 0, 1, 1], 2)
+
+
+def test_what_a_person_has_ended_is_kept(out: Path, job: Jobs) -> None:
+    """What is prepared is then the only copy of these rows."""
+
+    class Away(DeltaSink):
+        away = True
+
+        def commit_transaction(self, transaction_id: str, handles: Any) -> None:
+            if self.away:
+                raise OSError("the server is away")
+            super().commit_transaction(transaction_id, handles)
+
+    orders = job(Away(out))
+    with pytest.raises(CommitPendingError):
+        orders.apply(0)
+    orders.log.give_up(T, "delta", who="somebody", why="it does not come back")
+    orders.log.finish(T)
+    orders.sink.away = False
+    orders.apply(1)
+    assert (visible(out), left(out)) == (ids_of(1), ["delta.orders.0.1"])
+    assert len([*(out / ".tpc").rglob("*.parquet.tmp")]) == 2
+
+
+@pytest.mark.parametrize("instead", ["nothing", "another table", "a later batch"])
+def test_a_table_that_goes_away_during_a_commit_is_waited_for(
+    tmp_path: Path, out: Path, job: Jobs, instead: str
+) -> None:
+    """Files that cannot be seen are not lost, and another table proves nothing."""
+
+    class Unmounted(DeltaSink):
+        mounted = True
+
+        def _fault(self, *arguments: Any) -> str | None:
+            if self.mounted:
+                self.mounted = False
+                out.rename(tmp_path / "gone")
+                if instead != "nothing":
+                    DeltaTable.create(out, SCHEMA)
+                if instead == "a later batch":
+                    later, sink = TransactionId("orders", 1, 1), DeltaSink(out)
+                    sink.commit_transaction(str(later), [prepared(sink, of=later)])
+            return super()._fault(*arguments)
+
+    orders = job(Unmounted(out))
+    with pytest.raises(CommitPendingError, match="mount"):
+        orders.apply(0)
+    if instead != "nothing":
+        out.rename(tmp_path / "mount point")
+    (tmp_path / "gone").rename(out)
+    orders.apply(0)
+    assert visible(out) == ids_of(0)
+
+
+def test_a_start_with_another_table_writes_nothing(
+    tmp_path: Path, out: Path, job: Jobs
+) -> None:
+    """Neither in another folder, nor made anew in the same one."""
+
+    def start(run: str) -> FileJob:
+        sink = DeltaSink(out)
+        sink.check_job("orders")
+        return job(sink, run=run)
+
+    def refused(run: str) -> None:
+        with pytest.raises(ConfigurationError, match="not the table that the last"):
+            start(run).apply(1)
+        assert ([*out.rglob("*.parquet*")], DeltaTable(out).version()) == ([], 0)
+        out.rename(tmp_path / run)
+
+    start("first").apply(0)
+    out.rename(tmp_path / "kept")
+    DeltaTable.create(out, SCHEMA)
+    refused("another folder")
+    DeltaTable.create(out, SCHEMA)
+    (out / "_tpc").mkdir()
+    same = (tmp_path / "kept" / "_tpc" / "folder-id").read_text()
+    (out / "_tpc" / "folder-id").write_text(same)
+    refused("made anew")
+    (tmp_path / "kept").rename(out)
+    start("last").apply(1)
+    assert visible(out) == ids_of(0, 1)
+
+
+def test_what_is_prepared_is_left_alone(out: Path, job: Jobs) -> None:
+    """By any vacuum and by a late abort; what late tasks leave goes at a commit."""
+    orders, second = job(), TransactionId("orders", 0, 2)
+    with pytest.raises(RuntimeError):
+        orders.apply(0, fails=True)
+    prepared(orders.sink)  # late: it is aborted
+    handle = prepared(orders.sink, of=second)
+    other = prepared(DeltaSink(out), of=TransactionId("other", 0, 1))
+    table = DeltaTable(out)
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    orders.sink.abort_transaction(str(T), [])
+    assert left(out) == ["delta.orders.0.2", "delta.other.0.1"]
+    orders.sink.commit_transaction(str(second), [handle])
+    assert left(out) == ["delta.other.0.1"]
+    DeltaSink(out).commit_transaction("other.0.1", [other])
+    assert (visible(out), left(out)) == ([0, 0, 1, 1], [])
+
+
+def test_durable_before_it_counts(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files before the vote; their names in the table, and its log, before the end."""
+    flush, steps = os.fsync, list[str]()
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        steps.append(str(path.relative_to(out)).partition(".0.0.")[0])
+        flush(descriptor)
+
+    sink = DeltaSink(out)
+    sink.check_job("orders")
+    monkeypatch.setattr(os, "fsync", fsync)
+    handle = prepared(sink)
+    aside = ".tpc/delta.orders.0.1"
+    assert steps == [f"{aside}/orders.0.1", ".", ".tpc", aside]
+    steps.clear()
+    sink.commit_transaction(str(T), [handle])
+    assert steps == [".", "_delta_log/00000000000000000001.json", "_delta_log"]
+
+
+def test_what_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    """No table, another place, constraints and features; in one line."""
+
+    def refused(what: str, path: Any) -> None:
+        with pytest.raises(ConfigurationError, match=what) as caught:
+            DeltaSink(path).check_job("orders")
+        assert "\n" not in str(caught.value)
+
+    refused("DeltaTable.create", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    refused("DeltaSink.*hard links, which s3", "s3://bucket/table")
+    table = DeltaTable.create(tmp_path / "checked", SCHEMA)
+    table.alter.add_constraint({"positive": "id > 0"})
+    refused("the constraint positive", tmp_path / "checked")
+    vectors = {"delta.enableDeletionVectors": "true"}
+    DeltaTable.create(tmp_path / "vectors", SCHEMA, configuration=vectors)
+    refused("deletionVectors", tmp_path / "vectors")
+    short = {"delta.setTransactionRetentionDuration": "interval 1 days"}
+    DeltaTable.create(tmp_path / "short", SCHEMA, configuration=short)
+    refused("setTransactionRetentionDuration", tmp_path / "short")
+    at = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    DeltaTable.create(tmp_path / "at", at, partition_by=["at"])
+    refused("partitioned by 'at'", tmp_path / "at")
+
+
+def test_another_folder_is_not_the_table(tmp_path: Path, out: Path) -> None:
+    """An executor that does not share it is refused, a commit waits."""
+    sink, there = DeltaSink(out), tmp_path / "there"
+    sink.check_job("orders")
+    handle = prepared(sink)
+    out.rename(there)
+    DeltaTable.create(out, SCHEMA)
+    with pytest.raises(ConfigurationError, match="another folder here"):
+        prepared(sink)
+    with pytest.raises(ParticipantUnavailableError, match="not the folder"):
+        sink.commit_transaction(str(T), [handle])
+    (out / "_delta_log").rename(tmp_path / "away")
+    out.rename(tmp_path / "empty")
+    there.rename(out)
+    sink.commit_transaction(str(T), [handle])
+    assert visible(out) == [0, 1]
+    (listed,) = out.glob("*.parquet")
+    assert parquet.read_table(listed).num_rows == 2
+
+
+class Killed(DeltaSink):
+    """Its process is killed at the commit of the table."""
+
+    after = False
+
+    def _append(self, *arguments: Any) -> str:
+        if self.after:
+            super()._append(*arguments)
+        os.kill(os.getpid(), 9)
+        raise AssertionError
+
+
+def main(folder: Path, what: str, handles: str = "") -> None:
+    """Do what the module's docstring says."""
+    if what == "commit":
+        sink = DeltaSink(folder / "out")
+        for kept in json.loads(Path(handles).read_text()):
+            handle = DeltaSink.handle_type(**kept)
+            sink.commit_transaction(handle.transaction, [handle])
+        return
+    killed = Killed(folder / "out")
+    killed.after = what == "after"
+    with contextlib.closing(open_log(f"sqlite:///{folder}/log.db")) as log:
+        FileJob(killed, log).apply(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

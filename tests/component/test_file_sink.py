@@ -1,0 +1,836 @@
+"""`FileSink`: what readers of the folder see, and what a crash or a person leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import dataset
+from support.file_job import FileJob, ids_of, main, rows_of
+from support.tracing import span_tree
+
+from tracing_2pc import FileSink
+from tracing_2pc.core.errors import (
+    CommitPendingError,
+    ConfigurationError,
+    HeuristicError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.core.names import FAILPOINTS
+from tracing_2pc.sinks import CompositeSink, branch_files, files
+from tracing_2pc.store import open_log
+
+T = TransactionId("orders", 0, 1)
+ROWS = pa.RecordBatch.from_pydict({"id": [0, 1], "region": ["north", "south"]})
+FORMATS = ("parquet", "json", "csv")
+POINTS = {
+    "files.after_write": 3,
+    "files.between_renames": 6,
+    "files.before_manifest": 2,
+    "files.after_manifest": 2,
+    "files.before_abort": 1,
+}
+"""And the time that a point is reached in the second batch first."""
+MORE = pytest.mark.more
+HERE = Path(__file__).parents[1]
+
+Jobs = Callable[..., FileJob]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Jobs]:
+    """Return jobs that share a log; by default with a sink of `tmp_path/out`."""
+    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
+
+        def make(sink: Any = None, **about: Any) -> FileJob:
+            return FileJob(sink or FileSink(tmp_path / "out"), log, **about)
+
+        yield make
+
+
+def by_duckdb(folder: Path, kind: str = "parquet") -> list[int]:
+    """Read as strictly as can be: all below, hidden or not, with the format's name."""
+    if not any(folder.rglob(f"*.{kind}")):
+        return []
+    files = f"read_{kind}('{folder}/**/*.{kind}', union_by_name = true)"
+    with duckdb.connect() as connection:
+        found = connection.execute(f"SELECT id FROM {files} ORDER BY id").fetchall()
+    return [n for (n,) in found]
+
+
+def by_pandas(folder: Path) -> list[int]:
+    """Read the folder as pandas does."""
+    if not any(p for p in folder.rglob("*.parquet") if ".tpc" not in p.parts):
+        return []
+    return sorted(int(n) for n in pd.read_parquet(folder)["id"])
+
+
+def by_arrow(folder: Path, kind: str = "parquet") -> list[int]:
+    """Read the folder as an Arrow data set."""
+    table = dataset.dataset(folder, format=kind, partitioning="hive").to_table()
+    return sorted(table.column("id").to_pylist())
+
+
+def visible(folder: Path) -> list[int]:
+    """Return the ids that every reader sees."""
+    seen = by_duckdb(folder)
+    assert by_pandas(folder) == seen
+    return seen
+
+
+def aside(folder: Path) -> list[str]:
+    """Return the transactions that have something prepared or left over."""
+    return sorted(path.name for path in (folder / ".tpc").glob("*"))
+
+
+def manifests(folder: Path) -> dict[str, Any]:
+    """Return what the manifests say, by name."""
+    return {
+        str(file.relative_to(folder / "_tpc")): json.loads(file.read_text())
+        for file in sorted((folder / "_tpc").rglob("*.manifest"))
+    }
+
+
+def write(
+    sink: FileSink, *batches: Any, of: TransactionId = T, branch: str = "0.0"
+) -> Any:
+    """Write a branch, as a task does, without its pre_commit; return its handle."""
+    context = BranchContext(of, BranchId.parse(branch), (sink.name,), {})
+    handle = sink.begin(context)
+    try:
+        for batch in batches or [ROWS]:
+            sink.invoke_batch(handle, batch)
+    except BaseException:
+        sink.abort(handle)
+        raise
+    return handle
+
+
+def prepared(sink: FileSink, *batches: Any, **about: Any) -> Any:
+    """Prepare a branch; return its handle."""
+    handle = write(sink, *batches, **about)
+    sink.pre_commit(handle)
+    return handle
+
+
+# --- what readers see -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("by", [None, "region"])
+def test_each_batch_is_there_once(
+    tmp_path: Path, job: Jobs, kind: Any, by: str | None
+) -> None:
+    """In each format, with folders or without, for each reader; nothing is left."""
+    out = tmp_path / "out"
+    orders = job(FileSink(out, kind, partition_by=by))
+    assert [orders.apply(0), orders.apply(1), orders.apply(1)] == [True, True, False]
+    assert by_duckdb(out, kind) == by_arrow(out, kind) == ids_of(0, 1)
+    folders = {p.parent.name for p in out.rglob(f"*.{kind}")}
+    assert folders == ({"region=north", "region=south"} if by else {"out"})
+    assert aside(out) == []
+
+
+def test_a_manifest_lists_the_files_of_its_transaction(
+    tmp_path: Path, job: Jobs
+) -> None:
+    """With the rows and bytes of each: who reads by manifests sees whole batches."""
+    out = tmp_path / "out"
+    orders = job(FileSink(out, partition_by="region"))
+    orders.apply(0)
+    orders.apply(1, [rows_of(1)[0].slice(0, 0)])
+    first, second = manifests(out).values()
+    assert list(manifests(out)) == [
+        "files.orders/0.manifest",
+        "files.orders/1.manifest",
+    ]
+    assert (first["transaction"], first["rows"]) == ("orders.0.1", 4)
+    assert sum(file["rows"] for file in first["files"]) == 4
+    sizes = {str(p.relative_to(out)): p.stat().st_size for p in out.rglob("*.parquet")}
+    assert {file["path"]: file["bytes"] for file in first["files"]} == sizes
+    assert (second["rows"], second["files"]) == (0, [])
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_reader_sees_what_is_only_prepared(tmp_path: Path, kind: Any) -> None:
+    """Not even one that looks into every folder by the ending of a name."""
+    sink = FileSink(tmp_path / "out", kind, partition_by="region")
+    prepared(sink)
+    assert list((tmp_path / "out").rglob(f"*.{kind}")) == []
+    assert len(list((tmp_path / "out").rglob("*.tmp"))) == 2
+
+
+@pytest.mark.parametrize(
+    "point", [p if "renames" in p else pytest.param(p, marks=MORE) for p in POINTS]
+)
+def test_killed_anywhere_each_row_is_there_once(tmp_path: Path, point: str) -> None:
+    """No reader sees a row of a batch that is not decided, or one twice; and at the end
+    all of them see all, and nothing is left aside."""
+    out, fired = tmp_path / "out", tmp_path / "fired"
+    aborts = point == "files.before_abort"
+    seen: list[list[int]] = []
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.wait(0.2):
+            seen.append(by_duckdb(out))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        code, error = killed(tmp_path, f"{point}:{POINTS[point]}", fails=aborts)
+        assert (code, fired.exists()) == (-9, True), error
+        decided = ids_of(0) if point == "files.after_write" else ids_of(0, 1)
+        now = visible(out)
+        assert set(now) <= set(decided)
+        if aborts:
+            assert now == ids_of(0)
+        main(tmp_path, 1, 2)  # as Spark does: the batch that was begun
+    finally:
+        over.set()
+        reader.join()
+    assert visible(out) == ids_of(0, 1, 2)
+    assert aside(out) == []
+    assert all(len(set(ids)) == len(ids) for ids in seen)
+
+
+def killed(tmp_path: Path, point: str, *, fails: bool) -> tuple[int, str]:
+    """Run two batches in a process that is killed in the second."""
+    command = [sys.executable, "-m", "support.file_job", str(tmp_path), "0", "1"]
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+        "TPC_FAILPOINT": point,
+        "TPC_FAILPOINT_FILE": str(tmp_path / "fired"),
+    }
+    run = subprocess.run(
+        [*command, *(["fail"] if fails else [])],
+        env=env,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return run.returncode, run.stderr
+
+
+def test_each_point_is_tried() -> None:
+    """A new one is not forgotten."""
+    assert {name for name in FAILPOINTS if name.startswith("files.")} == POINTS.keys()
+
+
+def test_durable_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files and all their folders are flushed before the vote; the folders that files
+    move into before they do and after, and the manifest before it has its name."""
+    out, steps = tmp_path / "out", list[str]()
+    flush, rename = os.fsync, Path.rename
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        steps.append(f"flush {path.relative_to(tmp_path)}".split("orders.0.1.0.0")[0])
+        flush(descriptor)
+
+    def move(path: Path, target: Path) -> Path:
+        kind = "manifest" if target.name == "0.manifest" else target.parent.name
+        steps.append(f"move {kind}")
+        return rename(path, target)
+
+    sink = FileSink(out, partition_by="region")
+    sink.check_job("orders")
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", move)
+    handle = prepared(sink)
+    in_aside = "flush out/.tpc/files.orders.0.1"
+    assert steps == [
+        f"{in_aside}/region=north/",
+        f"{in_aside}/region=south/",
+        *("flush out", "flush out/.tpc", in_aside),
+        f"{in_aside}/region=north",
+        f"{in_aside}/region=south",
+    ]
+    steps.clear()
+    sink.commit_transaction("orders.0.1", [handle])
+    folders = ["flush out/region=north", "flush out/region=south"]
+    assert steps[:8] == [
+        "flush out",
+        *folders,
+        "move region=north",
+        "move region=south",
+        "flush out",
+        *folders,
+    ]
+    assert [s.split("/manifest")[0] for s in steps[-3:]] == [
+        in_aside,
+        "move manifest",
+        "flush out/_tpc/files.orders",
+    ]
+
+
+def test_rows_are_written_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition is never in memory as a whole."""
+    monkeypatch.setattr(branch_files, "_IN_MEMORY", 100)
+    sink = FileSink(tmp_path / "out", "json")
+    handle = write(sink, *[ROWS] * 10)
+    assert handle.writer._held < 100
+    sink.abort(handle)
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+# --- the decision, again and too late -----------------------------------------------
+
+
+def test_a_commit_is_repeated(tmp_path: Path) -> None:
+    """With the handles as the log keeps them; branches that are not named are gone."""
+    sink = FileSink(tmp_path / "out")
+    handle, _ = prepared(sink), prepared(sink, branch="0.1")
+    kept = type(handle)(**json.loads(json.dumps(dataclasses.asdict(handle))))
+    for _ in range(3):
+        sink.commit_transaction("orders.0.1", [kept])
+        assert visible(tmp_path / "out") == [0, 1]
+        assert aside(tmp_path / "out") == []
+
+
+def test_a_loop_of_ones_own_may_commit_branch_by_branch(tmp_path: Path) -> None:
+    """`commit` for each, and `abort_transaction` with those to keep: the same ends."""
+    sink = FileSink(tmp_path / "out")
+    handle, other = prepared(sink), prepared(sink, branch="1.1")
+    for _ in range(2):
+        sink.commit(handle)
+        sink.commit(other)
+        sink.abort_transaction("orders.0.1", [handle, other])
+        assert visible(tmp_path / "out") == [0, 0, 1, 1]
+        assert list(manifests(tmp_path / "out")) == ["files.orders/0.manifest"]
+
+
+def test_a_file_that_somebody_removed_is_no_commit(tmp_path: Path, job: Jobs) -> None:
+    """The transaction is quarantined, and none of its other files is shown."""
+
+    class Careless(FileSink):
+        def commit_transaction(self, transaction_id: str, handles: Any) -> None:
+            next(iter((tmp_path / "out" / ".tpc").rglob("*.tmp"))).unlink(
+                missing_ok=True
+            )
+            super().commit_transaction(transaction_id, handles)
+
+    orders = job(Careless(tmp_path / "out"))
+    with pytest.raises(HeuristicError, match=r"orders\.0\.1.* neither prepared nor in"):
+        orders.apply(0)
+    assert visible(tmp_path / "out") == []
+    assert manifests(tmp_path / "out") == {}
+
+
+def test_what_is_removed_after_the_commit_stays_committed(
+    tmp_path: Path, job: Jobs
+) -> None:
+    """A compaction between commit and acknowledgement: the manifest is proof."""
+
+    class Slow(FileSink):
+        lost = 1
+
+        def commit_transaction(self, transaction_id: str, handles: Any) -> None:
+            super().commit_transaction(transaction_id, handles)
+            for file in (tmp_path / "out").glob("*.parquet"):
+                file.unlink()
+            if self.lost:
+                self.lost -= 1
+                raise TimeoutError("the acknowledgement is lost")
+
+    orders = job(Slow(tmp_path / "out"))
+    assert orders.apply(0)
+    assert orders.log.unfinished() == []
+    assert not orders.apply(0)  # asked again before the replay is skipped
+
+
+def test_another_process_may_finish_the_commit_first(tmp_path: Path) -> None:
+    """Even if what it committed was compacted meanwhile: the manifest is proof."""
+
+    class Slow(FileSink):
+        def _show(self, transaction: TransactionId, handles: Any) -> None:
+            FileSink(tmp_path / "out").commit_transaction(str(transaction), handles)
+            for file in (tmp_path / "out").glob("*.parquet"):
+                file.unlink()
+            super()._show(transaction, handles)
+
+    sink = Slow(tmp_path / "out")
+    sink.commit_transaction("orders.0.1", [prepared(sink)])
+    assert visible(tmp_path / "out") == aside(tmp_path / "out") == []
+
+
+def test_a_late_task_of_what_is_over_is_never_seen(tmp_path: Path, job: Jobs) -> None:
+    """After an abort its files wait for the next commit; after a commit it is refused,
+    or, if it had begun before, its files are removed later as well."""
+    out = tmp_path / "out"
+    orders = job()
+    with pytest.raises(RuntimeError):
+        orders.apply(0, fails=True)
+    assert aside(out) == []
+    prepared(orders.sink, of=T)
+    sleeps = write(orders.sink, of=TransactionId("orders", 0, 2), branch="0.9")
+    other = prepared(FileSink(out), of=TransactionId("other", 0, 1))
+    assert aside(out) == ["files.orders.0.1", "files.orders.0.2", "files.other.0.1"]
+    orders.apply(0)
+    assert aside(out) == ["files.other.0.1"]
+    with pytest.raises(ParticipantRefusedError, match="already committed"):
+        write(orders.sink, of=TransactionId("orders", 0, 1))
+    with pytest.raises(FileNotFoundError):
+        orders.sink.pre_commit(sleeps)
+    orders.sink.abort(sleeps)
+    orders.apply(1)
+    assert visible(out) == ids_of(0, 1)
+    FileSink(out).commit_transaction("other.0.1", [other])
+    assert visible(out) == sorted([*ids_of(0, 1), 0, 1])
+
+
+def test_a_late_abort_spares_the_attempt_after_it(tmp_path: Path) -> None:
+    """It names its transaction; the next attempt may be writing."""
+    sink = FileSink(tmp_path / "out")
+    prepared(sink)
+    prepared(sink, of=TransactionId("orders", 0, 2))
+    for _ in range(2):
+        sink.abort_transaction("orders.0.1", [])
+        assert aside(tmp_path / "out") == ["files.orders.0.2"]
+
+
+def test_a_contradiction_is_refused(tmp_path: Path) -> None:
+    """A batch commits once, and what is committed is not aborted."""
+    sink = FileSink(tmp_path / "out")
+    second = TransactionId("orders", 0, 2)
+    first, other = prepared(sink), prepared(sink, of=second)
+    sink.commit_transaction("orders.0.1", [first])
+    with pytest.raises(
+        ParticipantRefusedError, match=r"but orders\.0\.1 has committed"
+    ):
+        sink.commit_transaction("orders.0.2", [other])
+    with pytest.raises(
+        ParticipantRefusedError, match="decided abort, and is committed"
+    ):
+        sink.abort_transaction("orders.0.1", [])
+    sink.abort_transaction("orders.0.2", [])
+    assert visible(tmp_path / "out") == [0, 1]
+
+
+def test_another_logs_manifest_is_no_commit_of_ours(tmp_path: Path) -> None:
+    """Two logs of one application name, at once: the second one is quarantined."""
+    out = tmp_path / "out"
+    with (
+        contextlib.closing(open_log(f"sqlite:///{tmp_path}/a.db")) as log,
+        contextlib.closing(open_log(f"sqlite:///{tmp_path}/b.db")) as other,
+    ):
+        ours, theirs = FileJob(FileSink(out), log), FileJob(FileSink(out), other)
+
+        class Slow(FileSink):
+            def pre_commit(self, handle: Any) -> None:
+                super().pre_commit(handle)
+                theirs.apply(0)
+
+        ours.sink = Slow(out)
+        with pytest.raises(HeuristicError, match="with other files"):
+            ours.apply(0, rows_of(0)[:1])
+    assert visible(out) == ids_of(0)
+
+
+def test_batches_that_another_log_has_committed_are_refused(
+    tmp_path: Path, job: Jobs
+) -> None:
+    """Also those whose manifests somebody has deleted since."""
+    out = tmp_path / "out"
+    for batch in range(3):
+        job().apply(batch)
+    (out / "_tpc" / "files.orders" / "0.manifest").unlink()
+    sink = FileSink(out)
+    sink.check_job("orders")
+    with (
+        contextlib.closing(open_log(f"sqlite:///{tmp_path}/new.db")) as log,
+        pytest.raises(ParticipantRefusedError, match=r"up to 2.*another application"),
+    ):
+        FileJob(sink, log).apply(0)
+    assert visible(out) == ids_of(0, 1, 2)
+
+
+def test_what_a_person_ended_without_a_commit_is_kept(
+    tmp_path: Path, job: Jobs
+) -> None:
+    """The prepared files are then the only copy of these rows."""
+    out = tmp_path / "out"
+
+    class Away(FileSink):
+        away = True
+
+        def commit_transaction(self, transaction_id: str, handles: Any) -> None:
+            if self.away:
+                raise OSError("the server is away")
+            super().commit_transaction(transaction_id, handles)
+
+    orders = job(Away(out))
+    with pytest.raises(CommitPendingError):
+        orders.apply(0)
+    orders.log.give_up(T, "files", who="somebody", why="it does not come back")
+    orders.log.finish(T)
+    orders.sink.away = False
+    orders.apply(1)
+    assert visible(out) == ids_of(1)
+    assert aside(out) == ["files.orders.0.1"]
+    assert len(list((out / ".tpc").rglob("*.parquet.tmp"))) == 2
+
+
+def test_applications_and_sinks_share_a_folder(tmp_path: Path, job: Jobs) -> None:
+    """Two sinks of one job need names; two jobs have theirs."""
+    out = tmp_path / "out"
+    both = CompositeSink([FileSink(out), FileSink(out, name="copy")])
+    orders, returns = job(both), job(application="returns")
+    for batch in range(2):
+        orders.apply(batch)
+        returns.apply(batch)
+    assert visible(out) == sorted(ids_of(0, 1) * 3)
+    assert aside(out) == []
+    assert len(manifests(out)) == 6
+
+
+# --- the folder -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("s3://bucket/out", "s3a://bucket/out", "gs://bucket/out", "hdfs:///out"),
+        *("abfss://c@a.dfs.core.windows.net/out", "dbfs:/out", "file://host/out"),
+    ],
+)
+def test_what_cannot_rename_is_refused(url: str) -> None:
+    """Where the sink is made, in one line that says what to use instead."""
+    with pytest.raises(ConfigurationError, match=r"rename.* file:///") as caught:
+        FileSink(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_and_its_url_are_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is absolute: an executor has another working directory."""
+    monkeypatch.chdir(tmp_path)
+    (path,) = {
+        FileSink(folder).folder
+        for folder in ("my out", f"file://{tmp_path}/my%20out", tmp_path / "my out/")
+    }
+    assert path == tmp_path / "my out"
+
+
+def test_a_folder_that_is_not_shared_is_noticed_before_anything_is_written(
+    tmp_path: Path, job: Jobs
+) -> None:
+    """The driver's folder has an id, and a task looks for it in its own."""
+    sink = FileSink(tmp_path / "out")
+    sink.check_job("orders")
+    on_executor = copy.deepcopy(sink)
+    on_executor._folder.path = tmp_path / "another disk"
+    with pytest.raises(
+        ConfigurationError, match=r"orders\.0\.1.* share with the driver"
+    ):
+        job(on_executor).apply(0)
+    assert not (tmp_path / "another disk").exists()
+
+
+def test_a_folder_that_is_not_mounted_is_waited_for(tmp_path: Path, job: Jobs) -> None:
+    """At the commit nothing is lost, and nothing is called lost: it goes on later."""
+    out, gone = tmp_path / "out", tmp_path / "gone"
+
+    class Unmounted(FileSink):
+        def commit_transaction(self, transaction_id: str, handles: Any) -> None:
+            if not gone.exists():
+                out.rename(gone)
+            super().commit_transaction(transaction_id, handles)
+
+    orders = job(Unmounted(out))
+    with pytest.raises(CommitPendingError, match="not the folder that the tasks wrote"):
+        orders.apply(0)
+    assert not out.exists()
+    gone.rename(out)
+    job().coordinator().recover()
+    assert visible(out) == ids_of(0)
+
+
+def test_a_start_without_the_mount_writes_nothing(tmp_path: Path, job: Jobs) -> None:
+    """A mount point that is empty after a restart is not taken for a new folder."""
+    out, nas = tmp_path / "mnt" / "out", tmp_path / "nas"
+
+    def start(run: str) -> FileJob:
+        sink = FileSink(out)
+        sink.check_job("orders")
+        return job(sink, run=run)
+
+    start("first").apply(0)
+    out.parent.rename(nas)
+    with pytest.raises(ConfigurationError, match="is it mounted"):
+        start("second").apply(1)
+    assert not list(out.rglob("*.parquet*"))
+    out.parent.rename(tmp_path / "mount point")
+    nas.rename(out.parent)
+    start("third").apply(1)
+    assert visible(out) == ids_of(0, 1)
+
+
+def test_a_folder_that_goes_away_during_a_commit_is_waited_for(
+    tmp_path: Path, job: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that cannot be seen are not lost: nothing is quarantined."""
+    out, gone, make = tmp_path / "out", tmp_path / "gone", files.make_folders
+
+    def unmount(root: Path, folders: Any) -> None:
+        make(root, folders)
+        out.rename(gone)
+
+    orders = job(FileSink(out))
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "make_folders", unmount)
+        with pytest.raises(CommitPendingError, match="mount"):
+            orders.apply(0)
+    gone.rename(out)
+    orders.apply(0)
+    assert visible(out) == ids_of(0)
+
+
+def test_an_error_of_the_file_system_is_no_loss(
+    tmp_path: Path, job: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stale handle says nothing of whether a file is there."""
+
+    def stale(path: Path) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    orders = job()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", stale)
+        with pytest.raises(CommitPendingError, match="Stale file handle"):
+            orders.apply(0)
+    orders.apply(0)
+    assert visible(tmp_path / "out") == ids_of(0)
+
+
+def test_an_empty_batch_does_not_make_a_folder_where_none_is_mounted(
+    tmp_path: Path,
+) -> None:
+    """The driver knows which folder it was; without a driver, the first makes it."""
+    sink = FileSink(tmp_path / "out")
+    sink.check_job("orders")
+    (tmp_path / "out").rename(tmp_path / "gone")
+    with pytest.raises(ParticipantUnavailableError, match="not the folder"):
+        sink.commit_transaction("orders.0.1", [])
+    assert not (tmp_path / "out").exists()
+    FileSink(tmp_path / "out").commit_transaction("orders.0.1", [])
+    assert list(manifests(tmp_path / "out")) == ["files.orders/0.manifest"]
+
+
+def test_a_folder_that_somebody_removes_while_it_is_empty_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is repeated: what was prepared is there still."""
+    sink = FileSink(tmp_path / "out", partition_by="region")
+    handle = prepared(sink)
+    make = files.make_folders
+
+    def removed(root: Path, folders: Any) -> None:
+        make(root, folders)
+        (tmp_path / "out" / "region=south").rmdir()
+
+    monkeypatch.setattr(files, "make_folders", removed)
+    with pytest.raises(FileNotFoundError):
+        sink.commit_transaction("orders.0.1", [handle])
+    monkeypatch.setattr(files, "make_folders", make)
+    sink.commit_transaction("orders.0.1", [handle])
+    assert visible(tmp_path / "out") == [0, 1]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
+    tmp_path: Path,
+) -> None:
+    """In one line."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="orders cannot write to"):
+        FileSink(tmp_path / "file" / "out").check_job("orders")
+
+
+def test_it_goes_to_executors_and_is_traced(
+    tmp_path: Path, exported: Callable[[], Any]
+) -> None:
+    """As any sink; it writes small batches in the driver, too."""
+    sink = cloudpickle.loads(cloudpickle.dumps(FileSink(tmp_path / "out")))
+    handle = prepared(sink)
+    sink.commit_transaction("orders.0.1", [handle])
+    names = [line.strip() for line in span_tree(exported())]
+    phases = ("begin", "invoke", "pre_commit", "commit")
+    assert names == [f"FileSink.{phase}" for phase in phases]
+    assert sink.driver_path is True
+
+
+# --- columns and values ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "rows", "says"),
+    [
+        (["regoin"], ROWS, "'regoin', which the rows do not have: id, region"),
+        (["id", "region"], ROWS, "one at least must be left"),
+        ("x", pa.RecordBatch.from_pydict({"x": [1.5], "y": [1]}), "of type double"),
+        (None, pa.RecordBatch.from_arrays([ROWS[0]] * 2, ["a", "a"]), "two columns"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
+    tmp_path: Path, by: Any, rows: pa.RecordBatch, says: str
+) -> None:
+    """One line that names the column."""
+    sink = FileSink(tmp_path / "out", partition_by=by)
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        write(sink, rows)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+def test_too_many_folders_of_one_task_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is an open file and a part of the memory."""
+    monkeypatch.setattr(branch_files, "MAX_FILES", 2)
+    sink = FileSink(tmp_path / "out", partition_by="id")
+    rows = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "n": [1, 2, 3]})
+    with pytest.raises(ConfigurationError, match="repartition the DataFrame by these"):
+        write(sink, rows)
+
+
+def test_values_become_folders_as_spark_names_them(tmp_path: Path) -> None:
+    """What a reader by Hive's rules reads back is the value; empty is null."""
+    moment = datetime(2024, 1, 2, 3, 4, 5, 600_000, timezone.utc)
+    columns: dict[str, Any] = {
+        "text": ["a/b=c%", "", None, "Łódź {1}"],
+        "whole": [1, -2, None, 4],
+        "day": [date(2024, 1, 2)] * 4,
+        "at": [moment] * 3 + [moment.replace(microsecond=0)],
+        "yes": [True, False, None, True],
+        "sum": [Decimal("1.50")] * 4,
+    }
+    sink = FileSink(tmp_path / "out", partition_by=list(columns))
+    rows = pa.RecordBatch.from_pydict({**columns, "n": [0, 1, 2, 3]})
+    sink.commit_transaction("orders.0.1", [prepared(sink, rows)])
+    null, rest = (
+        "__HIVE_DEFAULT_PARTITION__",
+        "day=2024-01-02/at=2024-01-02 03%3A04%3A05",
+    )
+    assert {
+        str(p.parent.relative_to(tmp_path / "out")) for p in tmp_path.rglob("*.parquet")
+    } == {
+        f"text=a%2Fb%3Dc%25/whole=1/{rest}.6/yes=true/sum=1.50",
+        f"text={null}/whole=-2/{rest}.6/yes=false/sum=1.50",
+        f"text={null}/whole={null}/{rest}.6/yes={null}/sum=1.50",
+        f"text=Łódź %7B1}}/whole=4/{rest}/yes=true/sum=1.50",
+    }
+
+
+def test_a_value_that_no_folder_can_have_is_a_vote_to_abort(tmp_path: Path) -> None:
+    """Never found at the commit."""
+    sink = FileSink(tmp_path / "out", partition_by="region")
+    rows = pa.RecordBatch.from_pydict({"id": [1], "region": ["x" * 300]})
+    with pytest.raises(OSError, match="too long"):
+        write(sink, rows)
+
+
+def test_json_says_what_json_has_no_form_for_as_text(tmp_path: Path) -> None:
+    """Times by ISO 8601, decimals without loss, bytes by base64; nulls are left out."""
+    moment = datetime(2024, 1, 2, tzinfo=timezone.utc)
+    row = {
+        "n": 1,
+        "none": None,
+        "nan": float("nan"),
+        "inf": [float("-inf"), 1.5],
+        "at": moment,
+        "sum": Decimal("1.50"),
+        "raw": b"\0\1",
+        "deep": {"day": date(2024, 1, 2), "text": "Łódź\n"},
+        "days": [(date(2024, 1, 2), [1.5, float("inf"), None])],
+    }
+    days = pa.field("days", pa.map_(pa.date32(), pa.list_(pa.float64())))
+    plain = pa.RecordBatch.from_pylist([{**row, "days": None}]).schema
+    schema = plain.set(plain.get_field_index("days"), days)
+    rows = pa.RecordBatch.from_pylist([row, {**row, "n": 2, "days": []}], schema)
+    sink = FileSink(tmp_path / "out", "json")
+    handle = prepared(sink, rows)
+    sink.commit_transaction("orders.0.1", [handle])
+    (file,) = (tmp_path / "out").glob("*.json")
+    first, second = [json.loads(line) for line in file.read_text().splitlines()]
+    assert first == {
+        "n": 1,
+        "nan": "NaN",
+        "inf": ["-Infinity", 1.5],
+        "at": "2024-01-02T00:00:00+00:00",
+        "sum": "1.50",
+        "raw": "AAE=",
+        "deep": {"day": "2024-01-02", "text": "Łódź\n"},
+        "days": {"2024-01-02": [1.5, "Infinity", None]},
+    }
+    assert (second["n"], second["days"]) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ({"id": [[1]], "n": [1]}, "'id', of type list"),
+        ({"id": [1, None]}, "readers skip"),
+    ],
+)
+def test_csv_refuses_what_readers_would_not_get_back(
+    tmp_path: Path, rows: Any, says: str
+) -> None:
+    """Lists and the like; a line of nothing."""
+    sink = FileSink(tmp_path / "out", "csv")
+    handle = sink.begin(BranchContext(T, BranchId(0, 0), ("files",), {}))
+
+    def write_all() -> None:
+        sink.invoke_batch(handle, pa.RecordBatch.from_pydict(rows))
+        sink.pre_commit(handle)
+
+    with pytest.raises(ConfigurationError, match=says):
+        write_all()
+    sink.abort(handle)
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+def test_batches_may_have_other_columns(tmp_path: Path, job: Jobs) -> None:
+    """Each has files of its own; readers join the columns by their names."""
+    orders = job()
+    orders.apply(0)
+    wider = rows_of(1)[0].append_column("amount", pa.array([1.5, 2.5]))
+    orders.apply(1, [wider])
+    assert by_duckdb(tmp_path / "out") == ids_of(0, 1)[:6]
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [({"format": "orc"}, "one of parquet, json, csv"), ({"name": "a b"}, "'a b'")],
+)
+def test_what_is_wrong_is_said_where_the_sink_is_made(about: Any, says: str) -> None:
+    """In one line."""
+    with pytest.raises(ConfigurationError, match=says):
+        FileSink("out", **about)
+    with pytest.raises(ConfigurationError, match="needs a folder"):
+        FileSink("")

@@ -1,0 +1,109 @@
+"""`FileSink` on a real Spark: what it writes, and what Spark reads of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.spark import held, numbers_of, write_numbers
+from support.stream_world import World
+
+from tracing_2pc import FileSink, ParticipantSink
+from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.core.states import TransactionState
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize(
+    ("world", "kind"),
+    [
+        ("executors", "parquet"),
+        ("driver", "parquet"),
+        ("driver", "json"),
+        ("driver", "csv"),
+    ],
+    indirect=["world"],
+)
+def test_a_service_and_a_folder_are_one_transaction(world: World, kind: Any) -> None:
+    """Three batches; Spark reads each row once, with what a task has left beside it."""
+    write_numbers(world.folder, range(3))
+    out = world.folder / "out"
+    service = ParticipantSink({"a": world.a}, token=None)
+    sinks = [service, FileSink(out, kind, partition_by="part")]
+    source = world.source().repartition(2).selectExpr("value", "value % 3 AS part")
+    world.run(world.callback(sink=sinks), source)
+    assert world.state("test.2.1") is TransactionState.COMMITTED
+    late = FileSink(out, kind, partition_by="part")
+    handle = begin(late, TransactionId("test", 3, 1))
+    for batch in world.spark.sql("SELECT 4711L value, 7L part")._collect_as_arrow():
+        late.invoke_batch(handle, batch)
+    late.pre_commit(handle)
+    options = {"header": True, "inferSchema": True}
+    rows = world.spark.read.options(**options).format(kind).load(str(out)).collect()
+    assert Counter(row.value for row in rows) == numbers_of(3)
+    assert held(world.folder / "a.db") == numbers_of(3)
+    assert all(row.part == row.value % 3 for row in rows)
+
+
+def begin(sink: FileSink, transaction: TransactionId) -> Any:
+    return sink.begin(BranchContext(transaction, BranchId(0, 0), (sink.name,), {}))
+
+
+@contextlib.contextmanager
+def time_zone(spark: Any, zone: str) -> Iterator[None]:
+    key = "spark.sql.session.timeZone"
+    before = spark.conf.get(key)
+    spark.conf.set(key, zone)
+    try:
+        yield
+    finally:
+        spark.conf.set(key, before)
+
+
+def test_folders_have_the_names_that_spark_gives(spark: Any, tmp_path: Path) -> None:
+    """For each character that a name can have, and each type; null and empty too."""
+    texts = [*map(chr, [*range(1, 128), 160, 8364]), "", "a b", ".a", "Łódź", None]
+    columns = {
+        "`te{x}t`": "string",
+        "whole": "int",
+        "day": "date",
+        "at": "timestamp",
+        "here": "timestamp_ntz",
+        "yes": "boolean",
+        "sum": "decimal(20, 3)",
+    }
+    values: list[list[str | None]] = [
+        ["x", "-7", "2024-03-31", "2024-03-31 01:59:59.5", "2024-03-31", "true", "1.5"],
+        ["none", None, None, None, None, None, None],
+        ["x", "0", "0999-12-31", "1969-12-31 23:59:59.000001", None, "false", "-1e3"],
+    ]
+    rows = [*values, *([text, *[None] * 6] for text in texts)]
+    with time_zone(spark, "Europe/Warsaw"):
+        plain = spark.createDataFrame(rows, ", ".join(f"c{n} string" for n in range(7)))
+        casts = [
+            f"CAST(c{n} AS {kind}) AS {name}"
+            for n, (name, kind) in enumerate(columns.items())
+        ]
+        df = plain.selectExpr(*casts, "1 AS n").coalesce(1)
+        names = [name.strip("`") for name in columns]
+        df.write.partitionBy(*names).parquet(str(tmp_path / "spark"))
+        sink = FileSink(tmp_path / "ours", partition_by=names)
+        handle = begin(sink, TransactionId("test", 0, 1))
+        for batch in df._collect_as_arrow():
+            sink.invoke_batch(handle, batch)
+        sink.pre_commit(handle)
+        sink.commit_transaction("test.0.1", [handle])
+        ours, theirs = folders(tmp_path / "ours"), folders(tmp_path / "spark")
+        assert ours == theirs
+        assert len(ours) == len(rows) - 1  # null and the empty text are one
+        read = spark.read.parquet(str(tmp_path / "ours"))
+        assert read.count() == len(rows)
+
+
+def folders(folder: Path) -> set[str]:
+    return {str(p.parent.relative_to(folder)) for p in folder.rglob("*.parquet")}

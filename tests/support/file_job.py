@@ -1,0 +1,117 @@
+"""A job without Spark that writes to a folder, as a program too: it may be killed.
+
+python -m support.file_job FOLDER FIRST LAST [fail]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from support.protocol import FakeClock
+from tracing_2pc import FileSink
+from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.protocol.coordinator import Coordinator
+from tracing_2pc.protocol.delivery import Delivery
+from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.sinks.base import finish_recovery, participants_of, write_branch
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+PARTITIONS = 2
+REGIONS = ("north", "south")
+
+
+@dataclasses.dataclass
+class FileJob:
+    """One application that writes to a sink, and its log."""
+
+    sink: Any
+    log: SqlDecisionLog
+    application: str = "orders"
+    run: str = "run"
+
+    def apply(
+        self,
+        batch: int,
+        partitions: Iterable[pa.RecordBatch] | None = None,
+        *,
+        fails: bool = False,
+    ) -> bool:
+        """Apply a batch; `fails` when all has voted. False: it was a replay."""
+
+        def write(record: TransactionRecord) -> list[Receipt]:
+            given = rows_of(batch) if partitions is None else partitions
+            receipts = [
+                receipt
+                for number, rows in enumerate(given)
+                for receipt in self.prepare(record.id, f"{number}.{number}", rows)
+            ]
+            if fails:
+                raise RuntimeError("a user's function has raised")
+            return receipts
+
+        return self.coordinator().apply(
+            batch,
+            run=self.run,
+            query=f"query of {self.application}",
+            write=write,
+            cancel=lambda _: None,
+        )
+
+    def prepare(
+        self, transaction: Any, branch: str, rows: pa.RecordBatch
+    ) -> tuple[Receipt, ...]:
+        """Run the task's half of the protocol for one branch."""
+        names = tuple(participants_of(self.sink))
+        context = BranchContext(transaction, BranchId.parse(branch), names, {})
+        return write_branch(self.sink, context, [rows])
+
+    def coordinator(self) -> Coordinator:
+        """Return a coordinator that gives up after two tries."""
+        clock, tracing = FakeClock(), OpenTelemetryTracing()
+        retry = RetryPolicy(clock, inline_tries=2)
+        participants = participants_of(self.sink)
+        delivery = Delivery(self.log, participants, tracing=tracing, retry=retry)
+        settings = Settings(on_pending="fail")
+        names = tuple(participants)
+        about = tracing, clock, settings, retry, frozenset(participants)
+        recovered = partial(finish_recovery, participants, self.log, self.application)
+        return Coordinator(
+            self.application, names, self.log, delivery, *about, recovered=recovered
+        )
+
+
+def rows_of(batch: int) -> list[pa.RecordBatch]:
+    """Return a batch: two partitions, each with a row for each region."""
+    return [
+        pa.RecordBatch.from_pydict({"id": [first, first + 1], "region": list(REGIONS)})
+        for first in range(batch * 4, batch * 4 + 4, 2)
+    ]
+
+
+def ids_of(*batches: int) -> list[int]:
+    """Return the ids of the rows of batches."""
+    return [n for batch in batches for n in range(batch * 4, batch * 4 + 4)]
+
+
+def main(folder: Path, first: int, last: int, *, fails: bool = False) -> None:
+    """Apply some batches; the last one may fail when all has voted."""
+    sink = FileSink(folder / "out", partition_by="region")
+    sink.check_job("orders")
+    with contextlib.closing(open_log(f"sqlite:///{folder}/log.db")) as log:
+        for batch in range(first, last + 1):
+            FileJob(sink, log).apply(batch, fails=fails and batch == last)
+
+
+if __name__ == "__main__":
+    folder, first, last, *fails = sys.argv[1:]
+    main(Path(folder), int(first), int(last), fails=bool(fails))

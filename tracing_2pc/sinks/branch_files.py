@@ -1,0 +1,368 @@
+"""The files that one branch writes: one for each combination of partition values."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime
+import decimal
+import json
+import math
+import os
+import urllib.parse
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.failpoints import failpoint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TEMPORARY: Final = ".tmp"
+"""What a file's name ends with until its branch is committed: no reader's pattern
+fits, whichever folders the reader looks into."""
+
+MAX_FILES: Final = 256
+"""Files that one branch may have open."""
+
+_IN_MEMORY: Final = 32 << 20
+"""Bytes of rows that a branch keeps until it writes them: larger row groups."""
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED: Final = {*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"}
+
+
+class Encoder(Protocol):
+    """What writes rows into an open file, which it does not close."""
+
+    def write_table(self, table: pa.Table) -> None:
+        """Write these rows."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+class BranchFiles:
+    """The files of one branch, while its task writes them.
+
+    Memory is bounded: rows are written once there are 32 MiB of them. Nothing is
+    durable before `close` returns.
+
+    Args:
+        root: a folder that is durable.
+        folder: somewhere below it. There the files are, in the folders of their values.
+        name: of each file, with the name of its format at the end.
+        partition_by: the columns whose values become folders.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        name: str,
+        partition_by: Sequence[str],
+    ) -> None:
+        self._root = root
+        self._folder = folder
+        self._name = name
+        self._encoder = ENCODERS[name.rpartition(".")[2]]
+        self._by = tuple(partition_by)
+        self._files: dict[str, _File] = {}
+        self._held = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of an Arrow batch.
+
+        Raises:
+            ConfigurationError: the columns do not fit `partition_by`, or it makes too
+                many files.
+        """
+        if not self._files:
+            _check_columns(batch.schema, self._by)
+        for values, rows in _split(batch, self._by):
+            path = os.path.join(values, self._name)
+            if path not in self._files:
+                self._files[path] = self._open(path, rows.schema)
+            self._files[path].held.append(rows)
+        self._held += batch.nbytes
+        if self._held >= _IN_MEMORY:
+            self._write_held()
+
+    def close(self) -> list[dict[str, Any]]:
+        """Make all files durable; return the path, rows and bytes of each."""
+        self._write_held()
+        failpoint("files.after_write")
+        files = [
+            {"path": path, "rows": file.rows, "bytes": file.close()}
+            for path, file in self._files.items()
+        ]
+        folders = {(self._folder / path).parent for path in self._files}
+        flush_folders(self._root, folders)
+        return files
+
+    def drop(self) -> None:
+        """Remove the files; what cannot be removed is left to the transaction's end."""
+        for path, file in self._files.items():
+            file.drop()
+            (self._folder / (path + TEMPORARY)).unlink(missing_ok=True)
+
+    def _open(self, path: str, schema: pa.Schema) -> _File:
+        if len(self._files) == MAX_FILES:
+            raise ConfigurationError(
+                f"one task has rows for more than {MAX_FILES} folders of "
+                f"{', '.join(self._by)}, and each is an open file: repartition the "
+                "DataFrame by these columns, or partition by fewer values"
+            )
+        target = self._folder / (path + TEMPORARY)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = target.open("xb")
+        try:
+            return _File(file, self._encoder(file, schema))
+        except BaseException:
+            file.close()
+            target.unlink()
+            raise
+
+    def _write_held(self) -> None:
+        for file in self._files.values():
+            file.write_held()
+        self._held = 0
+
+
+class _File:
+    """An open file, and the rows that wait to be written into it."""
+
+    def __init__(self, file: IO[bytes], encoder: Encoder) -> None:
+        self.held: list[pa.RecordBatch] = []
+        self.rows = 0
+        self._file = file
+        self._encoder = encoder
+
+    def write_held(self) -> None:
+        import pyarrow as pa
+
+        if self.held:
+            table = pa.Table.from_batches(self.held)
+            self._encoder.write_table(table.combine_chunks())
+            self.rows += table.num_rows
+            self.held = []
+
+    def close(self) -> int:
+        """Make it durable; return its length."""
+        self._encoder.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        length = self._file.tell()
+        self._file.close()
+        return length
+
+    def drop(self) -> None:
+        """Close it, whatever it holds: it is removed."""
+        with contextlib.suppress(Exception):
+            self._encoder.close()  # else it does so when it is collected
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def make_folders(root: Path, folders: Collection[Path]) -> None:
+    """Make folders below an existing one; durable when it returns."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    flush_folders(root, folders)
+
+
+def flush_folders(root: Path, folders: Collection[Path]) -> None:
+    """Make durable what is in these folders, and in all between them and the root.
+
+    Also in those that were there before: another process may have made them, and not
+    have flushed them yet.
+    """
+    between = {p for f in folders for p in (f, *f.parents) if p.is_relative_to(root)}
+    for folder in sorted(between):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# --- folders of partition values, as Spark and Hive name them ----------------------
+
+
+def _check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Refuse a schema that cannot be partitioned by these columns.
+
+    Raises:
+        ConfigurationError: says which column.
+    """
+    if twice := sorted({n for n in schema.names if schema.names.count(n) > 1}):
+        raise ConfigurationError(f"two columns are named {twice[0]!r}: rename one")
+    if not partition_by:
+        return
+    names = ", ".join(schema.names)
+    for column in partition_by:
+        if column not in schema.names:
+            raise ConfigurationError(
+                f"partition_by names {column!r}, which the rows do not have: {names}"
+            )
+        if not _has_text(kind := schema.field(column).type):
+            raise ConfigurationError(
+                f"partition_by names {column!r}, of type {kind}: take text, a whole "
+                "number, a decimal, a boolean, a date or a timestamp"
+            )
+    if set(partition_by) == set(schema.names):
+        raise ConfigurationError(
+            f"partition_by names all columns ({names}): one at least must be left"
+        )
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    checks = (
+        *(types.is_string, types.is_large_string, types.is_integer, types.is_boolean),
+        *(types.is_date, types.is_timestamp, types.is_decimal),
+    )
+    return any(check(kind) for check in checks)
+
+
+def _split(
+    batch: pa.RecordBatch, partition_by: Sequence[str]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of each combination of values, with the folder of these."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not partition_by:
+        yield "", batch
+        return
+    codes: Any = pa.scalar(0, pa.int64())
+    folders: list[list[str]] = []
+    for column in partition_by:
+        encoded = batch.column(column).dictionary_encode(null_encoding="encode")
+        values = encoded.dictionary.to_pylist()
+        folders.append([folder_of(column, value) for value in values])
+        codes = pc.add(pc.multiply(codes, len(values)), encoded.indices.cast("int64"))
+    rest = batch.select([n for n in batch.schema.names if n not in partition_by])
+    for code in codes.unique():
+        number, parts = code.as_py(), []
+        for names in reversed(folders):
+            number, place = divmod(number, len(names))
+            parts.append(names[place])
+        yield os.path.join(*reversed(parts)), rest.filter(pc.equal(codes, code))
+
+
+def folder_of(column: str, value: Any) -> str:
+    """Return the name of the folder of a value, escaped as Spark does."""
+    text = _text(value)
+    return f"{_escape(column)}={_NULL if not text else _escape(text)}"
+
+
+def values_of(path: str) -> dict[str, str | None]:
+    """Return the values that the folders of a file's path stand for, as text."""
+    pairs = (part.split("=", 1) for part in os.path.dirname(path).split("/") if part)
+    unquote = urllib.parse.unquote
+    return {unquote(k): None if v == _NULL else unquote(v) for k, v in pairs}
+
+
+def _escape(text: str) -> str:
+    return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime.datetime):
+        fraction = f".{value.microsecond:06}".rstrip("0").rstrip(".")
+        return value.replace(microsecond=0, tzinfo=None).isoformat(" ") + fraction
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    return "" if value is None else str(value)
+
+
+# --- formats ----------------------------------------------------------------------
+
+
+def _parquet(file: IO[bytes], schema: pa.Schema) -> Encoder:
+    from pyarrow.parquet import ParquetWriter
+
+    writer: Encoder = ParquetWriter(file, schema, compression="snappy")
+    return writer
+
+
+class _Csv:
+    """CSV with a line of names; text is quoted, a null is nothing."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        from pyarrow import csv, types
+
+        for field in schema:
+            if types.is_nested(field.type):
+                raise ConfigurationError(
+                    f"CSV has no form for {field.name!r}, of type {field.type}: write "
+                    "Parquet or JSON"
+                )
+        self._writer = csv.CSVWriter(file, schema)
+
+    def write_table(self, table: pa.Table) -> None:
+        if table.num_columns == 1 and table.column(0).null_count:
+            raise ConfigurationError(
+                f"CSV shows a null of its only column, {table.column_names[0]!r}, as "
+                "an empty line, which readers skip: write Parquet or JSON"
+            )
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _JsonLines:
+    """An object a line; a column that is null is left out, as Spark does."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._file = file
+        self._types = {field.name: field.type for field in schema}
+
+    def write_table(self, table: pa.Table) -> None:
+        for batch in table.to_batches(max_chunksize=1024):
+            for row in batch.to_pylist():
+                given = ((k, v) for k, v in row.items() if v is not None)
+                record = {k: _json(v, self._types[k]) for k, v in given}
+                text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+                self._file.write(text.encode() + b"\n")
+
+    def close(self) -> None:
+        pass
+
+
+def _json(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as JSON has it; what it has no form for as text."""
+    from pyarrow import types
+
+    if value is None:
+        return None
+    if types.is_map(kind):
+        return {
+            str(_json(k, kind.key_type)): _json(v, kind.item_type) for k, v in value
+        }
+    if types.is_struct(kind):
+        return {field.name: _json(value[field.name], field.type) for field in kind}
+    if types.is_nested(kind):
+        return [_json(inner, kind.value_type) for inner in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return f"{value:f}" if isinstance(value, decimal.Decimal) else value
+
+
+ENCODERS: Final[dict[str, Callable[[IO[bytes], pa.Schema], Encoder]]] = {
+    "parquet": _parquet,
+    "json": _JsonLines,
+    "csv": _Csv,
+}
+"""By the name of the format, which is also how a file's name ends."""

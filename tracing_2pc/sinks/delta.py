@@ -1,0 +1,409 @@
+"""A Delta table as a participant: prepared aside, visible by one commit of its log."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.model import BranchContext, TransactionId
+from tracing_2pc.core.settings import check_name
+from tracing_2pc.sinks.branch_files import (
+    TEMPORARY,
+    BranchFiles,
+    flush_folders,
+    values_of,
+)
+from tracing_2pc.sinks.delta_table import (
+    mismatch,
+    open_table,
+    raise_if_unsupported,
+    schema_of,
+)
+from tracing_2pc.sinks.shared_folder import SharedFolder, path_of
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+_TRIES: Final = 10
+"""A commit that fails was overtaken: by itself in another process, or by a change of
+the table's metadata. Appends of others make none fail."""
+
+_PROOF: Final = "tracing_2pc.proof"
+_DIGEST_BITS: Final = 40
+
+
+@dataclasses.dataclass(eq=False)
+class DeltaHandle:
+    """A branch; its fields are what the decision log keeps."""
+
+    transaction: str
+    folder: str  # its id
+    table: str  # its id
+    files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.writer: BranchFiles | None = None
+        self.schema: pa.Schema | None = None  # the table's
+
+
+@traced_sink
+class DeltaSink:
+    """Append to a Delta table in a folder that driver and executors share.
+
+    A branch is durable in Parquet files aside before it votes. Commit links its files
+    into the table's folder, where no reader looks, and then lists those of all branches
+    in one commit of the table: a reader sees all rows of a batch or none. That commit
+    also notes the batch and the attempt (`txn`), so that a commit that is repeated
+    after a kill at any step appends nothing twice. It is flushed before it is
+    acknowledged.
+
+    Args:
+        table: a path, or a `file:///` URL, of a table that exists, in a file system
+            with hard links (POSIX): the same for the driver and all executors.
+        name: the participant's. Two sinks of one job with one table need two names.
+
+    Raises:
+        ConfigurationError: an object store, or a bad name.
+    """
+
+    handle_type = DeltaHandle
+    driver_path = True
+
+    def __init__(self, table: str | os.PathLike[str], name: str | None = None) -> None:
+        try:
+            self.name = check_name(name or "delta")
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        path = path_of(os.fspath(table), "DeltaSink", "commits by hard links")
+        self._folder = SharedFolder(path, self.name)
+        self._driver_sees: str | None = None  # the id of a folder
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({str(self._folder.path)!r})"
+
+    def check_job(self, application: str) -> None:
+        """Open the table, and note which folder the driver sees.
+
+        Raises:
+            ConfigurationError: there is none, it uses what we cannot write, or it is
+                not ours to write.
+        """
+        raise_if_unsupported(open_table(self._folder.path))
+        try:
+            self._driver_sees = self._folder.identify()
+        except OSError as error:
+            raise ConfigurationError(
+                f"{application} cannot write to {self._folder.path}: {error}"
+            ) from None
+
+    def check_store(self, handles: Sequence[DeltaHandle]) -> None:
+        """Refuse another table than that of the job's last commit: at each start.
+
+        Raises:
+            ConfigurationError: it is another one, or in a folder that is a copy.
+        """
+        here = self._folder.read_id(), open_table(self._folder.path).metadata().id
+        if {(handle.folder, handle.table) for handle in handles} - {here}:
+            raise ConfigurationError(
+                f"{self._folder.path} is not the table that the last batch was written "
+                "to: is that one mounted? If you have moved it, move _tpc/folder-id "
+                "with it; for a new table give the sink another name. Nothing was "
+                "written"
+            )
+
+    def begin(self, context: BranchContext) -> DeltaHandle:
+        """Open a branch aside; a file of it is made with its first row.
+
+        Raises:
+            ConfigurationError: as `check_job`; or not the folder that the driver sees.
+            ParticipantRefusedError: the batch is committed here already.
+        """
+        transaction = context.transaction_id
+        table = open_table(self._folder.path)
+        raise_if_unsupported(table)
+        here = self._folder.check_id(transaction, self._driver_sees, "DeltaSink")
+        if (last := self._last(table, transaction)) >= transaction.batch:
+            raise ParticipantRefusedError(
+                f"{transaction}: {self._folder.path} has batch {last} of "
+                f"{transaction.application} already. If no late task says this, the "
+                "job's log and checkpoint are not those that wrote here: give the job "
+                "another application name",
+                transaction_id=str(transaction),
+            )
+        handle = DeltaHandle(str(transaction), str(here), str(table.metadata().id))
+        name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.parquet"
+        aside, by = self._folder.aside(transaction), table.metadata().partition_columns
+        handle.schema = schema_of(table)
+        handle.writer = BranchFiles(self._folder.path, aside, name, by)
+        return handle
+
+    def invoke_batch(self, handle: DeltaHandle, batch: pa.RecordBatch) -> None:
+        """Take the rows of an Arrow batch, in the table's types; see `BranchFiles`.
+
+        Raises:
+            ConfigurationError: a column that the table does not have, of another type,
+                or null or missing where the table allows no null.
+        """
+        import pyarrow as pa
+
+        assert handle.writer is not None  # noqa: S101 - it is from `begin`
+        assert handle.schema is not None  # noqa: S101 - as well
+        if fault := mismatch(batch.schema, handle.schema, batch):
+            raise ConfigurationError(
+                f"{handle.transaction}: the rows do not fit {self._folder.path}: "
+                f"{fault}. Change the DataFrame or the table; nothing was written"
+            )
+        fields = [f for f in handle.schema if f.name in batch.schema.names]
+        rows = pa.Table.from_batches([batch]).select([f.name for f in fields])
+        for part in rows.cast(pa.schema(fields)).to_batches():
+            handle.writer.write(part)
+
+    def pre_commit(self, handle: DeltaHandle) -> None:
+        """Make the files durable, aside, with the folders that they are in."""
+        assert handle.writer is not None  # noqa: S101 - it is from `begin`
+        aside = self._folder.aside(TransactionId.parse(handle.transaction))
+        for number, file in enumerate(handle.writer.close()):
+            made = (aside / (file["path"] + TEMPORARY)).stat().st_mtime_ns
+            name = Path(file["path"])
+            handle.files.append(
+                {
+                    "aside": file["path"],
+                    "path": f"{name.stem}.{number}.parquet",
+                    "size": file["bytes"],
+                    "partition_values": values_of(file["path"]),
+                    "modification_time": made // 1_000_000,
+                    "stats": json.dumps({"numRecords": file["rows"]}),
+                }
+            )
+            handle.rows += file["rows"]
+            handle.bytes += file["bytes"]
+
+    def abort(self, handle: DeltaHandle) -> None:
+        """Remove the files of one branch."""
+        if handle.writer is not None:
+            handle.writer.drop()
+        aside = self._folder.aside(TransactionId.parse(handle.transaction))
+        for file in handle.files:
+            (aside / (file["aside"] + TEMPORARY)).unlink(missing_ok=True)
+
+    def commit(self, handle: DeltaHandle) -> None:
+        """Commit a transaction of one branch: a second one of it is refused."""
+        self.commit_transaction(handle.transaction, [handle])
+
+    def commit_transaction(
+        self, transaction_id: str, handles: Sequence[DeltaHandle]
+    ) -> None:
+        """Make these branches visible in one step, once, and remove what else there is.
+
+        The table is the proof: the `txn` of the newest batch survives checkpoints,
+        compaction and the clean-up of its log; that of older ones is in its history.
+
+        Raises:
+            ParticipantRefusedError: a file is gone, the table was changed and they do
+                not fit, or it does not prove that it was this attempt that committed
+                the batch, or one before a later one. Nothing was changed.
+            ParticipantUnavailableError: not now; or this is not the folder that the
+                tasks wrote to.
+        """
+        transaction, since, failed = TransactionId.parse(transaction_id), -1, ""
+        for _ in range(_TRIES):
+            table = open_table(self._folder.path)
+            if self._is_committed(table, transaction, handles):
+                break
+            since = table.version()
+            self._place(table, transaction, handles)
+            failed = self._append(table, transaction, handles)
+        else:
+            raise ParticipantUnavailableError(
+                f"{transaction} could not be committed in {self._folder.path}: {failed}"
+            )
+        self._flush_log(since)
+        try:
+            # A batch commits once (rule 18): no other attempt at it can be needed. An
+            # earlier one may have been ended by a person, who may need it.
+            self._folder.clean(
+                transaction.application, lambda t: t.batch == transaction.batch
+            )
+        except OSError:
+            logger.warning("files left: transaction=%s", transaction, exc_info=True)
+
+    def abort_transaction(
+        self, transaction_id: str, keep: Sequence[DeltaHandle]
+    ) -> None:
+        """Remove what the transaction prepared, but for the branches to keep.
+
+        Raises:
+            ParticipantRefusedError: it is committed here.
+        """
+        if keep:
+            self.commit_transaction(transaction_id, keep)
+            return
+        transaction = TransactionId.parse(transaction_id)
+        table = open_table(self._folder.path)
+        proof = table.transaction_version(self._app(transaction) + "/attempt") or 0
+        attempt = proof >> _DIGEST_BITS
+        if (self._last(table, transaction), attempt) == (
+            transaction.batch,
+            transaction.attempt,
+        ):
+            raise ParticipantRefusedError(
+                f"{transaction} is decided abort, and is committed in "
+                f"{self._folder.path}"
+            )
+        # Not a newer attempt: it may be writing while this comes late.
+        self._folder.clean(transaction.application, lambda t: t == transaction)
+
+    # --- the table ------------------------------------------------------------------
+
+    def _app(self, transaction: TransactionId) -> str:
+        return f"tracing_2pc/{transaction.application}/{self.name}"
+
+    def _last(self, table: Any, transaction: TransactionId) -> int:
+        """Return the last batch of the application that is committed here, or -1."""
+        last = table.transaction_version(self._app(transaction))
+        return -1 if last is None else int(last)
+
+    def _is_committed(
+        self, table: Any, transaction: TransactionId, handles: Sequence[DeltaHandle]
+    ) -> bool:
+        if (last := self._last(table, transaction)) < transaction.batch:
+            return False
+        proof = self._proof(transaction, handles)
+        if last == transaction.batch:
+            noted = table.transaction_version(self._app(transaction) + "/attempt")
+            committed = noted == proof
+        else:  # a repeat that comes late
+            committed = any(v.get(_PROOF) == str(proof) for v in table.history())
+        if not committed:
+            self._raise_if_elsewhere(handles)
+            raise ParticipantRefusedError(
+                f"{transaction} is decided commit, but {self._folder.path} has batch "
+                f"{last} of {transaction.application}, and nothing proves that this "
+                "attempt is in it: a job of the same application name with another log "
+                "has written it, or the table's history is too short"
+            )
+        return True
+
+    def _raise_if_elsewhere(self, handles: Sequence[DeltaHandle]) -> None:
+        wrote: set[str | None] = {h.folder for h in handles} or {self._driver_sees}
+        if wrote - {None, self._folder.read_id()}:
+            raise ParticipantUnavailableError(
+                f"{self._folder.path} is not the folder that the tasks wrote to: mount "
+                "or share that one here. Its files are still there"
+            )
+
+    def _proof(self, transaction: TransactionId, handles: Sequence[DeltaHandle]) -> int:
+        """Return what tells this commit from all others: its attempt, and its files."""
+        names = "\n".join(sorted(file["path"] for file in _files(handles)))
+        text = f"{self.name}\n{transaction}\n{names}"
+        digest = hashlib.sha256(text.encode()).digest()
+        return transaction.attempt << _DIGEST_BITS | int.from_bytes(digest[:5], "big")
+
+    def _place(
+        self, table: Any, transaction: TransactionId, handles: Sequence[DeltaHandle]
+    ) -> None:
+        """Link the files to where the commit lists them. Idempotent.
+
+        They stay aside as well: no vacuum looks there while the commit is pending.
+        """
+        root, aside = self._folder.path, self._folder.aside(transaction)
+        self._raise_if_elsewhere(handles)
+        for file in _files(handles):
+            # Not aside: another process has committed it, or the next check fails.
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                os.link(aside / (file["aside"] + TEMPORARY), root / file["path"])
+            if fault := self._fault(table, file):
+                if self._is_committed(open_table(root), transaction, handles):
+                    return  # meanwhile, and was compacted
+                self._raise_if_elsewhere(handles)
+                raise ParticipantRefusedError(
+                    f"{file['path']} of {transaction} cannot be listed in {root}: "
+                    f"{fault}"
+                )
+        flush_folders(root, [root])
+
+    def _fault(self, table: Any, file: dict[str, Any]) -> str | None:
+        """Say why a file would break readers: a commit takes whatever it lists."""
+        from pyarrow import parquet
+
+        path, by = self._folder.path / file["path"], table.metadata().partition_columns
+        try:
+            if (size := path.stat().st_size) != file["size"]:
+                return f"it has {size} bytes, and {file['size']} were prepared"
+            schema = parquet.read_schema(path)
+        except FileNotFoundError:
+            return "it is gone, and no commit lists it: somebody has removed it"
+        if sorted(by) != sorted(file["partition_values"]):
+            return f"the table is now partitioned by {', '.join(by) or 'nothing'}"
+        fields = [field for field in schema_of(table) if field.name not in by]
+        return mismatch(schema, fields)
+
+    def _append(
+        self, table: Any, transaction: TransactionId, handles: Sequence[DeltaHandle]
+    ) -> str:
+        """Try to list the files; return why it failed. The table tells if it did."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import AddAction
+
+        app, proof = self._app(transaction), self._proof(transaction, handles)
+        actions = [
+            AddAction(
+                file["path"],
+                file["size"],
+                file["partition_values"],
+                file["modification_time"],
+                data_change=True,
+                stats=file["stats"],
+            )
+            for file in _files(handles)
+        ]
+        properties = CommitProperties(
+            custom_metadata={
+                "tracing_2pc.transaction": str(transaction),
+                _PROOF: str(proof),
+            },
+            app_transactions=[
+                Transaction(app, transaction.batch),
+                Transaction(f"{app}/attempt", proof),
+            ],
+        )
+        by = table.metadata().partition_columns
+        try:
+            table.create_write_transaction(
+                actions, "append", table.schema(), by, commit_properties=properties
+            )
+        except DeltaError as error:
+            return str(error).partition("\n")[0]
+        return "it is not there after its commit"
+
+    def _flush_log(self, since: int) -> None:
+        """Make durable what the table's log has after a version: deltalake does not."""
+        log = self._folder.path / "_delta_log"
+        for path in log.iterdir():
+            if path.name > f"{since:020}.json":
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                    os.fsync(file.fileno())
+        flush_folders(log, [log])
+
+
+def _files(handles: Sequence[DeltaHandle]) -> list[dict[str, Any]]:
+    return [file for handle in handles for file in handle.files]

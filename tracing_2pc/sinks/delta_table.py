@@ -1,0 +1,153 @@
+"""A Delta table before it is written to: can we write it, and do the rows fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FEATURES: Final = {
+    *("appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns"),
+    *("invariants", "timestampNtz"),
+}
+"""Features of tables that an append needs to do nothing for, if none of `_PER_COLUMN`
+and of the constraints is there."""
+
+_PER_COLUMN: Final = (
+    "delta.generationExpression",
+    "delta.identity.",
+    "delta.invariants",
+)
+
+
+def open_table(path: Path) -> Any:
+    """Open a table as it is now; a handle is used for one step, since others write.
+
+    Raises:
+        ConfigurationError: there is none, or deltalake is not installed.
+        ParticipantUnavailableError: it cannot be read.
+    """
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "DeltaSink needs deltalake: pip install 'tracing-2pc[delta]'"
+        ) from None
+    try:
+        return DeltaTable(path)
+    except TableNotFoundError:
+        raise ConfigurationError(
+            f"{path} is not a Delta table, or not mounted: create it before, for "
+            "example by deltalake.DeltaTable.create(path, schema)"
+        ) from None
+    except Exception as error:
+        line = str(error).partition("\n")[0]
+        raise ParticipantUnavailableError(f"cannot read {path}: {line}") from error
+
+
+def raise_if_unsupported(table: Any) -> None:
+    """Refuse a table that asks its writers for more than a file and its row count.
+
+    Raises:
+        ConfigurationError: says what it asks for.
+    """
+    protocol, metadata = table.protocol(), table.metadata()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    asked = sorted(map(str, features - _FEATURES))
+    for key, value in metadata.configuration.items():
+        if key.startswith("delta.constraints."):
+            asked.append(f"the constraint {key.rpartition('.')[2]}")
+        if key == "delta.columnMapping.mode" and value != "none":
+            asked.append("columnMapping")
+        if key == "delta.setTransactionRetentionDuration":  # it drops our proof
+            asked.append("setTransactionRetentionDuration")
+    schema = table.schema().to_json()
+    asked += [word for word in _PER_COLUMN if f'"{word}' in schema]
+    if asked:
+        raise ConfigurationError(
+            f"{table.table_uri} uses {', '.join(asked)}, which DeltaSink does not "
+            "write: take a table without"
+        )
+    from pyarrow import types
+
+    for column in metadata.partition_columns:
+        if types.is_timestamp(kind := schema_of(table).field(column).type):
+            raise ConfigurationError(
+                f"{table.table_uri} is partitioned by {column!r}, of type {kind}, "
+                "which DeltaSink does not write: partition by a date"
+            )
+
+
+def schema_of(table: Any) -> pa.Schema:
+    """Return the table's columns in Arrow's types."""
+    import pyarrow as pa
+
+    return pa.schema(table.schema().to_arrow())
+
+
+def mismatch(
+    have: pa.Schema, want: Iterable[pa.Field], rows: pa.RecordBatch | None = None
+) -> str | None:
+    """Say which column does not fit a table's, if one does not.
+
+    Columns that may be null may be missing. A column that must not be null may be
+    declared nullable if these rows have no null in it.
+    """
+    fields = {field.name: field for field in want}
+    if twice := sorted({n for n in have.names if have.names.count(n) > 1}):
+        return f"two columns are named {twice[0]!r}"
+    for field in have:
+        if field.name not in fields:
+            return f"the table has no column {field.name!r}"
+        wanted = fields[field.name]
+        if not _same(field.type, wanted.type):
+            return f"column {field.name!r} is {field.type}, the table's {wanted.type}"
+        no_null = rows is not None and not rows.column(field.name).null_count
+        if field.nullable and not (wanted.nullable or no_null):
+            return f"column {field.name!r} has nulls, the table allows none"
+    for name, wanted in fields.items():
+        if name not in have.names and not wanted.nullable:
+            return f"column {name!r} is missing, the table allows no null in it"
+    return None
+
+
+def _same(have: pa.DataType, want: pa.DataType) -> bool:
+    """Tell if values are the same in both: a cast changes their form only."""
+    from pyarrow import types
+
+    if types.is_nested(want):
+        if have.num_fields != want.num_fields or not _same_kind(have, want):
+            return False
+        inner = [(have.field(n), want.field(n)) for n in range(want.num_fields)]
+        named = types.is_struct(want)
+        return all(
+            (h.name == w.name or not named)
+            and (w.nullable or not h.nullable)
+            and _same(h.type, w.type)
+            for h, w in inner
+        )
+    if types.is_timestamp(want) and types.is_timestamp(have):
+        return have.unit == want.unit and (have.tz is None) == (want.tz is None)
+    return bool(have == want) or _same_kind(have, want)
+
+
+def _same_kind(have: pa.DataType, want: pa.DataType) -> bool:
+    from pyarrow import types
+
+    def is_list(kind: pa.DataType) -> bool:
+        return bool(types.is_list(kind) or types.is_large_list(kind))
+
+    def is_text(kind: pa.DataType) -> bool:
+        return bool(types.is_string(kind) or types.is_large_string(kind))
+
+    def is_binary(kind: pa.DataType) -> bool:
+        return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+    checks = (is_list, is_text, is_binary, types.is_struct, types.is_map)
+    return any(check(have) and check(want) for check in checks)

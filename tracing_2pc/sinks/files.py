@@ -1,0 +1,310 @@
+"""A folder of files as a participant: prepared aside, visible by a rename."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import BranchContext, TransactionId
+from tracing_2pc.core.settings import check_name
+from tracing_2pc.sinks.branch_files import (
+    ENCODERS,
+    TEMPORARY,
+    BranchFiles,
+    flush_folders,
+    make_folders,
+)
+from tracing_2pc.sinks.shared_folder import SharedFolder, path_of
+from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(eq=False)
+class FileHandle:
+    """A branch; its fields are what the decision log keeps."""
+
+    transaction: str
+    folder: str  # its id
+    files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.writer: BranchFiles | None = None
+
+
+@traced_sink
+class FileSink:
+    """Write to a folder that driver and executors share, in one transaction.
+
+    A branch is durable in files aside before it votes. Commit renames its files into
+    the folder, writes a manifest of the transaction, and removes what else was
+    prepared; killed anywhere, it is repeated, and leaves each file there once. A reader
+    of the folder never sees a file that is not whole, or of a batch that is not decided
+    commit. The renames are not one step: who must see all of a batch or nothing
+    reads the files that the manifests list.
+
+    Args:
+        folder: a path, or a `file:///` URL, of a file system that can rename (POSIX):
+            the same for the driver and all executors. It is made if it is not there.
+        format: `parquet`, `json` (an object a line), or `csv` (with a line of names).
+        partition_by: columns whose values become folders, `region=north`, as Spark's
+            `partitionBy` names them.
+        name: the participant's.
+
+    Raises:
+        ConfigurationError: an object store, an unknown format, or a bad name.
+    """
+
+    handle_type = FileHandle
+    driver_path = True
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        format: Literal["parquet", "json", "csv"] = "parquet",  # noqa: A002 - Spark's word
+        partition_by: str | Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        if format not in ENCODERS:
+            raise ConfigurationError(f"format {format!r}: one of {', '.join(ENCODERS)}")
+        try:
+            self.name = check_name(name or "files")
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        self._folder = SharedFolder(path_of(os.fspath(folder)), self.name)
+        self._format = format
+        by = [partition_by] if isinstance(partition_by, str) else partition_by
+        self._partition_by = tuple(by or ())
+        if hidden := [n for n in self._partition_by if n.startswith((".", "_"))]:
+            raise ConfigurationError(
+                f"partition_by names {hidden[0]!r}: readers pass over folders that "
+                "begin so. Rename the column"
+            )
+        self._driver_sees: str | None = None  # the id of a folder
+        self._newest: int | None = None  # the last batch that was committed there
+
+    def __repr__(self) -> str:
+        return f"FileSink({str(self.folder)!r})"
+
+    @property
+    def folder(self) -> Path:
+        """Its path."""
+        return self._folder.path
+
+    def check_job(self, application: str) -> None:
+        """Make the folder, and note which one the driver sees: where the job starts.
+
+        Raises:
+            ConfigurationError: it cannot be made or written.
+        """
+        try:
+            self._driver_sees = self._folder.identify()
+            self._newest = self._folder.newest(application)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{application} cannot write to {self.folder}: {error}"
+            ) from None
+
+    def check_store(self, handles: Sequence[FileHandle]) -> None:
+        """Refuse another folder than that of the job's last commit: at each start.
+
+        Raises:
+            ConfigurationError: it is another one, such as a mount point without mount.
+        """
+        wrote = {handle.folder for handle in handles}
+        if wrote and wrote != {self._folder.read_id()}:
+            raise ConfigurationError(
+                f"{self.folder} is not the folder that the last batch was written to: "
+                "is it mounted? If you have moved it, move _tpc/folder-id with it; for "
+                "a new folder give the sink another name. Nothing was written"
+            )
+
+    def begin(self, context: BranchContext) -> FileHandle:
+        """Open a branch aside; a file of it is made with its first row.
+
+        Raises:
+            ConfigurationError: this is not the folder that the driver sees.
+            ParticipantRefusedError: the batch, or a later one, is committed here
+                already.
+        """
+        transaction = context.transaction_id
+        here = self._folder.check_id(transaction, self._driver_sees, "FileSink")
+        committed = self._folder.committed(transaction)
+        if committed is None and self._newest and transaction.batch <= self._newest:
+            committed = f"one of the batches up to {self._newest}"
+        if committed:
+            raise ParticipantRefusedError(
+                f"{transaction}: batch {transaction.batch} is already committed in "
+                f"{self.folder}, as {committed}. If no late task says this, the job's "
+                "log and checkpoint are not those that wrote here: give the job "
+                "another application name",
+                transaction_id=str(transaction),
+            )
+        handle = FileHandle(str(transaction), str(here))
+        name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.{self._format}"
+        aside = self._folder.aside(transaction)
+        handle.writer = BranchFiles(self.folder, aside, name, self._partition_by)
+        return handle
+
+    def invoke_batch(self, handle: FileHandle, batch: pa.RecordBatch) -> None:
+        """Take the rows of an Arrow batch; see `BranchFiles.write`."""
+        assert handle.writer is not None  # noqa: S101 - it is from `begin`
+        handle.writer.write(batch)
+
+    def pre_commit(self, handle: FileHandle) -> None:
+        """Make the files durable, aside, with the folders that they are in."""
+        assert handle.writer is not None  # noqa: S101 - it is from `begin`
+        handle.files = handle.writer.close()
+        handle.rows = sum(file["rows"] for file in handle.files)
+        handle.bytes = sum(file["bytes"] for file in handle.files)
+
+    def abort(self, handle: FileHandle) -> None:
+        """Remove the files of one branch."""
+        if handle.writer is not None:
+            handle.writer.drop()
+        aside = self._folder.aside(TransactionId.parse(handle.transaction))
+        for path in _paths([handle]):
+            (aside / (path + TEMPORARY)).unlink(missing_ok=True)
+
+    def commit(self, handle: FileHandle) -> None:
+        """Make the files of one branch visible; `abort_transaction` does the rest."""
+        transaction = TransactionId.parse(handle.transaction)
+        if not self._is_committed(transaction):
+            self._show(transaction, [handle])
+
+    def commit_transaction(
+        self, transaction_id: str, handles: Sequence[FileHandle]
+    ) -> None:
+        """Make these branches visible, once, and remove what else was prepared.
+
+        The manifest is the proof: with it, all was visible once, whatever became of
+        the files since. What late tasks of earlier attempts have left is removed, too.
+
+        Raises:
+            ParticipantRefusedError: a file is gone, or the batch was committed by
+                another attempt. Nothing was changed.
+            ParticipantUnavailableError: this is not the folder that the tasks wrote to.
+        """
+        transaction = TransactionId.parse(transaction_id)
+        files = [file for handle in handles for file in handle.files]
+        if self._is_committed(transaction):
+            self._folder.confirm_manifest(transaction, files)
+        else:
+            self._show(transaction, handles)
+            failpoint("files.before_manifest")
+            self._folder.write_manifest(transaction, files)
+        failpoint("files.after_manifest")
+        try:
+            # A batch commits once (rule 18): no other attempt at it can be needed. An
+            # earlier one without manifest was ended by a person, who may need it.
+            self._folder.clean(
+                transaction.application,
+                lambda t: (
+                    t.batch <= transaction.batch
+                    and self._folder.committed(t) is not None
+                ),
+            )
+        except OSError:  # the next commit removes it
+            logger.warning("files left: transaction=%s", transaction, exc_info=True)
+
+    def abort_transaction(
+        self, transaction_id: str, keep: Sequence[FileHandle]
+    ) -> None:
+        """Remove what the transaction prepared, but for the branches to keep.
+
+        Raises:
+            ParticipantRefusedError: it is committed here.
+        """
+        if keep:
+            self.commit_transaction(transaction_id, keep)
+            return
+        failpoint("files.before_abort")
+        transaction = TransactionId.parse(transaction_id)
+        if self._folder.committed(transaction) == transaction_id:
+            raise ParticipantRefusedError(
+                f"{transaction} is decided abort, and is committed in {self.folder}: "
+                "by another log of the same application name, or an earlier state of "
+                "this one. Give the job another application name"
+            )
+        # Not a newer attempt: it may be writing while this comes late.
+        self._folder.clean(transaction.application, lambda t: t == transaction)
+
+    # --- visible --------------------------------------------------------------------
+
+    def _show(self, transaction: TransactionId, handles: Sequence[FileHandle]) -> None:
+        """Move the files to their places. Idempotent: some may be there already."""
+        wrote: set[str | None] = {h.folder for h in handles} or {self._driver_sees}
+        if wrote == {None}:  # no task has written, and no driver has looked
+            self._folder.identify()
+        elif wrote != {self._folder.read_id()}:
+            raise ParticipantUnavailableError(
+                f"{self.folder} is not the folder that the tasks wrote to: mount or "
+                "share that one here. Its files are still there"
+            )
+        aside, paths = self._folder.aside(transaction), _paths(handles)
+        for path in paths:
+            self._raise_if_lost(transaction, path)
+        folders = {(self.folder / path).parent for path in paths}
+        make_folders(self.folder, folders)
+        for path in paths:
+            try:
+                (aside / (path + TEMPORARY)).rename(self.folder / path)
+            except FileNotFoundError:
+                if _exists(aside / (path + TEMPORARY)):
+                    raise  # somebody has removed the empty folder
+                self._raise_if_lost(transaction, path)
+            failpoint("files.between_renames")
+        flush_folders(self.folder, folders)
+
+    def _raise_if_lost(self, transaction: TransactionId, path: str) -> None:
+        """A file that is not aside was moved, or even committed and deleted since."""
+        prepared = self._folder.aside(transaction) / (path + TEMPORARY)
+        if _exists(prepared) or _exists(self.folder / path):
+            return
+        if self._folder.read_id() is None:
+            raise ParticipantUnavailableError(
+                f"{self.folder} was there a moment ago, and is gone: mount it again"
+            )
+        if not self._is_committed(transaction):
+            raise ParticipantRefusedError(
+                f"{path} of {transaction} is neither prepared nor in {self.folder}, "
+                "and no manifest says that it was committed: somebody has removed it"
+            )
+
+    def _is_committed(self, transaction: TransactionId) -> bool:
+        committed = self._folder.committed(transaction)
+        if committed not in (None, str(transaction)):
+            raise ParticipantRefusedError(
+                f"{transaction} is decided commit, but {committed} has committed its "
+                f"batch in {self.folder}"
+            )
+        return committed is not None
+
+
+def _exists(path: Path) -> bool:
+    """Whether it is there; an error of the file system is no answer, and raised."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _paths(handles: Sequence[FileHandle]) -> list[str]:
+    return [file["path"] for handle in handles for file in handle.files]

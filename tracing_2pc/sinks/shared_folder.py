@@ -1,0 +1,185 @@
+"""A folder of files, and what is in it that no reader sees.
+
+    region=north/orders.7.1.0.42.<token>.parquet         committed: readers see it
+    .tpc/files.orders.7.1/region=north/….parquet.tmp     prepared, or left over
+    _tpc/files.orders/7.manifest                         proves that 7 is committed
+    _tpc/folder-id                                       is this the same folder?
+
+Readers of folders pass over names that begin with a dot or an underscore.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import urllib.parse
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tracing_2pc.core.errors import ConfigurationError, ParticipantRefusedError
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.sinks.branch_files import TEMPORARY, flush_folders, make_folders
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class SharedFolder:
+    """The places of one participant in a folder that others may write to as well.
+
+    Args:
+        path: absolute.
+        name: the participant's.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self._name = name
+
+    def aside(self, transaction: TransactionId) -> Path:
+        """Return where a transaction's files are until it is committed."""
+        return self.path / ".tpc" / f"{self._name}.{transaction}"
+
+    def clean(self, application: str, is_over: Callable[[TransactionId], bool]) -> None:
+        """Remove what is aside of an application's transactions that are over.
+
+        Raises:
+            OSError: something is left, such as what a late task writes just now.
+        """
+        for place in (self.path / ".tpc").glob(f"{self._name}.{application}.*"):
+            # Not there: another process has removed it. No id: it is not ours.
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                name = place.name.removeprefix(f"{self._name}.")
+                if is_over(TransactionId.parse(name)):
+                    shutil.rmtree(place)
+
+    # --- which folder it is ---------------------------------------------------------
+
+    def read_id(self) -> str | None:
+        """Return its id; None if it has none: it is new, or it is not mounted."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._id_file.read_text(encoding="utf-8")
+        return None
+
+    def identify(self) -> str:
+        """Return its id, made with the folder by whoever is the first; durable then."""
+        if (known := self.read_id()) is not None:
+            return known
+        above = next(p for p in self.path.parents if p.exists())
+        make_folders(above, [self._id_file.parent, self.path / ".tpc"])
+        temporary = self._id_file.with_suffix(f".{uuid.uuid4().hex}{TEMPORARY}")
+        _write_durable(temporary, uuid.uuid4().hex)
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, self._id_file)  # unlike a rename, it replaces none
+        temporary.unlink()
+        flush_folders(self._id_file.parent, [self._id_file.parent])
+        return self._id_file.read_text(encoding="utf-8")
+
+    def check_id(
+        self, transaction: TransactionId, known: str | None, sink: str
+    ) -> str | None:
+        """Return its id where a task begins; `known` is the driver's.
+
+        Raises:
+            ConfigurationError: this is not the folder that the driver sees.
+        """
+        here = self.read_id() if known else self.identify()
+        if known not in (None, here):
+            raise ConfigurationError(
+                f"{transaction}: {self.path} is another folder here than for the "
+                f"driver: {sink} needs one that all executors share with the driver, "
+                "such as a mounted network file system. Nothing was written"
+            )
+        return here
+
+    @property
+    def _id_file(self) -> Path:
+        return self.path / "_tpc" / "folder-id"
+
+    # --- manifests ------------------------------------------------------------------
+
+    def committed(self, transaction: TransactionId) -> str | None:
+        """Return the attempt that has committed a transaction's batch, if one has."""
+        try:
+            text = self._manifest(transaction).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        return str(json.loads(text)["transaction"])
+
+    def newest(self, application: str) -> int | None:
+        """Return the last batch that has a manifest, if one has."""
+        job = self.path / "_tpc" / f"{self._name}.{application}"
+        batches = (path.stem for path in job.glob("*.manifest"))
+        return max((int(n) for n in batches if n.isdecimal()), default=None)
+
+    def confirm_manifest(
+        self, transaction: TransactionId, files: Sequence[dict[str, Any]]
+    ) -> None:
+        """Make a manifest durable that was found, and see that it is of these files.
+
+        Raises:
+            ParticipantRefusedError: it is not: another log has the same transaction.
+        """
+        target = self._manifest(transaction)
+        written = json.loads(target.read_text(encoding="utf-8"))["files"]
+        if {file["path"] for file in written} != {file["path"] for file in files}:
+            raise ParticipantRefusedError(
+                f"{transaction} is committed in {self.path} with other files, by a job "
+                "of the same application name with another log"
+            )
+        flush_folders(target.parent, [target.parent])
+
+    def write_manifest(
+        self, transaction: TransactionId, files: Sequence[dict[str, Any]]
+    ) -> None:
+        """Say that these files are a transaction's; durable, in one step."""
+        manifest = {
+            "transaction": str(transaction),
+            "rows": sum(file["rows"] for file in files),
+            "files": sorted(files, key=lambda file: str(file["path"])),
+        }
+        target, aside = self._manifest(transaction), self.aside(transaction)
+        make_folders(self.path, [target.parent, aside])
+        temporary = aside / f"manifest.{uuid.uuid4().hex}{TEMPORARY}"
+        _write_durable(temporary, json.dumps(manifest, indent=1) + "\n")
+        temporary.rename(target)
+        flush_folders(target.parent, [target.parent])
+
+    def _manifest(self, transaction: TransactionId) -> Path:
+        job = f"{self._name}.{transaction.application}"
+        return self.path / "_tpc" / job / f"{transaction.batch}.manifest"
+
+
+def path_of(
+    folder: str, sink: str = "FileSink", how: str = "commits by a rename"
+) -> Path:
+    """Return the absolute path: an executor has another working directory.
+
+    Raises:
+        ConfigurationError: it is no path of a file system.
+    """
+    path = folder
+    if _URL.match(folder):
+        url = urllib.parse.urlsplit(folder)
+        if url.scheme.lower() != "file" or url.netloc not in ("", "localhost"):
+            raise ConfigurationError(
+                f"{sink}({folder!r}): it {how}, which {url.scheme}:/ "
+                "does not have. Give a folder of a file system that driver and "
+                "executors mount (/mnt/… or file:///…); for an object store, write to "
+                "a participant of its own, such as a table with TaggedRows"
+            )
+        path = urllib.parse.unquote(url.path)
+    if not path:
+        raise ConfigurationError(f"{sink} needs a folder")
+    return Path(os.path.abspath(path))
+
+
+def _write_durable(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
