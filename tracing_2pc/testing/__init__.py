@@ -1,8 +1,11 @@
-"""What you test your own jobs and services with.
+"""What you test your own jobs, sinks and services with.
 
-A decision log in memory, a proxy that loses and repeats requests as planned, a
-collector that keeps spans, and traces as indented text.
+The promises of a sink, and of a participant's resource, as tests, a decision log in
+memory, a proxy that loses and repeats requests as planned, a collector that keeps
+spans, and traces as indented text.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from tracing_2pc.testing.collector import Collector
 from tracing_2pc.testing.fault_proxy import FaultProxy
@@ -10,12 +13,31 @@ from tracing_2pc.testing.faults import Fault, SeenRequest
 from tracing_2pc.testing.in_memory_log import InMemoryDecisionLog
 from tracing_2pc.testing.traces import read_trace_file, span_tree
 
+if TYPE_CHECKING:
+    from tracing_2pc.testing.resource_contract import ResourceContract
+    from tracing_2pc.testing.sink_contract import SinkContract
+
 __all__ = [
     "Collector",
     "Fault",
     "FaultProxy",
     "InMemoryDecisionLog",
+    "ResourceContract",
     "SeenRequest",
+    "SinkContract",
     "read_trace_file",
     "span_tree",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The contracts need pytest when they are imported.
+    if name == "ResourceContract":
+        from tracing_2pc.testing.resource_contract import ResourceContract
+
+        return ResourceContract
+    if name == "SinkContract":
+        from tracing_2pc.testing.sink_contract import SinkContract
+
+        return SinkContract
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,433 @@
+"""A correct sink, and sinks with a hidden fault each; `test_sink_contract.py` runs it.
+
+What each must fail is beside it: the test that names the fault, then those that it
+fails on the way. Without a module's name that pytest looks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tracing_2pc import traced_sink
+from tracing_2pc.testing import SinkContract
+
+SCHEMA = """
+    CREATE TABLE IF NOT EXISTS prepared(id TEXT, branch TEXT, body TEXT);
+    CREATE TABLE IF NOT EXISTS visible(id TEXT, branch TEXT, body TEXT);
+    CREATE TABLE IF NOT EXISTS over(id TEXT PRIMARY KEY);
+"""
+MEMORY: dict[str, Any] = {}
+
+
+@traced_sink
+class Correct:
+    """Rows in a SQLite file; each phase is one local transaction."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def store(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=60)) as connection:
+            connection.executescript(SCHEMA)
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+
+    def begin(self, context: Any) -> Any:
+        id_, branch = str(context.transaction_id), str(context.branch)
+        return {"id": id_, "branch": branch, "rows": []}
+
+    def invoke(self, handle: Any, record: Any) -> None:
+        handle["rows"].append(record)
+
+    def pre_commit(self, handle: Any) -> None:
+        with self.store() as store:
+            self.refuse_late(store, handle)
+            for row in handle.pop("rows"):
+                store.execute(
+                    "INSERT INTO prepared VALUES (:id, :branch, :body)",
+                    {**handle, "body": json.dumps(row)},
+                )
+
+    def refuse_late(self, store: sqlite3.Connection, handle: Any) -> None:
+        if store.execute("SELECT 1 FROM over WHERE id = :id", handle).fetchone():
+            raise RuntimeError("the transaction is over")
+
+    def commit(self, handle: Any) -> None:
+        with self.store() as store:
+            if self.count(store, "visible", handle):
+                return
+            if not self.count(store, "prepared", handle):
+                raise LookupError("not prepared")
+            self.show(store, handle)
+
+    def show(self, store: sqlite3.Connection, handle: Any) -> None:
+        where = "WHERE id = :id AND branch = :branch"
+        store.execute(f"INSERT INTO visible SELECT * FROM prepared {where}", handle)
+        store.execute(f"DELETE FROM prepared {where}", handle)
+
+    def count(self, store: sqlite3.Connection, table: str, handle: Any) -> int:
+        sql = f"SELECT count(*) FROM {table} WHERE id = :id AND branch = :branch"
+        return int(store.execute(sql, handle).fetchone()[0])
+
+    def abort(self, handle: Any) -> None:
+        with self.store() as store:
+            store.execute(
+                "DELETE FROM prepared WHERE id = :id AND branch = :branch", handle
+            )
+
+    def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
+        with self.store() as store:
+            self.end(store, transaction_id)
+            self.drop(store, transaction_id)
+
+    def end(self, store: sqlite3.Connection, transaction_id: str) -> None:
+        store.execute("INSERT OR IGNORE INTO over VALUES (?)", (transaction_id,))
+
+    def drop(self, store: sqlite3.Connection, transaction_id: str) -> None:
+        store.execute("DELETE FROM prepared WHERE id = ?", (transaction_id,))
+
+
+class Case(SinkContract):
+    """The kit, for sinks of this file."""
+
+    sink: type[Any]
+    fails: tuple[str, ...] = ()
+
+    def make_sink(self, where: Path) -> Any:
+        return self.sink(f"{where}/store.db")
+
+    def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
+        return read("visible", f"{where}/store.db")
+
+    def leftovers(self, where: Path) -> Iterable[Any]:
+        return read("prepared", f"{where}/store.db")
+
+
+def read(table: str, path: str) -> list[Any]:
+    """Return the rows in a table of a store."""
+    with Correct(path).store() as store:
+        return [json.loads(b) for (b,) in store.execute(f"SELECT body FROM {table}")]
+
+
+class TestCorrect(Case):
+    sink = Correct
+
+
+class TestCorrectInOneCall(Case):
+    class InOneCall(Correct):
+        def commit_transaction(self, transaction_id: str, handles: list[Any]) -> None:
+            for handle in handles:
+                self.commit(handle)
+            self.abort_transaction(transaction_id, handles)
+
+    sink = InOneCall
+
+
+class TestCommitRaisesTheSecondTime(Case):
+    fails = (
+        "test_commit_may_come_again",
+        "test_a_replayed_batch_is_there_once",
+        "test_a_process_is_killed[between_two_commits]",
+        "test_a_process_is_killed[after_every_commit]",
+    )
+
+    class Sink(Correct):
+        def commit(self, handle: Any) -> None:
+            with self.store() as store:
+                if not self.count(store, "prepared", handle):
+                    raise LookupError("not prepared")
+                self.show(store, handle)
+
+    sink = Sink
+
+
+class TestCommitAddsTheSecondTime(Case):
+    fails = (
+        "test_commit_may_come_again",
+        "test_a_replayed_batch_is_there_once",
+        "test_a_process_is_killed[between_two_commits]",
+        "test_a_process_is_killed[after_every_commit]",
+    )
+
+    class Sink(Correct):
+        """It drops what was prepared later, and so repeats it until then."""
+
+        def begin(self, context: Any) -> Any:
+            return {**super().begin(context), "kept": None}
+
+        def pre_commit(self, handle: Any) -> None:
+            handle["kept"] = json.dumps(handle["rows"][0])
+            super().pre_commit(handle)
+
+        def commit(self, handle: Any) -> None:
+            with self.store() as store:
+                if self.count(store, "visible", handle):
+                    sql = "INSERT INTO visible VALUES (:id, :branch, :kept)"
+                    store.execute(sql, handle)
+                    return
+            super().commit(handle)
+
+    sink = Sink
+
+
+class TestPreparedRowsAreVisible(Case):
+    fails = ("test_nothing_is_visible_before_commit",)
+    sink = Correct
+
+    def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
+        return [*super().visible(where), *super().leftovers(where)]
+
+
+class TestAbortDropsAnother(Case):
+    fails = ("test_an_abort_drops_nothing_else",)
+
+    class Sink(Correct):
+        def drop(self, store: sqlite3.Connection, transaction_id: str) -> None:
+            begins = f"{transaction_id}%"
+            store.execute("DELETE FROM prepared WHERE id LIKE ?", (begins,))
+
+    sink = Sink
+
+
+class TestHandleIsNotEnough(Case):
+    fails = (
+        "test_commit_needs_nothing_but_the_handle",
+        "test_a_process_is_killed[after_the_decision]",
+        "test_a_process_is_killed[between_two_commits]",
+        "test_a_process_is_killed[after_every_commit]",
+    )
+
+    class Sink(Correct):
+        def pre_commit(self, handle: Any) -> None:
+            super().pre_commit(handle)
+            self.ids = {**getattr(self, "ids", {}), handle["branch"]: handle["id"]}
+
+        def commit(self, handle: Any) -> None:
+            super().commit({**handle, "id": self.ids[handle["branch"]]})
+
+    sink = Sink
+
+
+class TestHandleIsAlive(Case):
+    fails = ("test_its_handle_is_plain_and_small",)
+
+    class Sink(Correct):
+        def begin(self, context: Any) -> Any:
+            return {**super().begin(context), "lock": threading.Lock()}
+
+    sink = Sink
+
+
+class TestHandleKeepsTheRows(Case):
+    fails = ("test_its_handle_is_plain_and_small",)
+
+    class Sink(Correct):
+        def pre_commit(self, handle: Any) -> None:
+            rows = list(handle["rows"])
+            super().pre_commit(handle)
+            handle["rows"] = rows
+
+    sink = Sink
+
+
+class TestCommitsByMemory(Case):
+    fails = (
+        "test_a_process_is_killed[after_the_decision]",
+        "test_a_process_is_killed[between_two_commits]",
+        "test_a_process_is_killed[after_every_commit]",
+    )
+
+    class Sink(Correct):
+        def pre_commit(self, handle: Any) -> None:
+            super().pre_commit(handle)
+            MEMORY[handle["id"]] = True
+
+        def commit(self, handle: Any) -> None:
+            if handle["id"] not in MEMORY:
+                raise LookupError("not prepared")
+            super().commit(handle)
+
+    sink = Sink
+
+
+class TestForgetsTwins(Case):
+    fails = (
+        "test_of_two_twins_one_is_visible",
+        "test_a_task_that_comes_after_the[commit]",
+    )
+
+    class Sink(Correct):
+        def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
+            if not keep:
+                super().abort_transaction(transaction_id, keep)
+
+    sink = Sink
+
+
+class TestCommitsTwinsToo(Case):
+    fails = ("test_of_two_twins_one_is_visible",)
+
+    class Sink(Correct):
+        def show(self, store: sqlite3.Connection, handle: Any) -> None:
+            where = "WHERE id = :id"
+            store.execute(f"INSERT INTO visible SELECT * FROM prepared {where}", handle)
+            store.execute(f"DELETE FROM prepared {where}", handle)
+
+    sink = Sink
+
+
+class TestAbortRaisesWhenUnknown(Case):
+    fails = (
+        "test_a_transaction_that_it_never_saw_can_be_aborted",
+        "test_a_batch_may_have_no_rows",
+        "test_abort_may_come_again",
+    )
+
+    class Sink(Correct):
+        def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
+            with self.store() as store:
+                sql = "SELECT 1 FROM prepared WHERE id = ?"
+                known = store.execute(sql, (transaction_id,)).fetchone()
+            if not (keep or known):
+                raise LookupError(transaction_id)
+            super().abort_transaction(transaction_id, keep)
+
+    sink = Sink
+
+
+class TestAbortOfATaskRaises(Case):
+    fails = (
+        "test_a_task_can_drop_its_branch_after[begin]",
+        "test_a_task_can_drop_its_branch_after[invoke]",
+    )
+
+    class Sink(Correct):
+        def abort(self, handle: Any) -> None:
+            if "rows" in handle:
+                raise LookupError("not prepared")
+            super().abort(handle)
+
+    sink = Sink
+
+
+class TestAbortOfATaskDropsNothing(Case):
+    fails = ("test_a_task_can_drop_its_branch_after[pre_commit]",)
+
+    class Sink(Correct):
+        def abort(self, handle: Any) -> None: ...
+
+    sink = Sink
+
+
+class TestTakesLateTasks(Case):
+    fails = (
+        "test_a_task_that_comes_after_the[commit]",
+        "test_a_task_that_comes_after_the[abort]",
+    )
+
+    class Sink(Correct):
+        def refuse_late(self, store: sqlite3.Connection, handle: Any) -> None: ...
+
+    sink = Sink
+
+
+class TestCannotFindLeftovers(Case):
+    fails = ("test_it_has_every_phase",)
+
+    class Sink(Correct):
+        abort_transaction = None  # type: ignore[assignment]
+
+    sink = Sink
+
+
+class TestDoesNotPickle(Case):
+    fails = ("test_it_pickles",)
+
+    class Sink(Correct):
+        def __init__(self, path: str) -> None:
+            super().__init__(path)
+            self.lock = threading.Lock()
+
+    sink = Sink
+
+
+class TestCommitsWhatIsGone(Case):
+    fails = ("test_a_commit_of_what_is_gone_raises",)
+
+    class Sink(Correct):
+        def commit(self, handle: Any) -> None:
+            with self.store() as store:
+                self.show(store, handle)
+
+    sink = Sink
+
+
+class TestLosesAPartition(Case):
+    fails = ("test_commit_makes_every_row_visible_once",)
+
+    class Sink(Correct):
+        def commit(self, handle: Any) -> None:
+            super().commit(handle)
+            with self.store() as store:
+                sql = "DELETE FROM visible WHERE id = :id AND branch LIKE '2.%'"
+                store.execute(sql, handle)
+
+    sink = Sink
+
+
+class TestTakesAttemptsForOne(Case):
+    fails = (
+        "test_a_task_may_fail_after[pre_commit]",
+        "test_a_task_may_fail_after[begin]",
+        "test_a_task_may_fail_after[invoke]",
+        "test_an_abort_drops_nothing_else",
+        "test_a_task_that_comes_after_the[abort]",
+        "test_a_process_is_killed[while_it_writes]",
+        "test_a_process_is_killed[before_pre_commit]",
+        "test_a_process_is_killed[after_one_pre_commit]",
+        "test_a_process_is_killed[after_every_pre_commit]",
+        "test_a_process_is_killed[after_the_abort]",
+    )
+
+    class Sink(Correct):
+        """It names what it keeps by application and batch."""
+
+        def begin(self, context: Any) -> Any:
+            handle = super().begin(context)
+            return {**handle, "id": handle["id"].rpartition(".")[0]}
+
+        def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
+            super().abort_transaction(transaction_id.rpartition(".")[0], keep)
+
+    sink = Sink
+
+
+class TestFailsWithoutHandles(Case):
+    fails = ("test_a_batch_may_have_no_rows",)
+
+    class Sink(TestCorrectInOneCall.InOneCall):
+        def commit_transaction(self, transaction_id: str, handles: list[Any]) -> None:
+            self.last = handles[-1]
+            super().commit_transaction(transaction_id, handles)
+
+    sink = Sink
+
+
+class TestUntraced(Case):
+    fails = ("test_its_phases_are_in_the_trace",)
+
+    class Sink(Correct):
+        __tpc_traced__ = True
+
+        def begin(self, context: Any) -> Any:
+            return Correct.begin.__wrapped__(self, context)
+
+    sink = Sink

@@ -1,0 +1,124 @@
+"""The kit for authors of resources: ours keep its promises, and it finds each fault."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import faulty_resources
+import pytest
+from faulty_resources import Case, select
+from support.files import Files
+from support.junit import messages
+from support.participant import sqlite_url
+
+from tracing_2pc.participant import Outbox, PreparedTransactions, TaggedRows
+from tracing_2pc.participant.engine import ParticipantEngine
+from tracing_2pc.testing import ResourceContract
+
+FAULTY = {
+    name: case
+    for name, case in vars(faulty_resources).items()
+    if name.startswith("Test") and issubclass(case, Case)
+}
+
+
+def test_each_fault_is_found_by_the_test_that_names_it(tmp_path: Path) -> None:
+    """In one line, for the author."""
+    named = {(name, case.fails) for name, case in FAULTY.items()}
+    file = faulty_resources.__file__
+    found = messages([f"{file}::{name}::{test}" for name, test in named], tmp_path)
+    assert {name for name, message in found.items() if message} == named
+    for message in found.values():
+        assert len(message.splitlines()) == 1
+
+
+def test_the_kit_needs_neither_spark_nor_flask() -> None:
+    """An author of a resource has pytest and pyarrow."""
+    code = (
+        "import sys; from tracing_2pc.testing import ResourceContract; "
+        "assert not {'pyspark', 'flask'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class OnSqlite(ResourceContract):
+    """A file of each test's own."""
+
+    @pytest.fixture
+    def where(self, tmp_path: Path) -> str:
+        return sqlite_url(tmp_path)
+
+
+class OnPostgresql(ResourceContract):
+    """A database of each test's own."""
+
+    @pytest.fixture
+    def where(self, postgres_database: str) -> str:
+        return postgres_database
+
+
+class OfTaggedRows(ResourceContract):
+    def make_resource(self, where: str) -> ParticipantEngine:
+        return TaggedRows(where, "orders")
+
+    def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
+        return select(where, "orders")
+
+
+class OfOutbox(ResourceContract):
+    def make_resource(self, where: str) -> ParticipantEngine:
+        return Outbox(where, partner="http://127.0.0.1:9/orders", timeout=0.2)
+
+    def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
+        """Read what is queued: nothing sends, because nothing calls `start`."""
+        queued = {row["tag"] for row in select(where, "outbox_tpc_queue", "tag")}
+        rows = select(where, "outbox_tpc", "tpc_tag, body")
+        return [json.loads(row["body"]) for row in rows if row["tpc_tag"] in queued]
+
+
+class TestTaggedRows(OfTaggedRows, OnSqlite):
+    """Rows in the journal's own database."""
+
+
+@pytest.mark.more
+class TestTaggedRowsOnPostgresql(OfTaggedRows, OnPostgresql):
+    """The same, on a server."""
+
+
+@pytest.mark.more
+class TestOutbox(OfOutbox, OnSqlite):
+    """Requests to a partner."""
+
+
+@pytest.mark.more
+class TestOutboxOnPostgresql(OfOutbox, OnPostgresql):
+    """The same, on a server."""
+
+
+@pytest.mark.more
+class TestPreparedTransactions(OnPostgresql):
+    """Branches that are ended one by one."""
+
+    def make_resource(self, where: str) -> ParticipantEngine:
+        return PreparedTransactions(where, "orders")
+
+    def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
+        return select(where, "orders")
+
+
+@pytest.mark.more
+class TestFiles(ResourceContract):
+    """A resource that a user could have written, on a `BranchPlace`."""
+
+    def make_resource(self, where: Path) -> ParticipantEngine:
+        return Files(sqlite_url(where), where / "files")
+
+    def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
+        files = [f for f in (where / "files").glob("*") if f.is_file()]
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        return [json.loads(line) for line in lines]

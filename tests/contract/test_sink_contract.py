@@ -1,0 +1,139 @@
+"""The kit for authors of sinks: ours keep its promises, and it finds each fault."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import faulty_sinks
+import pytest
+import sqlalchemy as sa
+from faulty_sinks import Case, Correct
+from support.junit import messages
+from support.participant import World, sqlite_url, tagged_rows
+from support.served import served
+from werkzeug.serving import make_server
+
+from tracing_2pc import FileSink, ParticipantSink
+from tracing_2pc.sinks import CompositeSink
+from tracing_2pc.testing import SinkContract
+
+CASES = {
+    name: case
+    for name, case in vars(faulty_sinks).items()
+    if name.startswith("Test") and issubclass(case, Case)
+}
+FAULTY = {name: case for name, case in CASES.items() if case.fails}
+
+
+class Service:
+    """A ledger that is served from this process."""
+
+    def __init__(self, world: World, url: str, folder: Path) -> None:
+        self.world = world
+        self.url = url
+        self.folder = folder
+
+    def rows(self) -> list[dict[str, Any]]:
+        with self.world.resource._database.read() as connection:
+            if not sa.inspect(connection).has_table("orders"):
+                return []
+            found = connection.execute(sa.text("SELECT id, amount FROM orders"))
+            return [dict(row) for row in found.mappings()]
+
+
+class TestParticipantSink(SinkContract):
+    """A participant is a service; the sink is its client."""
+
+    @pytest.fixture
+    def where(self, tmp_path: Path) -> Iterator[Service]:
+        world = tagged_rows(sqlite_url(tmp_path))
+        server = make_server("127.0.0.1", 0, world.app, threaded=True)
+        with contextlib.closing(world.resource), served(server) as running:
+            yield Service(world, f"http://127.0.0.1:{running.server_port}", tmp_path)
+
+    def make_sink(self, where: Service) -> Any:
+        return ParticipantSink({"participant": where.url}, token=None, timeout=60)
+
+    def visible(self, where: Service) -> Iterable[Mapping[str, Any]]:
+        return where.rows()
+
+    def leftovers(self, where: Service) -> Iterable[Any]:
+        return where.world.listed("?state=prepared")
+
+
+class TestCompositeSink(TestParticipantSink):
+    """A service and a hand-written sink, in one transaction."""
+
+    def make_sink(self, where: Service) -> Any:
+        return CompositeSink([super().make_sink(where), Correct(self._store(where))])
+
+    def visible(self, where: Service) -> Iterable[Mapping[str, Any]]:
+        own = faulty_sinks.read("visible", self._store(where))
+        assert sorted(map(str, own)) == sorted(map(str, where.rows()))
+        return own
+
+    def leftovers(self, where: Service) -> Iterable[Any]:
+        prepared = faulty_sinks.read("prepared", self._store(where))
+        return [*super().leftovers(where), *prepared]
+
+    def _store(self, where: Service) -> str:
+        return f"{where.folder}/store.db"
+
+
+def outcomes(tests: Collection[str], scratch: Path) -> dict[tuple[str, str], str]:
+    """Run tests of the faulty sinks; return the message of each, empty if it passed."""
+    return messages([f"{faulty_sinks.__file__}::{test}" for test in tests], scratch)
+
+
+def test_each_fault_is_found_by_the_test_that_names_it(tmp_path: Path) -> None:
+    """By its author's promise, in one line."""
+    named = {(name, case.fails[0]) for name, case in FAULTY.items()}
+    found = outcomes([f"{name}::{test}" for name, test in named], tmp_path)
+    assert {name for name, message in found.items() if message} == named
+    for message in found.values():
+        assert len(message.splitlines()) == 1
+
+
+@pytest.mark.more
+def test_a_fault_fails_no_other_promise(tmp_path: Path) -> None:
+    """What each faulty sink fails is beside it; the correct ones fail nothing."""
+    found = outcomes(CASES, tmp_path)
+    failed: dict[str, set[str]] = {name: set() for name in CASES}
+    for (case, test), message in found.items():
+        if message:
+            failed[case].add(test)
+    assert failed == {name: set(case.fails) for name, case in CASES.items()}
+
+
+class TestCorrect(faulty_sinks.TestCorrect):
+    """A sink in one file passes."""
+
+
+class TestCorrectInOneCall(faulty_sinks.TestCorrectInOneCall):
+    """And one that is told the whole decision in one call."""
+
+
+def test_the_kit_loads_pytest_only_when_it_is_asked_for() -> None:
+    """`tracing_2pc.testing` is used by programs, too."""
+    code = "import sys, tracing_2pc.testing; assert 'pytest' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestFileSink(SinkContract):
+    """A folder, whose readers pass over hidden files."""
+
+    def make_sink(self, where: Path) -> Any:
+        return FileSink(str(where / "orders"), format="json")
+
+    def visible(self, where: Path) -> Iterable[Mapping[str, Any]]:
+        lines = [f.read_text() for f in (where / "orders").glob("*.json")]
+        return [json.loads(line) for text in lines for line in text.splitlines()]
+
+    def leftovers(self, where: Path) -> Iterable[Any]:
+        return [str(path) for path in where.rglob("*.tmp")]

@@ -1,0 +1,192 @@
+"""A job without Spark: the real coordinator, a SQLite log, and tasks that are calls."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tracing_2pc.core.model import (
+    BranchContext,
+    BranchId,
+    Receipt,
+    TransactionRecord,
+)
+from tracing_2pc.core.names import SINK_METHODS
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.sinks.base import Branch, Sink, SinkParticipant, participants_of
+from tracing_2pc.spark.job import Job
+from tracing_2pc.spark.tasks import read_receipts, write_traced_branch
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing.other_process import OtherProcess, kill
+from tracing_2pc.testing.promises import Records
+from tracing_2pc.tracing.sdk import environment, lifecycle
+from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+Receipts = tuple[Receipt, ...]
+
+KILLS: Final = {
+    "while_it_writes": "executor.mid_invoke",
+    "before_pre_commit": "executor.before_pre_commit",
+    "after_one_pre_commit": "executor.after_pre_commit",
+    "after_every_pre_commit": "driver.after_votes",
+    "after_the_decision": "driver.after_decide",
+    "between_two_commits": "commit",
+    "after_every_commit": "acknowledge",
+    "after_the_abort": "acknowledge",
+}
+"""Moments at which a process is killed: a failpoint, or what kills after its call."""
+
+_SETTINGS: Final = {"inline_tries": 3, "backoff_base": 0.001, "backoff_cap": 0.001}
+
+
+class TaskFailedError(Exception):
+    """What a task raises that is to fail."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tasks:
+    """The tasks of one transaction."""
+
+    sink: Sink
+    record: TransactionRecord
+
+    def begin(self, branch: str) -> Branch:
+        """Open a branch, and leave the rest to the caller."""
+        return Branch(self.sink, self._context(branch))
+
+    def write(self, branch: str, records: Iterable[Mapping[str, Any]]) -> Receipts:
+        """Run a task: a branch of its own, of which each record is an Arrow batch."""
+        return self.write_arrow(branch, map(as_arrow, records))
+
+    def write_arrow(self, branch: str, batches: Iterable[Any]) -> Receipts:
+        """Run a task over Arrow batches."""
+        return write_traced_branch(self.sink, self._context(branch), batches)
+
+    def _context(self, branch: str) -> BranchContext:
+        names, at = tuple(participants_of(self.sink)), self.record
+        return BranchContext(at.id, BranchId.parse(branch), names, at.carrier)
+
+    def write_all(self, branches: Mapping[str, Records]) -> list[Receipt]:
+        """Run a task for each branch."""
+        return [r for branch in branches for r in self.write(branch, branches[branch])]
+
+
+def as_arrow(record: Mapping[str, Any]) -> Any:
+    """Return one record as an Arrow batch, with pandas, which is slow to import."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([dict(record)])
+
+
+class SinkJob:
+    """A job of one application; what it must not lose is in the log and the sink."""
+
+    def __init__(self, sink: Sink, log: SqlDecisionLog, application: str) -> None:
+        self.sink = sink
+        self.log = log
+        self.application = application
+        self.run = uuid.uuid4().hex  # Spark starts a query again as another run
+
+    def apply(self, batch: int, write: Callable[[Tasks], Sequence[Receipt]]) -> bool:
+        """Apply a batch as a driver does that has just started; False is a replay.
+
+        Raises:
+            TwoPhaseError: as `Coordinator.apply`, and whatever a task raises.
+        """
+        settings = Settings(on_pending="fail", transaction_timeout=0, **_SETTINGS)  # type: ignore[arg-type]
+        job = Job(self.sink, self.application, settings)
+        coordinator = job.coordinator(self.log, OpenTelemetryTracing(), lambda: False)
+
+        def as_tasks_return(record: TransactionRecord) -> list[Receipt]:
+            receipts = write(Tasks(self.sink, record))
+            return read_receipts(receipt.to_json() for receipt in receipts)
+
+        return coordinator.apply(
+            batch,
+            run=self.run,
+            query="query",
+            write=as_tasks_return,
+            cancel=lambda _: None,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SinkProcess(OtherProcess):
+    """A process that applies batch 0 to a sink and, if it is told so, is killed.
+
+    Without a moment of `KILLS` it keeps its spans in the file `spans` of the scratch
+    folder. A sink that is none raises `ContractError`.
+
+    Args:
+        sink: as it arrives, pickled as Spark pickles it.
+        log: URL of the decision log.
+        application: whose job it is.
+        batches: what its tasks write, in Arrow, by branch.
+    """
+
+    sink: bytes
+    log: str
+    application: str
+    batches: Mapping[str, Sequence[Any]]
+
+    preloaded = ("pyspark.cloudpickle", "tracing_2pc.testing.sink_contract")
+
+    def apply(self, moment: str | None) -> None:
+        """Apply the batch, here."""
+        self.import_module()
+        sink = pickle.loads(self.sink)  # noqa: S301 - our own, from our parent
+        if moment is None:
+            os.environ[environment.TRACE_FILE] = str(self.scratch / "spans")
+            lifecycle.start(self.application)
+        with contextlib.closing(open_log(self.log)) as log:
+            if moment is not None:
+                self._arm_moment(KILLS[moment], sink, log)
+            job = SinkJob(sink, log, self.application)
+
+            def write(tasks: Tasks) -> list[Receipt]:
+                parts = self.batches.items()
+                receipts = [
+                    r for name, of in parts for r in tasks.write_arrow(name, of)
+                ]
+                if moment == "after_the_abort":
+                    raise TaskFailedError("a task failed")
+                return receipts
+
+            job.apply(0, write)
+        lifecycle.flush()
+
+    def _arm_moment(self, point: str, sink: Sink, log: SqlDecisionLog) -> None:
+        if point == "acknowledge":
+            log.acknowledge = kill  # type: ignore[assignment, method-assign]
+        elif point == "commit":
+            for own in own_sinks(sink):
+                _kill_after(own, name_of(own, "commit"))
+        else:
+            self.arm(point)
+
+
+def own_sinks(sink: Sink) -> list[Any]:
+    """Return the hand-written sinks in a sink: those whose phases we call."""
+    participants = participants_of(sink).values()
+    return [p.sink for p in participants if isinstance(p, SinkParticipant)]
+
+
+def name_of(sink: Any, phase: str) -> str:
+    """Return what a sink calls a phase: our name, or Flink's."""
+    names = SINK_METHODS[phase]
+    return next((n for n in names if callable(getattr(sink, n, None))), phase)
+
+
+def _kill_after(sink: Any, phase: str) -> None:
+    method = getattr(sink, phase)
+
+    def killing(*arguments: Any) -> None:
+        method(*arguments)
+        kill()
+
+    object.__setattr__(sink, phase, killing)
