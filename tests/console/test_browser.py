@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from support.console import DONE, OPERATOR, QUARANTINED, STUCK, VIEWER, state_of
+from support.console import (
+    DONE,
+    MAILED,
+    OPERATOR,
+    QUARANTINED,
+    STUCK,
+    VIEWER,
+    mailer_of,
+    signed_by_hand,
+    state_of,
+)
 from support.spark import serving
 from support.waiting import until
 from support.watch import Site, fresh
@@ -147,6 +157,35 @@ def test_a_forced_way_out_asks_for_the_number(opened: Open, at: Site) -> None:
     page.get_by_role("button", name="Close it as mixed").click()
     sees(page, "It is concluded.")
     assert state_of(at, QUARANTINED) is TransactionState.CONCLUDED
+
+
+def test_a_refused_request_is_found_and_dropped(opened: Open, at: Site) -> None:
+    """From the first page to the record of it; its body runs nothing."""
+    with mailer_of(at, EVIL, "x" * 3_000) as mailer:
+        page = opened()
+        page.get_by_role("link", name="2 refused requests").click(timeout=60_000)
+        sees(page, "notifier gave no list: nothing listens")
+        check(page, BROAD, "refused")
+        page.get_by_role("link", name=MAILED).click()
+        sees(page, "alert(1)")
+        check(page, BROAD, "refused-request")
+        page.set_viewport_size(NARROW)
+        check(page, NARROW, "refused-request-narrow")
+        page.set_viewport_size(BROAD)
+        reason_of(page, "Drop …").fill("the partner has it by phone")
+        page.get_by_role("button", name="Drop …").click()
+        sees(page, "This cannot be taken back.")
+        check(page, BROAD, "refused-confirm")
+        page.get_by_role("button", name="Drop").click()
+        assert page.url.endswith("/confirm")
+        page.get_by_label("Type the number of the row").fill("0")
+        page.get_by_role("button", name="Drop").click()
+        sees(page, f"Request {MAILED} at mailer is dropped")
+        assert_there(page.get_by_role("link", name=MAILED), 0)
+        page.set_viewport_size(NARROW)
+        check(page, NARROW, "refused-narrow")
+        why = ("Ada at the console", "the partner has it by phone")
+        assert signed_by_hand(mailer) == [(MAILED, "drop", *why)]
 
 
 def test_a_form_on_another_page_is_refused(opened: Open, url: str, at: Site) -> None:

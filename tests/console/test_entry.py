@@ -56,6 +56,10 @@ def test_only_what_needs_no_session_is_open(app: Flask) -> None:
         "/health/live",
         "/login",
         "/logout",
+        "/refused",
+        "/refused/<participant>/<key>",
+        "/refused/<participant>/<key>/confirm",
+        "/refused/<participant>/<key>/resolve",
         "/static/<path:filename>",
         "/transactions/<id_>",
         "/transactions/<id_>/confirm",
@@ -114,6 +118,10 @@ def test_logging_in_leads_to_where_one_wanted_to_go(app: Flask) -> None:
     """To a transaction of ours, and to no other place."""
     for wanted, led in (
         (f"/transactions/{STUCK}", f"/transactions/{STUCK}"),
+        ("/refused", "/refused"),
+        ("/refused/mailer/orders.7.1.0.1.0", "/refused/mailer/orders.7.1.0.1.0"),
+        ("/refused//evil.example", "/"),
+        ("/refused/../x", "/"),
         ("//evil.example/", "/"),
         ("https://evil.example/transactions/orders.1.1", "/"),
         ("/transactions/../../x", "/"),

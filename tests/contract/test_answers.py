@@ -18,6 +18,9 @@ from support.participant import (
     started,
 )
 
+from tracing_2pc.http.error_responses import OK, STATUSES
+from tracing_2pc.testing.resource_contract import ANSWERS
+
 T = "orders.7.1"
 NEIGHBOUR = Branch(ONE.body, ONE.rows, "1.1")
 PREVIOUS = "orders.7.2"
@@ -80,110 +83,43 @@ REQUESTS: dict[str, Callable[[World], Any]] = {
     "look up": lambda world: world.show(T),
 }
 
-CELLS: dict[Callable[[World], None], dict[str, tuple[int, str]]] = {
-    (lambda world: None): {
-        "prepare same": (200, "prepared"),
-        "commit": (404, "unknown"),
-        "commit empty": (200, "committed"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "abort branch by digest": (200, "aborted"),
-        "abort branch of other": (200, "aborted"),
-        "look up": (404, "unknown"),
-    },
-    prepared: {
-        "prepare same": (200, "prepared"),
-        "prepare other": (409, "prepared"),
-        "commit": (200, "committed"),
-        "commit empty": (200, "committed"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "abort branch by digest": (200, "aborted"),
-        "abort branch of other": (409, "prepared"),
-        "look up": (200, "prepared"),
-    },
-    committed: {
-        "prepare same": (409, "committed"),
-        "prepare other": (409, "committed"),
-        "commit": (200, "committed"),
-        "commit empty": (200, "committed"),
-        "abort": (409, "committed"),
-        "abort branch": (409, "committed"),
-        "abort branch by digest": (409, "committed"),
-        "abort branch of other": (409, "committed"),
-        "look up": (200, "committed"),
-    },
-    aborted: {
-        "prepare same": (409, "aborted"),
-        "prepare other": (409, "aborted"),
-        "commit": (409, "aborted"),
-        "commit empty": (409, "aborted"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "abort branch by digest": (200, "aborted"),
-        "abort branch of other": (200, "aborted"),
-        "look up": (200, "aborted"),
-    },
-    resolved_commit: {
-        "prepare same": (409, "committed"),
-        "prepare other": (409, "committed"),
-        "commit": (200, "committed"),
-        "commit empty": (200, "committed"),
-        "abort": (409, "committed"),
-        "abort branch": (409, "committed"),
-        "abort branch by digest": (409, "committed"),
-        "abort branch of other": (409, "committed"),
-        "look up": (200, "committed"),
-    },
-    resolved_abort: {
-        "prepare same": (409, "aborted"),
-        "prepare other": (409, "aborted"),
-        "commit": (409, "aborted"),
-        "commit empty": (409, "aborted"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "abort branch by digest": (200, "aborted"),
-        "abort branch of other": (200, "aborted"),
-        "look up": (200, "aborted"),
-    },
-    another_committed: {
-        "prepare same": (409, "committed"),
-        "prepare other": (409, "committed"),
-        "commit": (404, "unknown"),
-        "commit empty": (404, "unknown"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "abort branch by digest": (200, "aborted"),
-        "abort branch of other": (200, "aborted"),
-        "look up": (404, "unknown"),
-    },
-    forgotten: dict.fromkeys(REQUESTS, (410, "forgotten")),
+GIVEN: dict[str, Callable[[World], None]] = {
+    "unknown": lambda world: None,
+    "prepared": prepared,
+    "committed": committed,
+    "aborted": aborted,
+    "resolved_commit": resolved_commit,
+    "resolved_abort": resolved_abort,
+    "another_committed": another_committed,
+    "forgotten": forgotten,
 }
 
 
 @pytest.mark.parametrize(
     ("given", "asked"),
     [
-        pytest.param(given, asked, id=f"{given.__name__}-{asked}")
-        for given, row in CELLS.items()
+        pytest.param(given, asked, id=f"{given}-{asked}")
+        for given, row in ANSWERS.items()
         for asked in row
     ],
 )
-def test_every_cell(world: World, given: Callable[[World], None], asked: str) -> None:
+def test_every_cell(world: World, given: str, asked: str) -> None:
     """A participant answers as the table says, names the transaction, and says why."""
-    given(world)
+    GIVEN[given](world)
     answer = REQUESTS[asked](world)
     body = answer.get_json()
-    assert (answer.status_code, body["state"]) == CELLS[given][asked]
+    refusal, state = ANSWERS[given][asked]
+    status = OK if refusal is None else STATUSES[refusal]
+    assert (answer.status_code, body["state"]) == (status, state)
     assert body["transaction_id"] == T
     if answer.status_code != 200:
         assert answer.content_type == "application/problem+json"
         assert body["status"] == answer.status_code
         assert body["detail"]
         assert body.get("vote") == ("abort" if "prepare" in asked else None)
-    by_hand = given in {resolved_commit, resolved_abort}
+    by_hand = given.startswith("resolved")
     assert body.get("resolved_by_hand", False) is by_hand
-    if given is another_committed and asked.startswith("prepare"):
+    if given == "another_committed" and asked.startswith("prepare"):
         assert body["committed"] == PREVIOUS
 
 

@@ -13,12 +13,22 @@ import yaml
 from flask import Response, request
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
-from support.participant import ONE, OTHER, Branch, World, orders, tagged_rows
+from support.participant import (
+    ONE,
+    OTHER,
+    Branch,
+    World,
+    orders,
+    refusing_outbox,
+    sqlite_url,
+    tagged_rows,
+)
+from support.participant import records as json_records
 
 from tracing_2pc.core import content
 from tracing_2pc.core.access import MAY
 from tracing_2pc.http import contract, forms
-from tracing_2pc.participant import TaggedRows, arrow_stream, json_lines
+from tracing_2pc.participant import Outbox, TaggedRows, arrow_stream, json_lines
 
 T = "orders.7.1"
 WRONG_VERSION = {"headers": {"Tpc-Version": "2"}}
@@ -97,6 +107,21 @@ def test_limits() -> None:
     assert json_lines.MAX_LINE == 4 << 20
 
 
+def test_next_of_the_outbox_is_what_after_takes(tmp_path: Path) -> None:
+    """A client that checks what it sends by this document gets every page."""
+    world = refusing_outbox(sqlite_url(tmp_path), json_records(id=[1, 2]))
+    following = world.client.get("/outbox?limit=1").get_json()["next"]
+    (after,) = (
+        p["schema"]
+        for p in SPEC["paths"]["/outbox"]["get"]["parameters"]
+        if p.get("name") == "after"
+    )
+    OAS31Validator(after).validate(following)
+    assert after["pattern"][:-1].endswith(
+        SPEC["components"]["schemas"]["RequestKey"]["pattern"][1:-1]
+    )
+
+
 def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer has a documented status, type and body, and each status is given."""
     world = tagged_rows(f"sqlite:///{tmp_path}/p.db")
@@ -111,6 +136,7 @@ def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         other_seen = seen if other is world else watch(other)
         each_route(other, **options)
         seen |= other_seen
+    seen |= of_an_outbox(tmp_path)
     for method in (
         "prepare",
         "commit",
@@ -119,6 +145,9 @@ def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "show",
         "list_open",
         "identity",
+        "list_requests",
+        "send_again",
+        "drop_request",
     ):
         monkeypatch.setattr(TaggedRows, method, fault)
     for name in ("gauges", "ready"):
@@ -173,7 +202,7 @@ def malformed(world: World) -> None:
     world.prepare(T, headers={"Content-Type": "text/csv"})
     world.prepare(T, data=None, environ_overrides={"CONTENT_LENGTH": ""})
     world.prepare(T, data=None, environ_overrides={"CONTENT_LENGTH": str(1 << 31)})
-    for route in ("/commit", "/abort", "/resolve"):
+    for route in ("/commit", "/abort", "/resolve", "/outbox/again", "/outbox/drop"):
         world.client.post(route, data=b"{", headers={"Tpc-Version": "1"})
         for length in ("", str(5 << 20)):
             about = {"environ_overrides": {"CONTENT_LENGTH": length}, **control}
@@ -194,9 +223,38 @@ def each_route(world: World, **options: Any) -> None:
     world.client.post("/abort", json=about, **options)
     why = {"outcome": "abort", "reason": "no log knows it"}
     world.client.post("/resolve", json={**about, **why}, **options)
+    for route in ("/outbox/again", "/outbox/drop"):
+        order = {"key": "orders.30.1.0.1.0", "who": "anna", "reason": "it was mended"}
+        world.client.post(route, json=order, **options)
     one = "/transactions/orders.30.1"
-    for route in ("/transactions", one, "/whoami", "/metrics", *STATELESS):
+    reads = ("/transactions", one, "/outbox", "/whoami", "/metrics")
+    for route in (*reads, *STATELESS):
         world.client.get(route, **options)
+
+
+def of_an_outbox(folder: Path) -> Seen:
+    """Ask about requests that were refused, and say what shall become of them."""
+    refused = refusing_outbox(sqlite_url(folder, "outbox"), ONE)
+    world = World(refused.resource, refused.visible)
+    seen = watch(world)
+    for number, routes in enumerate((("again", "drop"), ("drop", "again"))):
+        about = {"key": f"{T}.0.1.{number}", "who": "anna", "reason": "it was mended"}
+        for route in routes:
+            world.post(f"/outbox/{route}", **about)
+            world.called("another").post(f"/outbox/{route}", **about)
+            if not number:  # what the partner has taken cannot be dropped
+                queue = world.resource._queue
+                for sent in queue.next("orders")[:1]:
+                    queue.confirmed(sent)
+    for query in ("", "?state=dropped", "?limit=1", "?application=bills"):
+        world.client.get(f"/outbox{query}")
+    world.resource.close()
+    resource = Outbox(f"sqlite:///{folder}/missing/o.db", partner="http://127.0.0.1:9")
+    resource.start = lambda: None  # type: ignore[method-assign]
+    down = World(resource, lambda: 0)
+    seen_down = watch(down)
+    each_route(down)
+    return seen | seen_down
 
 
 def watch(world: World) -> Seen:

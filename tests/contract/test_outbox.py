@@ -24,6 +24,8 @@ from support.served import served
 from participants import processes
 from tracing_2pc.participant import Outbox
 from tracing_2pc.participant.resources import sender
+from tracing_2pc.participant.resources.partner import PartnerAnswer
+from tracing_2pc.participant.resources.queue import Request
 
 T = "orders.7.1"
 TIMEOUT, LEASE = 5.0, 15.0
@@ -498,8 +500,11 @@ def test_refusals_between_others_stop_nobody(make: Make, partner: Partner) -> No
     assert measured(world)["tpc_outbox_stopped"] == 0
 
 
-def test_one_application_does_not_hold_up_another(make: Make, partner: Partner) -> None:
+def test_one_application_does_not_hold_up_another(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither a busy one, nor one whose requests the partner does not take."""
+    monkeypatch.setattr(sender, "_TRIES", 1_000_000)  # however slow the machine is
     world = make(sends=False)
     for batch in range(3):
         commit(world, f"busy.{batch}.1", ids(*range(150)))
@@ -787,3 +792,115 @@ def test_a_database_that_does_not_answer(
     assert len(world.resource.quarantined()) == 1
     assert "did not answer: Exception" in caplog.text
     assert "card" not in caplog.text
+
+
+class Answers:
+    """A partner within the process: `answer` is asked about each request."""
+
+    checks = False
+
+    def __init__(self, answer: Callable[[Request], PartnerAnswer]) -> None:
+        self.answer = answer
+        self.keys: list[str] = []
+
+    def check(self, records: Any) -> None:
+        raise AssertionError(records)
+
+    def send(self, request: Request) -> PartnerAnswer:
+        self.keys.append(request.key)
+        return self.answer(request)
+
+    def send_together(self, requests: Any) -> list[PartnerAnswer]:
+        return [self.send(request) for request in requests]
+
+
+TAKEN, REFUSED = PartnerAnswer(200, is_taken=True), PartnerAnswer(422, is_refused=True)
+
+
+@any_database
+def test_a_sender_that_slept_reads_its_queue_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one had the lease meanwhile, and what it was refused was dropped: none
+    of that is sent, of whatever application.
+    """
+    world = make(sends=False)
+    commit(world, T, ids(1, 2))
+    commit(world, "pies.1.1", ids(3))
+    queue = world.resource._queue
+    now = [0.0]
+    clock = time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: clock() + now[0])
+    others = Answers(lambda request: REFUSED)
+    other = sender.Sender(queue, others, 60.0)
+
+    def sleep(request: Request) -> PartnerAnswer:
+        if len(slow.keys) == 1:
+            now[0] += 100.0
+            queue.let_go(slept._holder)  # its lease ran out
+            other._turn()
+            queue.let_go(other._holder)
+            assert set(others.keys) == {*keys_of(T, 2), "pies.1.1.0.1.0"}
+            world.post(
+                "/outbox/drop", key="pies.1.1.0.1.0", who="anna", reason="stolen"
+            )
+        return TAKEN
+
+    slow = Answers(sleep)
+    slept = sender.Sender(queue, slow, 60.0)
+    assert slept._turn() == 0.0
+    assert slept._turn() > 0.0
+    assert slow.keys == [f"{T}.0.1.0"]
+
+
+@any_database
+def test_a_fault_of_one_application_is_its_own(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A request that cannot even be sent fails like any other: the other applications
+    go on, it is logged once, without the record, and is passed over in the end.
+    """
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+    world = make(sends=False)
+    commit(world, T, cards(2))
+    commit(world, "pies.1.1", ids(3))
+    ill = f"{T}.0.1.0"
+
+    def answer(request: Request) -> PartnerAnswer:
+        if request.key == ill:
+            "card-\ud800".encode()
+        return TAKEN
+
+    partner = Answers(answer)
+    sending = sender.Sender(world.resource._queue, partner, 60.0)
+    sending.start()
+    try:
+        eventually(lambda: backlog(world.resource) == 0)
+    finally:
+        sending.stop()
+    assert set(partner.keys[:2]) == {ill, "pies.1.1.0.1.0"}
+    assert [k["key"] for k in world.resource.quarantined()] == [ill]
+    assert caplog.text.count("UnicodeEncodeError") == 1
+    assert "card" not in caplog.text
+
+
+@any_database
+def test_that_it_stopped_is_logged_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often it tries, and again after it went on."""
+    world = make(sends=False)
+    commit(world, T, cards(30))
+    now = [0.0]
+    clock = time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: clock() + now[0])
+    partner = Answers(lambda request: REFUSED)
+    sending = sender.Sender(world.resource._queue, partner, 60.0)
+    for stops in (1, 2):
+        for _ in range(4):
+            now[0] += 100.0
+            sending._turn()
+        assert caplog.text.count("stopped") == stops
+        world.resource.resume()

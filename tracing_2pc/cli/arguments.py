@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
     _add_reading(add)
     _add_deciding(add)
+    _add_outbox(add)
     _add_keeping(add)
     # It reads its options itself.
     about = "stream real data through crashes, and judge it"
@@ -126,6 +127,30 @@ def _add_deciding(add: Add) -> None:
         help="an orphan: commit or abort at this participant what no record can finish",
     )
     resolve.add_argument("--reason", required=True, help="one line, kept in the audit")
+
+
+def _add_outbox(add: Add) -> None:
+    outbox = add(
+        "outbox", "list what a partner did not take; send it again, or drop it"
+    )
+    actions = outbox.add_subparsers(metavar="action", required=True, dest="action")
+    ls = actions.add_parser("ls", help="list requests in quarantine")
+    ls.add_argument("--application", help="only of this one")
+    ls.add_argument("--limit", type=_count, default=100, help="default: 100")
+    ls.add_argument("--dropped", action="store_true", help="those that were dropped")
+    again = actions.add_parser("again", help="put one back into its queue")
+    drop = actions.add_parser("drop", help="never send it; it stays on record")
+    for action in (again, drop):
+        action.add_argument("key", help="<transaction>.<branch>.<row>, as ls shows it")
+        about = "one line, kept with the request"
+        action.add_argument("--reason", required=action is drop, default="", help=about)
+        _add_yes(action)
+    for action in (ls, again, drop):
+        action.add_argument("--participant", metavar="NAME", help="only at this one")
+        about = "for programs: one object per line"
+        action.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help=about
+        )
 
 
 def _add_keeping(add: Add) -> None:

@@ -17,6 +17,7 @@ from werkzeug.exceptions import HTTPException
 from tracing_2pc.console.board import describe_place
 from tracing_2pc.console.login import LoginPages
 from tracing_2pc.console.pages import Pages
+from tracing_2pc.console.refused import RefusedPages
 from tracing_2pc.console.sessions import LIFE
 from tracing_2pc.console.state import ConsoleSources, ConsoleState
 from tracing_2pc.core.access import Gate
@@ -71,7 +72,9 @@ def console(sources: ConsoleSources, gate: Gate) -> Flask:
     text = {"Content-Type": "text/plain; charset=utf-8"}
     app.add_url_rule("/health/live", "live", lambda: ("ok\n", text))
     app.register_blueprint(LoginPages(gate))
-    app.register_blueprint(Pages(ConsoleState(sources)))
+    state = ConsoleState(sources)
+    app.register_blueprint(Pages(state))
+    app.register_blueprint(RefusedPages(state))
     app.register_error_handler(Exception, _refuse)
     app.after_request(_protect)
     return app
@@ -117,6 +120,13 @@ def cut(text: object) -> str:
     return whole if len(whole) <= _CUT else whole[:_CUT] + " …"
 
 
+def readable(text: str, longest: int) -> str:
+    """Bound a record's text, and put � for what is not seen or turns the writing."""
+    shown = text[:longest]
+    kept = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in shown)
+    return kept if len(text) <= longest else kept + " …"
+
+
 def with_code(text: object) -> Markup:
     """Bound a text, and show as code what stands between backticks in it."""
     parts = escape(cut(text)).split("`")
@@ -128,10 +138,12 @@ def with_code(text: object) -> Markup:
 
 _FILTERS: Final[tuple[Callable[..., object], ...]] = (
     cut,
+    readable,
     with_code,
     describe_place,
     summarize,
     complaints,
+    wording.without_participant,
     wording.format_time,
     wording.format_distance,
     wording.format_duration,

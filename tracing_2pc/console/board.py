@@ -47,6 +47,18 @@ class SurveySnapshot(NamedTuple):
     unreadable: Mapping[Source, str]
 
 
+class RefusedSnapshot(NamedTuple):
+    """The requests that partners refused, as outboxes listed them at a time.
+
+    `more`: an outbox has more than these. `unreadable` gave no list.
+    """
+
+    at: float
+    requests: int
+    more: bool = False
+    unreadable: tuple[str, ...] = ()
+
+
 class BoardRow(NamedTuple):
     """One transaction of the list."""
 
@@ -73,7 +85,8 @@ class Board(NamedTuple):
 
     `doubts` say why the list may not be all; it is `WELL` only without any. `more`
     counts the transactions that are not in `rows`, by what is wrong. `surveyed` is
-    when participants were asked; None before the first time.
+    when participants were asked; None before the first time. `refused` is None
+    before outboxes were.
     """
 
     headline: str
@@ -83,10 +96,17 @@ class Board(NamedTuple):
     more: tuple[tuple[str, int], ...]
     finished: tuple[TransactionSummary, ...]
     surveyed: float | None
+    refused: RefusedSnapshot | None
+
+
+NONE_REFUSED: Final = RefusedSnapshot(0.0, 0)
 
 
 def board(
-    log: LogSnapshot, survey: SurveySnapshot, application: str | None = None
+    log: LogSnapshot,
+    survey: SurveySnapshot,
+    application: str | None = None,
+    refused: RefusedSnapshot | None = NONE_REFUSED,
 ) -> Board:
     """Put both together; of one application only, if one is given.
 
@@ -96,7 +116,9 @@ def board(
     every = sorted(_rows(log, survey), key=_worst_first)
     rows = [r for r in every if application in (None, r.transaction.application)]
     doubts = tuple(_doubts(survey, application))
-    headline, mood = _judge(rows, doubts, survey)
+    if refused is None and survey.at is not None:
+        doubts += ("Outboxes are being asked which requests their partners refused.",)
+    headline, mood = _judge(rows, doubts, survey, refused.requests if refused else 0)
     closed = [row for row in log.newest if row.finished is not None]
     closed.sort(key=lambda row: row.finished or 0.0, reverse=True)
     return Board(
@@ -107,11 +129,15 @@ def board(
         tuple(Counter(row.what for row in rows[ROWS:]).most_common()),
         tuple(closed[:FINISHED]),
         survey.at,
+        refused,
     )
 
 
 def _judge(
-    rows: Sequence[BoardRow], doubts: Sequence[str], survey: SurveySnapshot
+    rows: Sequence[BoardRow],
+    doubts: Sequence[str],
+    survey: SurveySnapshot,
+    refused: int,
 ) -> tuple[str, Mood]:
     """Return the headline, and how the board looks."""
     waiting = [row for row in rows if row.held_back]
@@ -128,6 +154,9 @@ def _judge(
     text, mood = "All is well", Mood.WELL
     if need:
         text = format_count(need, "transaction needs you", "transactions need you")
+        mood = Mood.NEED
+    elif refused:
+        text = "Requests that partners refused need you"
         mood = Mood.NEED
     elif doubts:
         asked = survey.at is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import secrets
 from typing import Final
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 from flask import Blueprint, g, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
-from tracing_2pc.console.sessions import Sessions, Throttle
+from tracing_2pc.console.sessions import Session, Sessions, Throttle
 from tracing_2pc.core.access import Caller, Gate, Role
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import TransactionId
@@ -21,6 +22,7 @@ LONGEST_NAME: Final = 80
 
 _OPEN: Final = frozenset({"static", "live"})
 _ENTRY: Final = frozenset({"login.log_in", "login.form"})
+_REFUSED: Final = re.compile(r"/refused(/[A-Za-z0-9][A-Za-z0-9._-]*/[a-z0-9.-]+)?")
 
 
 class LoginPages(Blueprint):
@@ -97,6 +99,12 @@ class LoginPages(Blueprint):
         return redirect(url_for("login.form"), 303)
 
 
+def current_session() -> Session:
+    """Return the session of a request that the guard has let through."""
+    session: Session = g.login
+    return session
+
+
 def _client_address() -> str:
     """Return what a proxy of this machine says, else the peer's address.
 
@@ -157,6 +165,8 @@ def _is_from_here() -> bool:
 
 def _known(path: str) -> str | None:
     """Return a path of ours that a session may begin at; nothing else is followed."""
+    if len(path) < 400 and _REFUSED.fullmatch(path):
+        return path
     name = path.removeprefix("/transactions/")
     try:
         return f"/transactions/{TransactionId.parse(name)}" if name != path else None

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-from flask import Blueprint, g, redirect, render_template, request, url_for
+from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
+from tracing_2pc.console.login import current_session
 from tracing_2pc.console.resolving import ResolveOption, carry_out, resolve_options
-from tracing_2pc.console.sessions import Session
 from tracing_2pc.console.state import ConsoleState
 from tracing_2pc.console.waterfall import waterfall
 from tracing_2pc.core.errors import ConfigurationError, ContractError, ParticipantError
@@ -39,7 +39,7 @@ class Pages(Blueprint):
 
     def board(self) -> ResponseReturnValue:
         """Show what is unfinished, the last hour, and what was finished."""
-        bound, sources = _session().caller.application, self._state.sources
+        bound, sources = current_session().caller.application, self._state.sources
         hours, others = self._state.hours.get(bound)
         return render_template(
             "board.html",
@@ -53,7 +53,7 @@ class Pages(Blueprint):
 
     def transaction(self, id_: str) -> ResponseReturnValue:
         """Show all that is known of one transaction; the log alone if others wait."""
-        transaction, session = _read(id_), _session()
+        transaction, session = _read(id_), current_session()
         with self._state.asking() as free:
             view = self._state.views.get((transaction, free))
         notice, session.notice = session.notice, None
@@ -80,12 +80,12 @@ class Pages(Blueprint):
     def confirm(self, id_: str) -> ResponseReturnValue:
         """Show once more what would be done; change nothing."""
         with self._chosen(_read(id_)) as (option, view):
-            return _confirmation(option, view, _reason())
+            return _confirmation(option, view, read_reason())
 
     def resolve(self, id_: str) -> ResponseReturnValue:
         """Do what was confirmed, if it still is what was shown."""
         with self._chosen(_read(id_)) as (option, view):
-            reason, session, form = _reason(), _session(), request.form
+            reason, session, form = read_reason(), current_session(), request.form
             if form.get("fingerprint") != option.fingerprint:
                 wrong = "What it does or costs has changed since: read it again."
                 return _confirmation(option, view, reason, wrong), 409
@@ -109,13 +109,7 @@ class Pages(Blueprint):
         self, transaction: TransactionId
     ) -> Iterator[tuple[ResolveOption, TransactionView]]:
         """Yield what a form asks for, from a view that is new."""
-        with self._state.resolving() as free:
-            if not free:
-                wait = "other forms wait for participants that do not answer"
-                again = "Go back, and send it again in some seconds"
-                raise Problem(503, f"nothing was done: {wait}. {again}")
-            if not _session().operator:
-                raise Problem(403, "a viewer may look: log in as operator to resolve")
+        with place_for_form(self._state):
             self._state.drop(transaction)
             view = self._state.views.get((transaction, True))
             key = request.form.get("option")
@@ -133,11 +127,6 @@ def _confirmation(
     return render_template(
         "confirm.html", option=option, view=view, reason=reason, wrong=wrong
     )
-
-
-def _session() -> Session:
-    session: Session = g.login
-    return session
 
 
 def _mood(view: TransactionView) -> str:
@@ -159,12 +148,27 @@ def _read(id_: str) -> TransactionId:
     except ValueError:
         form = "an id is <application>.<batch>.<attempt>, as in orders.7.1"
         raise Problem(404, form) from None
-    if not _session().may_see(transaction.application):
-        raise Problem(403, f"your token is for {_session().caller.application} only")
+    session = current_session()
+    if not session.may_see(transaction.application):
+        raise Problem(403, f"your token is for {session.caller.application} only")
     return transaction
 
 
-def _reason() -> str:
+@contextlib.contextmanager
+def place_for_form(state: ConsoleState) -> Iterator[None]:
+    """Let an operator's form wait for participants, or refuse it: nothing is done."""
+    with state.resolving() as free:
+        if not free:
+            wait = "other forms wait for participants that do not answer"
+            again = "Go back, and send it again in some seconds"
+            raise Problem(503, f"nothing was done: {wait}. {again}")
+        if not current_session().operator:
+            raise Problem(403, "a viewer may look: log in as operator to resolve")
+        yield
+
+
+def read_reason() -> str:
+    """Return the reason that a form has; it is refused without one."""
     try:
         return check_reason(request.form.get("reason", ""))
     except ConfigurationError:

@@ -10,12 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, NoReturn
 
-from tracing_2pc.console.board import Board, LogSnapshot, SurveySnapshot, board
+from tracing_2pc.console.board import (
+    Board,
+    LogSnapshot,
+    RefusedSnapshot,
+    SurveySnapshot,
+    board,
+)
 from tracing_2pc.console.cached import CachedByKey, MadeInBackground
 from tracing_2pc.console.charts import Hour, hour
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.log_reader import MOST, OperatorLog, TransactionFilter
-from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.model import RequestKey, TransactionId, TransactionRecord
 from tracing_2pc.core.ports import Clock
 from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.settings import Settings
@@ -24,6 +30,7 @@ from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.participants import ReadableParticipant
 from tracing_2pc.inspection.survey import survey_all, survey_log
 from tracing_2pc.inspection.view import TransactionView, view_transaction
+from tracing_2pc.operations.outbox import Quarantines, list_quarantines
 from tracing_2pc.protocol.recovery import RecoveryResult
 
 SURVEY_EVERY: Final = 5.0
@@ -44,6 +51,9 @@ RESOLVING: Final = 2
 
 NEWEST: Final = 200
 """Transactions among which the recently finished ones are looked for."""
+
+REFUSED: Final = 50
+"""Refused requests that are read of each outbox: the oldest."""
 
 APPLICATIONS: Final = 12
 """Applications whose last hour is drawn: those that began something last."""
@@ -72,10 +82,13 @@ class ConsoleState:
     cannot be trusted.
 
     Attributes:
-        boards: by application, None for all: what is unfinished. Waits for the log,
-            and never for a participant.
+        boards: by application, None for all: what is unfinished, and how many
+            requests partners refused. Waits for the log, and never for a participant.
         hours: by application: the last hour of each, and how many were left out.
         views: by transaction, and whether to ask participants: all about it.
+        refused: by application: the oldest requests that partners refused. Waits for
+            participants, and never for the log.
+        request: by participant and key: the same of one request.
         asking: yields whether a page may ask participants now, and holds its place
             meanwhile. Nothing waits here. A participant that hangs keeps `ASKING` and
             `RESOLVING` threads at most, so that others always show the list.
@@ -86,10 +99,13 @@ class ConsoleState:
         self.sources = sources
         self._stale = STALE + sources.settings.pause
         self._survey = MadeInBackground(self._survey_all, SURVEY_EVERY)
+        self._counts: dict[str | None, MadeInBackground[RefusedSnapshot]] = {}
         self._logs = CachedByKey(self._read_log, LOG_EVERY)
         self.boards = CachedByKey(self._board, LOG_EVERY)
         self.hours = CachedByKey(self._last_hour, HOURS_EVERY)
         self.views = CachedByKey(self._view, VIEW_EVERY)
+        self.refused = CachedByKey(self._list_refused, VIEW_EVERY)
+        self.request = CachedByKey(self._find_refused, VIEW_EVERY)
         self.asking = partial(_place, threading.BoundedSemaphore(ASKING))
         self.resolving = partial(_place, threading.BoundedSemaphore(RESOLVING))
 
@@ -100,11 +116,44 @@ class ConsoleState:
         self._logs.drop_all()
         self.boards.drop_all()
 
+    def drop_refused(self) -> None:
+        """Have refused requests listed anew: a person has changed one.
+
+        The list of transactions counts them anew some seconds later.
+        """
+        self.refused.drop_all()
+        self.request.drop_all()
+        self.boards.drop_all()
+
     def _board(self, application: str | None) -> Board:
         log, survey = self._logs.get(application), self._survey.latest()
         if survey and log.at - (survey.at or 0.0) > self._stale:
             survey = None  # nobody has looked for a while
-        return board(log, survey or self._survey_log(), application)
+        # One for each application that a token is for: there are not many.
+        new = MadeInBackground(partial(self._count, application), SURVEY_EVERY)
+        refused = self._counts.setdefault(application, new).latest()
+        if refused and log.at - refused.at > self._stale:
+            refused = None
+        return board(log, survey or self._survey_log(), application, refused)
+
+    def _count(self, application: str | None) -> RefusedSnapshot:
+        quarantines = self.refused.get(application)
+        listings = quarantines.listings.values()
+        return RefusedSnapshot(
+            self.sources.clock.now(),
+            sum(len(listing.requests) for listing in listings),
+            any(listing.more for listing in listings),
+            tuple(quarantines.unreadable),
+        )
+
+    def _list_refused(self, application: str | None) -> Quarantines:
+        participants = self.sources.participants
+        return list_quarantines(participants, application, limit=REFUSED)
+
+    def _find_refused(self, key: tuple[str, RequestKey]) -> Quarantines:
+        name, request = key
+        asked = {name: self.sources.participants[name]}
+        return list_quarantines(asked, request.transaction.application, key=request)
 
     def _survey_all(self) -> SurveySnapshot:
         by = self.sources

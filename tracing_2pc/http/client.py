@@ -25,12 +25,22 @@ from tracing_2pc.core.model import (
     InDoubt,
     Listing,
     ParticipantDescription,
+    QuarantinedRequest,
+    QuarantineListing,
+    RequestKey,
     Shown,
     TransactionId,
     TransactionRecord,
 )
 from tracing_2pc.core.settings import read_secret
-from tracing_2pc.core.states import OF_CALLER, Decision, ParticipantState, Refusal, Vote
+from tracing_2pc.core.states import (
+    OF_CALLER,
+    Decision,
+    ParticipantState,
+    Refusal,
+    RequestState,
+    Vote,
+)
 from tracing_2pc.http import contract, reading
 from tracing_2pc.http.connection import ask, pool_of, why_silent
 from tracing_2pc.http.contract import Answer, read_answer
@@ -172,6 +182,47 @@ class HttpParticipant:
         except ValueError:
             why = f" answered 200 to {answer.request} and does not say what it holds"
             raise answer.request.error(ParticipantUnavailableError, why) from None
+
+    def quarantined(
+        self,
+        application: str | None = None,
+        state: RequestState = RequestState.QUARANTINED,
+        limit: int = 100,
+        key: RequestKey | None = None,
+    ) -> QuarantineListing:
+        """List requests of its outbox, page by page, up to `limit`."""
+        query = {"state": str(state)}
+        if application is not None:
+            query["application"] = application
+        if key is not None:
+            query["key"] = str(key)
+        requests: list[QuarantinedRequest] = []
+        while True:
+            query["limit"] = str(min(reading.PAGE, limit - len(requests)))
+            answer = self._get(f"/outbox?{urlencode(query)}")
+            page, following = _read(answer, reading.read_quarantine, "a quarantine")
+            requests += page.requests[: limit - len(requests)]
+            more = following is not None
+            if not more or not page.requests or len(requests) >= limit:
+                return QuarantineListing(tuple(requests), page.now, more)
+            query["after"] = str(following)
+
+    def send_again(self, key: RequestKey, *, who: str, reason: str) -> RequestState:
+        """Have a request in quarantine sent once more. Idempotent."""
+        states = (RequestState.WAITING, RequestState.SENT)
+        return self._order("/outbox/again", key, who, reason, *states)
+
+    def drop_request(self, key: RequestKey, *, who: str, reason: str) -> RequestState:
+        """Drop a request in quarantine. Idempotent."""
+        return self._order("/outbox/drop", key, who, reason, RequestState.DROPPED)
+
+    def _order(
+        self, route: str, key: RequestKey, who: str, reason: str, *states: RequestState
+    ) -> RequestState:
+        body = json.dumps({"key": str(key), "who": who, "reason": reason}).encode()
+        headers = {"Content-Type": contract.JSON}
+        answer = self._post(route, body, headers, key.transaction)
+        return RequestState(read_answer(answer, *states)["state"])
 
     def identity(self) -> Identity:
         """Return which journal it has, and how applications call it."""

@@ -5,20 +5,26 @@ A transaction's id is kept in `flask.g` as soon as it is read: a refusal names i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from flask import Request, g
 
 from tracing_2pc.core import content
-from tracing_2pc.core.model import BranchId, TransactionId, check_application
+from tracing_2pc.core.model import (
+    BranchId,
+    RequestKey,
+    TransactionId,
+    check_application,
+)
 from tracing_2pc.core.settings import check_name
-from tracing_2pc.core.states import BranchState, Decision
+from tracing_2pc.core.states import BranchState, Decision, RequestState
 from tracing_2pc.http import contract
 from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.participant.answers import BranchRef
 from tracing_2pc.participant.body import Body
-from tracing_2pc.participant.engine import Order, Query
+from tracing_2pc.participant.engine import Order, Query, RequestOrder, RequestQuery
 from tracing_2pc.participant.json_lines import strict_json
 
 MAX_ROWS: Final = 2**53 - 1
@@ -119,6 +125,29 @@ def read_resolve(request: Request) -> tuple[Order, Decision]:
     return Order(transaction, _participant(request), reason=reason), outcome
 
 
+def read_request_order(request: Request) -> RequestOrder:
+    """Read the body of an order about one request in quarantine."""
+    item = _object(request, _NOTHING_MORE)
+    if unknown := item.keys() - {"key", "who", "reason"}:
+        raise Problem(400, f"no field {sorted(unknown)[0][:60]!r} here")
+    key = _field("key", item.get("key"), RequestKey.parse)
+    g.tpc_transaction = str(key.transaction)
+    who, reason = _line(item, "who"), _line(item, "reason")
+    if not who:
+        raise Problem(400, "who: say who wants it; it is kept with the request")
+    return RequestOrder(key, _participant(request), who, reason)
+
+
+def _line(item: dict[str, Any], name: str) -> str:
+    text = item.get(name, "")
+    text = text.strip() if isinstance(text, str) else None
+    if text is None or len(text) > MAX_REASON or not text.isprintable():
+        raise Problem(
+            400, f"{name}: expected one line of up to {MAX_REASON} characters"
+        )
+    return text
+
+
 def read_show(request: Request, text: str) -> tuple[TransactionId, str | None]:
     """Read the id in the path of a look-up, and the participant if it names one."""
     transaction = _field("transaction_id", text, _transaction)
@@ -128,11 +157,7 @@ def read_show(request: Request, text: str) -> tuple[TransactionId, str | None]:
 
 def read_query(request: Request) -> Query:
     """Read the query of a list."""
-    query = request.args
-    if unknown := set(query) - {"application", "state", "after", "limit"}:
-        raise Problem(400, f"no parameter {sorted(unknown)[0][:60]!r}")
-    if any(len(query.getlist(name)) > 1 for name in query):
-        raise Problem(400, "give each parameter once")
+    query = _parameters(request, {"application", "state", "after", "limit"})
     application, state = query.get("application"), query.get("state")
     if state not in {None, str(BranchState.WRITING), str(BranchState.PREPARED)}:
         raise Problem(400, "state: expected writing or prepared")
@@ -141,6 +166,46 @@ def read_query(request: Request) -> Query:
     after = _field("after", query["after"], _read_cursor) if "after" in query else 0
     limit = _field("limit", query["limit"], _limit) if "limit" in query else _PAGE
     return Query(application, state, after, limit)
+
+
+def read_request_query(request: Request) -> RequestQuery:
+    """Read the query of a list of requests in quarantine."""
+    query = _parameters(request, {"application", "key", "state", "after", "limit"})
+    application, key = query.get("application"), None
+    if application is not None:
+        _field("application", application, check_application)
+    if "key" in query:
+        key = _field("key", query["key"], RequestKey.parse)
+    states = {RequestState.QUARANTINED, RequestState.DROPPED}
+    state = query.get("state", str(RequestState.QUARANTINED))
+    if state not in set(map(str, states)):
+        raise Problem(400, "state: expected quarantined or dropped")
+    after = query.get("after")
+    place = (-1.0, "") if after is None else _field("after", after, _read_place)
+    limit = _field("limit", query["limit"], _limit) if "limit" in query else _PAGE
+    return RequestQuery(application, key, RequestState(state), place, limit)
+
+
+def write_request_cursor(place: tuple[float, str] | None) -> str | None:
+    """Return where the next page of a quarantine begins."""
+    return None if place is None else f"{place[0]!r}~{place[1]}"
+
+
+def _read_place(text: str) -> tuple[float, str]:
+    at, _, key = text.partition("~")
+    if not (at.isascii() and len(text) <= 200 and math.isfinite(float(at))):
+        raise ValueError("give what `next` said")
+    return float(at), str(RequestKey.parse(key))
+
+
+def _parameters(request: Request, names: set[str]) -> Mapping[str, str]:
+    """Return the parameters of a list, each given once."""
+    query = request.args
+    if unknown := set(query) - names:
+        raise Problem(400, f"no parameter {sorted(unknown)[0][:60]!r}")
+    if any(len(query.getlist(name)) > 1 for name in query):
+        raise Problem(400, "give each parameter once")
+    return query
 
 
 def write_cursor(tag: int | None) -> str | None:
@@ -170,7 +235,17 @@ def _body_length(request: Request, types: Iterable[str], limit: int, hint: str) 
 
 
 def _control(request: Request, names: set[str]) -> tuple[dict[str, Any], TransactionId]:
-    hint = _FEWER_BRANCHES if "branches" in names else _NOTHING_MORE
+    item = _object(request, _FEWER_BRANCHES if "branches" in names else _NOTHING_MORE)
+    if "transaction_id" not in item:
+        raise Problem(400, "transaction_id is missing")
+    transaction = _field("transaction_id", item["transaction_id"], _transaction)
+    if unknown := item.keys() - names - {"transaction_id"}:
+        raise Problem(400, f"no field {sorted(unknown)[0][:60]!r} here")
+    return item, transaction
+
+
+def _object(request: Request, hint: str) -> dict[str, Any]:
+    """Read a body that is a JSON object."""
     length = _body_length(request, (contract.JSON,), contract.MAX_CONTROL_BYTES, hint)
     body = Body(request.stream, length, request.mimetype, "").readall()
     try:
@@ -180,12 +255,7 @@ def _control(request: Request, names: set[str]) -> tuple[dict[str, Any], Transac
         raise Problem(400, detail) from None
     if not isinstance(item, dict):
         raise Problem(400, "body: expected a JSON object")
-    if "transaction_id" not in item:
-        raise Problem(400, "transaction_id is missing")
-    transaction = _field("transaction_id", item["transaction_id"], _transaction)
-    if unknown := item.keys() - names - {"transaction_id"}:
-        raise Problem(400, f"no field {sorted(unknown)[0][:60]!r} here")
-    return item, transaction
+    return item
 
 
 def _ref(item: Any) -> BranchRef:

@@ -17,6 +17,12 @@ from tracing_2pc.core.settings import check_url, read_secret
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.connection import ask, pool_of
 from tracing_2pc.participant.resources.partner import PartnerAnswer
+from tracing_2pc.participant.resources.partner_request import (
+    ReadStatuses,
+    key_of_bulk,
+    partner_request_of,
+    statuses_of,
+)
 from tracing_2pc.participant.resources.queue import Request
 from tracing_2pc.tracing.propagation import at_rest
 from tracing_2pc.tracing.spans import client_span, set_status, span
@@ -34,7 +40,11 @@ partner is still at work on the first one with its Idempotency-Key.
 _CHECK_REFUSALS: Final = _REFUSALS | {409}
 """A check is asked once and carries no key: a conflict is about the records."""
 
+_DEFAULTS: Final = {"Content-Type": "application/json"}
+
 _LONGEST_ANSWER: Final = 1 << 16
+_LONGEST_READ: Final = 16 << 20
+"""Bytes of an answer that says what became of each record."""
 
 
 class HttpPartner:
@@ -51,11 +61,13 @@ class HttpPartner:
         token: str | None,
         timeout: float,
         name: str = "outbox",
+        statuses: ReadStatuses | None = None,
     ) -> None:
+        self._statuses = statuses
         self._name = name
         self._url = _checked(url)
         self._check = _checked(check) if check else None
-        self._headers = {"Content-Type": "application/json", **headers}
+        self._headers = headers
         self._token = token
         self._timeout = timeout
 
@@ -79,6 +91,16 @@ class HttpPartner:
 
     def send(self, request: Request) -> PartnerAnswer:
         """Send a request once; the code is the HTTP status, 0 for no answer."""
+        return self.send_together([request])[0]
+
+    def send_together(self, requests: Sequence[Request]) -> list[PartnerAnswer]:
+        """Send several in one request, with a body that is theirs one after another."""
+        request, key = requests[0], key_of_bulk(requests)
+        try:
+            sent, *others = [partner_request_of(request.body) for request in requests]
+        except ValueError:
+            return [PartnerAnswer(0, is_refused=True)]  # it never can be sent
+        body = "".join([sent.body, *(other.body for other in others)])
         about = {
             "tpc.transaction.id": str(request.transaction),
             "tpc.application": request.transaction.application,
@@ -87,41 +109,72 @@ class HttpPartner:
             "messaging.operation.name": "send",
             "messaging.operation.type": "send",
             "messaging.destination.name": self._name,
-            "messaging.message.id": request.key,
+            "messaging.message.id": key,
         }
         with span(names.OUTBOX_SEND, carrier=request.carrier, attributes=about) as step:
-            key = {"Idempotency-Key": request.key}
-            status = self._post(self._url, request.body, key)
+            headers = {**sent.headers, "Idempotency-Key": key}
+            is_read = self._statuses is not None
+            status, answer = self._ask(
+                sent.method, self._url, sent.path, body, headers, whole=is_read
+            )
             if status // 100 != 2:
                 step.set("error.type", str(status or "no answer"))
-        return PartnerAnswer(status, status // 100 == 2, status in _REFUSALS)
+        statuses = statuses_of(self._statuses, status, answer, len(requests))
+        return [PartnerAnswer(s, s // 100 == 2, s in _REFUSALS) for s in statuses]
 
     def _post(self, url: str, body: str, extra: Mapping[str, str]) -> int:
-        headers = {**self._headers, **extra}
+        return self._ask("POST", url, "", body, extra, whole=False)[0]
+
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        below: str,
+        body: str,
+        extra: Mapping[str, str],
+        *,
+        whole: bool,
+    ) -> tuple[int, bytes]:
+        headers = urllib3.HTTPHeaderDict(_DEFAULTS)
+        headers.update(self._headers)  # replaces, whatever the case
+        headers.update(extra)
         if self._token:
             token = read_secret(self._token, "token of the partner")
             headers["Authorization"] = f"Bearer {token}"
-        pool = pool_of(url, self._timeout, os.getpid())
         place = urllib3.util.parse_url(url)
-        path = place.request_uri
+        origin = place._replace(path=None, query=None, fragment=None).url
+        pool = pool_of(origin, self._timeout, os.getpid())
+        path = _target(place, below)
         # A webhook's path is its secret.
         shown = place._replace(path="/REDACTED", query=None, fragment=None)
         about: dict[str, str | int | float | bool] = {
-            "http.request.method": "POST",
+            "http.request.method": method,
             "url.full": shown.url,
             "server.address": pool.host,
             "server.port": pool.port or 0,
         }
-        with client_span("POST", about) as step:
+        with client_span(method, about) as step:
             headers.update(at_rest())
-            rest = (body.encode(), headers, self._timeout, _LONGEST_ANSWER)
+            most = _LONGEST_READ if whole else _LONGEST_ANSWER
+            rest = (body.encode(), headers, self._timeout, most)
             try:
-                status, _, _ = ask(pool, "POST", path, *rest, whole=False)
+                status, _, answer = ask(pool, method, path, *rest, whole=whole)
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 step.set("error.type", type(error).__name__)
-                return 0
+                return 0, b""
             set_status(step, status, error=status >= 400)
-        return status
+        return status, answer
+
+
+def _target(place: urllib3.util.Url, below: str) -> str:
+    """Return what is asked for: what was made of data stays as it is, and is not read.
+
+    A parser would resolve `..` in it.
+    """
+    if not below:
+        return place.request_uri
+    path = place.path or "/"  # a base URL has no query
+    return (path.rstrip("/") if below.startswith("/") else path) + below
 
 
 def _checked(url: str) -> str:

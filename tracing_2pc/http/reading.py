@@ -18,12 +18,15 @@ from tracing_2pc.core.model import (
     Identity,
     InDoubt,
     Listing,
+    QuarantinedRequest,
+    QuarantineListing,
+    RequestKey,
     Shown,
     TransactionId,
     check_application,
 )
 from tracing_2pc.core.settings import check_name
-from tracing_2pc.core.states import BranchState, ParticipantState
+from tracing_2pc.core.states import BranchState, ParticipantState, RequestState
 
 PAGE: Final = 500
 """Branches on a page, at most: a participant bounds it in bytes, too."""
@@ -100,6 +103,40 @@ def _carrier(headers: object) -> dict[str, str]:
     if len(item) > 20:
         raise ValueError("carrier")
     return {_text(name): _text(value) for name, value in item.items()}
+
+
+def read_quarantine(answer: object) -> tuple[QuarantineListing, str | None]:
+    """Read a page of `GET /outbox`, and where the next one begins."""
+    item = _typed(answer, dict)
+    following = item.get("next")
+    if following is not None and not 0 < len(_typed(following, str)) <= 200:
+        raise ValueError("next")
+    requests = _typed(item.get("requests"), list)
+    if len(requests) > PAGE:
+        raise ValueError("requests")
+    read = tuple(map(_quarantined, requests))
+    return QuarantineListing(read, _number(item.get("now"))), following
+
+
+def _quarantined(request: object) -> QuarantinedRequest:
+    item = _typed(request, dict)
+    who, reason = (
+        None if item.get(name) is None else _text(item[name])
+        for name in ("who", "reason")
+    )
+    return QuarantinedRequest(
+        RequestKey.parse(_text(item.get("key"))),
+        RequestState(_text(item.get("state"))),
+        _count(item.get("status")),
+        _number(item.get("since")),
+        # A record's text, whatever it holds: who shows it makes it safe.
+        _typed(item.get("body"), str),
+        _count(item.get("length")),
+        _count(item.get("again")),
+        _time(item, "dropped_at"),
+        who,
+        reason,
+    )
 
 
 def read_shown(item: Mapping[str, Any]) -> Shown:

@@ -23,7 +23,7 @@ from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.ports import Step
 from tracing_2pc.core.settings import Settings, check_name
-from tracing_2pc.core.states import ASK_AGAIN
+from tracing_2pc.core.states import ASK_AGAIN, RequestState
 from tracing_2pc.http import contract, forms
 from tracing_2pc.http.auth import admit
 from tracing_2pc.http.error_responses import (
@@ -37,7 +37,7 @@ from tracing_2pc.http.error_responses import (
 from tracing_2pc.http.time_limits import TimedInput
 from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.body import CHUNK
-from tracing_2pc.participant.engine import ParticipantEngine
+from tracing_2pc.participant.engine import ParticipantEngine, RequestOrder
 from tracing_2pc.participant.metrics import Measured, record_request
 from tracing_2pc.participant.service import ParticipantService
 from tracing_2pc.store.engines.database import describe_error
@@ -143,6 +143,9 @@ class _Routes:
         post("/resolve")(self.resolve)
         get("/transactions")(self.list_open)
         get("/transactions/<transaction_id>")(self.show)
+        get("/outbox")(self.quarantined)
+        post("/outbox/again")(self.again)
+        post("/outbox/drop")(self.drop)
         get("/whoami")(self.whoami)
         get("/health/live")(self.live)
         get("/health/ready")(self.ready)
@@ -190,6 +193,25 @@ class _Routes:
             transaction, participant = forms.read_show(request, transaction_id)
             answer = self.service.show(caller, step, transaction, participant)
             return _answer(step, transaction, answer)
+
+    def quarantined(self) -> Response:
+        with self._serving("quarantined", "quarantined") as (caller, _):
+            query = forms.read_request_query(request)
+            longest = contract.MAX_ANSWER_BYTES // 2
+            fields, last = self.service.quarantined(caller, query, longest)
+            return jsonify(**fields, next=forms.write_request_cursor(last))
+
+    def again(self) -> Response:
+        with self._serving("again", "again") as (caller, step):
+            order = forms.read_request_order(request)
+            return _state_of(step, order, self.service.again(caller, step, order))
+
+    def drop(self) -> Response:
+        with self._serving("drop", "drop") as (caller, step):
+            order = forms.read_request_order(request)
+            if not order.reason:
+                raise Problem(400, "reason: say why; it is kept with the request")
+            return _state_of(step, order, self.service.drop(caller, step, order))
 
     def whoami(self) -> Response:
         return jsonify(self.service.whoami(self._admit("whoami")))
@@ -291,6 +313,12 @@ def _answer(step: Step, transaction: TransactionId, answer: Answer) -> Response:
     problem = Problem.of(answer.refusal, answer.detail, **fields)
     set_status(step, problem.status, error=problem.status >= 500)
     return _refuse(problem)
+
+
+def _state_of(step: Step, order: RequestOrder, state: RequestState) -> Response:
+    set_status(step, OK, error=False)
+    transaction = str(order.key.transaction)
+    return jsonify(transaction_id=transaction, key=str(order.key), state=str(state))
 
 
 def _drain(response: Response) -> Response:

@@ -15,10 +15,16 @@ from typing import Any
 from tracing_2pc.core.access import Caller
 from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.ports import Step
-from tracing_2pc.core.states import ASK_AGAIN, Decision
+from tracing_2pc.core.states import ASK_AGAIN, Decision, RequestState
 from tracing_2pc.participant.answers import Answer, BranchRef
 from tracing_2pc.participant.body import Body
-from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
+from tracing_2pc.participant.engine import (
+    Order,
+    ParticipantEngine,
+    Query,
+    RequestOrder,
+    RequestQuery,
+)
 from tracing_2pc.tracing.spans import identity
 
 logger = logging.getLogger(__name__)
@@ -129,6 +135,49 @@ class ParticipantService:
             items.append(item)
         return {"transactions": items, "now": page.now, "application": only}, last
 
+    def quarantined(
+        self, caller: Caller, query: RequestQuery, longest: int
+    ) -> tuple[dict[str, Any], tuple[float, str] | None]:
+        """List requests in quarantine: one page, and what the next one follows.
+
+        Args:
+            caller: sees the one application that its token is bound to, or all.
+            query: which page.
+            longest: bytes of a page, whatever its bodies hold.
+        """
+        caller.check("quarantined", query.application)
+        only = query.application or caller.application
+        wanted = dataclasses.replace(query, application=only, limit=query.limit + 1)
+        page = self._engine.list_requests(wanted)
+        items: list[dict[str, Any]] = []
+        for request in page.requests[: query.limit]:
+            item = dataclasses.asdict(request)
+            item |= {"key": str(request.key), "state": str(request.state)}
+            longest -= len(json.dumps(item))
+            if items and longest < 0:
+                break
+            items.append(item)
+        fields = {"requests": items, "now": page.now, "application": only}
+        if len(items) == len(page.requests):
+            return fields, None
+        last = page.requests[len(items) - 1]
+        at = last.since if last.dropped_at is None else last.dropped_at
+        return fields, (at, str(last.key))
+
+    def again(self, caller: Caller, step: Step, order: RequestOrder) -> RequestState:
+        """Have a request in quarantine sent once more."""
+        self._check(caller, "again", order.key.transaction, step)
+        state = self._engine.send_again(order)
+        _log_order("again", order, state)
+        return state
+
+    def drop(self, caller: Caller, step: Step, order: RequestOrder) -> RequestState:
+        """Drop a request in quarantine."""
+        self._check(caller, "drop", order.key.transaction, step)
+        state = self._engine.drop_request(order)
+        _log_order("drop", order, state)
+        return state
+
     def whoami(self, caller: Caller) -> dict[str, Any]:
         """Tell which journal this is, its names, and what the caller may learn here."""
         return {
@@ -144,3 +193,15 @@ class ParticipantService:
         for name, value in identity(transaction).items():
             step.set(name, value)
         self._keep_context()
+
+
+def _log_order(action: str, order: RequestOrder, state: RequestState) -> None:
+    """Log an order and the state after it: repeated, it changed nothing."""
+    logger.warning(
+        "order by hand: %s request=%s who=%s: the request is %s: %s",
+        action,
+        order.key,
+        order.who,
+        state,
+        order.reason or "no reason given",
+    )

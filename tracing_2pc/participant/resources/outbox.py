@@ -10,15 +10,29 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import RequestKey
+from tracing_2pc.core.states import RequestState
 from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.engine import Order, ParticipantEngine
+from tracing_2pc.participant.engine import (
+    Order,
+    ParticipantEngine,
+    RequestOrder,
+    RequestPage,
+    RequestQuery,
+)
 from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.journal import Journal, in_slices
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.loader import check_prefix
 from tracing_2pc.participant.resources.partner import Partner
+from tracing_2pc.participant.resources.partner_request import (
+    MakeRequest,
+    ReadStatuses,
+    made_by,
+)
+from tracing_2pc.participant.resources.quarantine import Quarantine
 from tracing_2pc.participant.resources.queue import Queue
 from tracing_2pc.participant.resources.records import json_records
 from tracing_2pc.participant.resources.sender import Sender
@@ -31,7 +45,7 @@ _CHUNK: Final = 1_000
 
 
 class Outbox(ParticipantEngine):
-    """Sends each committed record to a partner's HTTP API, as one JSON POST.
+    """Sends each committed record to a partner's HTTP API, by default as a JSON POST.
 
     *Committed* means durably accepted for sending. One sender for all processes that
     share the database sends one request at a time: applications take turns, each in
@@ -47,6 +61,20 @@ class Outbox(ParticipantEngine):
       until it is taken, or `resume` is called.
     - a request that fails alone: ten times in vain, then the next one was taken, and
       this one failed once more. Only that one overtakes it.
+
+    A person has it sent again, or drops it: `tracing-2pc outbox`, or the console.
+
+    `request` says what is sent for a record instead. It is asked at prepare, and what
+    it returns is stored: where it raises, the branch votes abort. With `bulk`
+    neighbours of one branch whose requests differ in the body only are one request,
+    with their bodies one after another. `statuses` reads from its answer what became
+    of each; all that is said above then holds for each record by itself, only that
+    those behind one that is not taken may be taken with it. A bulk that is
+    refused as a whole is sent again record by record, one that is not taken in halves.
+    Keep `statuses` as long as such records wait: without it 2xx is for all of a bulk.
+    A record may be
+    sent again in another bulk, of another key: the partner must know by the record
+    itself, as by its key and version, that it has it.
 
     A partner that does not know idempotency keys may see a request twice after a
     crash, after a pause longer than the lease, or while the database cannot be
@@ -64,6 +92,13 @@ class Outbox(ParticipantEngine):
         name: prefix of the tables; one per partner in a database.
         timeout: seconds to connect, and for each read.
         lease: seconds after which another process takes over from a silent sender.
+        request: makes the request of a record, given as JSON has it, and of its key;
+            it depends on nothing else.
+        bulk: records in a request, at most; above 1 needs `request` and `statuses`.
+        statuses: given the status and body of the partner's answer, returns a status
+            for each record of the request, in order; None if the answer's own is for
+            all. What it raises is no answer, or the answer's own status if that is no
+            success.
         clock: Unix seconds.
 
     Raises:
@@ -82,8 +117,16 @@ class Outbox(ParticipantEngine):
         name: str = "outbox",
         timeout: float = 5.0,
         lease: float = 30.0,
+        request: MakeRequest | None = None,
+        bulk: int = 1,
+        statuses: ReadStatuses | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if bulk < 1 or (bulk > 1 and (request is None or statuses is None)):
+            raise ConfigurationError(
+                "bulk: give a number above 0; above 1 also `request`, and `statuses`, "
+                "because a success can hold records that were not taken"
+            )
         if lease < 3 * timeout:
             raise ConfigurationError(
                 f"lease ({lease:g} s) must be at least three times timeout "
@@ -92,16 +135,17 @@ class Outbox(ParticipantEngine):
         tables, database = Tables("outbox", check_prefix(name)), open_database(url)
         journal = Journal(tables, database, clock)
         self._name = name
-        self._queue = Queue(tables, database, clock)
+        self._queue = Queue(tables, database, clock, bulk)
+        self._quarantine = Quarantine(tables, self._queue, clock)
         # By name: a resource knows no transport.
         transport = importlib.import_module("tracing_2pc.http.partner")
         receiver: Partner = transport.HttpPartner(
-            partner, check, headers or {}, token, timeout, name
+            partner, check, headers or {}, token, timeout, name, statuses
         )
         self._sender = Sender(self._queue, receiver, lease)
         store = TaggedBranches(
             journal,
-            _RequestTable(self._queue.request.name, receiver),
+            _RequestTable(self._queue.request.name, receiver, request),
             set_up=self._queue.set_up,
             committed=self._queue.add,
             gauges=self._queue.gauges,
@@ -125,8 +169,51 @@ class Outbox(ParticipantEngine):
         self._sender.wake()
         return answer
 
+    def list_requests(self, query: RequestQuery) -> RequestPage:
+        """List requests in quarantine, or those that a person has dropped."""
+        with self._reading() as connection:
+            requests = self._quarantine.page(connection, query)
+        return RequestPage(requests, self._journal.clock())
+
+    def send_again(self, order: RequestOrder) -> RequestState:
+        """Put a request back into its queue, with its key, for a person.
+
+        It gets its old place: before all of its application that the sender has not
+        read yet, because what was sent meanwhile has overtaken it, and nothing else
+        should. Durable when this returns, with who asked for it and why. Repeated, it
+        changes nothing, and tells whether the request waits or was taken.
+
+        Raises:
+            RefusalError: unknown: it is not in quarantine; conflict: it was dropped.
+        """
+        self._check_order(order)
+        with self._queue.deciding() as connection:
+            state = self._quarantine.again(connection, order)
+        self._sender.wake()
+        return state
+
+    def drop_request(self, order: RequestOrder) -> RequestState:
+        """Take a request out of quarantine for ever, for a person.
+
+        Durable when this returns, with who wanted it and why. The request stays in
+        `<name>_tpc_by_hand`, with its body, until its row is deleted there: nothing
+        else needs it. Repeated, it changes nothing: the first reason stands.
+
+        Raises:
+            RefusalError: unknown: it is not in quarantine; conflict: it was sent again,
+                and the partner has taken it.
+        """
+        self._check_order(order)
+        with self._queue.deciding() as connection:
+            return self._quarantine.drop(connection, order)
+
+    def _check_order(self, order: RequestOrder) -> None:
+        with self._reading() as connection:
+            row = self._journal.read(connection, order.key.transaction)
+            self._check_name(connection, row, order.participant)
+
     def quarantined(self) -> list[dict[str, Any]]:
-        """Return the requests in quarantine, oldest first."""
+        """Return the requests in quarantine, oldest first, with their whole bodies."""
         self.open()
         with self._database.read() as connection:
             return self._queue.quarantined(connection)
@@ -148,8 +235,9 @@ class Outbox(ParticipantEngine):
 class _RequestTable:
     """Where prepare writes records, each as a request (`loader.RecordTable`)."""
 
-    def __init__(self, name: str, partner: Partner) -> None:
+    def __init__(self, name: str, partner: Partner, make: MakeRequest | None) -> None:
         self.name = name
+        self._make = make
         self._partner = partner
 
     def receive(self, upload: Upload) -> Source:
@@ -163,10 +251,20 @@ class _RequestTable:
             for chunk in in_slices(json_records(source), _CHUNK):
                 self._partner.check(chunk)
             source.rewind()
-        return _requests(json_records(source), upload.tag)
+        records: Iterator[str] = json_records(source)
+        if self._make is not None:
+            records = _made(self._make, records, upload)
+        return _requests(records, upload.tag)
 
     def refused(self) -> None:
         pass
+
+
+def _made(make: MakeRequest, records: Iterator[str], upload: Upload) -> Iterator[str]:
+    for row, record in enumerate(records):
+        yield made_by(
+            make, record, RequestKey(upload.transaction, upload.ref.branch, row)
+        )
 
 
 def _requests(records: Iterator[str], tag: int) -> Iterator[Any]:

@@ -41,3 +41,6 @@ class Partner(Protocol):
 
     def send(self, request: Request) -> PartnerAnswer:
         """Send a request once. Its key is the same however often it is sent."""
+
+    def send_together(self, requests: Sequence[Request]) -> Sequence[PartnerAnswer]:
+        """Send several as one, once; an answer for each, or one for all of them."""

@@ -7,14 +7,22 @@ prepare wrote them, and are deleted one by one, as the partner confirms them.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from tracing_2pc.core.model import BranchId, Carrier, TransactionId, carrier_from_json
+from tracing_2pc.core.model import (
+    BranchId,
+    Carrier,
+    RequestKey,
+    TransactionId,
+    carrier_from_json,
+)
 from tracing_2pc.participant.answers import BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import TAG, Tables
@@ -27,6 +35,21 @@ MOST_REFUSALS: Final = 10
 """Requests of an application that are quarantined in a row at most."""
 
 _SLICE: Final = 20
+
+AGAIN: Final = "again"
+DROP: Final = "drop"
+"""What a person may decide about a request in quarantine."""
+
+
+class Lease(enum.Enum):
+    """What became of a wish to hold the lease."""
+
+    RENEWED = "renewed"
+    """The same process had it before, and no other one since."""
+    TAKEN = "taken"
+    """What was read of the queue before may be old: another process may have sent."""
+    REFUSED = "refused"
+    """Another process has it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +66,7 @@ class Request:
     @property
     def key(self) -> str:
         """The same however often it is sent, and never another request's."""
-        return f"{self.transaction}.{self.branch}.{self.row}"
+        return str(RequestKey(self.transaction, self.branch, self.row))
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -59,11 +82,17 @@ class Queue:
         tables: the journal's: they are made together.
         database: where they are.
         clock: Unix seconds.
+        bulk: requests that may be sent together.
     """
 
     def __init__(
-        self, tables: Tables, database: Database, clock: Callable[[], float]
+        self,
+        tables: Tables,
+        database: Database,
+        clock: Callable[[], float],
+        bulk: int = 1,
     ) -> None:
+        self.bulk = bulk
         self._tables = tables
         self._database = database
         self._clock = clock
@@ -103,6 +132,24 @@ class Queue:
             sa.Column("holder", sa.String(40), nullable=False),
             sa.Column("until", sa.Float(53), nullable=False),
         )
+        key = sa.Column("key", sa.String(160), nullable=False)
+        self.by_hand = tables.add(
+            "by_hand",
+            sa.Column("number", TAG, primary_key=True),
+            key,
+            sa.Column("action", sa.String(5), nullable=False),
+            sa.Column("who", sa.Text, nullable=False),
+            sa.Column("reason", sa.Text, nullable=False),
+            sa.Column("at", sa.Float(53), nullable=False),
+            sa.Column("status", sa.Integer, nullable=False),
+            sa.Column("since", sa.Float(53), nullable=False),
+            # Of a dropped request: the only copy of it that is left here.
+            sa.Column("body", sa.Text),
+            # Of one that was to be sent again: it left the queue in another way.
+            sa.Column("not_taken", sa.Boolean, nullable=False),
+            sqlite_autoincrement=True,  # rows may be deleted: no tag comes twice
+        )
+        sa.Index(f"{tables.name}_tpc_by_hand_key", key)
 
     def set_up(self, connection: Connection) -> None:
         """Put the lease on record, held by no process; go on with tags above all."""
@@ -125,14 +172,16 @@ class Queue:
             task = dataclasses.asdict(branch.ref.branch)
             connection.execute(insert.values(**task, tag=branch.tag))
 
-    def hold(self, holder: str, seconds: float) -> bool:
-        """Take or renew the lease, by the database's clock; False if another has it."""
+    def hold(self, holder: str, seconds: float) -> Lease:
+        """Take or renew the lease, by the database's clock."""
         s, now = self.sender.c, self._database.connections.clock
-        free = sa.or_(s.holder == holder, s.until < now)
-        taken = self.sender.update().where(free)
+        hold = self.sender.update().values(holder=holder, until=now + seconds)
         with self._database.note(_LOCK) as connection:
-            values = {"holder": holder, "until": now + seconds}
-            return connection.execute(taken.values(values)).rowcount == 1
+            # As long as nobody took it, it may have run out.
+            if connection.execute(hold.where(s.holder == holder)).rowcount:
+                return Lease.RENEWED
+            is_free = connection.execute(hold.where(s.until < now)).rowcount
+        return Lease.TAKEN if is_free else Lease.REFUSED
 
     def let_go(self, holder: str) -> None:
         """Give the lease back."""
@@ -164,10 +213,15 @@ class Queue:
                 if requests := self._requests(connection, branch, after):
                     return requests
             if after is None or branch.tag != after.tag:
-                with self._database.note(_LOCK) as connection:
-                    sent = self.queue.delete().where(q.tag == branch.tag)
-                    connection.execute(sent)
+                self._drop_branch(branch.tag)
             place = (branch.batch, branch.partition, branch.task_attempt + 1)
+
+    def _drop_branch(self, tag: int) -> None:
+        """Take a branch off the queue, unless a request of it was put back just now."""
+        some = sa.exists().where(self.request.c.tpc_tag == tag)
+        with self._database.note(_LOCK) as connection:
+            sent = self.queue.delete().where(self.queue.c.tag == tag, ~some)
+            connection.execute(sent)
 
     def _requests(
         self, connection: Connection, branch: Any, after: Request | None
@@ -176,7 +230,9 @@ class Queue:
         statement = sa.select(r.tpc_row, r.body).where(r.tpc_tag == branch.tag)
         if after is not None and after.tag == branch.tag:
             statement = statement.where(r.tpc_row > after.row)
-        rows = connection.execute(statement.order_by(r.tpc_row).limit(_SLICE))
+        rows = connection.execute(
+            statement.order_by(r.tpc_row).limit(max(self.bulk, _SLICE))
+        )
         transaction = TransactionId(branch.application, branch.batch, branch.attempt)
         task = BranchId(branch.partition, branch.task_attempt)
         carrier = carrier_from_json(branch.carrier)
@@ -185,27 +241,36 @@ class Queue:
             for row, body in rows
         ]
 
-    def confirmed(self, request: Request, *, after_refusals: bool = True) -> None:
-        """Drop a request that was taken; if a crash undoes it, it is sent again.
+    def confirmed(self, *requests: Request, after_refusals: bool = True) -> None:
+        """Drop requests that were taken; if a crash undoes it, they are sent again.
 
         Args:
-            request: which the partner has taken.
+            requests: which the partner has taken, of one application.
             after_refusals: some may have been counted since the last one was taken.
         """
         refusals = self.refusals
-        of = refusals.c.application == request.transaction.application
+        of = refusals.c.application == requests[0].transaction.application
         with self._database.note(_LOCK) as connection:
-            self._drop(connection, request)
+            for request in requests:
+                self._drop(connection, request)
             if after_refusals:
                 connection.execute(refusals.delete().where(of))
 
-    def count_refusal(self, application: str) -> int:
-        """Count one more refusal; returns how many there were in a row."""
-        c = self.refusals.c
+    def count_refusal(self, request: Request) -> int:
+        """Count one more refusal of its application; return how many in a row.
+
+        0 for a request that a person had sent again: that its partner refuses it is
+        known, and says nothing about the others.
+        """
+        application = request.transaction.application
+        c, h = self.refusals.c, self.by_hand.c
         more = self.refusals.update().where(c.application == application)
         first = {"application": application, "in_a_row": 1}
         count = sa.select(c.in_a_row).where(c.application == application)
+        again = sa.select(h.number).where(h.key == request.key, h.action == AGAIN)
         with self._database.note(_LOCK) as connection:
+            if connection.execute(again.limit(1)).first() is not None:
+                return 0
             if not connection.execute(more.values(in_a_row=c.in_a_row + 1)).rowcount:
                 connection.execute(self.refusals.insert().values(first))
             return int(connection.execute(count).scalar_one())
@@ -225,12 +290,101 @@ class Queue:
             if was_waiting := self._drop(connection, request):
                 quarantined = insert.values(status=status, since=self._clock())
                 connection.execute(quarantined)
+                self._note_not_taken(connection, request.key)
         return was_waiting
 
     def _drop(self, connection: Connection, request: Request) -> bool:
-        r = self.request.c
-        this = (r.tpc_tag == request.tag, r.tpc_row == request.row)
+        q, r, branch = self.queue.c, self.request.c, request.branch
+        # Its tag was of no other branch, ever; this would show if it was.
+        of_branch = sa.exists().where(
+            q.application == request.transaction.application,
+            q.batch == request.transaction.batch,
+            q.partition == branch.partition,
+            q.task_attempt == branch.task_attempt,
+            q.tag == r.tpc_tag,
+        )
+        this = (r.tpc_tag == request.tag, r.tpc_row == request.row, of_branch)
         return connection.execute(self.request.delete().where(*this)).rowcount == 1
+
+    def _note_not_taken(self, connection: Connection, key: str) -> None:
+        h = self.by_hand.c
+        again = self.by_hand.update().where(h.key == key, h.action == AGAIN)
+        connection.execute(again.values(not_taken=True))
+
+    def deciding(self) -> AbstractContextManager[Connection]:
+        """Open a durable transaction that excludes what senders write."""
+        return self._database.decide(_LOCK)
+
+    def put_back(
+        self, connection: Connection, key: RequestKey, body: str, number: int
+    ) -> None:
+        """Queue a request once more, in its place by batch, branch and row.
+
+        Args:
+            connection: a transaction of `deciding`.
+            key: of the request.
+            body: of the request.
+            number: of the row about it in `by_hand`, which never comes again.
+        """
+        transaction, branch = key.transaction, key.branch
+        if (tag := self._tag_of(connection, key)) is None:
+            # Its branch is done with. A tag below 0 is of no branch in the journal.
+            # A tag that came twice would let a late answer delete another request.
+            tag = -number
+            values = {
+                **dataclasses.asdict(transaction),
+                **dataclasses.asdict(branch),
+                "tag": tag,
+                "carrier": self._carrier_of(connection, transaction),
+                "committed": self._clock(),
+            }
+            connection.execute(self.queue.insert().values(values))
+        request = {"tpc_tag": tag, "tpc_row": key.row, "body": body}
+        connection.execute(self.request.insert().values(request))
+
+    def holds(self, connection: Connection, key: RequestKey) -> bool:
+        """Whether a request waits to be sent."""
+        this = self._waiting(connection, key)
+        return connection.scalar(sa.select(sa.exists().where(*this))) or False
+
+    def take_back(self, connection: Connection, key: RequestKey) -> str | None:
+        """Take a request that was put back off its queue; return its body.
+
+        A sender that has read it already may still send it once.
+        """
+        this = self._waiting(connection, key)
+        select = sa.select(self.request.c.body).where(*this)
+        body: str | None = connection.scalar(select)
+        if body is not None:
+            connection.execute(self.request.delete().where(*this))
+            self._note_not_taken(connection, str(key))
+        return body
+
+    def _waiting(self, connection: Connection, key: RequestKey) -> tuple[Any, ...]:
+        r = self.request.c
+        return (r.tpc_tag == self._tag_of(connection, key), r.tpc_row == key.row)
+
+    def _tag_of(self, connection: Connection, key: RequestKey) -> int | None:
+        """Return the tag of a request's branch, while that is in the queue."""
+        q, branch = self.queue.c, key.branch
+        this = (
+            q.application == key.transaction.application,
+            q.batch == key.transaction.batch,
+            q.partition == branch.partition,
+            q.task_attempt == branch.task_attempt,
+        )
+        tag: int | None = connection.scalar(sa.select(q.tag).where(*this))
+        return tag
+
+    def _carrier_of(self, connection: Connection, transaction: TransactionId) -> str:
+        """Return the journal's trace context of a transaction, empty if forgotten."""
+        t = self._tables.transaction.c
+        this = (
+            t.application == transaction.application,
+            t.batch == transaction.batch,
+            t.attempt == transaction.attempt,
+        )
+        return connection.scalar(sa.select(t.carrier).where(*this)) or "{}"
 
     def gauges(self, connection: Connection) -> dict[str, float]:
         """Measure what waits, what is quarantined, and where sending has stopped."""

@@ -11,16 +11,19 @@ import random
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import sqlalchemy as sa
 
+from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.model import log_fields
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.participant.resources.partner import Partner, PartnerAnswer
-from tracing_2pc.participant.resources.queue import MOST_REFUSALS, Queue, Request
+from tracing_2pc.participant.resources.partner_request import in_bulks
+from tracing_2pc.participant.resources.queue import MOST_REFUSALS, Lease, Queue, Request
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing.propagation import of_try
@@ -39,10 +42,25 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(slots=True)
 class _Waiting:
-    """An application whose first request was not taken."""
+    """An application whose first request was not taken.
+
+    Args:
+        failures: in a row, of any of its requests: the pauses grow with them.
+        resume: when it is sent something again.
+        key: of its first request.
+        tries: of that one alone, in vain.
+        faults: requests of which it was logged that they cannot even be sent.
+    """
 
     failures: int = 0
     resume: float = -float("inf")
+    key: str = ""
+    tries: int = 0
+    faults: set[str] = dataclasses.field(default_factory=set)
+
+
+class _LeaseLostError(Exception):
+    """What was read of the queue may be old: another process may have sent it."""
 
 
 class Sender:
@@ -75,6 +93,13 @@ class Sender:
         self._waiting = collections.defaultdict[str, _Waiting](_Waiting)
         # Applications whose last request was taken, as far as is known here.
         self._taken: set[str] = set()
+        # Requests of an application that are sent one by one, because all of them
+        # together were refused.
+        self._singly = collections.Counter[str]()
+        # Records that are sent together, where fewer are than may be.
+        self._sizes: dict[str, int] = {}
+        # Applications of which it was logged that they have stopped.
+        self._stopped: set[str] = set()
 
     def start(self) -> None:
         """Start the thread of this process, once."""
@@ -121,35 +146,74 @@ class Sender:
 
     def _turn(self) -> float:
         """Send what can be sent; return seconds until the queue is read again."""
-        if not self._hold():
+        if self._hold() is Lease.REFUSED:
             return self._lease / 3
+        try:
+            return self._send_all()
+        except _LeaseLostError:
+            return 0.0
+
+    def _send_all(self) -> float:
         now = time.monotonic()
         ready = [
-            self._queue.next(application)
+            self._bulks(application)
             for application in self._queue.applications()
             if self._waiting[application].resume <= now
         ]
         waits = set()
-        for request in itertools.chain.from_iterable(itertools.zip_longest(*ready)):
-            if request is None or (name := request.transaction.application) in waits:
+        for bulk in itertools.chain.from_iterable(itertools.zip_longest(*ready)):
+            if bulk is None or (name := bulk[0].transaction.application) in waits:
                 continue
-            if self._stopping.is_set() or not self._hold():
+            if self._stopping.is_set():
                 return 0.0
-            if not self._send(request):
+            self._keep_lease()
+            if not (self._send(bulk[0]) if len(bulk) == 1 else self._send_bulk(bulk)):
                 waits.add(name)
         return 0.0 if any(ready) else _POLL
 
-    def _hold(self) -> bool:
-        """Hold the lease for at least two thirds of its time from now."""
+    def _bulks(self, application: str) -> list[list[Request]]:
+        """Return its next requests, each with those that are sent together with it.
+
+        After a bulk that was not taken only one, of half the size, is sent; and each
+        request alone, where all together were refused.
+        """
+        requests, size = self._queue.next(application), self._size(application)
+        if left := self._singly[application]:
+            requests, size = requests[:left], 1
+        try:
+            bulks = list(in_bulks(requests, size))
+        except Exception:  # noqa: BLE001 - one cannot be read: sent alone, it is found
+            bulks = [[request] for request in requests]
+        is_waiting = self._waiting[application].failures > 0
+        return bulks[:1] if is_waiting and self._queue.bulk > 1 else bulks
+
+    def _size(self, application: str) -> int:
+        return self._sizes.get(application, self._queue.bulk)
+
+    def _hold(self) -> Lease:
+        """Hold the lease for at least two thirds of its time from now.
+
+        Unless it is renewed, all that is known here is forgotten: whoever had it
+        meanwhile went on from answers of its own.
+        """
         now = time.monotonic()
         if now - self._held <= self._lease / 3:
-            return True
-        if self._queue.hold(self._holder, self._lease):
+            return Lease.RENEWED
+        lease = self._queue.hold(self._holder, self._lease)
+        if lease is not Lease.REFUSED:
             self._held = now
-            return True
-        self._waiting.clear()  # its new holder goes on from its own answers
-        self._taken.clear()
-        return False
+        if lease is not Lease.RENEWED:
+            self._waiting.clear()
+            self._taken.clear()
+            self._singly.clear()
+            self._sizes.clear()
+            self._stopped.clear()
+        return lease
+
+    def _keep_lease(self) -> None:
+        """Raise if the lease was another's since the queue was read, or is."""
+        if self._hold() is not Lease.RENEWED:
+            raise _LeaseLostError
 
     def _send(self, request: Request) -> bool:
         """Send one request; False means that the queue has to be read again."""
@@ -157,39 +221,116 @@ class Sender:
         answer = self._ask_partner(request)
         failpoint("outbox.after_call")
         if is_settled := self._settle(request, answer):
-            self._waiting.pop(request.transaction.application, None)
+            self._grow([request])
+            self._singly[request.transaction.application] -= 1
+            self._singly += collections.Counter()  # keeps what is above 0
         elif self._send_next(request):
             # Sent once more at once: otherwise more requests would overtake it.
             self._send_last_time(request)
             self._waiting.pop(request.transaction.application, None)
         else:
-            self._back_off(request, answer)
+            self._back_off([request], answer)
         return is_settled
+
+    def _send_bulk(self, bulk: Sequence[Request]) -> bool:
+        """Send several as one; False means that the queue has to be read again."""
+        failpoint("outbox.before_call")
+        answers = self._ask_together(bulk)
+        failpoint("outbox.after_call")
+        if len(answers) == 1 and answers[0].is_refused:
+            # One of them may be the reason: each gets an answer of its own.
+            self._singly[bulk[0].transaction.application] = len(bulk)
+            return False
+        if len(answers) == 1:
+            answers = [*answers] * len(bulk)
+        left = self._settle_bulk(bulk, answers)
+        if left:
+            self._back_off(bulk, left[0][1], left[0][0])
+        else:
+            self._grow(bulk)
+        return not left
+
+    def _grow(self, bulk: Sequence[Request]) -> None:
+        """After a request that was taken send more; unless there was no more to send.
+
+        A smaller one says nothing about the size that was not taken.
+        """
+        application = bulk[0].transaction.application
+        if len(bulk) < (size := self._size(application)):
+            return
+        self._waiting.pop(application, None)
+        self._sizes[application] = min(2 * size, self._queue.bulk)
+
+    def _settle_bulk(
+        self, bulk: Sequence[Request], answers: Sequence[PartnerAnswer]
+    ) -> list[tuple[Request, PartnerAnswer]]:
+        """Settle each by its own answer, in order; return those that stay."""
+        left = []
+        pairs = zip(bulk, answers, strict=True)
+        for is_taken, alike in itertools.groupby(pairs, lambda pair: pair[1].is_taken):
+            if is_taken:
+                self._confirm(*(request for request, _ in alike))
+            else:
+                left += [pair for pair in alike if not self._settle(*pair)]
+        return left
+
+    def _confirm(self, *requests: Request) -> None:
+        application = requests[0].transaction.application
+        is_first = application not in self._taken
+        self._queue.confirmed(*requests, after_refusals=is_first)
+        self._taken.add(application)
+        self._stopped.discard(application)
 
     def _ask_partner(self, request: Request) -> PartnerAnswer:
         in_vain = self._waiting[request.transaction.application].failures
         carrier = of_try(request.carrier, in_vain)
-        return self._partner.send(dataclasses.replace(request, carrier=carrier))
+        return self._ask_together([dataclasses.replace(request, carrier=carrier)])[0]
+
+    def _ask_together(self, bulk: Sequence[Request]) -> Sequence[PartnerAnswer]:
+        """Send a request. What raises is no answer: it is this application's alone."""
+        try:
+            if len(bulk) == 1:
+                return [self._partner.send(bulk[0])]
+            return self._partner.send_together(bulk)
+        except Exception as error:  # noqa: BLE001 - the others' requests go on
+            self._log_fault(bulk[0], error)
+            return [PartnerAnswer(0)]
+
+    def _log_fault(self, request: Request, error: Exception) -> None:
+        """Log once that a request cannot even be sent."""
+        faults = self._waiting[request.transaction.application].faults
+        if request.key in faults:
+            return
+        faults.add(request.key)
+        # Another's message may hold the record.
+        why = str(error) if isinstance(error, TwoPhaseError) else type(error).__name__
+        logger.error(
+            "outbox: a request cannot be sent: request=%s: %s",
+            request.key,
+            why,
+            extra=log_fields(request.transaction, request.carrier),
+        )
 
     def _settle(self, request: Request, answer: PartnerAnswer) -> bool:
         """Drop what was taken, quarantine what was refused; False if it stays."""
         application = request.transaction.application
         if answer.is_taken:
-            is_first = application not in self._taken
-            self._queue.confirmed(request, after_refusals=is_first)
-            self._taken.add(application)
+            self._confirm(request)
             return True
         if not answer.is_refused:
             return False
         self._taken.discard(application)
-        if self._queue.count_refusal(application) > MOST_REFUSALS:
-            logger.error(
-                "outbox: stopped, the partner refuses all in a row: application=%s "
-                "refusals=%d",
-                application,
-                MOST_REFUSALS,
-            )
+        if self._queue.count_refusal(request) > MOST_REFUSALS:
+            if application not in self._stopped:
+                logger.error(
+                    "outbox: stopped, the partner refuses all in a row: "
+                    "application=%s refusals=%d",
+                    application,
+                    MOST_REFUSALS,
+                )
+            self._stopped.add(application)
             return False
+        self._stopped.discard(application)
         self._quarantine(request, answer, "refused by the partner")
         return True
 
@@ -199,15 +340,19 @@ class Sender:
         Its refusal shows as well as its acceptance that the partner is there.
         """
         application = request.transaction.application
-        if self._waiting[application].failures + 1 < _TRIES:
+        waiting = self._waiting[application]
+        tries = waiting.tries if waiting.key == request.key else 0
+        if tries + 1 < _TRIES:
             return False
         following = self._queue.next(application, request)
-        if not following or self._stopping.is_set() or not self._hold():
+        if not following or self._stopping.is_set():
             return False
+        self._keep_lease()
         return self._settle(following[0], self._ask_partner(following[0]))
 
     def _send_last_time(self, request: Request) -> None:
-        answer = self._partner.send(request)
+        self._keep_lease()
+        answer = self._ask_together([request])[0]
         if answer.is_taken:
             self._settle(request, answer)
         else:
@@ -223,9 +368,27 @@ class Sender:
                 extra=log_fields(request.transaction, request.carrier),
             )
 
-    def _back_off(self, request: Request, answer: PartnerAnswer) -> None:
-        waiting = self._waiting[request.transaction.application]
+    def _back_off(
+        self,
+        bulk: Sequence[Request],
+        answer: PartnerAnswer,
+        first: Request | None = None,
+    ) -> None:
+        """Wait before the next one of its application, which is half as large.
+
+        Args:
+            bulk: what was sent.
+            answer: to the first of it that is left.
+            first: that one, unless it is the first of all.
+        """
+        request = first or bulk[0]
+        application = request.transaction.application
+        waiting = self._waiting[application]
+        self._sizes[application] = max(1, len(bulk) // 2)
         waiting.failures += 1
+        if waiting.key != request.key:
+            waiting.key, waiting.tries = request.key, 0
+        waiting.tries += len(bulk) == 1
         retry = RetryPolicy(
             SystemClock(), _FIRST_PAUSE, _LONGEST_PAUSE, uniform=random.uniform
         )

@@ -1,0 +1,170 @@
+"""`tracing-2pc outbox`: what it lists, asks, does and says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli import Operator, on_a_terminal
+from support.participant import World, end, records, refusing_outbox, select, sqlite_url
+from support.spark import serving
+
+KEY = "orders.7.1.0.1.0"
+WHY = ("--reason", "the card was valid", "--yes")
+
+
+def refused(folder: Path, name: str, *texts: str) -> World:
+    """Make an outbox that never sends, with what its partner refused."""
+    return refusing_outbox(sqlite_url(folder, name), records(text=list(texts)), name)
+
+
+@pytest.fixture
+def mailer(operator: Operator, tmp_path: Path) -> Iterator[World]:
+    """An outbox beside the site's participants, with two refused requests."""
+    world = refused(tmp_path, "mailer", "\x1b[31mred", "b" * 3_000)
+    with serving(world.app) as url:
+        operator.reach(mailer=url)
+        yield world
+    end(world.resource)
+
+
+def listed(operator: Operator, *words: str) -> list[dict[str, Any]]:
+    _, found = operator.json("outbox", "ls", *words)
+    return [item for item in found if item["kind"] == "request"]
+
+
+def test_it_lists_what_waits_for_a_person(operator: Operator, mailer: World) -> None:
+    """Of each outbox, and of no other participant; 1 while there is something."""
+    code, out, _ = operator.says("outbox", "ls")
+    head, first, second, counts = out.splitlines()
+    assert head.split() == ["REQUEST", "PARTICIPANT", "STATUS", "AGE", "AGAIN", "BODY"]
+    assert first.split()[:3] == [KEY, "mailer", "422"]
+    assert "\x1b" not in out
+    assert second.endswith("…")
+    assert (code, counts) == (1, "2 requests in quarantine")
+    (item, *_) = listed(operator, "--limit", "1")
+    assert (item["key"], item["participant"], item["application"], item["again"]) == (
+        *(KEY, "mailer", "orders"),
+        0,
+    )
+    assert operator.json("outbox", "ls", "--limit", "1")[1][-1]["more"] is True
+    assert listed(operator, "--application", "bills") == []
+    assert operator.says("outbox", "ls", "--application", "bills")[0] == 0
+    code, out, _ = operator.says("outbox", "ls", "--participant", "ledger")
+    assert (code, out) == (0, "no participant has an outbox\n")
+
+
+def test_again(operator: Operator, mailer: World) -> None:
+    """Back in its queue, and repeated it says the same; the log is not needed."""
+    operator._set("TPC_LOG", "")
+    for _ in range(2):
+        code, out, _ = operator.says("outbox", "again", KEY, "--yes")
+        line = f"request {KEY} at mailer waits in its queue, and will be sent again\n"
+        assert (code, out) == (0, line)
+    assert mailer.visible() == 1
+    sql = "SELECT key, action, reason FROM outbox_tpc_by_hand"
+    assert select(mailer.resource, sql) == [(KEY, "again", "")]
+    (who,) = select(mailer.resource, "SELECT who FROM outbox_tpc_by_hand")
+    assert "@" in who[0]
+    queue = mailer.resource._queue
+    queue.confirmed(queue.next("orders")[0])
+    code, _, err = operator.says("outbox", "drop", KEY, *WHY)
+    assert code == 1
+    assert "a person had it sent again" in err
+    _, (item,) = operator.json("outbox", "again", KEY, "--yes")
+    assert item == {"key": KEY, "participant": "mailer", "state": "sent"}
+
+
+def test_drop(operator: Operator, mailer: World) -> None:
+    """It leaves the list, is listed as dropped, and is not sent again."""
+    for _ in range(2):
+        code, out, _ = operator.says("outbox", "drop", KEY, *WHY)
+        line = "is dropped: it stays on record, and is not sent"
+        assert (code, out) == (0, f"request {KEY} at mailer {line}\n")
+    assert [item["key"] for item in listed(operator)] == ["orders.7.1.0.1.1"]
+    (item,) = listed(operator, "--dropped")
+    assert (item["key"], item["reason"]) == (KEY, "the card was valid")
+    code, out, _ = operator.says("outbox", "ls", "--dropped")
+    assert (code, out.splitlines()[-1]) == (0, "1 request dropped")
+    assert out.splitlines()[1].endswith("the card was valid")
+    assert operator.says("outbox", "again", KEY, "--yes")[0] == 1
+
+
+def test_what_cannot_be_done_is_one_line(operator: Operator, mailer: World) -> None:
+    """An unknown key, a wrong one, no reason, no such participant, nobody to ask."""
+    unknown = "orders.9.1.0.1.0"
+    for words, code, says in (
+        (("again", unknown, "--yes"), 1, f"no request {unknown} is in quarantine here"),
+        (("again", "orders.9.1", "--yes"), 2, "expected <application>.<batch>"),
+        (("drop", KEY, "--reason", " ", "--yes"), 2, "say why"),
+        (("again", KEY, "--participant", "x", "--yes"), 2, "no participant 'x'"),
+        (("again", KEY, "--participant", "ledger", "--yes"), 2, "ledger has no outbox"),
+        (("again", KEY), 2, "there is no terminal to ask on"),
+    ):
+        got, out, err = operator.says("outbox", *words)
+        assert (got, out, err.count("\n")) == (code, "", 1)
+        assert says in err
+    assert len(listed(operator)) == 2
+    with pytest.raises(SystemExit):
+        operator.says("outbox", "drop", KEY)
+
+
+def test_two_outboxes_of_one_application(
+    operator: Operator, mailer: World, tmp_path: Path
+) -> None:
+    """Their keys are the same: a person says which is meant."""
+    other = refused(tmp_path, "texter", "a")
+    with serving(other.app) as url, serving(mailer.app) as first:
+        operator.reach(mailer=first, texter=url)
+        code, _, err = operator.says("outbox", "again", KEY, "--yes")
+        assert code == 2
+        assert "at mailer and texter: name one of them by --participant" in err
+        words = ("again", KEY, "--participant", "texter", "--yes")
+        assert operator.says("outbox", *words)[0] == 0
+        assert (mailer.visible(), other.visible()) == (0, 1)
+    end(other.resource)
+
+
+def test_an_order_that_is_repeated_does_not_act_elsewhere(
+    operator: Operator, mailer: World, tmp_path: Path
+) -> None:
+    """Neither where the same request waits at another outbox, nor while one is down."""
+    other = refused(tmp_path, "texter", "a")
+    with serving(other.app) as url, serving(mailer.app) as first:
+        operator.reach(mailer=first, texter="http://127.0.0.1:9")
+        code, _, err = operator.says("outbox", "drop", KEY, *WHY)
+        assert (code, mailer.visible()) == (2, 0)
+        assert "at mailer, and may be known, too, at texter: say which" in err
+        operator.reach(mailer=first, texter=url)
+        words = ("outbox", "drop", KEY, *WHY, "--participant", "mailer")
+        assert operator.says(*words)[::2] == (0, "")
+        code, _, err = operator.says("outbox", "drop", KEY, *WHY)
+        assert code == 2
+        assert "at texter, and was dropped at mailer: say which is meant" in err
+    end(other.resource)
+
+
+def test_one_that_is_down_hides_no_other(operator: Operator, mailer: World) -> None:
+    """The rest is listed, and it is said who did not answer; 1."""
+    operator.reach(ledger="http://127.0.0.1:9")
+    code, out, _ = operator.says("outbox", "ls", "--application", "bills")
+    assert code == 1
+    assert "ledger: nothing listens at" in out
+
+
+def test_a_person_is_shown_it_and_asked(operator: Operator, mailer: World) -> None:
+    """Nothing is done unless the row's number is typed, or yes."""
+    with serving(mailer.app) as url:
+        where = {"TPC_PARTICIPANTS": f"mailer={url}", "TPC_TOKEN": "a-token-of-anna"}
+        words = ("outbox", "drop", KEY, "--reason", "no")
+        code, shown = on_a_terminal(*words, typed="1", **where)
+        assert code == 1
+        assert "nothing was done" in shown
+        assert '"text"' in shown
+        assert "It will never be sent." in shown
+        code, shown = on_a_terminal(*words, typed="0", **where)
+    assert code == 0
+    (row,) = select(mailer.resource, "SELECT action FROM outbox_tpc_by_hand")
+    assert row == ("drop",)

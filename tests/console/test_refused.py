@@ -1,0 +1,364 @@
+"""Requests that partners refused: who sees them, what a form does, what is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask import Flask
+from support.console import (
+    BOUND,
+    MAILED,
+    OPERATOR,
+    VIEWER,
+    Visitor,
+    console_of,
+    mailer_of,
+    signed_by_hand,
+)
+from support.participant import World, end, records, refusing_outbox, sqlite_url
+from support.spark import serving
+from support.waiting import until
+from support.watch import SETTINGS, Site
+
+from tracing_2pc.console import state
+from tracing_2pc.core.model import RequestKey
+from tracing_2pc.core.states import RequestState
+from tracing_2pc.http.client import HttpParticipant
+from tracing_2pc.operations.resolve import LONGEST_REASON
+
+PAGE = f"/refused/mailer/{MAILED}"
+SECOND = "orders.7.1.0.1.1"
+EVIL = "<script>alert('x')</script>\"'>&<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def mailer(at: Site) -> Iterator[World]:
+    """An outbox beside the site's participants, with two refused requests."""
+    with mailer_of(at, EVIL + "\x1b\u202e", "b" * 3_000) as world:
+        yield world
+
+
+@pytest.fixture
+def app(mailer: World, app: Flask) -> Flask:
+    return app
+
+
+def fingerprint_in(page: str) -> str:
+    (found,) = re.findall(r'name="fingerprint" value="(\w+)"', page)
+    return str(found)
+
+
+def confirm(person: Visitor, word: str, reason: str = "because") -> str:
+    """Take the first step, and return what the second one sends along."""
+    answer = person.post(f"{PAGE}/confirm", option=word, reason=reason)
+    assert answer.status_code == 200, answer.get_data(as_text=True)
+    return fingerprint_in(answer.get_data(as_text=True))
+
+
+# --- who may do what -----------------------------------------------------------------
+
+
+def test_a_viewer_sees_what_was_refused_and_has_no_form(
+    viewer: Visitor, mailer: World
+) -> None:
+    """Neither on a page, nor is one taken that is made by hand."""
+    page = viewer.get("/refused")
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    assert f"{MAILED} orders 7" in text
+    assert "answered 422" in text
+    assert SECOND in text
+    assert "/confirm" not in page
+    page = viewer.get(PAGE)
+    assert "Log in as operator to do this." in page
+    assert "/confirm" not in page
+    for step in ("confirm", "resolve"):
+        fields = {"option": "drop", "reason": "r", "row": "0", "fingerprint": "x"}
+        assert viewer.post(f"{PAGE}/{step}", **fields).status_code == 403
+    assert signed_by_hand(mailer) == []
+
+
+def test_nobody_sees_or_does_anything_without_a_session(
+    app: Flask, mailer: World
+) -> None:
+    """Every page leads to where one logs in, and from there back; forms are refused."""
+    client = app.test_client()
+    for path in ("/refused", PAGE):
+        answer = client.get(path)
+        assert (answer.status_code, answer.location) == (303, f"/login?next={path}")
+    for step in ("confirm", "resolve"):
+        assert (
+            client.post(f"{PAGE}/{step}", data={"option": "again"}).status_code == 403
+        )
+    assert signed_by_hand(mailer) == []
+
+
+def test_a_form_from_elsewhere_or_without_its_token_changes_nothing(
+    operator: Visitor, mailer: World
+) -> None:
+    """As with transactions; and no address does it."""
+    seal = confirm(operator, "again")
+    data = {"csrf": operator.csrf, "option": "again", "fingerprint": seal}
+    for headers in ({}, {"Sec-Fetch-Site": "cross-site"}):
+        answer = operator.client.post(f"{PAGE}/resolve", data=data, headers=headers)
+        assert answer.status_code == 403
+    operator.csrf = "x" * 43
+    fields = {"option": "again", "fingerprint": seal}
+    assert operator.post(f"{PAGE}/resolve", **fields).status_code == 403
+    assert operator.client.get(f"{PAGE}/resolve?option=again").status_code == 405
+    assert signed_by_hand(mailer) == []
+
+
+def test_a_token_of_one_application_sees_those_of_that_one(app: Flask) -> None:
+    """Others are neither listed, nor counted, nor shown."""
+    bound = Visitor(app.test_client())
+    bound.log_in(BOUND)
+    page = bound.get("/refused")
+    assert "Its partner has refused nothing." in page
+    assert "orders" not in page
+    assert bound.client.get(PAGE).status_code == 403
+    until(lambda: "being asked which requests" not in bound.get("/"))
+    assert "refused request" not in bound.get("/")
+
+
+# --- what a form does ----------------------------------------------------------------
+
+
+def test_a_request_is_sent_again_and_signed(operator: Visitor, mailer: World) -> None:
+    """It needs no reason; the form may be sent twice, and the list is new."""
+    assert "It goes back into its queue" in operator.get(PAGE)
+    seal = confirm(operator, "again", reason="")
+    assert signed_by_hand(mailer) == []
+    for _ in range(2):
+        answer = operator.post(f"{PAGE}/resolve", option="again", fingerprint=seal)
+        assert (answer.status_code, answer.location) == (303, "/refused")
+        page = operator.get("/refused")
+        assert f"Request {MAILED} at mailer waits in its queue" in page
+        assert f'href="{PAGE}"' not in page
+        assert SECOND in page
+    assert "waits in its queue" not in operator.get("/refused")
+    assert mailer.visible() == 1
+    assert signed_by_hand(mailer) == [(MAILED, "again", "Ada at the console", "")]
+
+
+def test_a_request_is_dropped_with_a_reason_and_the_number(
+    operator: Visitor, mailer: World
+) -> None:
+    """Kept with name and reason; sent twice it says the same, and again is refused."""
+    page = operator.post(f"{PAGE}/confirm", option="drop", reason="by phone")
+    text = page.get_data(as_text=True)
+    for said in (MAILED, "It will never be sent.", "by phone", "Ada at the console"):
+        assert said in text
+    fields = {"option": "drop", "reason": "by phone"}
+    fields["fingerprint"] = fingerprint_in(text)
+    for row in ("", "1", MAILED):
+        answer = operator.post(f"{PAGE}/resolve", **fields, row=row)
+        assert answer.status_code == 400
+        assert "Type the number of the row" in answer.get_data(as_text=True)
+    assert signed_by_hand(mailer) == []
+    for reason in ("by phone", "another one"):
+        fields["reason"] = reason
+        answer = operator.post(f"{PAGE}/resolve", **fields, row="0")
+        assert answer.status_code == 303
+        assert f"Request {MAILED} at mailer is dropped" in operator.get("/refused")
+    signed = (MAILED, "drop", "Ada at the console", "by phone")
+    assert signed_by_hand(mailer) == [signed]
+    fields = {"option": "again", "fingerprint": fields["fingerprint"]}
+    answer = operator.post(f"{PAGE}/resolve", **fields)
+    assert answer.status_code == 409
+    text = answer.get_data(as_text=True)
+    assert "was dropped by hand: it is not sent again" in text
+    assert 'href="/refused"' in text
+
+
+def test_a_drop_needs_a_reason_that_can_be_kept(
+    operator: Visitor, mailer: World
+) -> None:
+    """In both steps; and a reason for *again* is bounded as well."""
+    seal = confirm(operator, "drop")
+    for reason in ("", "   ", "two\nlines", "x" * (LONGEST_REASON + 1)):
+        fields = {"option": "drop", "reason": reason, "row": "0", "fingerprint": seal}
+        for step in ("confirm", "resolve"):
+            answer = operator.post(f"{PAGE}/{step}", **fields)
+            assert answer.status_code == 400
+            assert "say why" in answer.get_data(as_text=True)
+    fields = {"option": "again", "reason": "two\nlines"}
+    assert operator.post(f"{PAGE}/confirm", **fields).status_code == 400
+    assert operator.post(f"{PAGE}/confirm", option="resolve").status_code == 400
+    assert signed_by_hand(mailer) == []
+
+
+def test_a_request_that_was_refused_once_more_is_shown_again(
+    operator: Visitor, mailer: World
+) -> None:
+    """What a person has confirmed was about another answer of the partner."""
+    seal = confirm(operator, "drop")
+    key, queue = RequestKey.parse(MAILED), mailer.resource._queue
+    at = HttpParticipant("mailer", operator_url(mailer), None, 10.0)
+    assert at.send_again(key, who="bob", reason="") is RequestState.WAITING
+    assert queue.move_to_quarantine(queue.next("orders")[0], 400)
+    fields = {"option": "drop", "reason": "r", "row": "0", "fingerprint": seal}
+    answer = operator.post(f"{PAGE}/resolve", **fields)
+    text = answer.get_data(as_text=True)
+    assert answer.status_code == 409
+    assert "has changed since: read it again" in text
+    assert "answered 400" in text
+    assert [one[1] for one in signed_by_hand(mailer)] == ["again"]
+    fields["fingerprint"] = fingerprint_in(text)
+    assert operator.post(f"{PAGE}/resolve", **fields).status_code == 303
+
+
+def operator_url(world: World) -> str:
+    """Return where a world is served, as its test has noted it."""
+    return str(world.app.config["SERVED"])
+
+
+def test_what_is_not_there_is_said(operator: Visitor, mailer: World) -> None:
+    """An unknown key, no key, nobody of that name, one without an outbox."""
+    unknown = "orders.9.1.0.1.0"
+    for path, said in (
+        (f"/refused/mailer/{unknown}", f"{unknown} is not in quarantine at mailer"),
+        ("/refused/mailer/orders.9.1", "expected &lt;application&gt;.&lt;batch&gt;"),
+        (f"/refused/nobody/{MAILED}", "no participant of that name"),
+        (f"/refused/ledger/{MAILED}", "ledger has no outbox"),
+    ):
+        answer = operator.client.get(path)
+        assert answer.status_code == 404
+        assert said in answer.get_data(as_text=True)
+    path = f"/refused/mailer/{unknown}"
+    assert operator.post(f"{path}/confirm", option="again").status_code == 409
+    answer = operator.post(f"{path}/resolve", option="again", fingerprint="x")
+    assert answer.status_code == 409
+    said = f"no request {unknown} is in quarantine here"
+    assert said in answer.get_data(as_text=True)
+    assert signed_by_hand(mailer) == []
+
+
+def test_an_outbox_that_is_down_is_a_line_and_its_forms_do_nothing(
+    operator: Visitor, at: Site, mailer: World, tmp_path: Path
+) -> None:
+    """The site's notifier, too: who does not answer hides no other."""
+    other = refusing_outbox(sqlite_url(tmp_path, "texter"), records(text=["a"]))
+    other.name = "texter"
+    with serving(other.app) as url:
+        at.observed["texter"] = HttpParticipant(
+            "texter", url, None, SETTINGS.request_timeout
+        )
+        seal = confirm(operator, "again")
+        at.down("mailer")
+        page = operator.get("/refused")
+        for name in ("mailer", "notifier"):
+            assert f"{name} gave no list: nothing listens at" in page
+        assert f'href="/refused/texter/{MAILED}"' in page
+        assert "/refused/mailer/" not in page
+        assert operator.client.get(PAGE).status_code == 502
+        for step in ("confirm", "resolve"):
+            fields = {"option": "again", "fingerprint": seal}
+            answer = operator.post(f"{PAGE}/{step}", **fields)
+            assert answer.status_code == 502
+            assert "nothing listens at" in answer.get_data(as_text=True)
+    end(other.resource)
+    assert signed_by_hand(mailer) == []
+
+
+def test_pages_that_wait_for_participants_keep_their_number(
+    at: Site, mailer: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a place a page says that nobody was asked; a form: nothing was done."""
+    monkeypatch.setattr(state, "ASKING", 0)
+    monkeypatch.setattr(state, "RESOLVING", 0)
+    person = Visitor(console_of(at).test_client())
+    person.log_in(OPERATOR)
+    assert "no outbox was asked" in person.get("/refused")
+    assert person.client.get(PAGE).status_code == 503
+    answer = person.post(f"{PAGE}/confirm", option="again")
+    assert answer.status_code == 503
+    assert "nothing was done" in answer.get_data(as_text=True)
+
+
+# --- what is shown -------------------------------------------------------------------
+
+
+def test_a_body_is_text_and_bounded(operator: Visitor) -> None:
+    """No markup, nothing that turns the writing; a long one is its beginning."""
+    page = operator.post(f"{PAGE}/confirm", option="drop", reason=EVIL)
+    long_one = operator.get(f"/refused/mailer/{SECOND}")
+    pages = [operator.get("/refused"), operator.get(PAGE), page.get_data(as_text=True)]
+    for shown in [*pages, long_one]:
+        assert "<img" not in shown
+        assert "<script>" not in shown
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        assert len(shown) < 15_000
+    assert all("&lt;script&gt;alert(" in shown for shown in pages)
+    assert "the beginning of 3,012 characters" in long_one
+
+
+def test_what_cannot_be_sent_as_utf_8_is_shown_all_the_same(
+    viewer: Visitor, mailer: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A participant may answer half a surrogate pair; the page has a mark for it."""
+    listed = HttpParticipant.quarantined
+
+    def with_half_a_pair(*args: object, **named: object) -> object:
+        found = listed(*args, **named)  # type: ignore[arg-type]
+        for request in found.requests:
+            object.__setattr__(request, "body", "\ud800 half")
+        return found
+
+    monkeypatch.setattr(HttpParticipant, "quarantined", with_half_a_pair)
+    assert "� half" in viewer.get("/refused")
+    assert "� half" in viewer.get(PAGE)
+
+
+def test_the_first_page_counts_them_and_leads_there(viewer: Visitor) -> None:
+    """Beside the transactions, and without waiting for an outbox."""
+    page = until(lambda: "2 refused requests</a>" in (p := viewer.get("/")) and p)
+    assert '<a href="/refused">2 refused requests</a>' in page
+    assert "Whether requests were refused at notifier is" in page
+
+
+def test_a_page_shows_the_oldest_and_says_that_there_are_more(
+    at: Site, mailer: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are; the first page says *or more*."""
+    monkeypatch.setattr(state, "REFUSED", 1)
+    person = Visitor(console_of(at).test_client())
+    person.log_in(VIEWER)
+    page = person.get("/refused")
+    assert MAILED in page
+    assert SECOND not in page
+    assert "There are more." in page
+    until(lambda: "1 refused request or more" in person.get("/"))
+
+
+def test_many_who_look_ask_an_outbox_once(
+    at: Site, mailer: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the list is good, it is shown to everybody; first page included."""
+    for name in ("SURVEY_EVERY", "VIEW_EVERY"):
+        monkeypatch.setattr(state, name, 3600.0)
+    asked: list[str] = []
+    listed = HttpParticipant.quarantined
+
+    def counting(by: HttpParticipant, *args: object, **named: object) -> object:
+        asked.append(by.name)
+        return listed(by, *args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HttpParticipant, "quarantined", counting)
+    person = Visitor(console_of(at).test_client())
+    person.log_in(VIEWER)
+    until(lambda: "2 refused requests" in person.get("/"))
+    for _ in range(20):
+        person.get("/")
+        person.get("/refused")
+    assert asked.count("mailer") == 1
+
+
+def test_a_site_without_outboxes_says_so(viewer: Visitor, at: Site) -> None:
+    """And every participant that answers is asked."""
+    del at.observed["mailer"]
+    at.up("notifier")
+    assert "No participant has an outbox." in viewer.get("/refused")

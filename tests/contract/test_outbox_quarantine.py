@@ -1,0 +1,430 @@
+"""What a partner did not take, in a person's hands: sent again, or dropped."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.participant import World, records, select, tagged_rows
+from test_outbox import (
+    Make,
+    Partner,
+    any_database,
+    backlog,
+    cards,
+    commit,
+    eventually,
+    ids,
+    keys_of,
+    make,
+    measured,
+    partner,
+    quick,
+)
+from werkzeug.test import TestResponse
+
+__all__ = ["make", "partner", "quick"]
+
+T = "orders.7.1"
+FIRST = f"{T}.0.1.0"
+
+
+def order(world: World, action: str, key: str = FIRST, **fields: Any) -> TestResponse:
+    """Ask for one request; by default with all that an order needs."""
+    about = {"key": key, "who": "anna@desk", "reason": "the card was valid", **fields}
+    return world.post(f"/outbox/{action}", **about)
+
+
+def listed(world: World, query: str = "") -> list[dict[str, Any]]:
+    answer = world.client.get(f"/outbox{query}")
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.get_json()["requests"]
+    return found
+
+
+def by_hand(world: World) -> list[tuple[Any, ...]]:
+    columns, table = "key, action, who, reason, body", "outbox_tpc_by_hand"
+    return select(world.resource, f"SELECT {columns} FROM {table} ORDER BY number")
+
+
+def refused(make: Make, partner: Partner, *plan: int | str, rows: int = 1) -> World:
+    """Commit a batch whose requests are answered so; all are settled."""
+    partner.plan = list(plan)
+    world = make()
+    commit(world, T, cards(rows))
+    eventually(lambda: backlog(world.resource) == 0)
+    return world
+
+
+def test_what_is_in_quarantine_is_listed(make: Make, partner: Partner) -> None:
+    """By application, in pages, oldest first; of a long body only its beginning."""
+    world = refused(make, partner, 422, 200, 413, 400, rows=4)
+    partner.plan = [422]
+    commit(world, "bills.1.1", records(text=["ü" * 5_000]))
+    eventually(lambda: backlog(world.resource) == 0)
+    pages, query = [], "?limit=2"
+    while True:
+        page = world.client.get(f"/outbox{query}").get_json()
+        pages.append([(item["key"], item["status"]) for item in page["requests"]])
+        if page["next"] is None:
+            break
+        query = f"?limit=2&after={page['next']}"
+    first, _, third, fourth = keys_of(T, 4)
+    bill = "bills.1.1.0.1.0"
+    assert pages == [[(first, 422), (third, 413)], [(fourth, 400), (bill, 422)]]
+    (long,) = listed(world, "?application=bills")
+    assert (len(long["body"]), long["length"]) == (2_000, 5_000 * 6 + 12)
+    assert [item["key"] for item in listed(world, f"?key={third}")] == [third]
+    assert json.loads(listed(world)[0]["body"]) == {"id": "card-0"}
+    assert listed(world, "?state=dropped") == []
+
+
+def test_a_page_is_bounded_in_bytes(make: Make, partner: Partner) -> None:
+    """However many long bodies there are, a client reads each page whole."""
+    world = make(sends=False)
+    commit(world, T, records(text=["ü" * 2_000] * 300))
+    queue = world.resource._queue
+    for request in iter(lambda: queue.next("orders")[:1], []):
+        assert queue.move_to_quarantine(request[0], 422)
+    found: list[str] = []
+    after = ""
+    while True:
+        answer = world.client.get(f"/outbox?limit=1000{after}")
+        assert len(answer.data) < 1 << 20
+        found += [item["key"] for item in answer.get_json()["requests"]]
+        if answer.get_json()["next"] is None:
+            break
+        after = f"&after={answer.get_json()['next']}"
+    assert sorted(found) == sorted(keys_of(T, 300))
+
+
+def test_again_it_is_sent_with_its_key(make: Make, partner: Partner) -> None:
+    """In the same trace, and it leaves the quarantine; who and why are on record."""
+    world = refused(make, partner, 422)
+    answer = order(world, "again")
+    assert (answer.status_code, answer.get_json()["state"]) == (200, "waiting")
+    eventually(lambda: backlog(world.resource) == 0)
+    assert partner.keys == [FIRST, FIRST]
+    assert partner.bodies[0] == partner.bodies[1]
+    assert len({trace.split("-")[1] for trace in partner.traces}) == 1
+    assert listed(world) == []
+    assert by_hand(world) == [(FIRST, "again", "anna@desk", "the card was valid", None)]
+    for _ in range(2):  # an answer that was lost is asked for again
+        assert order(world, "again").get_json()["state"] == "sent"
+    assert partner.keys == [FIRST, FIRST]
+    assert len(by_hand(world)) == 1
+    assert order(world, "drop").status_code == 409
+
+
+def test_again_it_may_be_refused_again(make: Make, partner: Partner) -> None:
+    """It is back in quarantine then, which counts how often that was tried."""
+    world = refused(make, partner, 422, 400)
+    assert order(world, "again", reason="").status_code == 200
+    eventually(lambda: len(partner.keys) == 2 and backlog(world.resource) == 0)
+    (item,) = listed(world)
+    assert (item["key"], item["status"], item["again"]) == (FIRST, 400, 1)
+    assert order(world, "drop").status_code == 200
+    assert [row[1] for row in by_hand(world)] == ["again", "drop"]
+
+
+def test_again_it_has_its_old_place(make: Make, partner: Partner) -> None:
+    """Nothing that was behind it and is not sent yet overtakes it; not a later batch,
+    nor a later row of its own branch.
+    """
+    world = make(sends=False)
+    commit(world, T, ids(1, 2, 3))
+    commit(world, "orders.8.1", ids(4, branch="0.2"))
+    commit(world, "orders.10.1", ids(5))
+    queue = world.resource._queue
+    for _ in range(2):
+        assert queue.move_to_quarantine(queue.next("orders")[0], 422)
+    first, second, third = keys_of(T, 3)
+    assert order(world, "again", second).status_code == 200
+    assert [r.key for r in queue.next("orders")] == [second, third]
+    for request in queue.next("orders"):
+        queue.confirmed(request)
+    assert queue.next("orders")[0].key == "orders.8.1.0.2.0"  # the branch is done with
+    assert queue.move_to_quarantine(queue.next("orders")[0], 422)
+    for key in (first, "orders.8.1.0.2.0"):
+        assert order(world, "again", key).get_json()["state"] == "waiting"
+        assert order(world, "again", key).get_json()["state"] == "waiting"
+    make().resource.start()
+    eventually(lambda: backlog(world.resource) == 0)
+    assert partner.keys == [first, "orders.8.1.0.2.0", "orders.10.1.0.1.0"]
+
+
+def test_what_is_dropped_stays_on_record(make: Make, partner: Partner) -> None:
+    """Never sent, not counted any more, with its body and the first reason."""
+    world = refused(make, partner, 422, 422, rows=2)
+    first, second = keys_of(T, 2)
+    for reason in ("the card was stolen", "another"):
+        answer = order(world, "drop", reason=reason)
+        assert (answer.status_code, answer.get_json()["state"]) == (200, "dropped")
+    assert [item["key"] for item in listed(world)] == [second]
+    assert measured(world)["tpc_outbox_quarantined"] == 1
+    (item,) = listed(world, "?state=dropped")
+    about = (item["key"], item["state"], item["who"], item["reason"], item["status"])
+    assert about == (first, "dropped", "anna@desk", "the card was stolen", 422)
+    assert json.loads(item["body"]) == {"id": "card-0"}
+    assert order(world, "again").status_code == 409
+    assert len(by_hand(world)) == 1
+    assert partner.keys == [first, second]
+
+
+@any_database
+def test_what_is_refused_changes_nothing(
+    make: Make, partner: Partner, tmp_path: Path
+) -> None:
+    """Another key, another participant, another role, another form."""
+    world = refused(make, partner, 422)
+    other = f"{T}.0.1.1"
+    for action in ("again", "drop"):
+        unknown = order(world, action, other)
+        assert unknown.status_code == 404
+        assert unknown.get_json()["detail"] == (
+            f"no request {other} is in quarantine here, nor was one dropped"
+        )
+        assert order(world.called("another"), action).status_code == 421
+        for wrong in ("orders.7.1", "orders.7.1.0.1.00", "", 7, None):
+            assert order(world, action, wrong).status_code == 400  # type: ignore[arg-type]
+        assert order(world, action, who="").status_code == 400
+        assert order(world, action, reason="two\nlines").status_code == 400
+        assert order(world, action, more=1).status_code == 400
+    assert order(world, "drop", reason=" ").status_code == 400
+    lines = {"viewer": "v" * 16, "job": "j" * 16, "operator": "o" * 16}
+    text = "".join(f"{role} {token}\n" for role, token in lines.items())
+    (tmp_path / "tokens").write_text(f"{text}operator {'b' * 16} bills\n")
+    guarded = World(world.resource, world.visible, tokens=tmp_path / "tokens")
+
+    def asked(token: str, action: str) -> int:
+        about = {"Tpc-Version": "1", "Authorization": f"Bearer {token}"}
+        if action == "list":
+            return guarded.client.get("/outbox", headers=about).status_code
+        fields = {"key": FIRST, "who": "x", "reason": "x"}
+        return guarded.post(f"/outbox/{action}", about, **fields).status_code
+
+    for action in ("again", "drop"):
+        assert [asked(lines[r], action) for r in ("viewer", "job")] == [403, 403]
+        assert asked("b" * 16, action) == 403
+    assert [asked(t, "list") for t in lines.values()] == [200, 403, 200]
+    assert [item["key"] for item in listed(world)] == [FIRST]
+    assert by_hand(world) == []
+
+
+def test_who_has_no_outbox_says_so(tmp_path: Path) -> None:
+    """404, with the reason; so that an operator's tools can pass it by."""
+    world = tagged_rows(f"sqlite:///{tmp_path}/p.db")
+    for answer in (world.client.get("/outbox"), order(world, "again")):
+        assert answer.status_code == 404
+        assert "is no outbox" in answer.get_json()["detail"]
+    world.resource.close()
+
+
+@pytest.mark.parametrize("action", ["again", "drop"])
+def test_it_happens_whole_or_not_at_all(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """Cut off after its last statement, the request is in quarantine as before."""
+    world = refused(make, partner, 422)
+    quarantine = world.resource._quarantine
+    sign = quarantine._sign
+
+    def fail(*about: Any, **more: Any) -> None:
+        sign(*about, **more)
+        raise sa.exc.OperationalError("INSERT", {}, Exception("gone"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(quarantine, "_sign", fail)
+        assert order(world, action).status_code == 503
+    assert [item["key"] for item in listed(world)] == [FIRST]
+    assert (by_hand(world), backlog(world.resource)) == ([], 0)
+    assert order(world, action).status_code == 200
+    eventually(lambda: backlog(world.resource) == 0)
+    assert len(partner.keys) == {"again": 2, "drop": 1}[action]
+
+
+def test_it_is_not_lost_while_its_branch_is_taken_off_the_queue(make: Make) -> None:
+    """A sender that saw no request left in a branch does not drop what comes back."""
+    world = make(sends=False)
+    commit(world, T, cards(1))
+    queue = world.resource._queue
+    assert queue.move_to_quarantine(queue.next("orders")[0], 422)
+    read = queue._requests
+
+    def late(*about: Any) -> Any:
+        found = read(*about)
+        if not found:
+            queue._requests = read
+            assert order(world, "again").status_code == 200
+        return found
+
+    queue._requests = late
+    queue.next("orders")
+    assert [request.key for request in queue.next("orders")] == [FIRST]
+
+
+def test_the_answer_to_a_sender_that_slept_does_not_undo_it(make: Make) -> None:
+    """It was refused, put back, and taken when a late answer comes: that one counts
+    for nothing.
+    """
+    world = make(sends=False)
+    commit(world, T, cards(2))
+    queue = world.resource._queue
+    slept, _ = queue.next("orders")
+    assert queue.move_to_quarantine(slept, 422)
+    assert order(world, "again").status_code == 200
+    again = queue.next("orders")[0]
+    assert again.key == slept.key
+    queue.confirmed(again)
+    assert queue.move_to_quarantine(slept, 422) is False
+    assert listed(world) == []
+
+
+@any_database
+def test_of_a_forgotten_transaction(make: Make, partner: Partner) -> None:
+    """It can be sent again, in a trace of its own."""
+    world = refused(make, partner, 422)
+    assert world.commit("orders.20.1", forgotten_through=19).status_code == 200
+    commit(world, "orders.21.1", ids(1))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert world.show(T).status_code == 410
+    assert order(world, "again").status_code == 200
+    eventually(lambda: backlog(world.resource) == 0)
+    assert partner.keys[-1] == FIRST
+
+
+SECOND = "bills.3.1.0.1.0"
+
+
+def put_back_twice(world: World) -> Any:
+    """Return what a sender read of a request that another one has sent meanwhile.
+
+    A request of another application was put back afterwards.
+    """
+    commit(world, T, ids(1))
+    commit(world, "bills.3.1", ids(2))
+    queue = world.resource._queue
+    for application in ("orders", "bills"):
+        assert queue.move_to_quarantine(queue.next(application)[0], 422)
+        assert queue.next(application) == []  # the branch is done with
+    assert order(world, "again", FIRST).status_code == 200
+    (slept,) = queue.next("orders")
+    queue.confirmed(slept)
+    assert queue.next("orders") == []
+    assert order(world, "again", SECOND).status_code == 200
+    return slept
+
+
+@pytest.mark.parametrize("late", ["taken", "refused"])
+def test_a_late_answer_is_about_its_own_request_only(make: Make, late: str) -> None:
+    """A request that is put back is never taken for one that was put back before."""
+    world = make(sends=False)
+    slept = put_back_twice(world)
+    queue = world.resource._queue
+    if late == "taken":
+        queue.confirmed(slept)
+    else:
+        assert queue.move_to_quarantine(slept, 422) is False
+    assert [request.key for request in queue.next("bills")] == [SECOND]
+    assert listed(world) == []
+
+
+def test_no_tag_comes_twice(make: Make) -> None:
+    """Nor after rows about what a person decided were deleted."""
+    world = make(sends=False)
+    slept = put_back_twice(world)
+    (again,) = (queue := world.resource._queue).next("bills")
+    assert queue.move_to_quarantine(again, 422)
+    assert queue.next("bills") == []
+    with queue.deciding() as connection:
+        connection.execute(world.resource._quarantine.by_hand.delete())
+    assert order(world, "again", SECOND).status_code == 200
+    (newest,) = queue.next("bills")
+    assert len({slept.tag, again.tag, newest.tag}) == 3
+
+
+@any_database
+def test_a_refusal_of_what_was_sent_again_stops_nobody(
+    make: Make, partner: Partner
+) -> None:
+    """After ten refusals in a row, too: it is known, and returns to quarantine."""
+    world = refused(make, partner, *[422] * 10, rows=10)
+    partner.always = {FIRST: 422}
+    assert order(world, "again").status_code == 200
+    eventually(lambda: len(listed(world)) == 10)
+    commit(world, "orders.8.1", ids(99))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert partner.keys[-2:] == [FIRST, "orders.8.1.0.1.0"]
+    assert measured(world)["tpc_outbox_stopped"] == 0
+
+
+def test_what_waits_to_be_sent_again_can_be_dropped(
+    make: Make, partner: Partner
+) -> None:
+    """It leaves its queue, and is on record as any other."""
+    world = make(sends=False)
+    commit(world, T, cards(2))
+    queue = world.resource._queue
+    assert queue.move_to_quarantine(queue.next("orders")[0], 422)
+    assert order(world, "again").status_code == 200
+    for reason in ("the card was stolen", "another"):
+        answer = order(world, "drop", reason=reason)
+        assert (answer.status_code, answer.get_json()["state"]) == (200, "dropped")
+    assert [request.key for request in queue.next("orders")] == keys_of(T, 2)[1:]
+    (item,) = listed(world, "?state=dropped")
+    about = (item["key"], item["reason"], item["status"], json.loads(item["body"]))
+    assert about == (FIRST, "the card was stolen", 422, {"id": "card-0"})
+    assert order(world, "again").status_code == 409
+
+
+@any_database
+def test_what_is_put_back_has_failures_of_its_own(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those of the request that was first until then: it, too, has ten tries."""
+    world = refused(make, partner, 422)
+    sending = world.resource._sender
+    sending.stop()  # from here on a turn at a time
+    sending._stopping.clear()
+    commit(world, "orders.8.1", ids(2, 3))
+    partner.always = {"orders": 503}
+    now = [0.0]
+    clock = time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: clock() + now[0])
+
+    def turn() -> None:
+        now[0] += 100.0
+        sending._turn()
+
+    for _ in range(9):
+        turn()
+    assert order(world, "again").status_code == 200
+    partner.always = {FIRST: 503}
+    turn()
+    assert (listed(world), partner.keys[-1]) == ([], FIRST)
+    for _ in range(9):
+        turn()
+    assert [item["key"] for item in listed(world)] == [FIRST]
+
+
+@any_database
+@pytest.mark.parametrize("how", ["refused again", "dropped while it waited"])
+def test_only_what_was_taken_is_called_sent(make: Make, how: str) -> None:
+    """Not what was dropped, when the row about that is deleted, as it may be."""
+    world = make(sends=False)
+    commit(world, T, cards(2))
+    queue = world.resource._queue
+    assert queue.move_to_quarantine(queue.next("orders")[0], 422)
+    assert order(world, "again").status_code == 200
+    if how == "refused again":
+        assert queue.move_to_quarantine(queue.next("orders")[0], 422)
+    assert order(world, "drop").status_code == 200
+    table = world.resource._quarantine.by_hand
+    with queue.deciding() as connection:
+        connection.execute(table.delete().where(table.c.action == "drop"))
+    for action in ("again", "drop"):
+        assert order(world, action).status_code == 404

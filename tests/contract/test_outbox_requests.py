@@ -1,0 +1,440 @@
+"""An outbox whose requests the user makes: one for a record, or for many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import email.message
+import http.server
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from support.participant import World, end, records
+from support.served import served
+from test_outbox import any_database, backlog, commit, eventually, quick
+
+from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.model import RequestKey
+from tracing_2pc.participant import Outbox, PartnerRequest
+from tracing_2pc.participant.resources import sender
+
+__all__ = ["quick"]
+
+T = "orders.7.1"
+Plan = Callable[[str, list[Any]], tuple[int, Any]]
+
+
+class Store:
+    """A partner that keeps what it got; `plan` says what it answers."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str, str, str]] = []
+        self.headers: list[email.message.Message] = []
+        self.plan: Plan = lambda path, lines: (200, {})
+        store = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                length = int(self.headers["Content-Length"])
+                body = self.rfile.read(length).decode()
+                key = self.headers["Idempotency-Key"]
+                store.headers.append(self.headers)
+                store.got.append((self.command, self.path, body, key))
+                lines = [json.loads(line) for line in body.splitlines()]
+                status, content = store.plan(self.path, lines)
+                sent = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(sent)))
+                self.end_headers()
+                self.wfile.write(sent)
+
+            do_PUT = do_POST = answer  # noqa: N815 - its names
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{server.server_port}/base"
+        self._serving = contextlib.ExitStack()
+        self._serving.enter_context(served(server))
+
+    def ids(self) -> list[list[Any]]:
+        """Return the ids of each request's records."""
+        bodies = [body.splitlines() for _, _, body, _ in self.got]
+        return [[json.loads(line)["id"] for line in lines] for lines in bodies]
+
+    def close(self) -> None:
+        self._serving.close()
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = Store()
+    yield made
+    made.close()
+
+
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make(url: str, store: Store) -> Iterator[Make]:
+    made: list[World] = []
+
+    def one(**options: Any) -> World:
+        resource = Outbox(url, partner=store.url, **options)
+        made.append(World(resource, lambda: backlog(resource)))
+        return made[-1]
+
+    yield one
+    for world in made:
+        end(world.resource)
+
+
+def put(record: Mapping[str, Any], key: RequestKey) -> PartnerRequest:
+    path = f"/{quote(record['id'], safe='')}?version={key.batch}"
+    return PartnerRequest("PUT", path, json.dumps(record), {"X-Row": str(key.row)})
+
+
+def line(record: Mapping[str, Any], key: RequestKey) -> PartnerRequest:
+    return PartnerRequest("POST", "/_bulk", json.dumps(record) + "\n")
+
+
+def per_item(status: int, body: bytes) -> Sequence[int] | None:
+    """A conflict means that it has the record, or a newer one."""
+    if status != 200:
+        return None
+    return [200 if item == 409 else item for item in json.loads(body)["items"]]
+
+
+def items(**planned: int) -> Plan:
+    """Answer each record by its id, and 200 to those that are not planned."""
+    return lambda _, lines: (
+        200,
+        {"items": [planned.get(f"_{record['id']}", 200) for record in lines]},
+    )
+
+
+def ids(*found: int, branch: str = "0.1") -> Any:
+    return records(branch, id=list(found))
+
+
+BULK = {"request": line, "bulk": 100, "statuses": per_item}
+
+
+def quarantined(world: World) -> list[tuple[str, int]]:
+    return [(k["key"], k["status"]) for k in world.resource.quarantined()]
+
+
+def test_a_request_of_ones_own(make: Make, store: Store) -> None:
+    """Method, path, headers and body as they were made, below the partner's URL; a
+    status that means "it has it" counts as taken.
+    """
+    store.plan = lambda path, _: (409 if "2" in path.partition("?")[0] else 201, {})
+    world = make(request=put, statuses=lambda s, _: [200 if s == 409 else s])
+    commit(world, T, records(id=["a/ü", "2"]))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert [(method, path, key) for method, path, _, key in store.got] == [
+        ("PUT", "/base/a%2F%C3%BC?version=7", f"{T}.0.1.0"),
+        ("PUT", "/base/2?version=7", f"{T}.0.1.1"),
+    ]
+    assert json.loads(store.got[0][2]) == {"id": "a/ü"}
+    assert quarantined(world) == []
+
+
+@any_database
+@pytest.mark.parametrize(
+    "request_",
+    [
+        lambda record, key: PartnerRequest("PUT", record["none"]),
+        lambda record, key: PartnerRequest("PUT", "/a b"),
+        lambda record, key: PartnerRequest("PUT", "/", "", {"X": "a\r\nY: b"}),
+        lambda record, key: PartnerRequest("PUT", "/", {"a": 1}),
+        lambda record, key: PartnerRequest("PUT", "/a", "\ud800"),
+        lambda record, key: PartnerRequest("PUT", "/a", "", {"X": 1}),
+        lambda record, key: PartnerRequest("DELETE", "/.."),
+        lambda record, key: None,
+    ],
+    ids=[
+        *("raises", "path", "header", "body"),
+        *("surrogate", "number", "parent", "nothing"),
+    ],
+)
+def test_what_no_request_can_be_made_of_votes_abort(
+    make: Make, request_: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At prepare, where it harms nobody: nothing is stored, and no record is told."""
+    world = make(request=request_)
+    answer = world.prepare(T, records(id=["card-1"]))
+    assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
+    assert "no request can be made from record 0" in answer.get_json()["detail"]
+    assert "card" not in answer.text + caplog.text
+    assert world.in_doubt() == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/..", "/.", "/a/../b", "/%2e%2E", "/.%2e/a", "/%2E?version=1", "/..?a"),
+        *("/a#b", "/a?b#c", "#", "/", "/?version=1", "//", "/a//b", "//host/a"),
+        *("/%", "/%zz", "/%2", "/a\\b", "/a|b", '/"a', "/ü", "a"),
+    ],
+)
+def test_a_path_that_names_something_else_is_refused(path: str) -> None:
+    """What a client or a server on the way rewrites, or what an empty id leaves."""
+    with pytest.raises(ValueError, match="path"):
+        PartnerRequest("PUT", path)
+
+
+def test_a_deletion_without_an_id_is_refused() -> None:
+    """Else it deletes what is above; a trailing slash is one where nothing is lost."""
+    with pytest.raises(ValueError, match="path"):
+        PartnerRequest("DELETE", "/products/?version=1")
+    assert PartnerRequest("PUT", "/products/").path == "/products/"
+
+
+@any_database
+def test_a_path_is_sent_as_it_was_made(make: Make, store: Store) -> None:
+    """Nothing on this side reads a path that was made of data."""
+    paths = ["", "/a/...?b=/../c//", "/..a", "/:@!$&'()*+,;=~", "?a=b/?", "/a%2F..%2Fb"]
+    world = make(request=lambda record, _: PartnerRequest("PUT", record["path"], "{}"))
+    commit(world, T, records(path=paths))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert [path for _, path, _, _ in store.got] == [f"/base{path}" for path in paths]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Idempotency-Key", "content-length", "TRANSFER-ENCODING", "host"),
+        *("connection", "Authorization", "traceparent", "Tracestate"),
+    ],
+)
+def test_a_header_that_is_the_outboxs_is_refused(name: str) -> None:
+    """Whatever the case of its letters."""
+    with pytest.raises(ValueError, match="headers"):
+        PartnerRequest("PUT", "/a", "{}", {name: "1"})
+
+
+@any_database
+def test_headers_are_merged_whatever_their_case(
+    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record's before the outbox's before the defaults, each sent once."""
+    monkeypatch.setenv("PARTNER_TOKEN", "secret")
+    world = make(
+        headers={"CONTENT-TYPE": "text/a", "X-Of": "outbox", "authorization": "none"},
+        token="env:PARTNER_TOKEN",
+        request=lambda record, key: PartnerRequest(
+            "PUT", "/a", "{}", {"content-type": "text/b", "x-oF": "record"}
+        ),
+    )
+    commit(world, T, ids(1))
+    eventually(lambda: backlog(world.resource) == 0)
+    (headers,) = store.headers
+    assert headers.get_all("Content-Type") == ["text/b"]
+    assert headers.get_all("X-Of") == ["record"]
+    assert headers.get_all("Authorization") == ["Bearer secret"]
+    assert headers.get_all("Idempotency-Key") == [f"{T}.0.1.0"]
+
+
+@any_database
+def test_a_row_that_cannot_be_sent_stops_no_other(make: Make, store: Store) -> None:
+    """As an older release may have stored it: it is quarantined, not sent."""
+    world = make(**BULK)
+    store.plan = items()
+    world.resource._sender.start = lambda: None
+    commit(world, T, ids(1, 2))
+    commit(world, "bills.1.1", ids(3))
+    bad = world.resource._queue.request
+    with world.resource._database.decide("test") as connection:
+        body = json.dumps(["PUT", "/..", {}, "\ud800"])
+        connection.execute(bad.update().where(bad.c.tpc_row == 1).values(body=body))
+    del world.resource._sender.start
+    world.resource.start()
+    eventually(lambda: backlog(world.resource) == 0)
+    assert sorted(store.ids()) == [[1], [3]]
+    assert quarantined(world) == [(f"{T}.0.1.1", 0)]
+
+
+def test_many_records_in_a_request(make: Make, store: Store) -> None:
+    """Up to the bound, in order, of one branch, with one key for just these."""
+    store.plan = items()
+    world = make(**BULK)
+    world.resource._sender.start = lambda: None  # until all is committed
+    commit(world, T, ids(*range(150)), ids(*range(150, 155), branch="1.1"))
+    commit(world, "orders.8.1", ids(200))
+    del world.resource._sender.start
+    world.resource.start()
+    eventually(lambda: backlog(world.resource) == 0)
+    sent = store.ids()
+    assert [record for bulk in sent for record in bulk] == [*range(155), 200]
+    assert sent[0] == [*range(100)]
+    assert sent[1:] == [[*range(100, 150)], [*range(150, 155)], [200]]
+    assert {path for _, path, _, _ in store.got} == {"/base/_bulk"}
+    keys = [key for *_, key in store.got]
+    assert len(set(keys)) == len(keys)
+    assert keys[0].startswith(f"{T}.0.1.0-")
+    assert keys[-1] == "orders.8.1.0.1.0"
+
+
+def test_each_record_has_its_own_outcome(make: Make, store: Store) -> None:
+    """One that the partner has is done, one that it refuses is quarantined alone, and
+    one that it takes later is sent again before what is behind the bulk.
+    """
+    answers = iter([items(_1=409, _2=400, _3=429)])
+    store.plan = lambda path, lines: next(answers, items())(path, lines)
+    world = make(**BULK)
+    commit(world, T, ids(*range(6)))
+    commit(world, "orders.8.1", ids(9))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert store.ids()[:2] == [[0, 1, 2, 3, 4, 5], [3]]
+    assert store.ids()[-1] == [9]
+    assert quarantined(world) == [(f"{T}.0.1.2", 400)]
+    about = {"key": f"{T}.0.1.2", "who": "anna", "reason": "mended"}
+    assert world.post("/outbox/again", **about).status_code == 200
+    eventually(lambda: backlog(world.resource) == 0)
+    assert store.ids()[-1] == [2]
+
+
+def test_a_bulk_that_is_refused_as_a_whole(make: Make, store: Store) -> None:
+    """Each record is sent alone: only the one that it is about is quarantined."""
+
+    def plan(_: str, lines: list[Any]) -> tuple[int, Any]:
+        bad = any(record["id"] == 3 for record in lines)
+        return (400, {}) if bad else (200, {"items": [200] * len(lines)})
+
+    store.plan = plan
+    world = make(**BULK)
+    commit(world, T, ids(*range(6)))
+    commit(world, "orders.8.1", ids(10, 11))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert quarantined(world) == [(f"{T}.0.1.3", 400)]
+    assert store.ids() == [[*range(6)], [0], [1], [2], [3], [4], [5], [10, 11]]
+
+
+def test_one_of_a_bulk_that_fails_alone(
+    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the partner cannot digest, with all that is in its bulk, is found."""
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+
+    def plan(_: str, lines: list[Any]) -> tuple[int, Any]:
+        bad = any(record["id"] == 2 for record in lines)
+        return (500, {}) if bad else (200, {"items": [200] * len(lines)})
+
+    store.plan = plan
+    world = make(**BULK)
+    commit(world, T, ids(*range(5)))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert quarantined(world) == [(f"{T}.0.1.2", 500)]
+    taken = [i for bulk in store.ids() if 2 not in bulk for i in bulk]
+    assert sorted(set(taken)) == [0, 1, 3, 4]
+
+
+@any_database
+@pytest.mark.parametrize("answer", [{}, {"items": []}, {"items": ["ok"] * 3}], ids=str)
+def test_an_answer_that_is_not_understood_is_none(
+    make: Make, store: Store, answer: Any
+) -> None:
+    """Success that does not tell what became of each: all is kept, and sent again."""
+    answers = iter([answer] * 2)
+
+    def plan(path: str, lines: list[Any]) -> tuple[int, Any]:
+        planned = next(answers, None)
+        return (200, planned) if planned is not None else items()(path, lines)
+
+    store.plan = plan
+    world = make(**BULK)
+    commit(world, T, ids(1, 2, 3))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert store.ids()[:2] == [[1, 2, 3], [1]]
+    assert {i for bulk in store.ids()[2:] for i in bulk} == {1, 2, 3}
+    assert quarantined(world) == []
+
+
+@any_database
+def test_what_was_stored_is_sent_as_it_was(make: Make, store: Store) -> None:
+    """Whatever the outbox is told later: each row says by itself what it is."""
+    first = make()
+    first.resource._sender.start = lambda: None
+    commit(first, T, ids(1))
+    second = make(**BULK)
+    second.resource._sender.start = lambda: None
+    commit(second, "orders.8.1", ids(2))
+    third = make()
+    third.resource.start()
+    eventually(lambda: backlog(third.resource) == 0)
+    assert [path for _, path, _, _ in store.got] == ["/base", "/base/_bulk"]
+
+
+def test_a_bulk_needs_requests_that_can_be_joined(make: Make) -> None:
+    """And an answer for each record: 200 may say that some of them failed."""
+    for wrong in (
+        {"bulk": 5, "statuses": per_item},
+        {"bulk": 0, "request": line},
+        {"bulk": 5, "request": line},
+    ):
+        with pytest.raises(ConfigurationError, match="bulk"):
+            make(**wrong)
+
+
+@any_database
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_bulk_that_is_too_much_is_halved(
+    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Until it is taken; then it grows again. The rest does not go one by one."""
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
+
+    def plan(path: str, lines: list[Any]) -> tuple[int, Any]:
+        return (status, {}) if len(lines) > 20 else items()(path, lines)
+
+    store.plan = plan
+    world = make(**BULK)
+    commit(world, T, ids(*range(100)))
+    eventually(lambda: backlog(world.resource) == 0)
+    sizes = [len(bulk) for bulk in store.ids()]
+    assert sizes[:5] == [100, 50, 25, 12, 24]
+    assert sizes.count(100) == 1
+    assert 1 not in sizes[:-1]
+    taken = [i for bulk in store.ids() if len(bulk) <= 20 for i in bulk]
+    assert taken == [*range(100)]
+
+
+@any_database
+def test_pauses_grow_until_a_bulk_of_that_size_is_taken(
+    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partner that is overloaded gets less, and later."""
+    pauses: list[float] = []
+
+    def uniform(_: float, most: float) -> float:
+        pauses.append(most)
+        return 0.0
+
+    monkeypatch.setattr(sender.random, "uniform", uniform)
+    answers = iter([(503, {})] * 4)
+    store.plan = lambda path, lines: next(answers, None) or items()(path, lines)
+    world = make(**BULK)
+    commit(world, T, ids(*range(100)))
+    eventually(lambda: backlog(world.resource) == 0)
+    assert pauses == [0.02, 0.04, 0.08, 0.16]
+    assert [len(bulk) for bulk in store.ids()][:5] == [100, 50, 25, 12, 6]
+
+
+@any_database
+def test_many_refused_in_a_bulk_are_one_stop(
+    make: Make, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged once for all of them."""
+    store.plan = lambda _, lines: (200, {"items": [400] * len(lines)})
+    world = make(**BULK)
+    commit(world, T, ids(*range(30)))
+    eventually(lambda: len(store.got) > 2)
+    assert caplog.text.count("stopped") == 1
+    assert len(quarantined(world)) == 10
