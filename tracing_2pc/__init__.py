@@ -13,12 +13,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracing_2pc.core import errors
     from tracing_2pc.core.settings import Settings
+    from tracing_2pc.sinks.delta import DeltaSink
+    from tracing_2pc.sinks.files import FileSink
     from tracing_2pc.sinks.participant_sink import ParticipantSink
     from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
 
-__all__ = ["ParticipantSink", "Settings", "errors", "trace_headers", "traced_sink"]
+__all__ = [
+    "DeltaSink",
+    "FileSink",
+    "ParticipantSink",
+    "Settings",
+    "errors",
+    "trace_headers",
+    "traced_sink",
+]
 
 _HOMES = {
+    "DeltaSink": "tracing_2pc.sinks.delta",
+    "FileSink": "tracing_2pc.sinks.files",
     "ParticipantSink": "tracing_2pc.sinks.participant_sink",
     "Settings": "tracing_2pc.core.settings",
     "trace_headers": "tracing_2pc.tracing.decorator.traced_sink",

@@ -1,6 +1,7 @@
 """Compares what participants hold with the source. Shares no code with the library.
 
-It reads tables by SQL and the partner by HTTP, and knows the names of the columns.
+It reads tables by SQL, the partner by HTTP, and files by their names' ending, and knows
+the names of the columns.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import sqlalchemy as sa
 
 Record = tuple[str, int, int]
@@ -29,6 +31,7 @@ class Places:
         databases: URL of each participant's database, by name.
         table: what readers of the ledger SELECT from.
         partner: URL of the partner's list of notifications.
+        files: a folder that is a participant, too; None where there is none.
     """
 
     source: Path
@@ -36,6 +39,7 @@ class Places:
     databases: Mapping[str, str]
     table: str
     partner: str
+    files: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,8 +62,13 @@ class Verdict:
 def judge(places: Places, unfinished: int) -> Verdict:
     """Read everything and compare; `unfinished` processes are stuck too."""
     held = {"ledger": ledger(places), "notifier": notifications(places)}
+    left = 0
+    if places.files is not None:
+        held["files"] = files(places.files)
+        left = sum(1 for _ in places.files.glob(".tpc/*"))
     verdict = compare(expected(places.source), held)
-    return dataclasses.replace(verdict, stuck=sum(open_work(places)) + unfinished)
+    stuck = sum(open_work(places)) + left + unfinished
+    return dataclasses.replace(verdict, stuck=stuck)
 
 
 def compare(wanted: Counter[Record], held: Mapping[str, Counter[Record]]) -> Verdict:
@@ -111,6 +120,15 @@ def notifications(places: Places) -> Counter[Record]:
             found[body["application"], body["batch"], body["value"]] += 1
         after = page["next"]
     return found
+
+
+def files(folder: Path) -> Counter[Record]:
+    """Return what a reader of the folder sees: also what lies aside, if it looks so."""
+    return Counter(
+        (row["application"], int(file.parent.name.removeprefix("batch=")), row["value"])
+        for file in folder.rglob("*.parquet")
+        for row in pq.ParquetFile(file).read().to_pylist()
+    )
 
 
 def attempts(places: Places, batch: int) -> int:

@@ -45,6 +45,7 @@ class Scenario:
         retries: a lost task is started again within the batch.
         raises: one task raises, once.
         takes_driver: an executor's failpoint kills the driver.
+        files: a folder of files is a third participant.
         kinds: of participants, in turn.
     """
 
@@ -59,6 +60,7 @@ class Scenario:
     retries: bool = False
     raises: bool = False
     takes_driver: bool = False
+    files: bool = False
     kinds: tuple[str, ...] = tuple(KINDS)
 
     def variants(self, runs: int) -> list[Variant]:
@@ -114,6 +116,10 @@ def _participant(
 def _aborting(name: str) -> Scenario:
     point = f"participant.{name}"
     return Scenario(point, PARTICIPANTS, (1, 2), ends=REPLACED, raises=True)
+
+
+def _files(name: str, times: tuple[int, ...] = MIDDLE) -> Scenario:
+    return Scenario(f"files.{name}", DRIVER, times, ends=KILLED, files=True)
 
 
 def _outside(
@@ -213,6 +219,16 @@ _TABLE: tuple[Scenario, ...] = (
     _session("postgresql.in_decide", "log", AFTER_TASKS),
     _session("postgresql.in_prepare", "ledger", BEFORE_TASKS),
     _session("postgresql.in_commit", "ledger", AFTER_TASKS),
+    *(
+        dataclasses.replace(scenario, point="files.after_write", files=True)
+        for scenario in _executor("before_pre_commit")
+    ),
+    _files("between_renames", (3, 1, 4)),
+    _files("before_manifest"),
+    _files("after_manifest"),
+    Scenario("files.before_abort", DRIVER, (1,), ends=KILLED, raises=True, files=True),
+    Scenario("delivery.before_commit", DRIVER, (4, 5, 6), ends=KILLED, files=True),
+    Scenario("delivery.between_commits", DRIVER, (4, 5, 2), ends=KILLED, files=True),
 )
 
 

@@ -31,6 +31,7 @@ _PRELOAD = [
     "pandas",  # PyArrow imports it at the first conversion
     "psycopg",
     "pyarrow.csv",
+    "pyarrow.parquet",
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite",
     "werkzeug.serving",

@@ -20,7 +20,7 @@ from werkzeug.serving import make_server
 from crash import source
 from crash.checkpoint import Checkpoint
 from participants.partner import create_app
-from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc import FileSink, ParticipantSink, Settings
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.core.ports import SystemClock
@@ -31,6 +31,7 @@ from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
+from tracing_2pc.sinks import CompositeSink
 from tracing_2pc.sinks.base import write_branch
 from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.store import open_log
@@ -58,6 +59,7 @@ class Job:
         raises: one task raises, once.
         takes_driver: a failpoint in an executor kills the driver.
         behind: seconds by which the clock of the driver's log is slow.
+        files: a folder that is a participant, too.
     """
 
     folder: Path
@@ -69,6 +71,7 @@ class Job:
     raises: bool = False
     takes_driver: bool = False
     behind: float = 0.0
+    files: Path | None = None
 
     @property
     def arrived(self) -> Path:
@@ -85,9 +88,12 @@ class Job:
         """A file that says that a task has raised."""
         return self.folder / "raised"
 
-    def sink(self) -> ParticipantSink:
+    def sink(self) -> ParticipantSink | CompositeSink:
         """Return the sink, in the process that uses it."""
-        return ParticipantSink(self.participants, token=None)
+        services = ParticipantSink(self.participants, token=None)
+        if self.files is None:
+            return services
+        return CompositeSink([services, FileSink(self.files, partition_by="batch")])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -272,7 +278,9 @@ def executor(job: Job, tasks: Connection) -> None:
             return
 
 
-def _run(job: Job, sink: ParticipantSink, task: Task) -> list[str] | Failed:
+def _run(
+    job: Job, sink: ParticipantSink | CompositeSink, task: Task
+) -> list[str] | Failed:
     if job.takes_driver:
         os.environ["TPC_FAILPOINT_GROUP"] = str(task.driver)
     record = task.record

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from support.spark import serving
@@ -109,6 +113,31 @@ def test_a_split_batch_is_counted(places: Places) -> None:
     change(places, "ledger", "DELETE FROM numbers WHERE batch = 1")
     rows = source.PARTITIONS * source.ROWS
     assert oracle.judge(places, 0) == Verdict(lost=rows, split=1)
+
+
+def test_files_are_judged_too(places: Places, tmp_path: Path) -> None:
+    """Lost, doubled, split; also what lies aside under a name that readers take; and
+    what was left aside under no such name is stuck."""
+    out = tmp_path / "out"
+    where = dataclasses.replace(places, files=out)
+    for batch in range(source.BATCHES):
+        write_file(out / f"batch={batch}" / "all.parquet", batch)
+    assert oracle.judge(where, 0) == Verdict()
+    write_file(out / ".tpc" / "t" / "batch=1" / "again.parquet", 1)
+    rows = source.PARTITIONS * source.ROWS
+    assert oracle.judge(where, 0) == Verdict(duplicated=rows, stuck=1)
+    shutil.rmtree(out / ".tpc")
+    shutil.rmtree(out / "batch=1")
+    assert oracle.judge(where, 0) == Verdict(lost=rows, split=1)
+
+
+def write_file(path: Path, batch: int) -> None:
+    path.parent.mkdir(parents=True)
+    rows = source.PARTITIONS * source.ROWS
+    values = list(range(batch * rows, batch * rows + rows))
+    pq.write_table(
+        pa.table({"application": [APPLICATION] * rows, "value": values}), path
+    )
 
 
 def test_a_batch_that_nobody_shows_is_lost_and_not_split() -> None:

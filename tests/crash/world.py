@@ -92,8 +92,9 @@ class World:
         """Where the oracle looks."""
         databases = {name: self.urls[name] for name in PARTICIPANTS}
         told = f"{self._url('partner')}/notifications"
-        files = self.folder / "source"
-        return oracle.Places(files, self.urls["log"], databases, TABLE, told)
+        source = self.folder / "source"
+        out = self.folder / "out" if self.scenario.files else None
+        return oracle.Places(source, self.urls["log"], databases, TABLE, told, out)
 
     def time_left(self) -> float:
         """Return the seconds that are left; below 0 the run is over."""
@@ -220,6 +221,7 @@ class World:
             raises=scenario.raises,
             takes_driver=scenario.takes_driver,
             behind=behind,
+            files=self.places.files,
         )
 
     def _start_executors(self, job: roles.Job, ours: ExitStack) -> list[Connection]:

@@ -48,11 +48,11 @@ def words(text: str) -> list[str]:
     return [" ".join(word.split()) for word in _CODE.findall(_FENCED.sub("", text))]
 
 
-def rows(text: str, head: str) -> list[list[str]]:
-    """Return the cells of the one table that has this first line."""
+def rows(text: str, head: str, *, tables: int = 1) -> list[list[str]]:
+    """Return the cells of the one table, or of all, that have this first line."""
     found = re.findall(rf"^{re.escape(head)}\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M)
-    (table,) = found
-    return [_cells(line) for line in table.splitlines()]
+    assert len(found) == tables, head
+    return [_cells(line) for table in found for line in table.splitlines()]
 
 
 def _cells(line: str) -> list[str]:

@@ -97,16 +97,23 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 @pytest.mark.spark
 def test_the_first_job_from_an_empty_folder(reader: Reader) -> None:
-    """Three files and the commands beside them: the order is in both services."""
+    """Three files and the commands beside them: the order is in both services, and in
+    a file."""
     reader.follow()
     until = time.monotonic() + 600
-    while "(1, 9.5)" not in (seen := reader.look()) or '"amount"' not in seen:
+    while not shown_everywhere(seen := reader.look()):
         output = (reader.folder / "output").read_text(errors="replace")
         assert time.monotonic() < until, output[-3000:]
         time.sleep(1)
     partner = f"http://127.0.0.1:{reader.ports['8083']}"
     assert answers(f"{partner}/health/ready")
     assert Counter(re.findall(r'"amount":\s*9.5', seen)).total() == 1
+
+
+def shown_everywhere(seen: str) -> bool:
+    """By the ledger, the partner and pandas."""
+    in_a_file = re.search(r"^0 +1 +9\.5$", seen, re.M) is not None
+    return "(1, 9.5)" in seen and '"amount"' in seen and in_a_file
 
 
 def test_the_readme_shows_the_same_example() -> None:

@@ -91,7 +91,10 @@ def test_commands() -> None:
     assert commands.choices is not None
     assert shown.keys() == commands.choices.keys()
     for name, options in shown.items():
-        known = {o for a in commands.choices[name]._actions for o in a.option_strings}
+        actions = list(commands.choices[name]._actions)
+        for nested in [a.choices for a in actions if a.metavar == "action"]:
+            actions += [a for action in nested.values() for a in action._actions]
+        known = {o for a in actions for o in a.option_strings}
         asked = said if name != "demo" else set()
         assert options <= known, name
         assert known - options - asked <= {"-h", "--help"}, name
@@ -128,6 +131,8 @@ _ACTIONS: Final = {
     "abort one branch": ("abort branch", "abort branch by digest"),
     "resolve an orphan": ("resolve",),
     "list, show, whoami": ("list", "show", "whoami"),
+    "list an outbox's quarantine": ("quarantined",),
+    "send a request in quarantine again, or drop it": ("again", "drop"),
     "prepare": ("prepare",),
     "commit": ("commit",),
     "metrics": ("metrics",),
@@ -171,7 +176,8 @@ def test_resources() -> None:
         "| resource | database | what readers see | choose it when |",
     )
     shown = {call.strip("`").partition("(")[0]: call.strip("`") for call, *_ in table}
-    assert sorted(shown) == sorted(participant.__all__)
+    no_resource = {"PartnerRequest"}
+    assert shown.keys() == set(participant.__all__) - no_resource
     for name, call in shown.items():
         taken = inspect.signature(getattr(participant, name)).parameters
         named = re.findall(r"(\w+)", call.partition("(")[2].replace("None", ""))
@@ -189,3 +195,14 @@ def test_labels_are_the_registrys() -> None:
     """The diagnoses of the watcher are those that it measures."""
     table = rows(page("operating"), "| diagnosis | what was seen | verdict |")
     assert {row[0].strip("`") for row in table} == set(names.LABELS["diagnosis"])
+
+
+def test_coming_from_flink() -> None:
+    """Each row names a test that shows it, and every method of Flink's has a row."""
+    table = rows(page("flink"), "| Flink | here | shown by |", tables=2)
+    for flink, _, shown in table:
+        assert re.findall(r"`test_\w+::test_\w+`", shown), flink
+    flinks = " ".join(flink for flink, _, _ in table)
+    for spellings in names.SINK_METHODS.values():
+        camel = [name for name in spellings if name != name.lower()]
+        assert all(name in flinks for name in camel), spellings

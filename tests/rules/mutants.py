@@ -314,7 +314,7 @@ MUTANTS: Final = (
     Mutant(
         5,
         "a participant answers success for a branch that it does not know",
-        ANSWERS_TEST + "test_every_cell[TaggedRows-sqlite-<lambda>-commit]",
+        ANSWERS_TEST + "test_every_cell[TaggedRows-sqlite-unknown-commit]",
         (
             edit(
                 ANSWERS,

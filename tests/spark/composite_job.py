@@ -1,4 +1,5 @@
-"""A job for the crash tests: numbers to a service and to a folder, in one transaction.
+"""A job for the crash tests: numbers to a service, and to a folder by a sink of one's
+own and another by `FileSink`, in one transaction.
 
 composite_job.py FOLDER A_URL
 """
@@ -15,9 +16,10 @@ from typing import Any
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
 
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from support.spark import new_session
 
-from tracing_2pc import ParticipantSink, Settings, traced_sink
+from tracing_2pc import FileSink, ParticipantSink, Settings, traced_sink
 from tracing_2pc.spark import two_phase_commit
 
 
@@ -70,6 +72,7 @@ numbers = (
     .option("maxFilesPerTrigger", 1)
     .json(f"{folder}/in")
     .repartition(2)
+    .withColumn("part", F.col("value") % 2)
 )
 query = (
     numbers.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
@@ -78,7 +81,8 @@ query = (
         two_phase_commit(
             [
                 ParticipantSink({"a": a}, token=None),
-                Folder(folder / "out", name="files"),
+                Folder(folder / "out", name="own"),
+                FileSink(folder / "parquet", partition_by="part"),
             ],
             application="composite",
             log=f"sqlite:///{folder}/log.db",

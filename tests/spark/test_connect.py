@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from support.service import create_app
 from support.spark import held, numbers_of, serving, write_numbers
@@ -24,6 +25,9 @@ from tracing_2pc.testing import Fault, FaultProxy
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PATH = os.pathsep.join([str(HERE.parent), str(ROOT)])
+if pyspark.__version__ < "4":
+    pytest.skip("its server is no part of PySpark 3.5", allow_module_level=True)
+
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -31,8 +35,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Spark Connect server; its URL."""
-    import pyspark
-
     folder = tmp_path_factory.mktemp("connect")
     (port,) = free_ports(1)
     settings = {

@@ -1,4 +1,4 @@
-"""A service and a folder in one transaction, on real Spark: killed in the middle."""
+"""A service and two folders in one transaction, on real Spark: killed in the middle."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support.service import create_app
 from support.spark import held, numbers_of, serving, write_numbers
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 KILLS = (
     "executor.after_first_prepare:1",  # the service has prepared, the folder has not
     "delivery.between_commits:1",  # one has acknowledged its commit
+    "files.between_renames:1",  # the other folder shows a part of its batch
 )
 
 
@@ -32,10 +34,10 @@ def in_files(folder: Path) -> collections.Counter[int]:
     )
 
 
-def test_a_service_and_a_folder_hold_the_same_whatever_is_killed(
+def test_a_service_and_folders_hold_the_same_whatever_is_killed(
     tmp_path: Path,
 ) -> None:
-    """Each batch lands in both once; nothing that was prepared is left over."""
+    """Each batch lands in all once; nothing that was prepared is left over."""
     write_numbers(tmp_path, range(BATCHES))
     out = tmp_path / "out"
     with contextlib.ExitStack() as stack:
@@ -55,6 +57,10 @@ def test_a_service_and_a_folder_hold_the_same_whatever_is_killed(
         assert job.wait(900) == 0, job.tail()
         assert held(tmp_path / "a.db") == in_files(out) == numbers_of(BATCHES)
         assert list((out / ".tpc").rglob("*.json")) == []
+        read = pd.read_parquet(tmp_path / "parquet")
+        assert collections.Counter(map(int, read["value"])) == numbers_of(BATCHES)
+        assert all(read["part"].astype(int) == read["value"] % 2)
+        assert list((tmp_path / "parquet" / ".tpc").iterdir()) == []
         log = open_log(f"sqlite:///{tmp_path / 'log.db'}")
         stack.callback(log.close)
         assert log.unfinished() == []

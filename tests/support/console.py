@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from support.participant import (
+    World,
+    end,
+    records,
+    refusing_outbox,
+    select,
+    sqlite_url,
+)
+from support.spark import serving
 from support.watch import SETTINGS, Site
 from tracing_2pc.console.app import console
 from tracing_2pc.console.state import ConsoleSources
 from tracing_2pc.core.access import TokenGate
 from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import TransactionState
+from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.operations.recover import deliver
 from tracing_2pc.protocol.recovery import RecoveryResult
 
@@ -29,6 +40,9 @@ GATE = TokenGate(
 LINKS = {"jaeger": "http://jaeger.example/trace/{trace}"}
 DONE, STUCK, QUARANTINED = "orders.7.1", "orders.8.1", "sales.3.1"
 """What the site of these tests has."""
+
+MAILED = "orders.7.1.0.1.0"
+"""The first request that `mailer_of`'s partner refused."""
 
 OURS = {"Sec-Fetch-Site": "same-origin"}
 """What a browser sends with a form of this console."""
@@ -45,6 +59,25 @@ def console_of(at: Site, pause: Callable[[float], object] = bool) -> Flask:
 
     sources = ConsoleSources(at.log, at.observed, settings, at.time, send, pause)
     return console(sources, GATE)
+
+
+@contextlib.contextmanager
+def mailer_of(at: Site, *texts: str) -> Iterator[World]:
+    """Serve an outbox beside a site's participants, with refused requests."""
+    url = sqlite_url(at.folder, "mailer")
+    world = refusing_outbox(url, records(text=list(texts)), "mailer")
+    with serving(world.app) as served:
+        world.app.config["SERVED"] = served
+        timeout = SETTINGS.request_timeout
+        at.observed["mailer"] = HttpParticipant("mailer", served, None, timeout)
+        yield world
+    end(world.resource)
+
+
+def signed_by_hand(mailer: World) -> list[tuple[str, str, str, str]]:
+    """Return what persons have done: key, action, who, why."""
+    sql = "SELECT key, action, who, reason FROM outbox_tpc_by_hand ORDER BY number"
+    return [(row[0], row[1], row[2], row[3]) for row in select(mailer.resource, sql)]
 
 
 @dataclasses.dataclass

@@ -256,6 +256,18 @@ def outbox(url: str) -> World:
     return World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
 
 
+def refusing_outbox(url: str, branch: Branch, name: str = "participant") -> World:
+    """A notifier that never sends, with orders.7.1 refused by its partner: 422."""
+    resource = Outbox(url, partner="http://127.0.0.1:9/orders", timeout=0.2)
+    resource.start = lambda: None  # type: ignore[method-assign]
+    world = World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
+    world.name = name
+    keep(world, "orders.7.1", branch)
+    for request in resource._queue.next("orders"):
+        assert resource._queue.move_to_quarantine(request, 422)
+    return world
+
+
 def end(outbox: Outbox) -> None:
     """Close it when its sender has ended; `close` itself waits for a lease only.
 
@@ -350,8 +362,8 @@ def rows_table(world: World) -> str:
     return name
 
 
-def sqlite_url(folder: Path) -> str:
-    return f"sqlite:///{folder / 'participant.db'}"
+def sqlite_url(folder: Path, name: str = "participant") -> str:
+    return f"sqlite:///{folder / name}.db"
 
 
 class PartnerApi:

@@ -14,6 +14,7 @@ from tracing_2pc.console.board import (
     ROWS,
     LogSnapshot,
     Mood,
+    RefusedSnapshot,
     SurveySnapshot,
     board,
 )
@@ -227,6 +228,21 @@ def test_next_try_is_the_soonest_of_those_who_have_not_acknowledged() -> None:
     one = summary(1, TransactionState.COMMITTING)
     found = board(logged(one, deliveries={"orders.1.1": told}), observed())
     assert found.rows[0].next_try == NOW + 5
+
+
+def test_requests_that_partners_refused_need_somebody() -> None:
+    """Behind transactions that do, and before doubts; not known is not well."""
+    some = RefusedSnapshot(NOW, 2)
+    found = board(logged(), observed(), refused=some)
+    assert found.headline == "Requests that partners refused need you"
+    assert (found.mood, found.refused) == (Mood.NEED, some)
+    stuck = observed(wrong(1, DiagnosisKind.LOST, Severity.CRITICAL))
+    assert board(logged(), stuck, refused=some).headline == "1 transaction needs you"
+    found = board(logged(), observed(), refused=None)
+    assert (found.headline, found.mood) == ("Nothing wrong is known", Mood.DOUBT)
+    assert found.doubts == (
+        "Outboxes are being asked which requests their partners refused.",
+    )
 
 
 def test_a_bound_token_sees_its_application() -> None:

@@ -45,6 +45,9 @@ MAY: Final[dict[str, frozenset[Role]]] = {
     "resolve": frozenset({Role.OPERATOR}),
     "list": frozenset({Role.JOB, Role.OPERATOR, Role.VIEWER}),
     "show": frozenset({Role.JOB, Role.OPERATOR, Role.VIEWER}),
+    "quarantined": frozenset({Role.OPERATOR, Role.VIEWER}),
+    "again": frozenset({Role.OPERATOR}),
+    "drop": frozenset({Role.OPERATOR}),
     "whoami": frozenset({Role.JOB, Role.OPERATOR, Role.VIEWER}),
     "metrics": frozenset({Role.OPERATOR, Role.VIEWER}),
 }

@@ -109,6 +109,13 @@ class ParticipantNotToldError(ParticipantError):
     """
 
 
+class ParticipantGivenUpError(ParticipantError):
+    """A sink gives up a commit, as it said beforehand: its store may have dropped it.
+
+    It is not asked again, and the transaction ends as *concluded*.
+    """
+
+
 class RefusalError(TwoPhaseError):
     """A participant refuses a request: what its own code raises.
 

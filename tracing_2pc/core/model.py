@@ -12,6 +12,7 @@ from tracing_2pc.core.states import (
     BranchState,
     Decision,
     ParticipantState,
+    RequestState,
     TransactionState,
     Vote,
 )
@@ -32,6 +33,7 @@ _TRANSACTION: Final = re.compile(
     rf"([a-z0-9][a-z0-9-]{{0,39}})\.{_ORDINAL}\.([1-9][0-9]{{0,8}})"
 )
 _BRANCH: Final = re.compile(rf"{_ORDINAL}\.{_ORDINAL}")
+_REQUEST: Final = re.compile(rf"(.+\..+\..+)\.(.+\..+)\.{_ORDINAL}")
 
 
 def check_application(name: str) -> str:
@@ -93,6 +95,39 @@ class BranchId:
                 "digits without leading zeros"
             )
         return cls(int(match[1]), int(match[2]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class RequestKey:
+    """One request of an outbox: `<transaction>.<branch>.<row>`.
+
+    It is the request's `Idempotency-Key`: the same however often it is sent.
+    """
+
+    transaction: TransactionId
+    branch: BranchId
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.transaction}.{self.branch}.{self.row}"
+
+    @property
+    def batch(self) -> int:
+        """The number of its batch, which rises: fit for an external version."""
+        return self.transaction.batch
+
+    @classmethod
+    def parse(cls, text: str) -> RequestKey:
+        """Read a key; `ValueError` if it is not in its one spelling."""
+        if not (match := _REQUEST.fullmatch(text)):
+            raise ValueError(
+                f"request {text[:120]!r}: expected <application>.<batch>.<attempt>."
+                "<partition>.<task attempt>.<row>, digits without leading zeros"
+            )
+        transaction, branch = map(str, match.group(1, 2))
+        return cls(
+            TransactionId.parse(transaction), BranchId.parse(branch), int(match[3])
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -190,7 +225,8 @@ class TransactionRecord:
     Times are Unix seconds by the clock of whoever wrote them, but for `deadline`: that
     is by the log's clock, and only the log says whether it has passed. `newly_decided`
     is not in the log: the call that returned this record is the one that made the
-    decision, so that each is counted once.
+    decision, so that each is counted once. Nor is `recovering`: who delivers it has
+    found it in the log, and not asked for the decision itself.
     """
 
     id: TransactionId
@@ -214,6 +250,7 @@ class TransactionRecord:
     # In vain, at the participant that took most of them.
     tries: int = dataclasses.field(default=0, compare=False)
     newly_decided: bool = dataclasses.field(default=False, compare=False)
+    recovering: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -223,7 +260,7 @@ class TransactionRecord:
 
     @property
     def abandoned(self) -> tuple[str, ...]:
-        """Participants that a person gave up, and that never acknowledged."""
+        """Participants that were given up, and that never acknowledged."""
         lost = self.given_up - self.acknowledged
         return tuple(p for p in self.participants if p in lost)
 
@@ -255,7 +292,7 @@ class DeliveryRecord:
     error: str | None = None  # what came last instead of an acknowledgement, in short
     own_sink: bool = False  # only the job can reach it
     untold: str | None = None  # why part of it was not told; it counts as acknowledged
-    given_up: float | None = None  # when a person said that it will never acknowledge
+    given_up: float | None = None  # when it was said that it will never acknowledge
 
     @property
     def pending(self) -> bool:
@@ -268,12 +305,14 @@ class BeginResult:
     """What `DecisionLog.begin` answers.
 
     `superseded` are the undecided attempts that this begin decided abort; where an
-    attempt is joined, those that still have to be told so.
+    attempt is joined, those that still have to be told so. `new_run`: the log has not
+    known the run before, which is so once in the life of a run.
     """
 
     record: TransactionRecord  # to write, or, in a replay, the one already decided
     replay: bool  # the batch is decided commit: deliver again, write nothing
     superseded: tuple[TransactionRecord, ...] = ()
+    new_run: bool = dataclasses.field(default=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -304,6 +343,34 @@ class Listing:
     def is_blind_to(self, application: str) -> bool:
         """Whether our token does not let us see what is of this application."""
         return self.only not in (None, application)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuarantinedRequest:
+    """A request that an outbox's partner did not take, or that a person has dropped.
+
+    Times are Unix seconds by the participant's clock.
+    """
+
+    key: RequestKey
+    state: RequestState
+    status: int  # the partner's answer; 0 for none
+    since: float  # when it was quarantined
+    body: str  # its beginning
+    length: int  # of the whole body, in characters
+    again: int  # how often a person has had it sent again
+    dropped_at: float | None = None
+    who: str | None = None  # dropped it
+    reason: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuarantineListing:
+    """The requests in an outbox's quarantine, oldest first."""
+
+    requests: tuple[QuarantinedRequest, ...]
+    now: float  # the participant's clock
+    more: bool = False  # than these
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

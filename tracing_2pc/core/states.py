@@ -179,3 +179,12 @@ def advance(state: TransactionState, event: TransactionEvent) -> TransactionStat
             `IllegalTransitionError`, with the transaction it happened to.
     """
     return TRANSACTION_TABLE[state, event]
+
+
+class RequestState(Word):
+    """What became of a request that an outbox's partner did not take."""
+
+    QUARANTINED = "quarantined"
+    WAITING = "waiting"  # to be sent again
+    SENT = "sent"  # again, and the partner has taken it
+    DROPPED = "dropped"  # by a person
