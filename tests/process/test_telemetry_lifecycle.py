@@ -87,6 +87,7 @@ say(0)
         "start",
         "end",
         "service",
+        "instance",
         "attributes",
         "links",
         "status",

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from pyspark.errors.exceptions.connect import SparkException
 from pyspark.sql import SparkSession
 
 from tracing_2pc import ParticipantSink
@@ -59,14 +60,15 @@ numbers = (
     .repartition(2)
 )
 way = by_callback if "CALLBACK" in os.environ else by_data_source
-query = (
-    way(numbers)
-    .option(
-        "checkpointLocation", f"{folder}/{os.environ.get('CHECKPOINT', 'checkpoint')}"
-    )
-    .trigger(availableNow=True)
-    .start()
-)
+checkpoint = f"{folder}/{os.environ.get('CHECKPOINT', 'checkpoint')}"
+stream = way(numbers).option("checkpointLocation", checkpoint)
+for attempt in range(30):
+    try:
+        query = stream.trigger(availableNow=True).start()
+        break
+    except SparkException as error:  # Spark gives its worker ten seconds, no more
+        if "failed to connect back" not in str(error) or attempt == 29:
+            raise
 if "STOP" in os.environ:
     while not Path(os.environ["STOP"]).exists():
         time.sleep(0.05)

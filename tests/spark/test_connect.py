@@ -151,7 +151,8 @@ def test_stop_returns_while_a_commit_waits(client: Client) -> None:
     client.to_b.plan("commit", Fault.UNAVAILABLE, times=10_000)
     stop = client.folder / "stop"
     client.start(STOP=str(stop))
-    until(lambda: any(request.verb == "commit" for request in client.to_b.seen))
+    seen = client.to_b.seen
+    until(lambda: any(request.verb == "commit" for request in seen), seconds=900)
     stop.touch()
     assert client.process.wait(900) == 0, client.process.tail()
     assert client.held() == (numbers_of(1), Counter())
