@@ -36,6 +36,7 @@ from tracing_2pc.inspection.wording import (
 )
 from tracing_2pc.operations.check import export_of_token
 from tracing_2pc.operations.outbox import (
+    STATE_WORDS,
     Quarantines,
     drop_request,
     find_outboxes,
@@ -47,12 +48,6 @@ from tracing_2pc.operations.wiring import open_participants, start_telemetry
 
 _HEAD: Final = ("REQUEST", "PARTICIPANT", "STATUS", "AGE", "AGAIN", "BODY")
 _HEAD_DROPPED: Final = ("REQUEST", "PARTICIPANT", "STATUS", "AGE", "WHO", "REASON")
-
-_DONE: Final = {
-    RequestState.WAITING: "waits in its queue, and will be sent again",
-    RequestState.SENT: "was sent again, and the partner has taken it",
-    RequestState.DROPPED: "is dropped: it stays on record, and is not sent",
-}
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -177,7 +172,7 @@ def _order(
         lambda name: carry_out(participants[name], key, who=signature(), reason=reason),
     )
     item = {"key": str(key), "participant": name, "state": str(state)}
-    print_item(options, item, f"request {key} at {name} {_DONE[state]}")
+    print_item(options, item, f"request {key} at {name} {STATE_WORDS[state]}")
     return DONE
 
 

@@ -22,14 +22,8 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import QuarantinedRequest, RequestKey
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.http.error_responses import Problem
-from tracing_2pc.operations.outbox import drop_request, send_again
+from tracing_2pc.operations.outbox import STATE_WORDS, drop_request, send_again
 from tracing_2pc.operations.resolve import LONGEST_REASON
-
-_DONE: Final = {
-    RequestState.WAITING: "waits in its queue, and will be sent again",
-    RequestState.SENT: "was sent again, and the partner has taken it",
-    RequestState.DROPPED: "is dropped: it stays on record, and is not sent",
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ class RefusedPages(Blueprint):
             if wrong and found is not None:
                 return _confirmation(option, participant, found, now, wrong), status
             state = self._carry_out(option, participant, wanted)
-        text = f"Request {wanted} at {participant} {_DONE[state]}."
+        text = f"Request {wanted} at {participant} {STATE_WORDS[state]}."
         current_session().notice = Notice(text, well=True)
         return redirect(url_for("refused.requests"), 303)
 

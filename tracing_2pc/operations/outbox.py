@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Final
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
@@ -17,6 +18,13 @@ from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.inspection.wording import join_names
 from tracing_2pc.protocol.fan_out import ask_at_once
 from tracing_2pc.tracing.transaction import count_operator_action
+
+STATE_WORDS: Final = {
+    RequestState.WAITING: "waits in its queue, and will be sent again",
+    RequestState.SENT: "was sent again, and the partner has taken it",
+    RequestState.DROPPED: "is dropped: it stays on record, and is not sent",
+}
+"""What has become of a request that a person has decided about."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

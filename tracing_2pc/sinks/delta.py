@@ -303,12 +303,8 @@ class DeltaSink:
         return True
 
     def _raise_if_elsewhere(self, handles: Sequence[DeltaHandle]) -> None:
-        wrote: set[str | None] = {h.folder for h in handles} or {self._driver_sees}
-        if wrote - {None, self._folder.read_id()}:
-            raise ParticipantUnavailableError(
-                f"{self._folder.path} is not the folder that the tasks wrote to: mount "
-                "or share that one here. Its files are still there"
-            )
+        wrote = [handle.folder for handle in handles]
+        self._folder.raise_if_elsewhere(wrote, self._driver_sees)
 
     def _proof(self, transaction: TransactionId, handles: Sequence[DeltaHandle]) -> int:
         """Return what tells this commit from all others: its attempt, and its files."""

@@ -146,8 +146,9 @@ class FileSink:
         transaction = context.transaction_id
         here = self._folder.check_id(transaction, self._driver_sees, "FileSink")
         committed = self._folder.committed(transaction)
-        if committed is None and self._newest and transaction.batch <= self._newest:
-            committed = f"one of the batches up to {self._newest}"
+        newest = -1 if self._newest is None else self._newest
+        if committed is None and transaction.batch <= newest:
+            committed = f"one of the batches up to {newest}"
         if committed:
             raise ParticipantRefusedError(
                 f"{transaction}: batch {transaction.batch} is already committed in "
@@ -249,14 +250,8 @@ class FileSink:
 
     def _show(self, transaction: TransactionId, handles: Sequence[FileHandle]) -> None:
         """Move the files to their places. Idempotent: some may be there already."""
-        wrote: set[str | None] = {h.folder for h in handles} or {self._driver_sees}
-        if wrote == {None}:  # no task has written, and no driver has looked
-            self._folder.identify()
-        elif wrote != {self._folder.read_id()}:
-            raise ParticipantUnavailableError(
-                f"{self.folder} is not the folder that the tasks wrote to: mount or "
-                "share that one here. Its files are still there"
-            )
+        wrote = [handle.folder for handle in handles]
+        self._folder.raise_if_elsewhere(wrote, self._driver_sees)
         aside, paths = self._folder.aside(transaction), _paths(handles)
         for path in paths:
             self._raise_if_lost(transaction, path)

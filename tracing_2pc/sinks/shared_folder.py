@@ -21,7 +21,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tracing_2pc.core.errors import ConfigurationError, ParticipantRefusedError
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+)
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.sinks.branch_files import TEMPORARY, flush_folders, make_folders
 
@@ -95,6 +99,26 @@ class SharedFolder:
                 "such as a mounted network file system. Nothing was written"
             )
         return here
+
+    def raise_if_elsewhere(self, wrote: Sequence[str], driver_sees: str | None) -> None:
+        """See, where a transaction is committed, that its tasks wrote here.
+
+        Args:
+            wrote: the ids of the tasks' folders.
+            driver_sees: of the driver's, which counts if no task has written. If it has
+                not looked either, the folder is made.
+
+        Raises:
+            ParticipantUnavailableError: this is another one.
+        """
+        expected: set[str | None] = set(wrote) or {driver_sees}
+        if expected == {None}:
+            self.identify()
+        elif expected != {self.read_id()}:
+            raise ParticipantUnavailableError(
+                f"{self.path} is not the folder that the tasks wrote to: mount or "
+                "share that one here. Its files are still there"
+            )
 
     @property
     def _id_file(self) -> Path:

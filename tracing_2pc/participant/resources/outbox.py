@@ -136,7 +136,7 @@ class Outbox(ParticipantEngine):
         journal = Journal(tables, database, clock)
         self._name = name
         self._queue = Queue(tables, database, clock, bulk)
-        self._quarantine = Quarantine(tables, self._queue, clock)
+        self._quarantine = Quarantine(self._queue, clock)
         # By name: a resource knows no transport.
         transport = importlib.import_module("tracing_2pc.http.partner")
         receiver: Partner = transport.HttpPartner(

@@ -17,7 +17,6 @@ from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import QuarantinedRequest, RequestKey
 from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.participant.engine import RequestOrder, RequestQuery
-from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.resources.queue import AGAIN, DROP, Queue
 
 LONGEST_BODY: Final = 2_000
@@ -28,14 +27,11 @@ class Quarantine:
     """Lists quarantined requests, and does with them what a person decided.
 
     Args:
-        tables: the journal's, whose names its own begin with.
         queue: that they come from, and return to.
         clock: Unix seconds.
     """
 
-    def __init__(
-        self, tables: Tables, queue: Queue, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, queue: Queue, clock: Callable[[], float]) -> None:
         self._queue = queue
         self._clock = clock
         self.by_hand = queue.by_hand
