@@ -449,6 +449,18 @@ def test_faults_happen_in_the_order_of_the_plan(
     assert participant.verbs == ["commit"]
 
 
+def test_what_is_planned_can_be_forgotten(
+    participant: Participant, proxy: FaultProxy
+) -> None:
+    """A plan for as long as something takes ends with it."""
+    proxy.plan("commit", Fault.DROP, times=10_000)
+    ask(proxy, "commit")
+    proxy.clear()
+    ask(proxy, "commit")
+    assert [s.fault for s in proxy.seen] == [Fault.DROP, None]
+    assert participant.verbs == ["commit"]
+
+
 @pytest.mark.parametrize(
     ("verb", "fault", "more", "why"),
     [

@@ -113,6 +113,11 @@ class FaultProxy:
         with self._lock:
             self._planned.setdefault(verb, []).extend([(fault, after)] * times)
 
+    def clear(self) -> None:
+        """Forget what is planned and has not begun."""
+        with self._lock:
+            self._planned.clear()
+
     def release(self) -> None:
         """Send on what is held back; return when all of it has been answered."""
         self._release(lambda _: True)
