@@ -176,12 +176,7 @@ def _copy(world: World) -> Arm:
         command = "COPY plain FROM STDIN (FORMAT csv)"
         with contextlib.ExitStack() as stack:
             to = [stack.enter_context(psycopg.connect(url)) for url in databases]
-            copies = [
-                stack.enter_context(
-                    c.cursor().copy("COPY plain FROM STDIN (FORMAT csv)")
-                )
-                for c in to
-            ]
+            copies = [stack.enter_context(c.cursor().copy(command)) for c in to]
             for batch in batches:
                 text = io.BytesIO()
                 csv.write_csv(batch, text, options)
@@ -265,9 +260,7 @@ def _write_input(folder: Path, rows: int, batches: int) -> None:
             "carrier": pa.array([f"C{n % 17}" for n in ids]),
             "amount": pa.array([n * 1.25 for n in ids]),
             "units": pa.array([n % 1000 for n in ids], pa.int32()),
-            "seen": pa.array(
-                [since + second * n for n in ids], pa.timestamp("us", "UTC")
-            ),
+            "seen": pa.array([since + second * n for n in ids], seen),
             "remark": pa.array([f"remark number {n} of this batch" for n in ids]),
         }
         parquet.write_table(pa.table(columns), folder / f"0.{file}.parquet")
