@@ -37,14 +37,19 @@ from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import Tables
 
 _SLICE: Final = 500
+_APPLICATION: Final = ("application",)
+_BATCH: Final = (*_APPLICATION, "batch")
+_TRANSACTION: Final = (*_BATCH, "attempt")
+_BRANCH: Final = ("partition", "task_attempt")
 _Item = TypeVar("_Item")
 
 Alive = Callable[[Connection, set[int]], set[int]]
 """Returns those of some writers whose upload is still under way."""
 
-OnEnd = Callable[[Connection, sa.Select[Any], BranchState], None]
+OnEnd = Callable[[Connection, sa.Select[Any], Mapping[str, Any], BranchState], None]
 """Called in the local transaction that ends branches, before their rows change, with a
-SELECT of their tags and the outcome."""
+SELECT of their tags, its parameters, and the outcome. A commit is of all that are not
+sealed: the SELECT is `Journal.unsealed`."""
 
 Evidence = Callable[[Connection, Sequence[Any], Alive, dict[int, BranchState]], None]
 """Corrects the states, by tag, that the journal's rows alone would give."""
@@ -74,15 +79,35 @@ class Journal:
         self.clock = clock
         self._evidence = evidence
         self.on_end: OnEnd = lambda *_: None
+        # Made once: SQLAlchemy takes longer to make one than to execute it.
+        self._read_all, self._read_one = self._select(), self._select(of_branch=True)
+        t, b = tables.transaction, tables.branch
+        unsealed = (*_bound(b, _TRANSACTION), b.c.sealed.is_(None))
+        self.unsealed = sa.select(b.c.tag).where(*unsealed)
+        outcome: sa.BindParameter[Any] = sa.bindparam("outcome")
+        now: sa.BindParameter[Any] = sa.bindparam("now")
+        self._seal = t.update().where(*_bound(t, _TRANSACTION))
+        self._seal = self._seal.values(
+            seal=outcome, resolved_because=sa.bindparam("because")
+        )
+        self._end = b.update().where(*unsealed).values(state=outcome, sealed=now)
+        self._prepared = b.update().where(b.c.tag == sa.bindparam("of_tag"))
+        self._prepared = self._prepared.values(state=outcome, since=now)
 
     def read(
         self,
         connection: Connection,
         transaction: TransactionId,
         branch: BranchId | None = None,
+        *,
+        writer: int | None = None,
     ) -> TransactionRow:
-        """Read a transaction, with one of its branches or all of them."""
-        rows = connection.execute(self._select(transaction, branch)).all()
+        """Read a transaction, with one of its branches or all of them.
+
+        `writer` is the caller's own, which is alive.
+        """
+        statement = self._read_all if branch is None else self._read_one
+        rows = connection.execute(statement, _keys(transaction, branch)).all()
         of_attempt = [r for r in rows if r.attempt == transaction.attempt]
         own = of_attempt[0] if of_attempt else None
         stored = next((r.carrier for r in of_attempt if r.carrier), None)
@@ -92,7 +117,7 @@ class Journal:
             if r.seal == "committed" and r.attempt != transaction.attempt
         )
         branch_rows = [r for r in of_attempt if r.tag is not None]
-        branches = self._branches(connection, branch_rows)
+        branches = self._branches(connection, branch_rows, writer)
         known = {branch.tag for branch in branches}
         return TransactionRow(
             transaction,
@@ -107,16 +132,12 @@ class Journal:
             committed=next(committed, None),
         )
 
-    def _select(
-        self, transaction: TransactionId, branch: BranchId | None
-    ) -> sa.Select[Any]:
+    def _select(self, *, of_branch: bool = False) -> sa.Select[Any]:
         nothing = sa.select(sa.literal(1).label("row")).subquery()
         a, t, b = self.tables.application, self.tables.transaction, self.tables.branch
-        joined = nothing.outerjoin(a, a.c.application == transaction.application)
-        batch = sa.and_(
-            t.c.application == transaction.application, t.c.batch == transaction.batch
-        )
-        own = rows_of(b, transaction, *([branch] if branch else []))
+        joined = nothing.outerjoin(a, sa.and_(*_bound(a, _APPLICATION)))
+        batch = sa.and_(*_bound(t, _BATCH))
+        own = _bound(b, _TRANSACTION + _BRANCH * of_branch)
         # Only with the first branch: a transaction may have thousands.
         first = sa.select(sa.func.min(b.c.tag)).where(*own).scalar_subquery()
         is_first = sa.or_(b.c.tag.is_(None), b.c.tag == first)
@@ -129,17 +150,20 @@ class Journal:
             *(b.c.since, b.c.sealed),
         ).select_from(
             joined.outerjoin(t, batch).outerjoin(
-                b, sa.and_(t.c.attempt == transaction.attempt, *own)
+                b, sa.and_(t.c.attempt == sa.bindparam("of_attempt"), *own)
             )
         )
 
-    def _branches(self, connection: Connection, rows: Sequence[Any]) -> list[BranchRow]:
+    def _branches(
+        self, connection: Connection, rows: Sequence[Any], writer: int | None = None
+    ) -> list[BranchRow]:
         """Return the branches of these rows, without those that are dead.
 
         A branch is dead, and never happened, when its writer ended before its prepare.
         """
-        writers = {r.writer for r in rows if r.state == "writing"}
-        alive = self.database.alive(connection, writers) if writers else set()
+        alive = {writer}
+        if writers := {r.writer for r in rows if r.state == "writing"} - alive:
+            alive |= self.database.alive(connection, writers)
         states = {
             r.tag: BranchState(r.state)
             for r in rows
@@ -174,25 +198,27 @@ class Journal:
         """
         self._record(connection, row, carrier)
         values = {"state": "writing", "writer": writer, "since": self.clock()}
-        return self._replace(connection, row.transaction, ref, values)
+        return self._replace(connection, row, ref, values)
 
     def _replace(
         self,
         connection: Connection,
-        transaction: TransactionId,
+        row: TransactionRow,
         ref: BranchRef,
         values: Mapping[str, Any],
     ) -> int:
         b = self.tables.branch
-        connection.execute(b.delete().where(*rows_of(b, transaction, ref.branch)))
-        statement = b.insert().values(
-            **dataclasses.asdict(transaction),
+        if row.dead:
+            of = rows_of(b, row.transaction, ref.branch)
+            connection.execute(b.delete().where(*of))
+        values = {
+            **dataclasses.asdict(row.transaction),
             **dataclasses.asdict(ref.branch),
-            rows=ref.rows,
-            digest=ref.digest,
+            "rows": ref.rows,
+            "digest": ref.digest,
             **values,
-        )
-        key = connection.execute(statement).inserted_primary_key
+        }
+        key = connection.execute(b.insert(), values).inserted_primary_key
         assert key is not None  # noqa: S101 - an insert of one row has a key
         return int(key[0])
 
@@ -202,17 +228,15 @@ class Journal:
         t = self.tables.transaction
         if not row.recorded:
             values = dataclasses.asdict(row.transaction)
-            statement = t.insert().values(**values, carrier=json.dumps(carrier))
-            connection.execute(statement)
+            connection.execute(t.insert(), {**values, "carrier": json.dumps(carrier)})
         elif carrier and not row.carrier:
             update = t.update().where(*rows_of(t, row.transaction))
             connection.execute(update.values(carrier=json.dumps(carrier)))
 
     def mark_prepared(self, connection: Connection, tag: int) -> None:
         """Move a written branch to prepared."""
-        b = self.tables.branch
-        values = {"state": "prepared", "since": self.clock()}
-        connection.execute(b.update().where(b.c.tag == tag).values(values))
+        values = {"of_tag": tag, "outcome": "prepared", "now": self.clock()}
+        connection.execute(self._prepared, values)
 
     def is_in_use(self, connection: Connection, application: str) -> bool:
         """Tell whether an application has anything here that is not aborted."""
@@ -284,18 +308,15 @@ class Journal:
             because: the reason of a person who decided.
         """
         self._record(connection, row, {})
-        t, b = self.tables.transaction, self.tables.branch
-        values = {"seal": str(outcome), "resolved_because": because}
+        b, of = self.tables.branch, _keys(row.transaction)
+        values = {**of, "outcome": str(outcome), "now": self.clock()}
         # Rule 16: the seal stays until forgotten_through has passed it.
-        update = t.update().where(*rows_of(t, row.transaction))
-        connection.execute(update.values(values))
+        connection.execute(self._seal, {**values, "because": because})
         self._abort(connection, losers)
         for some in in_slices(row.dead):
             connection.execute(b.delete().where(b.c.tag.in_(some)))
-        of = (*rows_of(b, row.transaction), b.c.sealed.is_(None))
-        self.on_end(connection, sa.select(b.c.tag).where(*of), outcome)
-        sealed = {"state": str(outcome), "sealed": self.clock()}
-        connection.execute(b.update().where(*of).values(sealed))
+        self.on_end(connection, self.unsealed, of, outcome)
+        connection.execute(self._end, values)
 
     def touch_seal(self, connection: Connection, transaction: TransactionId) -> None:
         """Write the seal again, so that this local transaction has to be flushed."""
@@ -314,8 +335,7 @@ class Journal:
             self._record(connection, row, {})
             now = self.clock()
             values = {"state": "aborted", "since": now, "sealed": now}
-            ref = BranchRef(branch, 0, "")
-            self._replace(connection, row.transaction, ref, values)
+            self._replace(connection, row, BranchRef(branch, 0, ""), values)
 
     def _abort(self, connection: Connection, tags: Iterable[int]) -> None:
         b, now = self.tables.branch, self.clock()
@@ -328,7 +348,7 @@ class Journal:
         for some in in_slices(tags):
             aborted = b.c.tag.in_(some)
             tags_of = sa.select(b.c.tag).where(aborted)
-            self.on_end(connection, tags_of, BranchState.ABORTED)
+            self.on_end(connection, tags_of, {}, BranchState.ABORTED)
             connection.execute(b.update().where(aborted).values(values))
 
     def raise_forgotten_through(
@@ -411,6 +431,19 @@ def in_slices(items: Iterable[_Item], size: int = _SLICE) -> Iterator[list[_Item
     rest = iter(items)
     while some := list(itertools.islice(rest, size)):
         yield some
+
+
+def _bound(
+    table: sa.Table, names: tuple[str, ...]
+) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of `rows_of` with parameters, which `_keys` gives."""
+    return tuple(table.c[name] == sa.bindparam(f"of_{name}") for name in names)
+
+
+def _keys(transaction: TransactionId, branch: BranchId | None = None) -> dict[str, Any]:
+    keys: tuple[TransactionId | BranchId, ...] = (transaction, *filter(None, [branch]))
+    values = itertools.chain.from_iterable(dataclasses.asdict(k).items() for k in keys)
+    return {f"of_{name}": value for name, value in values}
 
 
 def rows_of(

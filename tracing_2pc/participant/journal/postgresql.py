@@ -65,8 +65,9 @@ class PostgreSQL(Database):
             url, "url", lock_wait=LOCK_WAIT, pool_size=size, max_overflow=rest
         )
         super().__init__(connections)
-        relaxed = connections.relaxed_engine
-        self._reading = relaxed.execution_options(postgresql_readonly=True)
+        (begin,) = connections.relaxed_engine.get_execution_options()[engines.BEGIN]
+        begin = begin.replace(";", " READ ONLY;", 1)
+        self._reading = self.engine.execution_options(**{engines.BEGIN: (begin,)})
         self._is_checked = is_checked or threading.Event()
 
     def lock(self, application: str) -> tuple[str, ...]:
@@ -82,6 +83,7 @@ class PostgreSQL(Database):
         """
         with self._reading.connect() as connection:
             yield connection
+            connection.commit()  # psycopg forgets at a rollback what it has prepared
 
     def skip_flush(self, connection: Connection) -> None:
         """Let the open transaction become durable with the server's next flush."""
@@ -144,15 +146,13 @@ class PostgreSQL(Database):
     def autocommit(self, connection: Connection) -> Iterator[None]:
         """Execute statements outside of any transaction."""
         begin = connection.get_execution_options()[engines.BEGIN]
-        outside = {engines.BEGIN: (), "isolation_level": "AUTOCOMMIT"}
-        connection.execution_options(**outside)
+        connection.execution_options(**{engines.BEGIN: ()})
         try:
             yield
         finally:
             if not connection.invalidated:
                 connection.commit()
-                inside = {engines.BEGIN: begin, "isolation_level": "READ COMMITTED"}
-                connection.execution_options(**inside)
+                connection.execution_options(**{engines.BEGIN: begin})
 
     @contextmanager
     def writer(self) -> Iterator[_PostgreSQLWriter]:
@@ -162,8 +162,9 @@ class PostgreSQL(Database):
             try:
                 yield writer
                 if writer.is_locked:
-                    unlock = f"pg_advisory_unlock({_WRITERS}, {writer.owner})"
-                    self.begin(connection, unlock).commit()
+                    unlock = f"SELECT pg_advisory_unlock({_WRITERS}, {writer.owner})"
+                    with self.autocommit(connection):
+                        connection.exec_driver_sql(unlock)
             except BaseException:
                 connection.invalidate()  # its session ends, and its locks with it
                 raise

@@ -146,5 +146,10 @@ class BranchStore(abc.ABC):
         The caller holds the application's lock, shared, until they are.
         """
         # Rule 20: seal and forgotten_through are read again, under the lock.
-        row = self.journal.read(connection, upload.transaction, upload.ref.branch)
+        row = self.journal.read(
+            connection,
+            upload.transaction,
+            upload.ref.branch,
+            writer=upload.writer.owner,
+        )
         return answers.vote(row, upload.tag, upload.ref)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -68,9 +68,15 @@ class SupersededRows:
             f"CREATE INDEX {self._index} ON {self._table} ({by});",
         )
 
-    def note(self, connection: Connection, tags: sa.Select[Any]) -> None:
+    def note(
+        self,
+        connection: Connection,
+        tags: sa.Select[Any],
+        parameters: Mapping[str, Any],
+    ) -> None:
         """Note that the rows of these tags are shown from this transaction on."""
-        connection.execute(self.newer.insert().from_select(["tag"], tags))
+        insert = self.newer.insert().from_select(["tag"], tags)
+        connection.execute(insert, parameters)
 
     def next(self, connection: Connection, after: int) -> int | None:
         """Lock the next tag after this one whose rows may have replaced others."""

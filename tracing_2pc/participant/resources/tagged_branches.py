@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -68,7 +68,11 @@ class TaggedBranches(BranchStore):
             # Rows left to delete; NULL while the branch is prepared.
             sa.Column("doomed", sa.BigInteger),
         )
+        shown = self._hidden.c.tag.in_(journal.unsealed)
+        self._show = self._hidden.delete().where(shown)
+        self._shown = sa.select(self._hidden.c.tag).where(shown)
         self._superseded = superseded
+        self._leftovers = self._some_leftover()
         self._table = table
         self._set_up = set_up
         self._committed = committed
@@ -90,7 +94,7 @@ class TaggedBranches(BranchStore):
             if answer.refusal is not None or not upload.ref.rows:
                 raise NotKeptError(answer)
             self.journal.mark_prepared(connection, upload.tag)
-            connection.execute(self._hidden.insert().values(tag=upload.tag))
+            connection.execute(self._hidden.insert(), {"tag": upload.tag})
             commit(connection)  # Rule 13: durable before the vote is answered.
             return answer
 
@@ -114,28 +118,35 @@ class TaggedBranches(BranchStore):
         return self._gauges(connection)
 
     def _end(
-        self, connection: Connection, tags: sa.Select[Any], outcome: BranchState
+        self,
+        connection: Connection,
+        tags: sa.Select[Any],
+        parameters: Mapping[str, Any],
+        outcome: BranchState,
     ) -> None:
         """Show the rows of committed branches; note those of aborted ones to delete."""
         h, b = self._hidden, self.journal.tables.branch
-        of = h.c.tag.in_(tags)
         if outcome is BranchState.COMMITTED:
             if self._superseded is not None:
-                self._superseded.note(connection, sa.select(h.c.tag).where(of))
-            connection.execute(h.delete().where(of))
+                self._superseded.note(connection, self._shown, parameters)
+            connection.execute(self._show, parameters)
             return
         rows = sa.select(b.c.rows).where(b.c.tag == h.c.tag).scalar_subquery()
-        connection.execute(h.update().where(of).values(doomed=rows))
+        doom = h.update().where(h.c.tag.in_(tags)).values(doomed=rows)
+        connection.execute(doom, parameters)
 
     def has_leftovers(self, connection: Connection) -> bool:
         """Tell whether rows of aborted branches, or replaced ones, may be there."""
+        return bool(connection.scalar(self._leftovers))
+
+    def _some_leftover(self) -> sa.Select[Any]:
         h = self._hidden.c
         some: sa.ColumnElement[bool] = sa.exists(
             sa.select(h.tag).where(h.doomed.is_not(None))
         )
         if self._superseded is not None:
             some = sa.or_(some, sa.exists(sa.select(self._superseded.newer)))
-        return bool(connection.scalar(sa.select(sa.literal(1)).where(some)))
+        return sa.select(sa.literal(1)).where(some)
 
     def delete_leftovers(self, writer: Writer, slices: int) -> int:
         """Delete rows of aborted branches, and rows that later ones have replaced.

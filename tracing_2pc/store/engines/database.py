@@ -108,6 +108,7 @@ class Database:
         """Read one snapshot, without any lock; in PostgreSQL, REPEATABLE READ."""
         with self._transaction(self.reading_engine, ()) as connection:
             yield connection
+            connection.commit()  # psycopg forgets at a rollback what it has prepared
 
     @contextlib.contextmanager
     def _transaction(

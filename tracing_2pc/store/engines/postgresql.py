@@ -7,6 +7,7 @@ does.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -32,6 +33,9 @@ FLUSHED: Final = (
     "WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 )
 """SQL: the open transaction waits for the disk, whatever the role's default is."""
+
+READ_COMMITTED: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""SQL: what is read after a lock is new. One request with the statement after it."""
 
 UNFLUSHED: Final = "set_config('synchronous_commit', 'off', true)"
 """SQL: the open transaction becomes durable with the next flush of this server."""
@@ -67,9 +71,10 @@ def open_postgresql(
         engine = sa.create_engine(
             url,
             connect_args={k: v for k, v in options.items() if k not in url.query},
-            pool_pre_ping=True,
-            isolation_level="READ COMMITTED",  # what is read after a lock is new
-            execution_options={BEGIN: (f"SELECT {FLUSHED}, {timeouts}",)},
+            isolation_level="AUTOCOMMIT",  # psycopg begins none: `BEGIN` does
+            execution_options={
+                BEGIN: (f"{READ_COMMITTED}; SELECT {FLUSHED}, {timeouts}",)
+            },
             hide_parameters=True,  # an error is logged, and they are rows
             **pool,
         )
@@ -78,6 +83,11 @@ def open_postgresql(
             f"{setting}: PostgreSQL needs psycopg 3: "
             "pip install 'tracing-2pc[postgres]'"
         ) from None
+
+    @sa.event.listens_for(engine, "checkout")
+    def notice_end(connection: Any, *_: object) -> None:
+        if _has_news(connection) and not engine.dialect.do_ping(connection):
+            raise sa.exc.DisconnectionError("the server has ended the session")
 
     @sa.event.listens_for(engine, "connect")
     def prepare_session(connection: Any, _: object) -> None:
@@ -88,16 +98,21 @@ def open_postgresql(
     return Database(
         url,
         engine,
-        relaxed={BEGIN: (f"SELECT {UNFLUSHED}, {timeouts}",)},
-        reading={
-            "isolation_level": "REPEATABLE READ",
-            "postgresql_readonly": True,
-            BEGIN: (),
-        },
+        relaxed={BEGIN: (f"{READ_COMMITTED}; SELECT {UNFLUSHED}, {timeouts}",)},
+        reading={BEGIN: ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)},
         clock=sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double),
         durability_queries=_DURABILITY,
         failure=failure,
     )
+
+
+def _has_news(connection: Any) -> bool:
+    """Say whether the server has sent something to an idle session, such as its end.
+
+    It costs no round trip. A peer that is gone without a word is noticed when it does
+    not answer.
+    """
+    return bool(select.select([connection.fileno()], [], [], 0)[0])
 
 
 def _check_fsync(connection: Any, where: str) -> None:

@@ -125,6 +125,8 @@ class SqlChange:
         parts: list[dict[str, list[Any]]] = []
         for table in (schema.delivery, schema.receipt):
             parts.append(collections.defaultdict(list))
+            if table is schema.receipt and all(row.decision is None for row in rows):
+                break  # they come with the decision
             for part in execute(sql.load_parts(table, which), values):
                 parts[-1][part.transaction_id].append(part)
         deliveries, receipts = parts

@@ -6,6 +6,7 @@ with a parameter in its place neither database would use them.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any, Final
 
@@ -101,6 +102,7 @@ UNFINISHED_APPLICATIONS: Final = _sql("""
 """)
 
 
+@functools.cache
 def load_transactions(which: sa.TextClause) -> sa.Select[Any]:
     """Transactions with the durable forgotten_through, in batch order."""
     told = schema.application.c.durable_forgotten_through.label("forgotten_through")
@@ -113,6 +115,7 @@ def load_transactions(which: sa.TextClause) -> sa.Select[Any]:
     )
 
 
+@functools.cache
 def load_parts(part: sa.Table, which: sa.TextClause) -> sa.Select[Any]:
     """Deliveries or receipts of the same transactions, by position."""
     ids = sa.select(schema.transaction.c.id).where(which)
