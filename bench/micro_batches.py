@@ -131,15 +131,20 @@ def _run(
 
 
 def _library(world: World, **settings: Any) -> Arm:
+    import psycopg
+
     from tracing_2pc import ParticipantSink, Settings
     from tracing_2pc.spark import two_phase_commit
 
     sink = ParticipantSink(world.participants, token=f"file:{world.folder / 'token'}")
     name = "executors" if settings else "library"
+    log = f"{world.databases[0]}_{name}"  # a query is one application of a log
+    with psycopg.connect(world.databases[0], autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {log.rpartition('/')[2]}")
     return two_phase_commit(
         sink,
         application=name,
-        log=f"{world.databases[0]}",
+        log=log,
         settings=Settings(**settings),
     )
 
