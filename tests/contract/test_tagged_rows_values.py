@@ -139,6 +139,27 @@ def test_json_lines_fit_a_table_that_arrow_made(open_at: Open) -> None:
     assert found[2] == (None, None)
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "+02:00"])
+def test_a_moment_is_kept_whatever_its_zone_is_called(open_at: Open, zone: str) -> None:
+    """Also of a time when the zone's offset had seconds, as Berlin's of 1850."""
+    moments = [MOMENT.replace(tzinfo=UTC), datetime.datetime(1850, 1, 1, tzinfo=UTC)]
+    times = pa.array([*moments, None], pa.timestamp("us", zone))
+    world = open_at()
+    keep(
+        world, "orders.0.1", Branch(arrow(pa.table({"id": [1, 2, 3], "at": times})), 3)
+    )
+    found = select(world.resource, "SELECT at FROM orders ORDER BY id")
+    kept = [at if at is None else _utc(_moment(at)) for (at,) in found]
+    assert kept == [*moments, None]
+
+
+def _moment(value: Any) -> Any:
+    """SQLite has text."""
+    return (
+        value if not isinstance(value, str) else datetime.datetime.fromisoformat(value)
+    )
+
+
 def _utc(value: Any) -> Any:
     return value.astimezone(UTC) if isinstance(value, datetime.datetime) else value
 

@@ -16,7 +16,8 @@ def explain(base: Database, statement: sa.Executable, values: dict[str, Any]) ->
     verb = "EXPLAIN QUERY PLAN" if sqlite else "EXPLAIN"
 
     def ask(_: object, __: object, text: str, parameters: Any, *___: object) -> Any:
-        return f"{verb} {text}", parameters
+        asked = text if text.startswith("BEGIN") else f"{verb} {text}"
+        return asked, parameters
 
     with base.reading() as connection:
         sa.event.listen(connection, "before_cursor_execute", ask, retval=True)

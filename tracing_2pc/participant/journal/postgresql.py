@@ -83,7 +83,8 @@ class PostgreSQL(Database):
         """
         with self._reading.connect() as connection:
             yield connection
-            connection.commit()  # psycopg forgets at a rollback what it has prepared
+            # At a rollback psycopg would forget what it has prepared.
+            connection.connection.commit()
 
     def skip_flush(self, connection: Connection) -> None:
         """Let the open transaction become durable with the server's next flush."""

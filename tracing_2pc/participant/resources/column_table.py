@@ -16,7 +16,7 @@ from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.columns import (
     Column,
-    binary_as_text,
+    as_text,
     check_fit,
     check_names,
     plain,
@@ -137,7 +137,7 @@ class ColumnTable:
             pair = type_pair(field, target.type, dialect)
             detail = f"a value would not come back as it was sent: {pair}"
             raise MalformedError(detail) from None
-        return binary_as_text(column) if dialect.name == "postgresql" else column
+        return as_text(column) if dialect.name == "postgresql" else column
 
     def _columns_for(self, schema: pa.Schema, *, partial: bool) -> list[Column]:
         """Return the table's columns for these records, in their order."""

@@ -108,7 +108,8 @@ class Database:
         """Read one snapshot, without any lock; in PostgreSQL, REPEATABLE READ."""
         with self._transaction(self.reading_engine, ()) as connection:
             yield connection
-            connection.commit()  # psycopg forgets at a rollback what it has prepared
+            # At a rollback psycopg would forget what it has prepared.
+            connection.connection.commit()
 
     @contextlib.contextmanager
     def _transaction(

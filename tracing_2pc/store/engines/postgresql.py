@@ -86,8 +86,12 @@ def open_postgresql(
 
     @sa.event.listens_for(engine, "checkout")
     def notice_end(connection: Any, *_: object) -> None:
-        if _has_news(connection) and not engine.dialect.do_ping(connection):
-            raise sa.exc.DisconnectionError("the server has ended the session")
+        if _has_news(connection):
+            try:
+                connection.execute(";")
+            except engine.dialect.loaded_dbapi.Error:
+                why = "the server has ended the session"
+                raise sa.exc.DisconnectionError(why) from None
 
     @sa.event.listens_for(engine, "connect")
     def prepare_session(connection: Any, _: object) -> None:
