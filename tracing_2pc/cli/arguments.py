@@ -81,6 +81,23 @@ def _add_reading(add: Add) -> None:
     _add_transaction(add("explain", "explain what is wrong with one, and what is safe"))
     add("check", "hold settings, log and participants against what must be")
 
+    advise = add("advise", "say which trigger interval the records speak for")
+    advise.add_argument("--application", required=True, help="its transactions")
+    advise.add_argument(
+        "--recover-within",
+        type=_duration,
+        default=60.0,
+        metavar="SECONDS",
+        help="after a restart the stream keeps step again in so long; default: 60",
+    )
+    advise.add_argument(
+        "--spark-overhead",
+        type=_duration,
+        default=0.5,
+        metavar="SECONDS",
+        help="what Spark itself does between two batches, at most; default: 0.5",
+    )
+
     watch = add("watch", "report what is stuck, and why; without Spark")
     watch.add_argument(
         "--recover", action="store_true", help="and finish what is decided, as recover"
