@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.participant import ONE, World, sqlite_url, tagged_rows
+from support.participant import ONE, Branch, World, orders, sqlite_url, tagged_rows
 from support.spark import serving
 from support.waiting import until
 
@@ -129,17 +129,23 @@ def dripping(sockets: list[socket.socket]) -> Iterator[None]:
 def works(url: str, batch: int) -> None:
     """The job is served: a branch is prepared, and committed."""
     transaction = f"orders.{batch}.1"
-    headers = {
-        "Tpc-Transaction-Id": transaction,
-        "Tpc-Branch": ONE.branch,
-        "Tpc-Rows": str(ONE.rows),
-        "Content-Digest": ONE.digest,
-        "Content-Type": ONE.content_type,
-    }
-    assert ask(url, "/prepare", ONE.body, **headers) == 200
+    assert ask(url, "/prepare", ONE.body, **of_branch(transaction, ONE)) == 200
     order = {"transaction_id": transaction, "branches": [ONE.named]}
     body = json.dumps(order).encode()
     assert ask(url, "/commit", body, **{"Content-Type": "application/json"}) == 200
+
+
+def of_branch(transaction: str, branch: Branch) -> dict[str, str]:
+    return {
+        "Tpc-Version": "1",
+        "Tpc-Participant": "ledger",
+        "Authorization": f"Bearer {TOKEN}",
+        "Tpc-Transaction-Id": transaction,
+        "Tpc-Branch": branch.branch,
+        "Tpc-Rows": str(branch.rows),
+        "Content-Digest": branch.digest,
+        "Content-Type": branch.content_type,
+    }
 
 
 def ask(url: str, path: str, body: bytes, **headers: str) -> int:
@@ -231,3 +237,30 @@ def test_half_open_uploads_end(world: World, drips: bool) -> None:
         assert world.prepare(T).status_code == 200
         pool: Any = world.resource._database.engine.pool
         until(lambda: pool.checkedout() == 0)
+
+
+def test_a_long_body_is_read_whole_and_no_byte_more(shipped: str) -> None:
+    """Three prepares on one connection, in pieces that fit nobody's buffers."""
+    parts = urlsplit(shipped)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    with contextlib.closing(connection):
+        for number, rows in enumerate((3, 200_000, 3)):
+            branch = Branch(orders(*range(rows)), rows, f"{number}.{number}")
+            pieces = range(0, len(branch.body), 77_777)
+            headers = {
+                **of_branch("orders.90.1", branch),
+                "Content-Length": str(len(branch.body)),
+            }
+            connection.request(
+                "POST",
+                "/prepare",
+                (branch.body[start : start + 77_777] for start in pieces),
+                headers,
+            )
+            response = connection.getresponse()
+            vote = json.loads(response.read())
+            assert (response.status, vote["vote"], vote["rows"]) == (
+                200,
+                "commit",
+                rows,
+            )

@@ -256,8 +256,8 @@ MUTANTS: Final = (
             edit(
                 POSTGRESQL_ENGINE,
                 "open_postgresql",
-                "{BEGIN: (f'SELECT {FLUSHED}, {__limits}',)}",
-                "{BEGIN: (f'SELECT {UNFLUSHED}, {__limits}',)}",
+                "{BEGIN: (f'{READ_COMMITTED}; SELECT {FLUSHED}, {__limits}',)}",
+                "{BEGIN: (f'{READ_COMMITTED}; SELECT {UNFLUSHED}, {__limits}',)}",
             ),
         ),
     ),
@@ -1036,9 +1036,9 @@ MUTANTS: Final = (
         (
             edit(
                 JOURNAL,
-                "seal",
-                '{"seal": __outcome, "resolved_because": __because}',
-                '{"resolved_because": __because}',
+                "Journal.__init__",
+                "__seal.values(seal=__outcome, resolved_because=__because)",
+                "__seal.values(resolved_because=__because)",
             ),
         ),
     ),
@@ -1056,8 +1056,8 @@ MUTANTS: Final = (
             edit(
                 JOURNAL,
                 "seal",
-                "(*__rows, __b.c.sealed.is_(None))",
-                "(*__rows, __b.c.sealed.is_(None), __b.c.tag.not_in(list(losers)))",
+                "self._end",
+                "self._end.where(b.c.tag.not_in(list(losers)))",
             ),
         ),
     ),

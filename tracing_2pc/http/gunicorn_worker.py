@@ -14,15 +14,18 @@ that is not closed stops when its process exits.
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import time
 from functools import partial
 from selectors import EVENT_READ
 from typing import Any, Final
 
+from gunicorn.http.body import Body, LengthReader
 from gunicorn.workers.gthread import ThreadWorker
 
 from tracing_2pc.http.time_limits import end_reading
+from tracing_2pc.participant.body import CHUNK
 
 HEAD: Final = 3.0
 """Seconds in which the head of a request must be whole."""
@@ -62,6 +65,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def handle_request(self, req: Any, conn: Any) -> bool:
         """Serve a request; no other one follows a body that was not read."""
+        if isinstance(req.body.reader, LengthReader):
+            req.body = _Body(req.body.reader)
         again: bool = super().handle_request(req, conn)
         # gunicorn would read it to its end first, for five seconds, in this thread.
         return again and not getattr(req.body.reader, "length", 1)
@@ -73,6 +78,23 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             # The main loop would wait for two seconds, and serve no request meanwhile.
             end_reading(conn.sock)
         return again
+
+
+class _Body(Body):  # type: ignore[misc]
+    """A body whose large pieces are taken as they have come, not copied five times."""
+
+    def read(self, size: int | None = None) -> bytes:
+        """Read at most so many bytes; of a large piece, what is there."""
+        reader, unreader = self.reader, self.reader.unreader
+        wanted = min(size or 0, reader.length)
+        if wanted < CHUNK or self.buf.tell():
+            return bytes(super().read(size))
+        if early := unreader.buf.getvalue():  # it came with the head
+            unreader.buf = io.BytesIO()
+            unreader.unread(early[wanted:])
+        piece: bytes = early[:wanted] or unreader.sock.recv(wanted)
+        reader.length -= len(piece)
+        return piece
 
 
 def _peek(client: socket.socket) -> bytes | None:
