@@ -13,7 +13,7 @@ COMPOSE := .cache/engine/docker-compose
 N ?= 1
 MINUTES ?= 10
 
-.PHONY: setup tools demo test test-fast test-more test-all test-oldest-spark stateful fuzz crash chaos rules counts jaeger \
+.PHONY: setup tools demo test test-fast test-more test-all test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
 	test-jaeger pictures oap stock-agent test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
@@ -81,6 +81,9 @@ rules: setup  ## take each rule out of a copy, and see its test turn red
 counts: setup  ## exact counts: flushes, requests, connections, Spark jobs
 	@tools/strace >/dev/null
 	@$(JAVA) $(BIN)/python -m bench counts $(ARGS)
+
+bench: setup  ## ratios of what the library costs; writes docs/performance.md: hours, on a quiet machine
+	@$(JAVA) $(BIN)/python -m bench all $(ARGS)
 
 jaeger: $(JAEGER)  ## a Jaeger of our own, built once: nine minutes of CPU time
 	@echo "ready: $(JAEGER)"

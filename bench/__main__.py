@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import signal
+import subprocess
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import backends, deco, micro_batches
+from bench import backends, deco, growth, micro_batches, report, results
 from bench.counts import FAMILIES, count_all
 from bench.counts.count import HEAD, Count
 from bench.deco import ROUNDS
-
-MEASURED = {
-    "deco": deco.measure,
-    "backends": backends.measure,
-    "micro-batches": micro_batches.measure,
-}
+from bench.goals import FAMILIES as MEASURED
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a subcommand; its exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.ERROR)
+    match options.command:
+        case "counts":
+            return show(options.families or list(FAMILIES), options.json)
+        case "all":
+            return measure_all(options)
+        case "report":
+            report.write(results.read(options.results), options.page)
+            return 0
+    try:
+        return show_goals(_measured(options), options.json)
+    except Exception:  # noqa: BLE001 - another exit code than that of a missed goal
+        traceback.print_exc()
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     counts = commands.add_parser("counts", help="exact counts, which must hold")
@@ -42,19 +58,99 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="FILE",
         help="write one JSON object: to FILE, or instead of the table",
     )
+    everything = commands.add_parser("all", help="measure everything, write the page")
     for name, help_text in (
         ("deco", "what the decorator costs, as ratios"),
         ("backends", "what SkyWalking costs beside OTLP, as ratios"),
         ("micro-batches", "what a batch costs on real Spark, beside others' sinks"),
+        ("growth", "what grows with rows, participants, transactions, applications"),
     ):
         command = commands.add_parser(name, help=help_text)
-        command.add_argument("--rounds", type=int, default=ROUNDS, help="of every goal")
         command.add_argument("--json", metavar="FILE", help="write the lines there too")
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.ERROR)
-    if options.command in MEASURED:
-        return show_goals(MEASURED[options.command](options.rounds), options.json)
-    return show(options.families or list(FAMILIES), options.json)
+        _add_sizes(command)
+        if name == "growth":
+            command.add_argument(
+                "series",
+                nargs="*",
+                metavar="SERIES",
+                choices=[*growth.PARTS, []],
+                help=f"all of them, or some of {', '.join(growth.PARTS)}",
+            )
+    _add_sizes(everything)
+    page = commands.add_parser("report", help="write the page from the last results")
+    for command in (everything, page):
+        command.add_argument(
+            "--results", metavar="FILE", type=Path, default=results.FILE
+        )
+        command.add_argument("--page", metavar="FILE", type=Path, default=report.PAGE)
+    return parser
+
+
+def _add_sizes(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="of every goal, at most"
+    )
+    command.add_argument(
+        "--tiny", action="store_true", help="sizes that only show that it works"
+    )
+    command.add_argument(
+        "--rows", type=int, help="the most rows of a batch in growth (5000000)"
+    )
+
+
+def _measured(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
+    rounds: int = options.rounds
+    match options.command:
+        case "deco":
+            return deco.measure(rounds)
+        case "backends":
+            return backends.measure(rounds)
+        case "micro-batches":
+            return micro_batches.measure(rounds, (10,) if options.tiny else ())
+    sizes = growth.sizes(rounds, tiny=options.tiny, rows=options.rows)
+    return growth.measure(sizes, options.series or list(growth.PARTS))
+
+
+def measure_all(options: argparse.Namespace) -> int:
+    """Run every family in a process of its own; write the results and the page.
+
+    A line is in the file when it is known. A family that does not come to its end costs
+    its own results only. 1 if a goal is missed, 2 if a family did not come to its end.
+    """
+    shared = ["--rounds", str(options.rounds)]
+    shared += ["--tiny"] if options.tiny else []
+    shared += ["--rows", str(options.rows)] if options.rows else []
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    codes = []
+    with options.results.open("w") as file:
+
+        def keep(line: dict[str, Any]) -> None:
+            for to in (file, sys.stdout):
+                print(json.dumps(line), file=to, flush=True)
+
+        keep(results.about_this_run(trial=options.tiny))
+        for family in MEASURED:
+            with _running(family, shared) as process:
+                assert process.stdout
+                for text in process.stdout:
+                    keep(json.loads(text))
+            codes.append(process.returncode)
+            if codes[-1] not in (0, 1):
+                keep({"failed": family, "exit": codes[-1]})
+    report.write(results.read(options.results), options.page)
+    return max(2 if code not in (0, 1) else code for code in codes)
+
+
+@contextlib.contextmanager
+def _running(family: str, shared: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a family; it is stopped on the way out, as Ctrl-C does."""
+    command = [sys.executable, "-m", "bench", family, *shared]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        except BaseException:
+            process.terminate()
+            raise
 
 
 def show_goals(goals: Iterable[dict[str, Any]], to: str | None) -> int:
@@ -65,7 +161,7 @@ def show_goals(goals: Iterable[dict[str, Any]], to: str | None) -> int:
         print(json.dumps(goal), flush=True)
     if to is not None:
         Path(to).write_text("".join(f"{json.dumps(goal)}\n" for goal in lines))
-    return 1 if any(goal["verdict"] == "fail" for goal in lines) else 0
+    return 1 if any(goal.get("verdict") == "fail" for goal in lines) else 0
 
 
 def show(families: list[str], to: str | None) -> int:

@@ -23,7 +23,9 @@ APPLICATION = "bench"
 
 
 def coordinator(
-    log: DecisionLog, participants: Mapping[str, Participant]
+    log: DecisionLog,
+    participants: Mapping[str, Participant],
+    application: str = APPLICATION,
 ) -> Coordinator:
     """Return one that is put together as the callback of `foreachBatch` does it.
 
@@ -33,7 +35,7 @@ def coordinator(
     clock, tracing = SystemClock(), OpenTelemetryTracing()
     retry = RetryPolicy(clock, inline_tries=settings.inline_tries)
     return Coordinator(
-        APPLICATION,
+        application,
         tuple(participants),
         log,
         Delivery(log, participants, tracing=tracing, retry=retry),
@@ -44,9 +46,9 @@ def coordinator(
     )
 
 
-def apply(driver: Coordinator, batch: int, write: Write) -> None:
-    """Apply one batch, as one life of one query."""
-    driver.apply(batch, run="run", query="query", write=write, cancel=lambda _: None)
+def apply(driver: Coordinator, batch: int, write: Write, query: str = "query") -> None:
+    """Apply one batch, as one life of one query; each application has its own."""
+    driver.apply(batch, run="run", query=query, write=write, cancel=lambda _: None)
 
 
 def tasks(sink: ParticipantSink, partitions: Sequence[pa.RecordBatch]) -> Write:

@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.pair import compare, line
 from bench.postgresql import listening
+from bench.records import orders
+from bench.stored import LEDGER, check_and_empty
 from participants.processes import Process, Service, free_ports, stopping
 
 if TYPE_CHECKING:
@@ -208,30 +210,16 @@ ARMS: Final[Mapping[str, Callable[[World], Arm]]] = {
     "copy": _copy,
     "parquet": _parquet,
 }
-_TABLES: Final = {"library": "shared", "executors": "shared", "parquet": None}
+_PLAIN_ARMS: Final = ("jdbc", "copy")
 
 
 def _check_and_empty(world: World, name: str, rows: int) -> None:
     """See that each server has the rows: an arm that stores nothing is fast."""
-    import psycopg
-
-    table = _TABLES.get(name, "plain")
-    if table is None:
+    if name == "parquet":
         return
-    shown, stored = (
-        ("flights_daily", "flights_daily_tpc")
-        if table == "shared"
-        else (
-            table,
-            table,
-        )
-    )
+    shown, stored = ("plain", "plain") if name in _PLAIN_ARMS else LEDGER
     for url in world.databases:
-        with psycopg.connect(url, autocommit=True) as connection:
-            ((count,),) = connection.execute(f"SELECT count(*) FROM {shown}").fetchall()
-            if count != rows:
-                raise RuntimeError(f"{name} stored {count} of {rows} rows")
-            connection.execute(f"TRUNCATE {stored}")
+        check_and_empty(url, rows, shown, stored)
 
 
 # --- the world ----------------------------------------------------------------------
@@ -248,29 +236,14 @@ _PLAIN: Final = (
 
 def _write_input(folder: Path, rows: int, batches: int) -> None:
     """Write a batch of about 100 bytes a row, and link its files for all others."""
-    import datetime
-
     import pyarrow as pa
     from pyarrow import parquet
 
     folder.mkdir()
     part = rows // PARTITIONS
-    day, second = datetime.date(2026, 1, 1), datetime.timedelta(seconds=1)
-    since = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
-    seen = pa.timestamp("us", "UTC")
     for file in range(PARTITIONS):
-        ids = range(file * part, file * part + part)
-        columns = {
-            "id": pa.array(ids, pa.int64()),
-            "day": pa.array([day] * part, pa.date32()),
-            "origin": pa.array([f"A{n % 300:03}" for n in ids]),
-            "carrier": pa.array([f"C{n % 17}" for n in ids]),
-            "amount": pa.array([n * 1.25 for n in ids]),
-            "units": pa.array([n % 1000 for n in ids], pa.int32()),
-            "seen": pa.array([since + second * n for n in ids], seen),
-            "remark": pa.array([f"remark number {n} of this batch" for n in ids]),
-        }
-        parquet.write_table(pa.table(columns), folder / f"0.{file}.parquet")
+        records = pa.Table.from_batches([orders(part, file * part)])
+        parquet.write_table(records, folder / f"0.{file}.parquet")
         for batch in range(1, batches):
             os.link(folder / f"0.{file}.parquet", folder / f"{batch}.{file}.parquet")
 

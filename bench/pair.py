@@ -22,6 +22,9 @@ WIDE: Final = 0.15
 APART: Final = 0.20
 """As does a median that is so far from the second opinion."""
 
+FEWEST: Final = 6
+"""Rounds. Of fewer not even the smallest and the largest ratio are a 95 % interval."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ratio:
@@ -36,7 +39,7 @@ class Ratio:
     def verdict(self, limit: float) -> str:
         """Return pass, fail, or inconclusive: then more rounds may tell."""
         wide = max(self.hi - self.ratio, self.ratio - self.lo) > WIDE * self.ratio
-        if wide or abs(self.min_min / self.ratio - 1) > APART:
+        if self.rounds < FEWEST or wide or abs(self.min_min / self.ratio - 1) > APART:
             return "inconclusive"
         if self.hi <= limit:
             return "pass"
@@ -93,5 +96,25 @@ def line(goal: str, ratio: Ratio, limit: float, settings: Mapping[str, Any]) -> 
         "limit": limit,
         "rounds": ratio.rounds,
         "verdict": ratio.verdict(limit),
+        "settings": dict(settings),
+    }
+
+
+def point(
+    series: str,
+    x: float,
+    ratio: Ratio,
+    arms: Mapping[str, float],
+    settings: Mapping[str, Any],
+) -> Any:
+    """Return what a command prints for a point of a series, as one JSON object.
+
+    `arms` has the height of each line of the plot at this x.
+    """
+    return {
+        "series": series,
+        "x": x,
+        **ratio.as_json(),
+        "arms": {name: round(height, 4) for name, height in arms.items()},
         "settings": dict(settings),
     }

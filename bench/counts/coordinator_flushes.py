@@ -11,6 +11,7 @@ from typing import Final
 from bench.counts.checkpoints import checkpoints
 from bench.counts.count import Count, Expected
 from bench.driver import apply, coordinator
+from bench.empty import obedient
 from bench.flushes import Measured, on_postgresql, on_sqlite
 from bench.postgresql import postgresql
 from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord, branch_receipts
@@ -24,19 +25,6 @@ FLUSHES: Final = Expected(
     "acknowledgements and finish can be asked for again, and what is forgotten, once "
     "transactions are older than keep_finished, is flushed by the next begin",
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Obedient:
-    """A participant that acknowledges whatever it is told."""
-
-    name: str
-
-    def commit(self, record: TransactionRecord) -> None:
-        """Do nothing."""
-
-    def abort(self, record: TransactionRecord) -> None:
-        """Do nothing."""
 
 
 def counts(folder: Path) -> Iterator[Count]:
@@ -58,7 +46,7 @@ def _judge(database: str, flushes: Mapping[str, int]) -> Iterator[Count]:
 def transactions(url: str, measured: Measured) -> None:
     """Apply batches while nothing is old enough to be forgotten, and then more."""
     log = open_log(url)
-    young = coordinator(log, {name: Obedient(name) for name in ("a", "b")})
+    young = coordinator(log, obedient())
     forgetting = dataclasses.replace(young.settings, keep_finished=0.0)
     old = dataclasses.replace(young, settings=forgetting)
     batches = itertools.count()

@@ -1,0 +1,97 @@
+"""Every goal: what is compared with what, in the words of the page of results."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from bench import backends, deco, micro_batches
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goal:
+    """A ratio of what `library` and `base` cost, and the most that it may be."""
+
+    family: str
+    library: str
+    base: str
+    limit: float
+
+
+_BY_HAND: Final = "a span made by hand"
+_DECO: Final = {
+    "A1": ("`pre_commit` of a decorated sink", f"{_BY_HAND}, its attribute"),
+    "A2": ("`commit` of a handle that was read from the log", _BY_HAND),
+    "A3": ("`pre_commit` of a decorated sink", "a span that is never current"),
+    "A4": ("`commit_transaction`", f"{_BY_HAND}, and the id of the argument"),
+    "A5": ("`invoke`, tracing off", "a method that passes the call on"),
+    "A6": ("`pre_commit`, nothing is sampled", f"{_BY_HAND}, nothing is sampled"),
+    "A7": ("`pre_commit`, a provider that does nothing", f"{_BY_HAND}, the same"),
+}
+_BACKENDS: Final = {
+    "A8": ("nine spans for SkyWalking and OTLP", "the same spans for OTLP"),
+    "A8-headers": ("the same, with headers of both in and out", "OTLP alone"),
+    "A8-process": ("the same, converted and sent", "OTLP alone"),
+}
+_SINKS: Final = {
+    "library": "a batch to two PostgreSQL servers, exactly once",
+    "jdbc": "two appends of Spark's JDBC sink, at least once",
+    "copy": "`COPY` by hand to both servers, at least once",
+    "parquet": "an append to a folder of Parquet files",
+}
+
+
+def _batches() -> Mapping[str, Goal]:
+    return {
+        f"{name} {rows}": Goal(
+            "micro-batches", f"{_SINKS[ours]}, {rows:,} rows", _SINKS[base], limit
+        )
+        for (name, rows), (ours, base, limit) in micro_batches.LIMITS.items()
+    }
+
+
+GOALS: Final[Mapping[str, Goal]] = {
+    **{n: Goal("deco", *arms, deco.LIMITS[n]) for n, arms in _DECO.items()},
+    **{n: Goal("backends", *arms, backends.LIMITS[n]) for n, arms in _BACKENDS.items()},
+    **_batches(),
+    "I10-wall": Goal(
+        "growth",
+        "time of a batch of 10 rows to four participants, each 20 ms away",
+        "to one participant, 20 ms away",
+        1.15,
+    ),
+    "I10-cpu": Goal(
+        "growth",
+        "CPU time of the driver for 100,000 rows to four participants",
+        "to one participant",
+        1.30,
+    ),
+    "I11-participant": Goal(
+        "growth",
+        "peak memory of a participant that gets 1,000,000 rows",
+        "that gets 50,000 rows",
+        1.20,
+    ),
+    "I11-writer": Goal(
+        "growth",
+        "peak memory of a process that writes 1,000,000 rows",
+        "that writes 50,000 rows",
+        1.20,
+    ),
+    "I12-postgresql": Goal(
+        "growth",
+        "an empty batch, 1,000,000 finished ones in the log on PostgreSQL",
+        "an empty batch, an empty log",
+        1.05,
+    ),
+    "I12-sqlite": Goal(
+        "growth",
+        "an empty batch, 1,000,000 finished ones in the log on SQLite",
+        "an empty batch, an empty log",
+        1.05,
+    ),
+}
+
+FAMILIES: Final = ("deco", "backends", "micro-batches", "growth")
+"""The commands that measure them, in the order of the page."""

@@ -1,0 +1,166 @@
+"""An empty batch, with ever more finished transactions in the decision log.
+
+The finished transactions are written in bulk, as the library has written one of them:
+the same rows, but for the number of the batch and what follows from it. A few of them
+are then read through the library, which refuses a record that is not whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from bench import pair
+from bench.driver import APPLICATION, apply, coordinator
+from bench.empty import obedient, write_nothing
+from bench.goals import GOALS
+from bench.growth.sizes import Sizes
+from bench.postgresql import postgresql
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import TransactionState
+from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.store.log import schema
+from tracing_2pc.store.log.records import _checksum
+
+_AT_ONCE: Final = 10_000
+"""Transactions that are written together."""
+
+
+def measure(folder: Path, sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """Yield the points and the goal of each database."""
+    files = itertools.count()
+    yield from _measure(
+        "sqlite", lambda: f"sqlite:///{folder / str(next(files))}.db", sizes
+    )
+    with postgresql() as new_database:
+        yield from _measure("postgresql", new_database, sizes)
+
+
+def _measure(
+    kind: str, new_database: Callable[[], str], sizes: Sizes
+) -> Iterator[dict[str, Any]]:
+    with contextlib.ExitStack() as stack:
+        arms: dict[str, pair.Block] = {}
+        for count in sizes.finished:
+            log, next_batch = filled_log(new_database(), count)
+            stack.callback(log.close)
+            arms[str(count)] = _block(log, next_batch, sizes.transactions)
+        seconds = pair.measure(arms, sizes.rounds)
+    base = seconds[str(sizes.finished[0])]
+    settings = {"transactions": sizes.transactions}
+    for count in sizes.finished:
+        ratio = pair.compare(seconds[str(count)], base)
+        height = {"one empty batch": ratio.ratio}
+        yield pair.point(f"finished-{kind}", count, ratio, height, settings)
+    goal = f"I12-{kind}"
+    most = {**settings, "finished": sizes.finished[-1]}
+    yield pair.line(goal, ratio, GOALS[goal].limit, most)
+
+
+def _block(log: SqlDecisionLog, batch: int, transactions: int) -> pair.Block:
+    driver = coordinator(log, obedient())
+    batches = itertools.count(batch)
+
+    def block() -> float:
+        started = time.perf_counter()
+        for number in itertools.islice(batches, transactions):
+            apply(driver, number, write_nothing)
+        return time.perf_counter() - started
+
+    return block
+
+
+def filled_log(url: str, count: int) -> tuple[SqlDecisionLog, int]:
+    """Make a log with so many finished transactions; return the number of the next.
+
+    Raises:
+        RuntimeError: what was written is not what the library reads.
+    """
+    log = open_log(url)
+    driver = coordinator(log, obedient())
+    if count:
+        apply(driver, 0, write_nothing)  # by the library: the others are like it
+        _write_like_the_first(log, url, range(1, count))
+        for batch in {0, 1 % count, count // 2, count - 1}:
+            _check(log, batch)
+    return log, count
+
+
+def _write_like_the_first(log: SqlDecisionLog, url: str, batches: range) -> None:
+    record = log.read(_id(0))
+    assert record is not None
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        first = {
+            table: [row._asdict() for row in connection.execute(sa.select(table))]
+            for table in (schema.transaction, schema.delivery)
+        }
+        for start in range(batches.start, batches.stop, _AT_ONCE):
+            some = range(start, min(start + _AT_ONCE, batches.stop))
+            records = [dataclasses.replace(record, id=_id(batch)) for batch in some]
+            _insert(
+                connection,
+                schema.transaction,
+                [
+                    {
+                        **first[schema.transaction][0],
+                        "id": str(each.id),
+                        "batch": each.id.batch,
+                        "checksum": _checksum(each),
+                    }
+                    for each in records
+                ],
+            )
+            _insert(
+                connection,
+                schema.delivery,
+                [
+                    {**row, "transaction_id": str(each.id)}
+                    for each in records
+                    for row in first[schema.delivery]
+                ],
+            )
+        connection.commit()
+    if engine.dialect.name == "postgresql":
+        # As autovacuum does it while a log grows.
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as c:
+            c.execute(sa.text("VACUUM ANALYZE"))
+    engine.dispose()
+
+
+def _insert(
+    connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]
+) -> None:
+    names = ", ".join(f'"{name}"' for name in rows[0])
+    raw: Any = connection.connection.driver_connection
+    if connection.dialect.name == "postgresql":
+        copying = f"COPY {table.name} ({names}) FROM STDIN"
+        with raw.cursor().copy(copying) as copy:
+            for row in rows:
+                copy.write_row(list(row.values()))
+        return
+    marks = ", ".join("?" * len(rows[0]))
+    inserting = f"INSERT INTO {table.name} ({names}) VALUES ({marks})"
+    raw.executemany(inserting, [tuple(row.values()) for row in rows])
+
+
+def _check(log: SqlDecisionLog, batch: int) -> None:
+    """Read a record through the library, which refuses one that is not whole."""
+    record, first = log.read(_id(batch)), log.read(_id(0))
+    assert first is not None
+    # The next commit drops the receipts of the one before.
+    receipts = first.receipts if batch == 0 else ()
+    same = dataclasses.replace(first, id=_id(batch), receipts=receipts)
+    if record != same or first.state is not TransactionState.COMMITTED:
+        raise RuntimeError(f"{_id(batch)} is not what the library writes: {record}")
+
+
+def _id(batch: int) -> TransactionId:
+    return TransactionId(APPLICATION, batch, 1)

