@@ -106,7 +106,9 @@ def _measured(options: argparse.Namespace) -> Iterable[dict[str, Any]]:
         case "backends":
             return backends.measure(rounds)
         case "micro-batches":
-            return micro_batches.measure(rounds, (10,) if options.tiny else ())
+            if options.tiny:
+                return micro_batches.measure(rounds, (10,), warm_up=0)
+            return micro_batches.measure(rounds)
     sizes = growth.sizes(rounds, tiny=options.tiny, rows=options.rows)
     return growth.measure(sizes, options.series or list(growth.PARTS))
 

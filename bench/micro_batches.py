@@ -63,14 +63,17 @@ LIMITS: Final = {
 """Goals, by the rows of a batch: whom they compare, and the most that is allowed."""
 
 
-def measure(most: int, sizes: Sequence[int] = ()) -> Iterator[dict[str, Any]]:
+def measure(
+    most: int, sizes: Sequence[int] = (), warm_up: int = WARM_UP
+) -> Iterator[dict[str, Any]]:
     """Yield a line for each goal, from so many rounds of `ROUNDS` at most."""
     with tempfile.TemporaryDirectory(prefix="tpc-bench-") as folder:
         for rows in sizes or ROUNDS:
             goals = {goal: g for goal, g in LIMITS.items() if goal[1] == rows}
             names = {name for g in goals.values() for name in g[:2]}
             place = Path(folder) / str(rows)
-            seconds = time_arms(place, rows, min(most, ROUNDS[rows]), sorted(names))
+            rounds = min(most, ROUNDS[rows])
+            seconds = time_arms(place, rows, rounds, sorted(names), warm_up=warm_up)
             for (goal, _), (ours, base, limit) in goals.items():
                 ratio = compare(seconds[ours], seconds[base])
                 settings = {"rows": rows, "base": base, "partitions": PARTITIONS}
@@ -78,13 +81,18 @@ def measure(most: int, sizes: Sequence[int] = ()) -> Iterator[dict[str, Any]]:
 
 
 def time_arms(
-    folder: Path, rows: int, rounds: int, names: Sequence[str]
+    folder: Path,
+    rows: int,
+    rounds: int,
+    names: Sequence[str],
+    *,
+    warm_up: int = WARM_UP,
 ) -> dict[str, list[float]]:
-    """Return the seconds that each arm took, round by round."""
+    """Return the seconds of each arm, round by round, after `warm_up` rounds."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(listening()) for _ in range(SERVERS)]
         world = stack.enter_context(_world(folder, servers))
-        return _run(world, rows, rounds, names)
+        return _run(world, rows, rounds, names, warm_up)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +107,10 @@ class World:
 
 
 def _run(
-    world: World, rows: int, rounds: int, names: Sequence[str]
+    world: World, rows: int, rounds: int, names: Sequence[str], warm_up: int
 ) -> dict[str, list[float]]:
     arms = {name: ARMS[name](world) for name in names}
-    _write_input(world.folder / "in", rows, (rounds + WARM_UP) * len(names))
+    _write_input(world.folder / "in", rows, (rounds + warm_up) * len(names))
     seconds: dict[str, list[float]] = {name: [] for name in names}
 
     def batch(df: Any, number: int) -> None:
@@ -113,7 +121,7 @@ def _run(
         arms[name](df, turn)
         took = time.perf_counter() - start
         _check_and_empty(world, name, rows)
-        if turn >= WARM_UP:
+        if turn >= warm_up:
             seconds[name].append(took)
 
     files = world.spark.readStream.schema(SCHEMA)

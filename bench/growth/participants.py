@@ -79,8 +79,10 @@ class _World:
             ratio = pair.compare(costs[str(count)], one)
             height = {"one batch": ratio.ratio}
             yield pair.point(f"participants-{what}", count, ratio, height, settings)
-        four, goal = pair.compare(costs["4"], one), f"I10-{what}"
-        yield pair.line(goal, four, GOALS[goal].limit, settings)
+        several, goal = str(sizes.participant_goal), f"I10-{what}"
+        settings["participants"] = sizes.participant_goal
+        ratio = pair.compare(costs[several], one)
+        yield pair.line(goal, ratio, GOALS[goal].limit, settings)
 
     def _block(
         self, application: str, count: int, rows: int, clock: Callable[[], float]

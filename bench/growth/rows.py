@@ -17,7 +17,10 @@ def measure(folder: Path, sizes: Sizes) -> Iterator[dict[str, Any]]:
     unit = None
     for rows in sizes.rows:
         arms = time_arms(
-            folder / str(rows), rows, sizes.row_rounds, ["jdbc", "library"]
+            folder / str(rows),
+            rows,
+            sizes.row_rounds,
+            ["jdbc", "library"],
         )
         medians = {name: statistics.median(arms[name]) for name in ("library", "jdbc")}
         unit = unit or medians["library"]

@@ -14,6 +14,7 @@ class Sizes:
         rows: of a batch beside JDBC.
         row_rounds: rounds at each of these, at most.
         participants: how many; the first is what the others are divided by.
+        participant_goal: how many the goal is about.
         participant_rows: of a batch whose CPU time is measured.
         finished: transactions in the log, likewise.
         applications: at one log, likewise.
@@ -26,6 +27,7 @@ class Sizes:
     rows: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
     row_rounds: int = 15
     participants: tuple[int, ...] = (1, 2, 4, 8)
+    participant_goal: int = 4
     participant_rows: int = 100_000
     finished: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000)
     applications: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -51,12 +53,14 @@ class Sizes:
 
 FULL: Final = Sizes()
 TINY: Final = Sizes(
-    rows=(10,),
-    participants=(1, 4),
+    rows=(),
+    participants=(1, 2),
+    participant_goal=2,
     participant_rows=1_000,
     finished=(0, 1_000),
     applications=(1, 2),
     memory=(1_000, 5_000),
+    memory_rounds=1,
     transactions=3,
 )
-"""They show that it works, and say nothing about any goal."""
+"""They show that it works, and say nothing about any goal. Spark is in others."""
