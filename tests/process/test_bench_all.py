@@ -36,6 +36,8 @@ def test_all_is_measured_and_the_page_is_written(tmp_path: Path) -> None:
 
     What is measured in a trial says nothing: a goal may be missed.
     """
+    if subprocess.run([ROOT / "tools" / "jdbc"], check=False).returncode:
+        pytest.skip("left out: PostgreSQL's JDBC driver could not be loaded")
     file, page = tmp_path / "results.jsonl", tmp_path / "docs" / "performance.md"
     command = [sys.executable, "-m", "bench", "all", "--tiny", "--rounds", "2"]
     done = subprocess.run(
