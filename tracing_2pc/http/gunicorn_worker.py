@@ -25,12 +25,13 @@ from gunicorn.http.body import Body, LengthReader
 from gunicorn.workers.gthread import ThreadWorker
 
 from tracing_2pc.http.time_limits import end_reading
-from tracing_2pc.participant.body import CHUNK
 
 HEAD: Final = 3.0
 """Seconds in which the head of a request must be whole."""
 
 _LONGEST_HEAD: Final = 1 << 16
+_LARGE: Final = 1 << 18
+"""Bytes that a participant asks for at a time, of a body that has as many left."""
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
@@ -87,7 +88,7 @@ class _Body(Body):  # type: ignore[misc]
         """Read at most so many bytes; of a large piece, what is there."""
         reader, unreader = self.reader, self.reader.unreader
         wanted = min(size or 0, reader.length)
-        if wanted < CHUNK or self.buf.tell():
+        if wanted < _LARGE or self.buf.tell():
             return bytes(super().read(size))
         if early := unreader.buf.getvalue():  # it came with the head
             unreader.buf = io.BytesIO()
