@@ -239,6 +239,17 @@ def test_half_open_uploads_end(world: World, drips: bool) -> None:
         until(lambda: pool.checkedout() == 0)
 
 
+def test_a_long_body_that_drips_ends(shipped: str) -> None:
+    """However much of it has come: each piece has its time, not each byte."""
+    branch = Branch(orders(*range(100_000)), 100_000)
+    headers = of_branch("orders.91.1", branch) | {"Host": "x"}
+    headers["Content-Length"] = str(len(branch.body))
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    sent = f"POST /prepare HTTP/1.1\r\n{head}\r\n".encode() + branch.body[:300_000]
+    with connected(shipped, 1, sent) as sockets, dripping(sockets):
+        assert b" 503 " in sockets[0].recv(1000).split(b"\r\n")[0]
+
+
 def test_a_long_body_is_read_whole_and_no_byte_more(shipped: str) -> None:
     """Three prepares on one connection, in pieces that fit nobody's buffers."""
     parts = urlsplit(shipped)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import io
 import socket
+import ssl
 import time
 from functools import partial
 from selectors import EVENT_READ
@@ -82,20 +83,30 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
 
 class _Body(Body):  # type: ignore[misc]
-    """A body whose large pieces are taken as they have come, not copied five times."""
+    """A body whose large pieces are taken from the socket, not copied five times."""
 
     def read(self, size: int | None = None) -> bytes:
-        """Read at most so many bytes; of a large piece, what is there."""
+        """Read so many bytes, or to the end; without a size to the end."""
         reader, unreader = self.reader, self.reader.unreader
-        wanted = min(size or 0, reader.length)
-        if wanted < _LARGE or self.buf.tell():
+        left = wanted = min(size or 0, reader.length)
+        is_tls = isinstance(unreader.sock, ssl.SSLSocket)
+        if wanted < _LARGE or self.buf.tell() or is_tls:
             return bytes(super().read(size))
+        pieces = []
         if early := unreader.buf.getvalue():  # it came with the head
             unreader.buf = io.BytesIO()
             unreader.unread(early[wanted:])
-        piece: bytes = early[:wanted] or unreader.sock.recv(wanted)
-        reader.length -= len(piece)
-        return piece
+            pieces.append(early[:wanted])
+            left -= len(pieces[0])
+        while left and (piece := _take(unreader.sock, left)):
+            pieces.append(piece)
+            left -= len(piece)
+        reader.length -= wanted - left
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _take(client: socket.socket, count: int) -> bytes:
+    return client.recv(min(count, _LARGE), socket.MSG_WAITALL)
 
 
 def _peek(client: socket.socket) -> bytes | None:

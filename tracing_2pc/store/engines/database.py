@@ -171,6 +171,8 @@ def describe_error(error: Exception) -> str:
 
 
 def _begin(connection: sa.Connection) -> None:
+    # Where it raises, the connection must be left: SQLAlchemy would begin no further
+    # transaction on it, and PostgreSQL would commit each statement by itself.
     for statement in connection.get_execution_options()[BEGIN]:
         connection.exec_driver_sql(statement)
 

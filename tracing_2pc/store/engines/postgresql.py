@@ -86,12 +86,12 @@ def open_postgresql(
 
     @sa.event.listens_for(engine, "checkout")
     def notice_end(connection: Any, *_: object) -> None:
-        if _has_news(connection):
-            try:
+        try:
+            if _has_news(connection):
                 connection.execute(";")
-            except engine.dialect.loaded_dbapi.Error:
-                why = "the server has ended the session"
-                raise sa.exc.DisconnectionError(why) from None
+        except engine.dialect.loaded_dbapi.Error:
+            why = "the session has ended"
+            raise sa.exc.DisconnectionError(why) from None
 
     @sa.event.listens_for(engine, "connect")
     def prepare_session(connection: Any, _: object) -> None:
@@ -116,7 +116,9 @@ def _has_news(connection: Any) -> bool:
     It costs no round trip. A peer that is gone without a word is noticed when it does
     not answer.
     """
-    return bool(select.select([connection.fileno()], [], [], 0)[0])
+    poll = select.poll()  # unlike `select.select` it takes any number of a file
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _check_fsync(connection: Any, where: str) -> None:
