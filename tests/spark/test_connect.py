@@ -151,8 +151,8 @@ def test_stop_returns_while_a_commit_waits(client: Client) -> None:
     client.to_b.plan("commit", Fault.UNAVAILABLE, times=10_000)
     stop = client.folder / "stop"
     client.start(STOP=str(stop))
-    seen = client.to_b.seen
-    until(lambda: any(request.verb == "commit" for request in seen), seconds=900)
+    to_b = client.to_b
+    until(lambda: any(r.verb == "commit" for r in to_b.seen), seconds=900)
     stop.touch()
     assert client.process.wait(900) == 0, client.process.tail()
     assert client.held() == (numbers_of(1), Counter())
