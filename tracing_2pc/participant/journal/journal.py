@@ -441,14 +441,16 @@ def _bound(
 
 
 def _keys(transaction: TransactionId, branch: BranchId | None = None) -> dict[str, Any]:
-    keys: tuple[TransactionId | BranchId, ...] = (transaction, *filter(None, [branch]))
-    values = itertools.chain.from_iterable(dataclasses.asdict(k).items() for k in keys)
-    return {f"of_{name}": value for name, value in values}
+    values = _values(transaction) if branch is None else _values(transaction, branch)
+    return {f"of_{name}": value for name, value in values.items()}
+
+
+def _values(*keys: TransactionId | BranchId) -> dict[str, Any]:
+    return {n: v for key in keys for n, v in dataclasses.asdict(key).items()}
 
 
 def rows_of(
     table: sa.Table, *keys: TransactionId | BranchId
 ) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions for a table's rows of a transaction, or of a branch."""
-    values = itertools.chain.from_iterable(dataclasses.asdict(k).items() for k in keys)
-    return tuple(table.c[name] == value for name, value in values)
+    return tuple(table.c[name] == value for name, value in _values(*keys).items())

@@ -66,7 +66,8 @@ class PostgreSQL(Database):
         )
         super().__init__(connections)
         (begin,) = connections.relaxed_engine.get_execution_options()[engines.BEGIN]
-        begin = begin.replace(";", " READ ONLY;", 1)
+        kind = postgresql.READ_COMMITTED
+        begin = begin.replace(kind, f"{kind} READ ONLY")
         self._reading = self.engine.execution_options(**{engines.BEGIN: (begin,)})
         self._is_checked = is_checked or threading.Event()
 
