@@ -8,11 +8,14 @@ import io
 import socket
 import time
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import urllib3
 
 from tracing_2pc.http import contract
+
+_BLOCK: Final = 1 << 18
+"""Bytes of a body that are sent at a time; each block has the timeout."""
 
 
 class _Timely(io.RawIOBase):
@@ -124,6 +127,7 @@ def pool_of(url: str, timeout: float, _pid: int) -> urllib3.HTTPConnectionPool:
         url,
         maxsize=8,
         block=False,
+        blocksize=_BLOCK,
         timeout=urllib3.Timeout(connect=timeout, read=timeout),
         retries=False,
     )
