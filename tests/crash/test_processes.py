@@ -10,8 +10,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
-from crash.deaths import Deaths
+from crash.deaths import Deaths, variables
 from crash.processes import Life, Process, pipe, start_server
 from tracing_2pc.core import failpoints
 
@@ -46,6 +47,19 @@ def test_a_failpoint_kills_its_own_process_only(
     assert Process(life, reaching).wait(SECONDS) == -signal.SIGKILL
     assert deaths.missing() == []
     assert deaths.next_life("driver") == {}
+
+
+def test_a_process_that_takes_another_along_goes_not_one_step_further(
+    lifeline: tuple[Connection, Connection], tmp_path: Path
+) -> None:
+    """A decision after the driver's death would be one that no test expects."""
+    driver = Process(Life(tmp_path / "log", lifeline[0], {}), sleeping)
+    until(lambda: os.getpgid(driver.pid) == driver.pid, seconds=SECONDS)
+    armed = variables(POINT, tmp_path / "fired")
+    armed["TPC_FAILPOINT_GROUP"] = str(driver.pid)
+    life = Life(tmp_path / "log", lifeline[0], armed)
+    assert Process(life, reaching).wait(SECONDS) == -signal.SIGKILL
+    assert driver.wait(SECONDS) == -signal.SIGKILL
 
 
 def test_a_process_ends_when_nobody_holds_its_lifeline(

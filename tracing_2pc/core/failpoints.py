@@ -5,8 +5,8 @@ Set `TPC_FAILPOINT=<name>` or `<name>:<n>` (the n-th time it is reached, from 1)
 creates the file with the name in it and kills its whole process group by SIGKILL;
 as the file exists then, it happens once however many processes are started again.
 Start such a process in a session of its own; a Spark task that shall take its driver
-along is given the driver's group in `TPC_FAILPOINT_GROUP`. Without the variables a
-failpoint costs one test of a flag.
+along is given the driver's group in `TPC_FAILPOINT_GROUP`, which dies first. Without
+the variables a failpoint costs one test of a flag.
 
 They are read at import; `arm` reads them again.
 
@@ -89,5 +89,7 @@ def _fire(armed: _Armed) -> None:
         return
     os.write(file, armed.name.encode())
     os.fsync(file)
-    os.killpg(int(os.environ.get("TPC_FAILPOINT_GROUP", os.getpgrp())), armed.signal)
+    own = os.getpgrp()
+    for group in dict.fromkeys((int(os.environ.get("TPC_FAILPOINT_GROUP", own)), own)):
+        os.killpg(group, armed.signal)
     time.sleep(_ARRIVED)  # another thread may take it first: not one step further here
