@@ -32,7 +32,7 @@ class Flushes:
         return self._seen[-1]
 
     def _note(self, connection: sa.Connection, _: Any, sql: str, *__: Any) -> None:
-        if sql.startswith(("INSERT", "UPDATE", "DELETE")):
+        if sql.startswith(("INSERT", "UPDATE", "DELETE", "WITH")):
             self._writing.add(connection)
 
     def _look(self, connection: sa.Connection) -> None:

@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support.participant import (
     CONTRACT_KINDS,
     ONE,
     OTHER,
     TWIN,
     Branch,
+    Upload,
     World,
+    keep,
     started,
 )
 from support.postgres import flushes
@@ -48,6 +51,30 @@ def test_nobody_waits_for_a_slow_upload(world: World) -> None:
         assert time.monotonic() - started < 5
         assert upload.finish().status_code == 409
     assert (world.in_doubt(), world.visible()) == (0, 1)
+
+
+def test_a_small_body_holds_nothing_while_it_arrives(world: World) -> None:
+    """Nobody sees a branch before all of it is there, and it is refused as late."""
+    if not world.resource._store.at_once_bytes:
+        pytest.skip("bodies are not read into memory there")
+    keep(world, "orders.6.1", OTHER)
+    uploads = [Upload(world, T, branch, {}) for branch in (ONE, TWIN)]
+    assert world.listed() == []
+    assert uploads[0].finish().status_code == 200
+    assert world.listed() == [(T, ONE.branch, "prepared")]
+    assert world.commit(T, ONE).status_code == 200
+    assert uploads[1].finish().status_code == 409
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_a_small_branch_is_prepared_in_one_transaction(world: World) -> None:
+    """A large one is claimed in a transaction of its own, before its body is read."""
+    keep(world, "orders.6.1", OTHER)
+    committed: list[sa.Connection] = []
+    sa.event.listen(world.resource._database.engine, "commit", committed.append)
+    assert world.prepare(T).status_code == 200
+    at_once = bool(world.resource._store.at_once_bytes)
+    assert (len(committed) == 1) is at_once
 
 
 @pytest.mark.parametrize(

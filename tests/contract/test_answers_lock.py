@@ -46,14 +46,18 @@ def test_a_decision_waits_for_the_end_of_a_prepare(
     overtake = threading.Thread(
         target=lambda: found.append(OVERTAKE[by](other).status_code)
     )
-    prepared, waited = world.resource._journal.mark_prepared, []
+    journal, waited = world.resource._journal, []
 
-    def look_and_sleep(*arguments: Any) -> None:
-        overtake.start()
-        waited.append(blocks(postgres_database, overtake))
-        prepared(*arguments)
+    def look_and_sleep(note: Callable[..., Any]) -> Callable[..., Any]:
+        def after_a_while(*arguments: Any, **named: Any) -> Any:
+            overtake.start()
+            waited.append(blocks(postgres_database, overtake))
+            return note(*arguments, **named)
 
-    world.resource._journal.mark_prepared = look_and_sleep
+        return after_a_while
+
+    for note in ("mark_prepared", "add_prepared"):
+        setattr(journal, note, look_and_sleep(getattr(journal, note)))
     assert world.prepare(T).status_code == 200
     overtake.join(120)
     assert (waited, found) == ([True], [200])

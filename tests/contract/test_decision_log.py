@@ -912,6 +912,65 @@ def test_everybody_may_be_given_up(log: DecisionLog) -> None:
     assert found.state is TransactionState.CONCLUDED
 
 
+@pytest.mark.parametrize(
+    ("decision", "closed"),
+    [(COMMIT, TransactionState.COMMITTED), (ABORT, TransactionState.ABORTED)],
+)
+def test_the_last_acknowledgement_closes(
+    log: DecisionLog, decision: Decision, closed: TransactionState
+) -> None:
+    """It goes on record with the end, and can be recorded again."""
+    before = finish(log, commit(log))
+    begun = begin(log, 1)
+    record = log.decide(begun.record.id, decision, receipts_of())
+    assert record is not None
+    log.acknowledge(record.id, "ledger")
+    for _ in range(2):
+        log.acknowledge_last(record, "notifier", "a part of it")
+        ended = log.read(record.id)
+        assert ended is not None
+        assert (ended.state, ended.finished) == (closed, NOW)
+        assert (ended.pending, log.unfinished()) == ((), [])
+    earlier = log.read(before.id)
+    assert earlier is not None
+    assert bool(earlier.receipts) is (decision is ABORT)
+
+
+def test_an_acknowledgement_that_is_not_the_last_closes_nothing(
+    log: DecisionLog,
+) -> None:
+    """It is on record, and who is missing is named."""
+    record = commit(log)
+    with pytest.raises(ContractError, match="ledger has not acknowledged"):
+        log.acknowledge_last(record, "notifier")
+    current = log.read(record.id)
+    assert current is not None
+    assert (current.state, current.pending) == (
+        TransactionState.COMMITTING,
+        ("ledger",),
+    )
+
+
+def test_the_last_acknowledgement_of_a_record_that_has_changed(
+    log: DecisionLog,
+) -> None:
+    """What the log has counts, not what was read of it before."""
+    record = commit(log)
+    log.give_up(record.id, "ledger", who="ada", why="gone")
+    log.acknowledge_last(record, "notifier")
+    current = log.read(record.id)
+    assert current is not None
+    assert current.state is TransactionState.CONCLUDED
+    record = commit(log, 1)
+    log.acknowledge(record.id, "ledger")
+    log.quarantine(record.id, "it lost what it had")
+    with pytest.raises(ContractError, match="is quarantined"):
+        log.acknowledge_last(record, "notifier")
+    current = log.read(record.id)
+    assert current is not None
+    assert current.state is TransactionState.QUARANTINED
+
+
 def test_who_acknowledges_after_all_was_never_lost(log: DecisionLog) -> None:
     """An answer that was under way makes it whole."""
     record = commit(log)

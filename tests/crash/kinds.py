@@ -39,8 +39,10 @@ def prepared_transactions(url: str) -> ParticipantEngine:
 
 
 def outbox(url: str, partner: str) -> ParticipantEngine:
-    """Return requests to a partner."""
-    return Outbox(url, partner=partner, timeout=TIMEOUT, lease=LEASE)
+    """Return requests to a partner, prepared by way of a claim as large bodies are."""
+    made = Outbox(url, partner=partner, timeout=TIMEOUT, lease=LEASE)
+    made._store.at_once_bytes = 0
+    return made
 
 
 KINDS: dict[str, Kind] = {

@@ -58,6 +58,7 @@ STATEMENTS = "store/log/statements.py"
 RECORD_RULES = "store/log/rules.py"
 ANSWERS = "participant/answers.py"
 JOURNAL = "participant/journal/journal.py"
+JOURNAL_STATEMENTS = "participant/journal/statements.py"
 TAGGED = "participant/resources/tagged_branches.py"
 EXTERNAL = "participant/resources/external_branches.py"
 PARTICIPANT_DATABASE = "participant/journal/database.py"
@@ -338,9 +339,10 @@ MUTANTS: Final = (
         (
             edit(
                 DELIVERY,
-                "_acknowledge",
-                "__answer is None",
-                '__answer is None or getattr(__answer, "refusal", "") == "unknown"',
+                "_acknowledges",
+                "__answer is None or __not_told",
+                "__answer is None or __not_told "
+                'or getattr(__answer, "refusal", "") == "unknown"',
             ),
             edit(
                 DELIVERY,
@@ -452,7 +454,7 @@ MUTANTS: Final = (
             edit(
                 "store/log/records.py",
                 "_record",
-                "_checksum(__r) == __kept",
+                "checksum_of(__r) == __kept",
                 "True",
             ),
         ),
@@ -564,6 +566,13 @@ MUTANTS: Final = (
     ),
     Mutant(
         11,
+        "the last acknowledgement finishes what another has not acknowledged",
+        LOG_TEST
+        + "test_an_acknowledgement_that_is_not_the_last_closes_nothing[sqlite]",
+        (edit(STATEMENTS, "acknowledge_last", "~__others", "sa.true()"),),
+    ),
+    Mutant(
+        11,
         "and the driver asks for it",
         COORDINATOR_TEST + "test_a_crash_between_two_commits_is_finished",
         (FINISH_UNHEARD, DELIVERED_UNHEARD),
@@ -670,6 +679,20 @@ MUTANTS: Final = (
                 "_PostgreSQLWriter.write",
                 "self._database.begin(__c, durable=True)",
                 "self._database.begin(__c, durable=False)",
+            ),
+        ),
+    ),
+    Mutant(
+        13,
+        "PostgreSQL: nor does one at once",
+        "contract/test_answers_durable.py::"
+        "test_each_answer_waits_for_the_disk[postgresql]",
+        (
+            edit(
+                POSTGRESQL,
+                "write_at_once",
+                "self._database.begin(__c, __lock, durable=True)",
+                "self._database.begin(__c, __lock, durable=False)",
             ),
         ),
     ),
@@ -957,8 +980,22 @@ MUTANTS: Final = (
         20,
         "TaggedRows looks without the lock",
         "contract/test_answers_lock.py::test_a_decision_waits_for_the_end_of_a_prepare"
-        "[abort-TaggedRows]",
+        "[abort-ClaimedRows]",
         (edit(TAGGED, "prepare", "upload.writer.share(...)", "pass"),),
+    ),
+    Mutant(
+        20,
+        "and where it is prepared at once",
+        "contract/test_answers_lock.py::test_a_decision_waits_for_the_end_of_a_prepare"
+        "[abort-TaggedRows]",
+        (
+            edit(
+                POSTGRESQL,
+                "write_at_once",
+                "self._database.begin(self._connection, __lock, durable=True)",
+                "self._database.begin(self._connection, durable=True)",
+            ),
+        ),
     ),
     Mutant(
         20,
@@ -1035,8 +1072,8 @@ MUTANTS: Final = (
         + "test_an_empty_commit_counts_as_the_committed_attempt[Outbox-sqlite]",
         (
             edit(
-                JOURNAL,
-                "Journal.__init__",
+                JOURNAL_STATEMENTS,
+                "_make_writes",
                 "__seal.values(seal=__outcome, resolved_because=__because)",
                 "__seal.values(resolved_because=__because)",
             ),
@@ -1056,8 +1093,10 @@ MUTANTS: Final = (
             edit(
                 JOURNAL,
                 "seal",
-                "self._end",
-                "self._end.where(b.c.tag.not_in(list(losers)))",
+                "execute(__c, __writes, __values)",
+                "execute(__c, __writes, __values)\n"
+                "prepared = b.update().where(b.c.tag.in_(list(losers)))\n"
+                "__c.execute(prepared.values(state='prepared', sealed=None))\n",
             ),
         ),
     ),

@@ -180,12 +180,15 @@ class World:
     def writing(
         self, transaction: str, branch: Branch = ONE, **changes: Any
     ) -> Iterator[Upload]:
-        """Hold a prepare in the middle of its upload."""
+        """Hold a prepare in the middle of its upload, as of one that is large."""
+        store = self.resource._store
+        most, store.at_once_bytes = store.at_once_bytes, 0
         upload = Upload(self, transaction, branch, changes)
         try:
             yield upload
         finally:
             upload.finish()
+            store.at_once_bytes = most
 
 
 class Upload:
@@ -250,6 +253,13 @@ def tagged_rows(url: str, **settings: Any) -> World:
     return World(resource, lambda: count(resource, "orders"))
 
 
+def claimed_rows(url: str, **settings: Any) -> World:
+    """The same ledger, to which every body is too large to be in memory."""
+    world = tagged_rows(url, **settings)
+    world.resource._store.at_once_bytes = 0
+    return world
+
+
 def outbox(url: str) -> World:
     """A notifier, whose partner never answers: what is committed stays queued."""
     resource = Outbox(url, partner="http://127.0.0.1:9/orders", timeout=0.2)
@@ -289,6 +299,7 @@ def prepared_transactions(url: str, **settings: Any) -> World:
 
 KINDS: dict[str, Callable[[str], World]] = {
     "TaggedRows": tagged_rows,
+    "ClaimedRows": claimed_rows,
     "Outbox": outbox,
     "PreparedTransactions": prepared_transactions,
 }

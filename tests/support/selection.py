@@ -49,6 +49,7 @@ MORE = (
     ("contract/", "Outbox-postgresql"),
     ("contract/", "Outbox-sqlite"),
     ("contract/", "TaggedRows-postgresql"),
+    ("contract/", "ClaimedRows-postgresql"),
     ("contract/test_answers_concurrent.py", "postgresql]"),
     ("contract/test_answers_killed.py", "Outbox"),
     ("contract/test_answers_killed.py", "PreparedTransactions"),

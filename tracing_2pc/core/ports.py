@@ -180,6 +180,21 @@ class DecisionLog(Protocol):
             ContractError: a participant on record has not acknowledged.
         """
 
+    def acknowledge_last(
+        self,
+        record: TransactionRecord,
+        participant: str,
+        untold: str | None = None,
+    ) -> None:
+        """Record the acknowledgement that was missing, and close: the two in one.
+
+        `record` is as the log returned it. After a crash both are there, or they are
+        asked for again; or the acknowledgement alone, if the record has changed since.
+
+        Raises:
+            ContractError: as `acknowledge` and `finish`.
+        """
+
     def quarantine(self, transaction: TransactionId, reason: str) -> None:
         """Stop automatic work on it until a person resolves it. Idempotent.
 

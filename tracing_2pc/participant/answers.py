@@ -133,7 +133,7 @@ def prepare(row: TransactionRow, ref: BranchRef) -> Answer | None:
     if known.ref != ref:
         detail = f"Tpc-Rows: the branch with this digest has {known.ref.rows} rows"
         return _refuse(row, Refusal.MALFORMED, PREPARED, detail)
-    return _prepared(ref)
+    return prepared(ref)
 
 
 def vote(row: TransactionRow, tag: int, ref: BranchRef) -> Answer:
@@ -143,10 +143,11 @@ def vote(row: TransactionRow, tag: int, ref: BranchRef) -> Answer:
     known = row.branches.get(ref.branch)
     if known is None or known.tag != tag or known.state is not WRITING:
         return _conflict(row, ABORTED, "this branch was aborted while it was written")
-    return _prepared(ref)
+    return prepared(ref)
 
 
-def _prepared(ref: BranchRef) -> Answer:
+def prepared(ref: BranchRef) -> Answer:
+    """Answer a prepare whose branch is durable."""
     vote = "commit" if ref.rows else "read_only"
     branch = {"branch": str(ref.branch), "rows": ref.rows, "digest": ref.digest}
     return Answer(PREPARED, fields={**branch, "vote": vote})

@@ -22,6 +22,9 @@ from tracing_2pc.participant import arrow_stream, json_lines
 
 CHUNK: Final = 1 << 18
 
+AT_ONCE: Final = 1 << 20
+"""Bytes of a body that is read into memory first, at most."""
+
 
 class Body(io.RawIOBase):
     """A request's body, read once.
@@ -42,6 +45,8 @@ class Body(io.RawIOBase):
         self.length = length
         self.content_type = content_type
         self.digest = digest
+        self.kept: bytes | None = None
+        """All of it, once it has been read into memory and verified."""
 
     def readable(self) -> bool:
         """Say yes: `io.RawIOBase` asks."""
@@ -59,6 +64,14 @@ class Body(io.RawIOBase):
         self._left -= len(piece)
         return len(piece)
 
+    def keep(self) -> None:
+        """Read it whole into memory, verified: records can be read from it again."""
+        kept, read = bytearray(self._left), 0
+        while piece := self.readinto(memoryview(kept)[read:]):
+            read += piece
+        self.verify()
+        self.kept = bytes(kept)
+
     def verify(self) -> None:
         """Read to the end; raise `MalformedError` if the digest is not the promised."""
         room = bytearray(CHUNK)
@@ -70,7 +83,7 @@ class Body(io.RawIOBase):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Records to write: of a body as it arrives, or of one on disk, verified."""
+    """Records to write: of a body as it arrives, or of one that is here, verified."""
 
     file: IO[bytes]
     content_type: str
@@ -83,8 +96,15 @@ class Source:
         return cls(io.BufferedReader(body, CHUNK), body.content_type, body.length)
 
     @classmethod
+    def kept(cls, body: Body) -> Source:
+        """Return a body that is in memory, verified."""
+        return cls(io.BytesIO(body.kept or b""), body.content_type, body.length)
+
+    @classmethod
     def spooled(cls, body: Body) -> Source:
         """Return a body that is on disk, verified, and can be read again."""
+        if body.kept is not None:
+            return cls.kept(body)
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(body, file, CHUNK)

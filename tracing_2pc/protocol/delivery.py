@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
@@ -84,7 +85,7 @@ class Delivery:
         with self._tracing.step(names.DELIVER, record.carrier, record) as step:
             step.set("tpc.pending", len(record.pending))
             step.end()
-            answers = self._ask_all(record)
+            answers, last = self._ask_all(record)
             due = self._retry.due_after(tries) if tries else None
             reasons: dict[str, str] = {}
             record = self._give_up(record, answers)
@@ -98,7 +99,10 @@ class Delivery:
         # Rule 11: finished only after every acknowledgement; the log checks it.
         if not reasons:
             failpoint("delivery.before_finish")
-            self._log.finish(record.id)
+            if last is None:
+                self._log.finish(record.id)
+            else:
+                self._log.acknowledge_last(record, last, _untold(answers[last]))
             if record.finished is None:
                 self._tracing.finished(record, _outcome_of(record))
         return reasons
@@ -272,15 +276,36 @@ class Delivery:
             raise _quarantined(record, "another process found that; see the log")
         return current
 
-    def _ask_all(self, record: TransactionRecord) -> Mapping[str, Answer]:
-        known = {n: n for n in record.pending if n in self._participants}
-        return ask_at_once(
-            lambda name: self._ask_measured(name, record),
-            known,
-            each=lambda name, answer: self._acknowledge(record, name, answer),
-        )
+    def _ask_all(
+        self, record: TransactionRecord
+    ) -> tuple[Mapping[str, Answer], str | None]:
+        """Ask all who have not acknowledged, and put their answers on record.
 
-    def _ask_measured(self, name: str, record: TransactionRecord) -> Answer:
+        The last acknowledgement, if no other is missing then, is not on record yet: it
+        goes there when the transaction is finished. Returned is whose it is.
+        """
+        known = {n: n for n in record.pending if n in self._participants}
+        missing, last = set(record.pending), None
+
+        def acknowledge(name: str, answer: Answer) -> None:
+            nonlocal last
+            if not _acknowledges(answer):
+                return
+            missing.remove(name)
+            if isinstance(answer, ParticipantNotToldError):
+                logger.warning("not told: transaction=%s: %s", record.id, answer)
+            if missing:
+                self._log.acknowledge(record.id, name, _untold(answer))
+            else:
+                last = name
+            if record.decision is Decision.COMMIT:
+                failpoint("delivery.between_commits")
+
+        ask = partial(self._ask_measured, record)
+        answers = ask_at_once(ask, known, each=acknowledge)
+        return answers, last
+
+    def _ask_measured(self, record: TransactionRecord, name: str) -> Answer:
         since = time.monotonic()
         answer = self._ask(self._participants[name], record)
         self._tracing.record_answer(
@@ -307,20 +332,6 @@ class Delivery:
             logger.exception("a fault of ours: transaction=%s", record.id)
             return ParticipantUnavailableError(f"{type(error).__name__} on our side")
         return None
-
-    def _acknowledge(
-        self, record: TransactionRecord, name: str, answer: Answer
-    ) -> None:
-        """Put an answer on record as soon as it comes, if it is an acknowledgement."""
-        if answer is None:
-            self._log.acknowledge(record.id, name)
-        elif isinstance(answer, ParticipantNotToldError):
-            logger.warning("not told: transaction=%s: %s", record.id, answer)
-            self._log.acknowledge(record.id, name, str(answer)[:300])
-        else:
-            return
-        if record.decision is Decision.COMMIT:
-            failpoint("delivery.between_commits")
 
     def _give_up(
         self, record: TransactionRecord, answers: Mapping[str, Answer]
@@ -397,6 +408,15 @@ def _outcome_of(record: TransactionRecord) -> str:
     return str(TransactionState.COMMITTED if is_commit else TransactionState.ABORTED)
 
 
+def _acknowledges(answer: Answer) -> bool:
+    return answer is None or isinstance(answer, ParticipantNotToldError)
+
+
+def _untold(answer: Answer) -> str | None:
+    """Return what an own sink could not be told, as it is put on record."""
+    return None if answer is None else str(answer)[:300]
+
+
 def _is_refusal(answer: Answer) -> bool:
     return isinstance(answer, ParticipantRefusedError)
 
@@ -432,7 +452,7 @@ def _confirms(record: TransactionRecord, name: str, answer: Answer) -> bool:
 
 def _result(answer: Answer) -> str:
     """Return an answer as metrics have it: see `Tracing.record_answer`."""
-    if answer is None or isinstance(answer, ParticipantNotToldError):
+    if _acknowledges(answer):
         return "ok"
     return "refused" if _is_refusal(answer) else "unavailable"
 

@@ -67,6 +67,8 @@ class _Change:
             participants=records[-1].participants if records else (),
             attempt=attempts[-1].id.attempt if attempts else 0,
             carrier=attempts[-1].carrier if attempts else {},
+            has_active=bool(self.in_state(application, TransactionState.ACTIVE)),
+            clock=self.clock(),
         )
 
     def register(

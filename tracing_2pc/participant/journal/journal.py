@@ -35,12 +35,14 @@ from tracing_2pc.core.states import BranchState
 from tracing_2pc.participant.answers import BranchRef, BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import Tables
+from tracing_2pc.participant.journal.statements import Statements
+from tracing_2pc.store.engines.writes import execute
 
 _SLICE: Final = 500
-_APPLICATION: Final = ("application",)
-_BATCH: Final = (*_APPLICATION, "batch")
-_TRANSACTION: Final = (*_BATCH, "attempt")
-_BRANCH: Final = ("partition", "task_attempt")
+_NAMES: Final = {
+    kind: tuple(field.name for field in dataclasses.fields(kind))
+    for kind in (TransactionId, BranchId)
+}
 _Item = TypeVar("_Item")
 
 Alive = Callable[[Connection, set[int]], set[int]]
@@ -79,20 +81,19 @@ class Journal:
         self.clock = clock
         self._evidence = evidence
         self.on_end: OnEnd = lambda *_: None
-        # Made once: SQLAlchemy takes longer to make one than to execute it.
-        self._read_all, self._read_one = self._select(), self._select(of_branch=True)
-        t, b = tables.transaction, tables.branch
-        unsealed = (*_bound(b, _TRANSACTION), b.c.sealed.is_(None))
-        self.unsealed = sa.select(b.c.tag).where(*unsealed)
-        outcome: sa.BindParameter[Any] = sa.bindparam("outcome")
-        now: sa.BindParameter[Any] = sa.bindparam("now")
-        self._seal = t.update().where(*_bound(t, _TRANSACTION))
-        self._seal = self._seal.values(
-            seal=outcome, resolved_because=sa.bindparam("because")
-        )
-        self._end = b.update().where(*unsealed).values(state=outcome, sealed=now)
-        self._prepared = b.update().where(b.c.tag == sa.bindparam("of_tag"))
-        self._prepared = self._prepared.values(state=outcome, since=now)
+        self._statements = Statements(tables, database.engine.dialect.name)
+
+    @property
+    def unsealed(self) -> sa.Select[Any]:
+        """Select the tags of a transaction's branches that are not sealed."""
+        return self._statements.unsealed
+
+    def hide_in(self, hidden: sa.Table) -> None:
+        """Keep the tags of prepared branches in this table, until they are committed.
+
+        What becomes of the tags of aborted branches is left to `on_end`.
+        """
+        self._statements.hide_in(hidden)
 
     def read(
         self,
@@ -106,7 +107,8 @@ class Journal:
 
         `writer` is the caller's own, which is alive.
         """
-        statement = self._read_all if branch is None else self._read_one
+        of = self._statements
+        statement = of.read_all if branch is None else of.read_one
         rows = connection.execute(statement, _keys(transaction, branch)).all()
         of_attempt = [r for r in rows if r.attempt == transaction.attempt]
         own = of_attempt[0] if of_attempt else None
@@ -130,28 +132,6 @@ class Journal:
             branches={branch.ref.branch: branch for branch in branches},
             dead=tuple(r.tag for r in branch_rows if r.tag not in known),
             committed=next(committed, None),
-        )
-
-    def _select(self, *, of_branch: bool = False) -> sa.Select[Any]:
-        nothing = sa.select(sa.literal(1).label("row")).subquery()
-        a, t, b = self.tables.application, self.tables.transaction, self.tables.branch
-        joined = nothing.outerjoin(a, sa.and_(*_bound(a, _APPLICATION)))
-        batch = sa.and_(*_bound(t, _BATCH))
-        own = _bound(b, _TRANSACTION + _BRANCH * of_branch)
-        # Only with the first branch: a transaction may have thousands.
-        first = sa.select(sa.func.min(b.c.tag)).where(*own).scalar_subquery()
-        is_first = sa.or_(b.c.tag.is_(None), b.c.tag == first)
-        return sa.select(
-            *(a.c.forgotten_through, a.c.participant),
-            *(t.c.attempt, t.c.seal, t.c.resolved_because),
-            sa.case((is_first, t.c.carrier)).label("carrier"),
-            *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),
-            *(b.c.rows.label("row_count"), b.c.digest, b.c.writer),
-            *(b.c.since, b.c.sealed),
-        ).select_from(
-            joined.outerjoin(t, batch).outerjoin(
-                b, sa.and_(t.c.attempt == sa.bindparam("of_attempt"), *own)
-            )
         )
 
     def _branches(
@@ -200,6 +180,33 @@ class Journal:
         values = {"state": "writing", "writer": writer, "since": self.clock()}
         return self._replace(connection, row, ref, values)
 
+    def add_prepared(
+        self,
+        connection: Connection,
+        row: TransactionRow,
+        ref: BranchRef,
+        *,
+        carrier: Carrier,
+    ) -> int | None:
+        """Put a branch on record that is prepared when this commits; return its tag.
+
+        None where another prepare of it has come between, by a caller that shares the
+        lock: the transaction must be rolled back then.
+        """
+        since = self.clock()
+        if row.recorded or self._statements.add_prepared is None:
+            self._record(connection, row, carrier)
+        if self._statements.add_prepared is None:
+            values = {"state": "prepared", "since": since}
+            tag = self._replace(connection, row, ref, values)
+            execute(connection, self._statements.hide, {"of_tag": tag})
+            return tag
+        values = _values(row.transaction, ref.branch) | {"since": since}
+        values |= {"rows": ref.rows, "digest": ref.digest}
+        values["carrier"] = json.dumps(carrier)
+        added: int | None = connection.scalar(self._statements.add_prepared, values)
+        return added
+
     def _replace(
         self,
         connection: Connection,
@@ -212,8 +219,7 @@ class Journal:
             of = rows_of(b, row.transaction, ref.branch)
             connection.execute(b.delete().where(*of))
         values = {
-            **dataclasses.asdict(row.transaction),
-            **dataclasses.asdict(ref.branch),
+            **_values(row.transaction, ref.branch),
             "rows": ref.rows,
             "digest": ref.digest,
             **values,
@@ -227,7 +233,7 @@ class Journal:
     ) -> None:
         t = self.tables.transaction
         if not row.recorded:
-            values = dataclasses.asdict(row.transaction)
+            values = _values(row.transaction)
             connection.execute(t.insert(), {**values, "carrier": json.dumps(carrier)})
         elif carrier and not row.carrier:
             update = t.update().where(*rows_of(t, row.transaction))
@@ -235,8 +241,8 @@ class Journal:
 
     def mark_prepared(self, connection: Connection, tag: int) -> None:
         """Move a written branch to prepared."""
-        values = {"of_tag": tag, "outcome": "prepared", "now": self.clock()}
-        connection.execute(self._prepared, values)
+        values = {"of_tag": tag, "now": self.clock()}
+        execute(connection, self._statements.mark_prepared, values)
 
     def is_in_use(self, connection: Connection, application: str) -> bool:
         """Tell whether an application has anything here that is not aborted."""
@@ -309,14 +315,15 @@ class Journal:
         """
         self._record(connection, row, {})
         b, of = self.tables.branch, _keys(row.transaction)
-        values = {**of, "outcome": str(outcome), "now": self.clock()}
-        # Rule 16: the seal stays until forgotten_through has passed it.
-        connection.execute(self._seal, {**values, "because": because})
         self._abort(connection, losers)
         for some in in_slices(row.dead):
             connection.execute(b.delete().where(b.c.tag.in_(some)))
         self.on_end(connection, self.unsealed, of, outcome)
-        connection.execute(self._end, values)
+        is_commit = outcome is BranchState.COMMITTED
+        # Rule 16: the seal stays until forgotten_through has passed it.
+        writes = self._statements.commit if is_commit else self._statements.abort
+        values = {"outcome": str(outcome), "now": self.clock(), "because": because}
+        execute(connection, writes, {**of, **values})
 
     def touch_seal(self, connection: Connection, transaction: TransactionId) -> None:
         """Write the seal again, so that this local transaction has to be flushed."""
@@ -433,20 +440,13 @@ def in_slices(items: Iterable[_Item], size: int = _SLICE) -> Iterator[list[_Item
         yield some
 
 
-def _bound(
-    table: sa.Table, names: tuple[str, ...]
-) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions of `rows_of` with parameters, which `_keys` gives."""
-    return tuple(table.c[name] == sa.bindparam(f"of_{name}") for name in names)
-
-
 def _keys(transaction: TransactionId, branch: BranchId | None = None) -> dict[str, Any]:
     values = _values(transaction) if branch is None else _values(transaction, branch)
     return {f"of_{name}": value for name, value in values.items()}
 
 
 def _values(*keys: TransactionId | BranchId) -> dict[str, Any]:
-    return {n: v for key in keys for n, v in dataclasses.asdict(key).items()}
+    return {n: getattr(key, n) for key in keys for n in _NAMES[type(key)]}
 
 
 def rows_of(

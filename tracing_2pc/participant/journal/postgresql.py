@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import secrets
@@ -179,10 +180,7 @@ class PostgreSQL(Database):
         """COPY batches as csv, which tells NULL from an empty string."""
         if (first := next(batches, None)) is None:
             return 0
-        names = map(psycopg.sql.Identifier, [table, *first.schema.names])
-        statement = psycopg.sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
-            next(names), psycopg.sql.SQL(", ").join(names)
-        )
+        statement = _copy_into(table, *first.schema.names)
         options = pa.csv.WriteOptions(include_header=False)
         rows = 0
         with connection.connection.cursor().copy(statement) as copy:
@@ -247,13 +245,18 @@ class _PostgreSQLWriter:
             yield self._connection
 
     @contextmanager
+    def write_at_once(self, application: str) -> Iterator[Connection]:
+        lock = _shared_lock(application)
+        with self._database.begin(self._connection, lock, durable=True):
+            yield self._connection
+
+    @contextmanager
     def unlocked(self) -> Iterator[Connection]:
         with self._database.begin(self._connection):
             yield self._connection
 
     def share(self, connection: Connection, application: str) -> None:
-        lock = f"SELECT pg_advisory_xact_lock_shared({_key(application)})"
-        connection.exec_driver_sql(lock)
+        connection.exec_driver_sql(f"SELECT {_shared_lock(application)}")
 
     @contextmanager
     def hold_shared(self, application: str) -> Iterator[None]:
@@ -272,6 +275,17 @@ class _PostgreSQLWriter:
             raise
 
 
+@functools.lru_cache(maxsize=100)
+def _copy_into(table: str, *columns: str) -> str:
+    quoted = [psycopg.sql.Identifier(name).as_string() for name in (table, *columns)]
+    return f"COPY {quoted[0]} ({', '.join(quoted[1:])}) FROM STDIN (FORMAT csv)"
+
+
+def _shared_lock(application: str) -> str:
+    return f"pg_advisory_xact_lock_shared({_key(application)})"
+
+
+@functools.lru_cache(maxsize=1_000)
 def _key(application: str) -> int:
     digest = hashlib.sha256(b"tracing_2pc:" + application.encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)

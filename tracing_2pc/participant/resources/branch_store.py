@@ -11,11 +11,11 @@ from typing import Final
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import MalformedError
-from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.states import BranchState
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
-from tracing_2pc.participant.body import Body
+from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.journal.database import Writer
 from tracing_2pc.participant.journal.journal import Journal
 
@@ -45,6 +45,12 @@ class Upload:
     """The number of this branch, which is never used again."""
     body: Body
     writer: Writer
+
+    def receive(self) -> Source:
+        """Return the body to read records from: in memory, or as its writer has it."""
+        if self.body.kept is not None:
+            return Source.kept(self.body)
+        return self.writer.receive(self.body)
 
     def verify(self, rows: int) -> None:
         """Compare digest and number of rows with those that were announced.
@@ -89,6 +95,35 @@ class BranchStore(abc.ABC):
             NotKeptError: nothing is kept, for the reason that its answer gives.
             ViolatedError: a constraint refused a record; nothing is kept.
         """
+
+    at_once_bytes = 0
+    """Bodies up to this size may be prepared by `prepare_at_once`; 0 for none."""
+
+    def takes_at_once(self, length: int) -> bool:
+        """Tell whether `prepare_at_once` can be called for a body of so many bytes."""
+        return length <= self.at_once_bytes
+
+    def prepare_at_once(
+        self,
+        connection: Connection,
+        row: TransactionRow,
+        ref: BranchRef,
+        body: Body,
+        carrier: Carrier,
+        writer: Writer,
+    ) -> bool:
+        """Put a branch on record as prepared, and write its rows, invisible.
+
+        In the open transaction, which holds the application's lock, shared, since
+        before `row` was read, and is committed by the caller. The body is in memory.
+
+        Returns:
+            False if another prepare of it has come between.
+
+        Raises:
+            ViolatedError: a constraint refused a record.
+        """
+        raise NotImplementedError
 
     @abc.abstractmethod
     def deciding(

@@ -57,8 +57,15 @@ class ColumnTable:
         self._create = create
         self._stamp = stamp
         self._columns: Columns | None = None
+        # The last records that were seen to fit: most are of the same schema.
+        self._fits: tuple[Columns, bool, pa.Schema, list[Column]] | None = None
         self.names: frozenset[str] = frozenset()
         """All of its columns, as they were last read."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Its columns have been read, and nothing has refused them since."""
+        return self._columns is not None
 
     def check_durable(self, connection: Connection) -> None:
         """Refuse a table whose rows would not survive a crash of PostgreSQL.
@@ -80,7 +87,7 @@ class ColumnTable:
 
     def receive(self, upload: Upload) -> Source:
         """Spool JSON lines: they are read twice, first for their schema."""
-        source = upload.writer.receive(upload.body)
+        source = upload.receive()
         if source.content_type == content.NDJSON and not source.file.seekable():
             return Source.spooled(upload.body)
         return source
@@ -92,7 +99,6 @@ class ColumnTable:
             MalformedError: the columns are not the table's.
         """
         schema, batches = source.batches()
-        check_names(schema)
         if not schema.names:
             return _without_columns(batches)
         partial = source.content_type == content.NDJSON
@@ -142,7 +148,10 @@ class ColumnTable:
     def _columns_for(self, schema: pa.Schema, *, partial: bool) -> list[Column]:
         """Return the table's columns for these records, in their order."""
         # The checked columns are returned, whatever other threads read meanwhile.
-        columns = self._columns
+        columns, fits = self._columns, self._fits
+        if fits is not None and fits[0] is columns and fits[1:3] == (partial, schema):
+            return fits[3]
+        check_names(schema)
         if columns is None:
             columns = self._read_or_create(schema)
         dialect = self._database.engine.dialect
@@ -153,7 +162,9 @@ class ColumnTable:
             with self._database.read() as connection:
                 columns = self._read(connection)
             check_fit(schema, columns, dialect, partial=partial)
-        return [columns[name] for name in schema.names]
+        chosen = [columns[name] for name in schema.names]
+        self._fits = columns, partial, schema, chosen
+        return chosen
 
     def _read_or_create(self, schema: pa.Schema) -> Columns:
         with self._database.read() as connection:

@@ -26,6 +26,10 @@ class RecordTable(Protocol):
 
     name: str
 
+    @property
+    def is_ready(self) -> bool:
+        """The table is there, and its columns are known."""
+
     def receive(self, upload: Upload) -> Source:
         """Return the body to read records from."""
 
@@ -59,6 +63,15 @@ def loaded(
             batches = itertools.chain(first, batches)
             upload.verify(_load(database, connection, table, batches))
             yield connection
+
+
+def load_kept(
+    database: Database, connection: Connection, table: RecordTable, upload: Upload
+) -> None:
+    """Write all of an upload's records, whose body is in memory; raises as `loaded`."""
+    with table.receive(upload) as source:
+        batches = _counted(table.records(source, upload), upload.ref.rows)
+        upload.verify(_load(database, connection, table, batches))
 
 
 def _load(

@@ -13,7 +13,7 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import RequestKey
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.participant.answers import Answer
-from tracing_2pc.participant.body import Source
+from tracing_2pc.participant.body import AT_ONCE, Source
 from tracing_2pc.participant.engine import (
     Order,
     ParticipantEngine,
@@ -149,6 +149,7 @@ class Outbox(ParticipantEngine):
             set_up=self._queue.set_up,
             committed=self._queue.add,
             gauges=self._queue.gauges,
+            at_once_bytes=0 if request or receiver.checks else AT_ONCE,
         )
         super().__init__(journal, store)
 
@@ -240,11 +241,15 @@ class _RequestTable:
         self._make = make
         self._partner = partner
 
+    @property
+    def is_ready(self) -> bool:
+        return True  # made with the journal
+
     def receive(self, upload: Upload) -> Source:
         # A checked body is read twice.
         if self._partner.checks:
             return Source.spooled(upload.body)
-        return upload.writer.receive(upload.body)
+        return upload.receive()
 
     def records(self, source: Source, upload: Upload) -> Iterator[Any]:
         if self._partner.checks:

@@ -174,7 +174,8 @@ class Queue:
 
     def hold(self, holder: str, seconds: float) -> Lease:
         """Take or renew the lease, by the database's clock."""
-        s, now = self.sender.c, self._database.connections.clock
+        clock = self._database.connections.clock
+        s, now = self.sender.c, sa.literal_column(clock, sa.Double)
         hold = self.sender.update().values(holder=holder, until=now + seconds)
         with self._database.note(_LOCK) as connection:
             # As long as nobody took it, it may have run out.

@@ -14,9 +14,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.states import BranchState
-from tracing_2pc.participant.answers import Answer, BranchRow, TransactionRow
+from tracing_2pc.participant.answers import (
+    Answer,
+    BranchRef,
+    BranchRow,
+    TransactionRow,
+)
+from tracing_2pc.participant.body import AT_ONCE, Body
 from tracing_2pc.participant.journal.database import Writer, commit
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.journal.schema import TAG
@@ -26,7 +32,7 @@ from tracing_2pc.participant.resources.branch_store import (
     NotKeptError,
     Upload,
 )
-from tracing_2pc.participant.resources.loader import RecordTable, loaded
+from tracing_2pc.participant.resources.loader import RecordTable, load_kept, loaded
 from tracing_2pc.participant.resources.superseded import SupersededRows
 from tracing_2pc.store.engines.database import describe_error
 
@@ -46,6 +52,8 @@ class TaggedBranches(BranchStore):
         committed: writes further effects of a commit, in its local transaction.
         gauges: measures the kind.
         superseded: rows that those of a committed branch replace.
+        at_once_bytes: bodies up to this size are prepared in one transaction; 0 where
+            code of the user's makes the rows, which may take its time.
     """
 
     def __init__(
@@ -59,8 +67,10 @@ class TaggedBranches(BranchStore):
         ] = lambda *_: None,
         gauges: Callable[[Connection], dict[str, float]] = lambda _: {},
         superseded: SupersededRows | None = None,
+        at_once_bytes: int = AT_ONCE,
     ) -> None:
         super().__init__(journal)
+        self.at_once_bytes = at_once_bytes
         journal.on_end = self._end
         self._hidden = journal.tables.add(
             "hidden",
@@ -68,8 +78,8 @@ class TaggedBranches(BranchStore):
             # Rows left to delete; NULL while the branch is prepared.
             sa.Column("doomed", sa.BigInteger),
         )
+        journal.hide_in(self._hidden)
         shown = self._hidden.c.tag.in_(journal.unsealed)
-        self._show = self._hidden.delete().where(shown)
         self._shown = sa.select(self._hidden.c.tag).where(shown)
         self._superseded = superseded
         self._leftovers = self._some_leftover()
@@ -94,9 +104,29 @@ class TaggedBranches(BranchStore):
             if answer.refusal is not None or not upload.ref.rows:
                 raise NotKeptError(answer)
             self.journal.mark_prepared(connection, upload.tag)
-            connection.execute(self._hidden.insert(), {"tag": upload.tag})
             commit(connection)  # Rule 13: durable before the vote is answered.
             return answer
+
+    def takes_at_once(self, length: int) -> bool:
+        """Not before the table is there, which another transaction makes."""
+        return super().takes_at_once(length) and self._table.is_ready
+
+    def prepare_at_once(
+        self,
+        connection: Connection,
+        row: TransactionRow,
+        ref: BranchRef,
+        body: Body,
+        carrier: Carrier,
+        writer: Writer,
+    ) -> bool:
+        """Write the rows, hidden, and the journal's row, in the open transaction."""
+        tag = self.journal.add_prepared(connection, row, ref, carrier=carrier)
+        if tag is None:
+            return False
+        upload = Upload(row.transaction, ref, tag, body, writer)
+        load_kept(self.journal.database, connection, self._table, upload)
+        return True
 
     @contextlib.contextmanager
     def deciding(
@@ -124,12 +154,11 @@ class TaggedBranches(BranchStore):
         parameters: Mapping[str, Any],
         outcome: BranchState,
     ) -> None:
-        """Show the rows of committed branches; note those of aborted ones to delete."""
+        """Note what committed rows have replaced, and aborted ones, to be deleted."""
         h, b = self._hidden, self.journal.tables.branch
         if outcome is BranchState.COMMITTED:
             if self._superseded is not None:
                 self._superseded.note(connection, self._shown, parameters)
-            connection.execute(self._show, parameters)
             return
         rows = sa.select(b.c.rows).where(b.c.tag == h.c.tag).scalar_subquery()
         doom = h.update().where(h.c.tag.in_(tags)).values(doomed=rows)

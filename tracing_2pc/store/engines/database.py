@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -35,7 +35,7 @@ class Database:
         engine: its transactions lock what they need and are flushed.
         relaxed: options of transactions that are not flushed.
         reading: options of transactions that read one snapshot and wait for no lock.
-        clock: the database's clock in Unix seconds, as an expression.
+        clock: the database's clock in Unix seconds, as an SQL expression.
         durability_queries: what says whether a commit survives a crash.
         failure: makes what is raised instead of SQLAlchemy's errors; None raises them.
     """
@@ -47,7 +47,7 @@ class Database:
         *,
         relaxed: Mapping[str, Any],
         reading: Mapping[str, Any],
-        clock: sa.ColumnElement[float],
+        clock: str,
         durability_queries: Mapping[str, str],
         failure: Callable[[str], Exception] | None,
     ) -> None:
@@ -57,6 +57,7 @@ class Database:
         self.durable_engine = engine
         self.relaxed_engine = engine.execution_options(**relaxed)
         self.reading_engine = engine.execution_options(**reading)
+        self.asking_engine = engine.execution_options(**{BEGIN: ()})
         self.clock = clock
         self._durability_queries = durability_queries
         self._failure = failure
@@ -110,6 +111,13 @@ class Database:
             yield connection
             # At a rollback psycopg would forget what it has prepared.
             connection.connection.commit()
+
+    def ask(
+        self, statement: sa.Executable, values: Mapping[str, Any]
+    ) -> Sequence[sa.Row[Any]]:
+        """Execute one statement that only reads: one snapshot, and one round trip."""
+        with self.translated(), self.asking_engine.connect() as connection:
+            return connection.execute(statement, values).all()
 
     @contextlib.contextmanager
     def _transaction(

@@ -104,7 +104,7 @@ def open_postgresql(
         engine,
         relaxed={BEGIN: (f"{READ_COMMITTED}; SELECT {UNFLUSHED}, {timeouts}",)},
         reading={BEGIN: ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)},
-        clock=sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double),
+        clock="CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
         durability_queries=_DURABILITY,
         failure=failure,
     )

@@ -82,7 +82,7 @@ def open_sqlite(
         engine,
         relaxed={BEGIN: _RELAXED},
         reading={BEGIN: ("BEGIN",)},
-        clock=(sa.func.julianday("now") - 2440587.5) * 86400.0,
+        clock="(julianday('now') - 2440587.5) * 86400.0",
         durability_queries=_DURABILITY,
         failure=failure,
     )

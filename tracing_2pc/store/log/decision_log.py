@@ -139,9 +139,13 @@ class BaseDecisionLog(abc.ABC):
             # Rule 19: participants are told what this change flushes.
             change.register(status, batch, run, query)
             # Rule 18: a committed batch is delivered again, never written again.
-            if committed := change.committed(application, batch):
+            if status.committed == batch and (
+                committed := change.committed(application, batch)
+            ):
                 return BeginResult(committed, replay=True, new_run=new_run)
-            active = change.in_state(application, TransactionState.ACTIVE)
+            active: list[TransactionRecord] = []
+            if status.has_active:
+                active = change.in_state(application, TransactionState.ACTIVE)
             for record in active:
                 if (record.id.batch, record.run) == (batch, run):
                     aborting = change.in_state(application, TransactionState.ABORTING)
@@ -164,7 +168,7 @@ class BaseDecisionLog(abc.ABC):
                 started=self._now(),
                 forgotten_through=status.forgotten_through,
                 timeout=timeout,
-                deadline=change.clock() + timeout if timeout else None,
+                deadline=status.clock + timeout if timeout else None,
                 own_sinks=frozenset(own_sinks),
             )
             change.add(opened)
@@ -231,6 +235,22 @@ class BaseDecisionLog(abc.ABC):
                 change.write(finished)
                 if finished.state is TransactionState.COMMITTED:
                     change.drop_receipts_before(finished)
+
+    @abc.abstractmethod
+    def acknowledge(
+        self, transaction: TransactionId, participant: str, untold: str | None = None
+    ) -> None:
+        """Record an acknowledgement; see `DecisionLog.acknowledge`."""
+
+    def acknowledge_last(
+        self,
+        record: TransactionRecord,
+        participant: str,
+        untold: str | None = None,
+    ) -> None:
+        """Record the last one, and close; see `DecisionLog.acknowledge_last`."""
+        self.acknowledge(record.id, participant, untold)
+        self.finish(record.id)
 
     def quarantine(self, transaction: TransactionId, reason: str) -> None:
         """Stop automatic work on it until a person resolves it. Idempotent."""

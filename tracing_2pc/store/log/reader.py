@@ -57,8 +57,7 @@ class SqlLogReader:
         return SqlChange(connection, self._database.clock, self._now)
 
     def _ask(self, statement: sa.Executable, **values: Any) -> Sequence[Any]:
-        with self._database.reading() as connection:
-            return connection.execute(statement, values).all()
+        return self._database.ask(statement, values)
 
     def read(self, transaction: TransactionId) -> TransactionRecord | None:
         """Return the record; None if it was forgotten or never was."""
@@ -70,11 +69,13 @@ class SqlLogReader:
 
         Cost does not depend on how many finished records the log holds.
         """
+        which, of = sql.UNFINISHED, {}
+        if application is not None:
+            which, of = sql.UNFINISHED_OF, {"of": application}
+        if not self._ask(sql.load_transactions(which), **of):
+            return []  # as a rule, and one round trip then
         with self._database.reading() as connection:
-            change = self._change(connection)
-            if application is None:
-                return change.load(sql.UNFINISHED)
-            return change.load(sql.UNFINISHED_OF, of=application)
+            return self._change(connection).load(which, **of)
 
     def unfinished_applications(self) -> list[str]:
         """List the applications with something unfinished, sorted."""

@@ -19,6 +19,7 @@ from tracing_2pc.core.model import (
     carrier_from_json,
 )
 from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.store.engines.writes import execute
 from tracing_2pc.store.log import rules, schema
 from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.receipts import canonical
@@ -33,25 +34,26 @@ class SqlChange:
     def __init__(
         self,
         connection: sa.Connection,
-        clock: sa.ColumnElement[float],
+        clock: str,
         now: Callable[[], float],
     ) -> None:
         self.connection = connection
         self._clock = clock
         self._now = now
+        self._dialect = connection.dialect.name
 
     def status(
         self, application: str, batch: int, run: str, query: str | None
     ) -> rules.ApplicationStatus:
         """Return what the log knows of an application, which is on record then."""
-        execute = self.connection.execute
+        ask = self.connection.execute
         asked = {"of": application, "in_batch": batch, "asking": run, "asked": query}
-        known = execute(sql.LOCK_APPLICATION, asked).first() is not None
+        known = ask(sql.LOCK_APPLICATION, asked).first() is not None
         if not known:
             self.add_application(application, None)
-            execute(sql.LOCK_APPLICATION, asked)
-        row = execute(sql.STATUS, asked).one()
-        deliveries = execute(sql.DELIVERIES_OF_ONE, {"one": row.newest})
+            ask(sql.LOCK_APPLICATION, asked)
+        rows = ask(sql.status(self._clock), asked).all()
+        row = rows[0]
         return rules.ApplicationStatus(
             application=application,
             known=known,
@@ -65,9 +67,11 @@ class SqlChange:
             run_known=bool(row.run_known),
             committed=row.committed,
             newest=row.newest,
-            participants=tuple(delivery.participant for delivery in deliveries),
+            participants=tuple(r.participant for r in rows if r.participant),
             attempt=row.attempt or 0,
             carrier=carrier_from_json(row.carrier or "{}"),
+            has_active=bool(row.has_active),
+            clock=self._now() if self._dialect == "sqlite" else row.clock,
         )
 
     def register(
@@ -112,25 +116,30 @@ class SqlChange:
 
         SQLite has no clock but that of the machine that holds its file.
         """
-        if self.connection.dialect.name == "sqlite":
+        if self._dialect == "sqlite":
             return self._now()
-        return float(self.connection.scalar(sa.select(self._clock)) or 0.0)
+        return float(self.connection.scalar(sql.time_by(self._clock)) or 0.0)
 
     def load(self, which: sa.TextClause, **values: Any) -> list[TransactionRecord]:
         """Return records in batch order; refuse one that fails its checksum."""
-        execute = self.connection.execute
-        rows = execute(sql.load_transactions(which), values).all()
+        rows = self.connection.execute(sql.load_transactions(which), values).all()
         if not rows:
             return []
-        parts: list[dict[str, list[Any]]] = []
-        for table in (schema.delivery, schema.receipt):
-            parts.append(collections.defaultdict(list))
-            if table is schema.receipt and all(row.decision is None for row in rows):
-                break  # they come with the decision
-            for part in execute(sql.load_parts(table, which), values):
-                parts[-1][part.transaction_id].append(part)
-        deliveries, receipts = parts
-        return [_record(row, deliveries[row.id], receipts[row.id]) for row in rows]
+        transactions: dict[str, Any] = {}
+        deliveries: dict[str, list[Any]] = collections.defaultdict(list)
+        for row in rows:
+            transactions[row.id] = row
+            if row.participant is not None:
+                deliveries[row.id].append(row)
+        receipts: dict[str, list[Any]] = collections.defaultdict(list)
+        if any(row.decision is not None for row in rows):  # they come with it
+            parts = sql.load_parts(schema.receipt, which)
+            for part in self.connection.execute(parts, values):
+                receipts[part.transaction_id].append(part)
+        return [
+            _record(row, deliveries[id_], receipts[id_])
+            for id_, row in transactions.items()
+        ]
 
     def read(self, transaction: TransactionId) -> TransactionRecord | None:
         """Lock the application, then return the record, None if there is none."""
@@ -145,6 +154,7 @@ class SqlChange:
     def add(self, record: TransactionRecord) -> None:
         """Insert a record, its participants and its receipts."""
         row = {
+            "id": str(record.id),
             "application": record.id.application,
             "batch": record.id.batch,
             "attempt": record.id.attempt,
@@ -153,9 +163,9 @@ class SqlChange:
             "timeout": record.timeout,
             "deadline": record.deadline,
             "carrier": canonical(record.carrier),
+            "reason": None,
             **_changing(record),
         }
-        self.connection.execute(sql.ADD_TRANSACTION, row)
         deliveries = [
             {
                 "transaction_id": str(record.id),
@@ -165,13 +175,18 @@ class SqlChange:
                     record.finished if participant in record.acknowledged else None
                 ),
                 "retries": 0,
+                "retry_at": None,
+                "error": None,
                 "own_sink": participant in record.own_sinks,
+                "untold": None,
+                "given_up": None,
             }
             for position, participant in enumerate(record.participants)
         ]
-        if deliveries:
-            self.connection.execute(sql.ADD_DELIVERIES, deliveries)
-        self._add_receipts(record)
+        joined = self._join_few(sql.ADD_DELIVERIES, deliveries)
+        writes = sql.add_transaction(self._dialect, len(joined))
+        execute(self.connection, writes, {**row, **sql.numbered(joined)})
+        self._join_few(sql.ADD_RECEIPTS, _receipt_rows(record), most=0)
 
     def write(
         self,
@@ -183,31 +198,23 @@ class SqlChange:
         """Store a record's new state, why, and the participant that was given up."""
         if record.newly_decided and record.cause is not None:
             reason = f"{_ABORTED}{record.cause}"
-        self.connection.execute(
-            sql.UPDATE_TRANSACTION, {**_changing(record), "reason": reason}
-        )
+        receipts = _receipt_rows(record) if record.newly_decided else []
+        joined = self._join_few(sql.ADD_RECEIPTS, receipts)
+        writes = sql.update_transaction(self._dialect, len(joined))
+        values = {"one": str(record.id), "why": reason, **_changing(record)}
+        execute(self.connection, writes, {**values, **sql.numbered(joined)})
         if given_up is not None:
             row = {"one": str(record.id), "by": given_up, "at": self._now()}
             self.connection.execute(sql.GIVE_UP, row)
-        if record.newly_decided:
-            self._add_receipts(record)
 
-    def _add_receipts(self, record: TransactionRecord) -> None:
-        receipts = [
-            {
-                "transaction_id": str(record.id),
-                "participant": receipt.participant,
-                "branch": str(receipt.branch),
-                "position": position,
-                "vote": str(receipt.vote),
-                "rows": receipt.rows,
-                "digest": receipt.digest,
-                "handle": canonical(receipt.handle),
-            }
-            for position, receipt in enumerate(record.receipts)
-        ]
-        if receipts:
-            self.connection.execute(sql.ADD_RECEIPTS, receipts)
+    def _join_few(
+        self, add: sa.Insert, rows: list[dict[str, Any]], most: int = sql.MOST_JOINED
+    ) -> list[dict[str, Any]]:
+        """Return a few rows, to be added with another write; add more at once."""
+        if len(rows) <= most:
+            return rows
+        self.connection.execute(add, rows)
+        return []
 
     def drop_receipts_before(self, record: TransactionRecord) -> None:
         """Drop the receipts of the commit before this one, if that is finished."""
@@ -223,7 +230,23 @@ class SqlChange:
         self.connection.execute(sql.ADD_AUDIT, row)
 
 
-def _checksum(record: TransactionRecord) -> str:
+def _receipt_rows(record: TransactionRecord) -> list[dict[str, Any]]:
+    return [
+        {
+            "transaction_id": str(record.id),
+            "participant": receipt.participant,
+            "branch": str(receipt.branch),
+            "position": position,
+            "vote": str(receipt.vote),
+            "rows": receipt.rows,
+            "digest": receipt.digest,
+            "handle": canonical(receipt.handle),
+        }
+        for position, receipt in enumerate(record.receipts)
+    ]
+
+
+def checksum_of(record: TransactionRecord) -> str:
     """Return SHA-256 over what the protocol reads: a torn or edited record is noticed.
 
     The receipts of what is committed everywhere are dropped later: not over those.
@@ -251,13 +274,12 @@ def _checksum(record: TransactionRecord) -> str:
 def _changing(record: TransactionRecord) -> dict[str, Any]:
     """Return the columns that a change of state may change, checksum included."""
     return {
-        "id": str(record.id),
         "state": str(record.state),
         "decision": record.decision and str(record.decision),
         "decided": record.decided,
         "finished": record.finished,
         "rows": record.rows if record.decision else None,
-        "checksum": _checksum(record),
+        "checksum": checksum_of(record),
     }
 
 
@@ -288,7 +310,7 @@ def _record(
             tries=max((d.retries for d in deliveries), default=0),
         )
         # Rule 9: a record that cannot be trusted is not read as something else.
-        if str(record.id) == row.id and _checksum(record) == row.checksum:
+        if str(record.id) == row.id and checksum_of(record) == row.checksum:
             return record
     except (TypeError, ValueError):
         pass  # not even readable: refused like any other mismatch

@@ -37,6 +37,7 @@ class ApplicationStatus:
     this `reason`. `committed` is the newest batch that is decided commit. `newest` is
     the newest transaction, whatever became of it, with its `participants`. `attempt` is
     the newest of the batch that wants to begin, 0 if there is none, with its `carrier`.
+    `has_active` says whether some attempt is undecided. `clock` is the log's time.
     """
 
     application: str
@@ -54,6 +55,8 @@ class ApplicationStatus:
     participants: tuple[str, ...]
     attempt: int
     carrier: Carrier
+    has_active: bool
+    clock: float
 
 
 def check_start(application: str, from_batch: int) -> int | None:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
     DecisionLogError,
     DecisionUnknownError,
 )
-from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.states import TransactionEvent, TransactionState
+from tracing_2pc.store.engines.writes import execute
 from tracing_2pc.store.log import rules, schema
 from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.database import connect, missing_log
 from tracing_2pc.store.log.decision_log import BaseDecisionLog
 from tracing_2pc.store.log.reader import SqlLogReader
-from tracing_2pc.store.log.records import SqlChange
+from tracing_2pc.store.log.records import SqlChange, checksum_of
+
+_FINISHING: Final = (TransactionState.COMMITTING, TransactionState.ABORTING)
 
 
 def open_log(
@@ -103,6 +108,35 @@ class SqlDecisionLog(BaseDecisionLog, SqlLogReader):
         if (record := self.read(transaction)) is not None:
             rules.check_acknowledge(record, participant)
 
+    def acknowledge_last(
+        self,
+        record: TransactionRecord,
+        participant: str,
+        untold: str | None = None,
+    ) -> None:
+        """Record the last acknowledgement and close the transaction, in one change."""
+        now = self._now()
+        if record.state in _FINISHING and not record.given_up:
+            finished = rules.apply_event(record, TransactionEvent.FINISH, finished=now)
+            values = {
+                "one": str(record.id),
+                "by": participant,
+                "untold": untold,
+                "at": now,
+                "state_before": str(record.state),
+                "checksum_before": checksum_of(record),
+                "state": str(finished.state),
+                "checksum": checksum_of(finished),
+            }
+            with self._database.relaxed() as connection:
+                # Rule 11: finished only after every acknowledgement.
+                writes = sql.acknowledge_last(connection.dialect.name)
+                if execute(connection, writes, values):
+                    if finished.state is TransactionState.COMMITTED:
+                        self._change(connection).drop_receipts_before(finished)
+                    return
+        super().acknowledge_last(record, participant, untold)
+
     def postpone(
         self,
         transaction: TransactionId,
@@ -118,9 +152,8 @@ class SqlDecisionLog(BaseDecisionLog, SqlLogReader):
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:
         """Drop old finished batches; where there are none, nothing is written."""
         asked = {"of": application, "finished_before": finished_before, "slice": limit}
-        with self._database.reading() as connection:
-            if not connection.scalars(sql.FORGETTABLE, asked).all():
-                return 0
+        if not self._ask(sql.FORGETTABLE, **asked):
+            return 0
         with self._database.relaxed() as connection:
             connection.execute(sql.LOCK_APPLICATION, asked)
             # Rule 17: only below the newest batch that Spark has begun.

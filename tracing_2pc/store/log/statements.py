@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from tracing_2pc.store.engines.writes import Writes, as_few
 from tracing_2pc.store.log import schema
 
 
@@ -48,8 +50,9 @@ REGISTER_RUN: Final = _sql("""
     FROM tpc_run WHERE application = :of
 """)
 
-STATUS: Final = _sql("""
-    SELECT query, forgotten_through, durable_forgotten_through,
+_STATUS: Final = """
+    SELECT {clock} AS clock, of_newest.participant,
+        query, forgotten_through, durable_forgotten_through,
         (SELECT name FROM tpc_application
          WHERE query = :asked AND name <> :of) AS query_owner,
         (SELECT run FROM tpc_run WHERE application = :of
@@ -72,10 +75,32 @@ STATUS: Final = _sql("""
          ORDER BY attempt DESC LIMIT 1) AS attempt,
         (SELECT carrier FROM tpc_transaction
          WHERE application = :of AND batch = :in_batch
-         ORDER BY attempt DESC LIMIT 1) AS carrier
-    FROM tpc_application WHERE name = :of
-""")
-"""What `begin` asks of an application; each from the first entries of an index."""
+         ORDER BY attempt DESC LIMIT 1) AS carrier,
+        EXISTS (SELECT 1 FROM tpc_transaction
+                WHERE application = :of AND finished IS NULL
+                AND state = 'active') AS has_active
+    FROM tpc_application LEFT JOIN tpc_delivery AS of_newest
+      ON of_newest.transaction_id =
+        (SELECT id FROM tpc_transaction WHERE application = :of
+         ORDER BY batch DESC, attempt DESC LIMIT 1)
+    WHERE name = :of ORDER BY of_newest.position
+"""
+
+
+@functools.cache
+def status(clock: str) -> sa.TextClause:
+    """What `begin` asks of an application; each from the first entries of an index.
+
+    A row for each participant of its newest transaction, or one.
+    """
+    return _sql(_STATUS.format(clock=clock))
+
+
+@functools.cache
+def time_by(clock: str) -> sa.TextClause:
+    """The time by a database's clock."""
+    return sa.text(f"SELECT {clock}")
+
 
 RIVALS: Final = _sql("""
     SELECT id FROM tpc_transaction
@@ -104,14 +129,18 @@ UNFINISHED_APPLICATIONS: Final = _sql("""
 
 @functools.cache
 def load_transactions(which: sa.TextClause) -> sa.Select[Any]:
-    """Transactions with the durable forgotten_through, in batch order."""
-    told = schema.application.c.durable_forgotten_through.label("forgotten_through")
-    own = schema.application.c.name == schema.transaction.c.application
+    """Transactions with the durable forgotten_through, in batch order.
+
+    A row for each participant, in their order; one for a transaction without any.
+    """
+    t, a, d = schema.transaction, schema.application, schema.delivery
+    told = a.c.durable_forgotten_through.label("forgotten_through")
+    joined = t.outerjoin(a, a.c.name == t.c.application)
     return (
-        sa.select(schema.transaction, told)
-        .outerjoin_from(schema.transaction, schema.application, own)
+        sa.select(t, told, d)
+        .select_from(joined.outerjoin(d, d.c.transaction_id == t.c.id))
         .where(which)
-        .order_by(sa.text("application, batch, attempt"))
+        .order_by(t.c.application, t.c.batch, t.c.attempt, d.c.position)
     )
 
 
@@ -129,25 +158,105 @@ def load_parts(part: sa.Table, which: sa.TextClause) -> sa.Select[Any]:
 DELIVERIES_OF_UNFINISHED: Final = load_parts(schema.delivery, UNFINISHED)
 DELIVERIES_OF_ONE: Final = load_parts(schema.delivery, ONE)
 
-ADD_TRANSACTION: Final = schema.transaction.insert()
-ADD_DELIVERIES: Final = schema.delivery.insert()
-ADD_RECEIPTS: Final = schema.receipt.insert()
 ADD_AUDIT: Final = schema.audit.insert()
 
-UPDATE_TRANSACTION: Final = _sql("""
-    UPDATE tpc_transaction
-    SET state = :state, decision = :decision, decided = :decided, rows = :rows,
-        finished = :finished, reason = coalesce(:reason, reason), checksum = :checksum
-    WHERE id = :id
-""")
-"""Stores a decision, and every later state."""
 
-ACKNOWLEDGE: Final = _sql("""
-    UPDATE tpc_delivery SET acknowledged = :at, untold = :untold, retry_at = NULL
-    WHERE transaction_id = :one AND participant = :by AND acknowledged IS NULL
-      AND EXISTS (SELECT 1 FROM tpc_transaction
-                  WHERE id = :one AND decided IS NOT NULL)
-""")
+def _add(table: sa.Table, number: int | None = None) -> sa.Insert:
+    """Insert a row; a number goes to the end of its parameters' names."""
+    end = "" if number is None else f"_{number}"
+    return table.insert().values({c.name: sa.bindparam(c.name + end) for c in table.c})
+
+
+def _add_rows(table: sa.Table, rows: int) -> list[sa.Insert]:
+    """Insert so many rows, with the parameters of `numbered`.
+
+    Not by one INSERT: SQLAlchemy would make that anew each time.
+    """
+    return [_add(table, number) for number in range(rows)]
+
+
+def numbered(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the parameters of several rows as those of one statement."""
+    return {f"{k}_{n}": value for n, row in enumerate(rows) for k, value in row.items()}
+
+
+MOST_JOINED: Final = 16
+"""Rows that are added in one statement with another write; more go by themselves."""
+
+
+@functools.cache
+def add_transaction(dialect: str, participants: int) -> Writes:
+    """Add a transaction and so many deliveries, which are `numbered`."""
+    deliveries = _add_rows(schema.delivery, participants)
+    return as_few(dialect, *deliveries, _add(schema.transaction))
+
+
+@functools.cache
+def update_transaction(dialect: str, receipts: int) -> Writes:
+    """Store a decision with so many receipts, which are `numbered`, or a later state.
+
+    `one` is its id.
+    """
+    t = schema.transaction
+    names = ("state", "decision", "decided", "rows", "finished", "checksum")
+    update = t.update().where(t.c.id == sa.bindparam("one"))
+    update = update.values({name: sa.bindparam(name) for name in names})
+    reason = sa.func.coalesce(sa.bindparam("why", type_=sa.Text), t.c.reason)
+    added = _add_rows(schema.receipt, receipts)
+    return as_few(dialect, *added, update.values(reason=reason))
+
+
+ADD_RECEIPTS: Final = schema.receipt.insert()
+ADD_DELIVERIES: Final = schema.delivery.insert()
+
+
+def _acknowledge() -> sa.Update:
+    t, d, one = schema.transaction, schema.delivery, sa.bindparam("one", type_=sa.Text)
+    is_decided = sa.exists().where(t.c.id == one, t.c.decided.is_not(None))
+    return (
+        d.update()
+        .where(
+            d.c.transaction_id == one,
+            d.c.participant == sa.bindparam("by"),
+            d.c.acknowledged.is_(None),
+            is_decided,
+        )
+        .values(
+            acknowledged=sa.bindparam("at"),
+            untold=sa.bindparam("untold"),
+            retry_at=None,
+        )
+    )
+
+
+ACKNOWLEDGE: Final = _acknowledge()
+
+
+@functools.cache
+def acknowledge_last(dialect: str) -> Writes:
+    """Acknowledge as `by`, and finish, unless somebody else has not acknowledged.
+
+    Only a record whose `state_before` and `checksum_before` are known. Where it changes
+    no row of the transactions, the acknowledgement alone is stored.
+    """
+    t, d, one = schema.transaction, schema.delivery, sa.bindparam("one", type_=sa.Text)
+    others = (
+        sa.exists()
+        .where(d.c.transaction_id == one, d.c.participant != sa.bindparam("by"))
+        .where(d.c.acknowledged.is_(None), d.c.given_up.is_(None))
+    )
+    finish = (
+        t.update()
+        .where(t.c.id == one, t.c.state == sa.bindparam("state_before"), ~others)
+        .where(t.c.checksum == sa.bindparam("checksum_before"))
+        .values(
+            state=sa.bindparam("state"),
+            checksum=sa.bindparam("checksum"),
+            finished=sa.bindparam("at"),
+        )
+    )
+    return as_few(dialect, _acknowledge(), finish)
+
 
 GIVE_UP: Final = _sql("""
     UPDATE tpc_delivery SET given_up = :at, retry_at = NULL
