@@ -118,3 +118,8 @@ def point(
         "arms": {name: round(height, 4) for name, height in arms.items()},
         "settings": dict(settings),
     }
+
+
+def peer(name: str, ratio: Ratio, settings: Mapping[str, Any]) -> Any:
+    """Return what a command prints of another beside the library: no limit, a fact."""
+    return {"peer": name, **ratio.as_json(), "settings": dict(settings)}

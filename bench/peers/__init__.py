@@ -1,0 +1,28 @@
+"""Others beside the library: what they do for the same work, where they can be run here.
+
+A line says how many times the other the library takes. There is no limit, because no
+other promises the same; `PEERS` in `goals.py` has, in words, what each of them does.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from bench.peers import plain_sql
+from bench.peers.sizes import Sizes
+
+Part = Callable[[Path, Sizes], Iterator[dict[str, Any]]]
+"""Measures in a folder of its own."""
+
+PARTS: Final[Mapping[str, Part]] = {"plain-sql": plain_sql.measure}
+
+
+def measure(rounds: int, *, tiny: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield a line for each comparison when it is known."""
+    sizes = Sizes.tiny(rounds) if tiny else Sizes.full(rounds)
+    for part in PARTS.values():
+        with tempfile.TemporaryDirectory(prefix="tpc-peers-") as folder:
+            yield from part(Path(folder), sizes)
