@@ -93,5 +93,5 @@ GOALS: Final[Mapping[str, Goal]] = {
     ),
 }
 
-FAMILIES: Final = ("deco", "backends", "micro-batches", "growth")
-"""The commands that measure them, in the order of the page."""
+FAMILIES: Final = ("deco", "backends", "micro-batches", "growth", "peers")
+"""The commands that measure everything, in turn; `peers` has no goal."""

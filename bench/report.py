@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.goals import FAMILIES, GOALS, Goal
+from bench import beside
+from bench.goals import GOALS, Goal
 from bench.pair import APART, FEWEST, WIDE
 from bench.plot import At, Chart, count
 from bench.results import ROOT, Line, Results
@@ -86,10 +87,12 @@ def text(results: Results) -> str:
     """Return the page."""
     parts = [_HEAD, *_about(results), _HOW, "## Goals\n"]
     by_name = {line["goal"]: line for line in results.goals}
-    for family in FAMILIES:
+    for family, title in _TITLES.items():
         rows = _goal_rows(family, by_name, trial=results.is_trial)
-        parts += [f"### {_TITLES[family]}\n", _table(_GOAL_HEAD, rows)]
+        parts += [f"### {title}\n", _table(_GOAL_HEAD, rows)]
         parts += [_MEMORY] if family == "growth" else []
+    parts += ["## Beside others\n", _table(_PEER_HEAD, _peer_rows(results.peers))]
+    parts += [beside.TEXT, beside.PLAIN_SQL, beside.NOT_RUN]
     parts.append("## What grows\n")
     for name, series in SERIES.items():
         parts += _section(name, series, _points(results, name))
@@ -174,6 +177,22 @@ def _why(line: Line) -> str:
     if lo <= line["limit"] <= hi:
         return "the limit lies inside the interval"
     return "the second limit is not decided"
+
+
+# --- others -------------------------------------------------------------------------
+
+_PEER_HEAD: Final = ("library", "other", "of", "ratio", "95 % interval", "rounds")
+
+
+def _peer_rows(lines: Sequence[Line]) -> Iterator[Sequence[str]]:
+    by_name = {line["peer"]: line for line in lines}
+    for name, peer in beside.PEERS.items():
+        arms = (peer.library, peer.other, peer.of)
+        if (line := by_name.get(name)) is None:
+            yield (*arms, "not measured", "", "")
+        else:
+            ratio = f"{line['ratio']:.2f}"
+            yield (*arms, ratio, _interval(line), str(line["rounds"]))
 
 
 # --- series -------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Others beside the library: what they do for the same work, where they can be run here.
+"""Others beside the library, those that can be run here.
 
-A line says how many times the other the library takes. There is no limit, because no
-other promises the same; `PEERS` in `goals.py` has, in words, what each of them does.
+A line says how many times as much as the other the library takes. There is no limit,
+because no other promises the same: `beside.py` says, in words, what each of them does.
 """
 
 from __future__ import annotations

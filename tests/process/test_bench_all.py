@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench import growth, report, results
+from bench.beside import PEERS
 from bench.goals import GOALS
 from bench.growth import rows as rows_of_a_batch
 from bench.series import SERIES
@@ -57,7 +58,8 @@ def test_all_is_measured_and_the_page_is_written(tmp_path: Path) -> None:
     assert all(measured.run["versions"].values())
     assert {goal["goal"] for goal in measured.goals} == expected_goals()
     assert len(measured.goals) == len(expected_goals())
-    for line in [*measured.goals, *measured.points]:
+    assert [peer["peer"] for peer in measured.peers] == list(PEERS)
+    for line in [*measured.goals, *measured.points, *measured.peers]:
         assert 0 < line["lo"] <= line["ratio"] <= line["hi"], line
     tried = SERIES.keys() - {"rows"}  # which has the arms of micro-batches
     assert {point["series"] for point in measured.points} == tried

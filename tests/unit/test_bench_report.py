@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import plot, report, results
+from bench.beside import PEERS
 from bench.goals import GOALS
-from bench.pair import Ratio, line, point
+from bench.pair import Ratio, line, peer, point
 from bench.plot import At, Chart
 from bench.results import Results
 from bench.series import SERIES
@@ -99,6 +100,18 @@ def test_what_did_not_come_to_its_end_is_said() -> None:
     assert "`python -m bench growth` did not come to its end" in page
 
 
+def test_another_is_shown_without_a_verdict() -> None:
+    """A fact has no limit; what was not measured says so, and what is not run."""
+    name, other = next(iter(PEERS.items()))
+    made = peer(name, Ratio(2.0, 1.9, 2.1, 2.0, 9), {})
+    page = report.text(Results(RUN, peers=[made]))
+    section = page.partition("## Beside others")[2].partition("\n## ")[0]
+    shown = f"| {other.library} | {other.other} | {other.of} |"
+    assert f"{shown} 2.00 | 1.90 to 2.10 | 9 |\n" in section
+    assert section.count("not measured") == len(PEERS) - 1
+    assert "Not run: " in section
+
+
 def test_a_series_has_a_table_and_a_plot(tmp_path: Path) -> None:
     """In order of what grows; the plot is a picture beside the page."""
     points = [
@@ -155,10 +168,11 @@ def test_lines_are_read_as_they_are_written(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     made = goal("A1", Ratio(0.8, 0.79, 0.81, 0.8, 41))
     grown = point("rows", 10, Ratio(1, 1, 1, 1, 9), {"library": 1}, {})
+    other = peer("row psycopg", Ratio(2, 2, 2, 2, 9), {})
     failed = {"failed": "growth", "exit": 2}
-    lines = [{"run": RUN}, made, grown, failed]
+    lines = [{"run": RUN}, made, grown, other, failed]
     file.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
-    assert results.read(file) == Results(RUN, [made], [grown], [failed])
+    assert results.read(file) == Results(RUN, [made], [grown], [other], [failed])
     assert results.read(tmp_path / "none") == Results()
 
 
