@@ -8,13 +8,14 @@ PYTEST = $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 JAEGER := .cache/jaeger
 OAP := .cache/oap
 AGENT := .cache/stock-agent
+AUTO := .cache/auto-instrumented
 OLDEST := .cache/pyspark-3.5
 COMPOSE := .cache/engine/docker-compose
 N ?= 1
 MINUTES ?= 10
 
 .PHONY: setup tools demo test test-fast test-more test-all test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
-	test-jaeger pictures oap stock-agent test-skywalking test-dashboards test-cluster browser \
+	test-jaeger pictures oap stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
 setup: .venv/ready
@@ -82,7 +83,7 @@ counts: setup  ## exact counts: flushes, requests, connections, Spark jobs
 	@tools/strace >/dev/null
 	@$(JAVA) $(BIN)/python -m bench counts $(ARGS)
 
-bench: setup  ## ratios of what the library costs; writes docs/performance.md: hours, on a quiet machine
+bench: setup auto-instrumented  ## ratios of what the library costs; writes docs/performance.md: hours, on a quiet machine
 	@$(JAVA) $(BIN)/python -m bench all $(ARGS)
 
 jaeger: $(JAEGER)  ## a Jaeger of our own, built once: nine minutes of CPU time
@@ -114,6 +115,14 @@ $(AGENT)/ready: Makefile
 	@$(PYTHON) -m venv $(AGENT) && $(AGENT)/bin/pip install --quiet \
 		--disable-pip-version-check apache-skywalking==1.2.0 "flask>=3,<4" "requests>=2.31,<3" \
 		setuptools && touch $@
+
+auto-instrumented: $(AUTO)/ready  ## OpenTelemetry's own instrumentation, in an environment of its own
+
+# It would instrument ours, too: what it finds installed, it changes.
+$(AUTO)/ready: requirements.txt pyproject.toml Makefile | setup
+	@$(PYTHON) -m venv $(AUTO) && VIRTUAL_ENV=$(AUTO) $(BIN)/uv pip install --quiet \
+		-c requirements.txt -e ".[participant,postgres,otlp]" opentelemetry-distro \
+		opentelemetry-instrumentation-flask opentelemetry-instrumentation-urllib3 && touch $@
 
 test-skywalking: setup oap stock-agent  ## what a real SkyWalking is told, beside its agents
 	$(JAVA) TPC_OAP="$(CURDIR)/$(OAP)" TPC_STOCK_AGENT="$(CURDIR)/$(AGENT)/bin" \

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers import plain_sql
+from bench.peers import plain_sql, tracing
 from bench.peers.sizes import Sizes
 
 Part = Callable[[Path, Sizes], Iterator[dict[str, Any]]]
 """Measures in a folder of its own."""
 
-PARTS: Final[Mapping[str, Part]] = {"plain-sql": plain_sql.measure}
+PARTS: Final[Mapping[str, Part]] = {
+    "plain-sql": plain_sql.measure,
+    "tracing": tracing.measure,
+}
 
 
 def measure(rounds: int, *, tiny: bool = False) -> Iterator[dict[str, Any]]:
