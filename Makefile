@@ -29,7 +29,7 @@ setup: .venv/ready
 	VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -r requirements.txt -e .
 	@touch $@
 
-tools: setup  ## programs that tests run: strace, Prometheus, PgBouncer
+tools: setup auto-instrumented  ## programs that tests run: strace, Prometheus, PgBouncer
 	@tools/strace >/dev/null
 	@tools/prometheus >/dev/null
 	@tools/pgbouncer >/dev/null

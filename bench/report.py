@@ -92,7 +92,7 @@ def text(results: Results) -> str:
         parts += [f"### {title}\n", _table(_GOAL_HEAD, rows)]
         parts += [_MEMORY] if family == "growth" else []
     parts += ["## Beside others\n", _table(_PEER_HEAD, _peer_rows(results.peers))]
-    parts += [beside.TEXT, beside.PLAIN_SQL, beside.NOT_RUN]
+    parts += [beside.TEXT, beside.PLAIN_SQL, beside.TRACING, beside.NOT_RUN]
     parts.append("## What grows\n")
     for name, series in SERIES.items():
         parts += _section(name, series, _points(results, name))
@@ -181,13 +181,13 @@ def _why(line: Line) -> str:
 
 # --- others -------------------------------------------------------------------------
 
-_PEER_HEAD: Final = ("library", "other", "of", "ratio", "95 % interval", "rounds")
+_PEER_HEAD: Final = ("measured", "beside", "of", "ratio", "95 % interval", "rounds")
 
 
 def _peer_rows(lines: Sequence[Line]) -> Iterator[Sequence[str]]:
     by_name = {line["peer"]: line for line in lines}
     for name, peer in beside.PEERS.items():
-        arms = (peer.library, peer.other, peer.of)
+        arms = (peer.measured, peer.beside, peer.of)
         if (line := by_name.get(name)) is None:
             yield (*arms, "not measured", "", "")
         else:

@@ -1,7 +1,8 @@
 """A driver whose tracing the environment chooses.
 
-`python -m bench.peers.traced_driver LOG TOKEN ROWS NAME=URL ...` reads a number from its
-standard input, applies so many batches of so many rows, answers with a line, and so on.
+`python -m bench.peers.traced_driver LOG TOKEN ROWS NAME=URL ...` reads a number from
+its standard input, applies so many batches of so many rows, answers with a line, and so
+on.
 """
 
 from __future__ import annotations

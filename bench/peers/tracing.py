@@ -5,10 +5,10 @@
     untraced   nobody does
 
 Each arm is a driver without Spark and two ledgers on PostgreSQL under gunicorn, all in
-one environment (`make auto-instrumented`) and alike in all else. CPU time is that of the
-driver, the ledgers and what they start, until all spans are exported; the collector and
-PostgreSQL are not in it. Time is what the driver takes for the batches alone. What is
-stored is counted and removed after each block.
+one environment (`make auto-instrumented`) and alike in all else. CPU time is that of
+the driver, the ledgers and what they start, until all spans are exported; neither the
+collector nor PostgreSQL is in it. Time is what the driver takes for the batches alone.
+What is stored is counted and removed after each block.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ ENVIRONMENT: Final = ROOT / ".cache" / "auto-instrumented"
 """What `make auto-instrumented` makes."""
 LEDGERS: Final = ("ledger-0", "ledger-1")
 PAIRS: Final = (("traced", "auto"), ("traced", "untraced"), ("auto", "untraced"))
+NAMES: Final = tuple(f"{a}-{what} {b}" for what in ("cpu", "wall") for a, b in PAIRS)
+"""The comparisons, which need the environment."""
 EXPORT_MS: Final = 200
 """How often spans are exported: all are gone soon after a block."""
 _NOTHING: Final = {"OTEL_TRACES_EXPORTER": "none"}
@@ -50,7 +52,7 @@ def is_ready() -> bool:
 
 
 def measure(folder: Path, sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """Yield each comparison by CPU time and by time; nothing without the environment."""
+    """Yield comparisons of CPU time, then of time; none without the environment."""
     if not is_ready():
         print("tracing is left out: make auto-instrumented", file=sys.stderr)
         return

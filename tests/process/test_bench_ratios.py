@@ -1,4 +1,4 @@
-"""`python -m bench deco`, `backends`, `peers`: what they print, not how fast it is."""
+"""`python -m bench deco` and `backends`: what they print, not how fast a machine is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from bench import backends, deco, pair
 from bench.__main__ import show_goals
-from bench.beside import PEERS
 from bench.pair import Ratio
 
 
@@ -53,25 +52,6 @@ def test_every_goal_has_a_line(
         assert (line["rounds"], line["limit"]) == (9, limits[line["goal"]])
     assert done.returncode == any(line["verdict"] == "fail" for line in lines)
     assert file.read_text() == done.stdout
-
-
-def test_every_peer_has_a_line() -> None:
-    """Of those that can be run without an environment of their own: a ratio each."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "peers", "--tiny", "--rounds", "2"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["peer"] for line in lines] == list(PEERS)
-    for line in lines:
-        assert line.keys() == {
-            *("peer", "ratio", "lo", "hi", "min_min", "rounds", "settings")
-        }
-        assert 0 < line["lo"] <= line["ratio"] <= line["hi"]
 
 
 @pytest.mark.parametrize(

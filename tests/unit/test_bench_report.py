@@ -106,7 +106,7 @@ def test_another_is_shown_without_a_verdict() -> None:
     made = peer(name, Ratio(2.0, 1.9, 2.1, 2.0, 9), {})
     page = report.text(Results(RUN, peers=[made]))
     section = page.partition("## Beside others")[2].partition("\n## ")[0]
-    shown = f"| {other.library} | {other.other} | {other.of} |"
+    shown = f"| {other.measured} | {other.beside} | {other.of} |"
     assert f"{shown} 2.00 | 1.90 to 2.10 | 9 |\n" in section
     assert section.count("not measured") == len(PEERS) - 1
     assert "Not run: " in section
