@@ -27,7 +27,7 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.log import schema
-from tracing_2pc.store.log.records import _checksum
+from tracing_2pc.store.log.records import checksum_of
 
 _AT_ONCE: Final = 10_000
 """Transactions that are written together."""
@@ -113,7 +113,7 @@ def _write_like_the_first(log: SqlDecisionLog, url: str, batches: range) -> None
                         **first[schema.transaction][0],
                         "id": str(each.id),
                         "batch": each.id.batch,
-                        "checksum": _checksum(each),
+                        "checksum": checksum_of(each),
                     }
                     for each in records
                 ],
