@@ -29,6 +29,10 @@ LOCK_WAIT: Final = 10
 """Seconds that a request waits for a lock. Then the answer is "not now"."""
 
 
+class ColumnsChangedError(Exception):
+    """A column has another type than when it was read; nothing may be kept."""
+
+
 class Writer(Protocol):
     """One upload: claimed, received, written, and made durable, in this order."""
 
@@ -119,8 +123,28 @@ class Database(abc.ABC):
         """Return those of the writers whose upload is still under way."""
 
     @abc.abstractmethod
-    def load(self, connection: Connection, table: str, batches: Iterator[Any]) -> int:
-        """Write Arrow batches of a table's columns; return how many rows they had."""
+    def load(
+        self,
+        connection: Connection,
+        table: str,
+        batches: Iterator[Any],
+        *,
+        typed: bool = False,
+    ) -> int:
+        """Write Arrow batches of a table's columns; return how many rows they had.
+
+        `typed` batches have the types of `exact_types`.
+
+        Raises:
+            ColumnsChangedError: they have not, any more.
+        """
+
+    def exact_types(self, connection: Connection, table: str) -> dict[str, Any]:
+        """Return, by column, the Arrow type that `load` need not write as text.
+
+        Columns that have none are left out.
+        """
+        return {}
 
     @abc.abstractmethod
     def refusal(self, error: Exception) -> str | None:

@@ -20,7 +20,12 @@ from sqlalchemy import Connection, RootTransaction
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.participant.body import Body, Source
-from tracing_2pc.participant.journal.database import LOCK_WAIT, Database
+from tracing_2pc.participant.journal import copy_binary
+from tracing_2pc.participant.journal.database import (
+    LOCK_WAIT,
+    ColumnsChangedError,
+    Database,
+)
 from tracing_2pc.store.engines import database as engines
 from tracing_2pc.store.engines import postgresql
 
@@ -37,6 +42,15 @@ _ALIVE: Final = sa.text(
 ).bindparams(writers=_WRITERS)
 _REFUSING: Final = {"0A", "38", "39", "42", "44", "54"}
 """Classes of errors that are the same each time, by records and table."""
+
+_WRONG_BINARY: Final = (
+    psycopg.errors.InvalidBinaryRepresentation,
+    psycopg.errors.ProtocolViolation,
+)
+_COLUMN_TYPES: Final = sa.text(
+    "SELECT attname, atttypid::bigint FROM pg_attribute "
+    "WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped"
+)
 
 _REASONS: Final = {
     "42501": "the role of this participant may not write to it",
@@ -176,20 +190,46 @@ class PostgreSQL(Database):
         """Return the writers whose session still holds its lock."""
         return writers & {row[0] for row in connection.execute(_ALIVE)}
 
-    def load(self, connection: Connection, table: str, batches: Iterator[Any]) -> int:
-        """COPY batches as csv, which tells NULL from an empty string."""
+    def load(
+        self,
+        connection: Connection,
+        table: str,
+        batches: Iterator[Any],
+        *,
+        typed: bool = False,
+    ) -> int:
+        """COPY batches: typed ones in binary, others as csv.
+
+        Csv tells NULL from an empty string. Binary values of another type may be taken
+        for what they are not. Therefore the types are read again after COPY, whose lock
+        lets nobody change them from then on.
+        """
         if (first := next(batches, None)) is None:
             return 0
-        statement = _copy_into(table, *first.schema.names)
-        options = pa.csv.WriteOptions(include_header=False)
+        form, encode = ("binary", copy_binary.encode) if typed else ("csv", _csv)
+        statement = _copy_into(form, table, *first.schema.names)
         rows = 0
-        with connection.connection.cursor().copy(statement) as copy:
-            for batch in itertools.chain([first], batches):
-                sink = pa.BufferOutputStream()
-                pa.csv.write_csv(batch, sink, options)
-                copy.write(memoryview(sink.getvalue()))
-                rows += batch.num_rows
+        try:
+            with connection.connection.cursor().copy(statement) as copy:
+                copy.write(copy_binary.HEADER if typed else b"")
+                for batch in itertools.chain([first], batches):
+                    copy.write(encode(batch))
+                    rows += batch.num_rows
+                copy.write(copy_binary.TRAILER if typed else b"")
+        except _WRONG_BINARY:
+            raise ColumnsChangedError from None
+        if typed:
+            types = self.exact_types(connection, table)
+            if any(types.get(field.name) != field.type for field in first.schema):
+                raise ColumnsChangedError
         return rows
+
+    def exact_types(self, connection: Connection, table: str) -> dict[str, Any]:
+        """Return the types that COPY can be given in binary."""
+        name = self.engine.dialect.identifier_preparer.quote(table)
+        rows = connection.execute(_COLUMN_TYPES, {"name": name})
+        known = ((n, copy_binary.TYPES.get(number)) for n, number in rows)
+        return {n: kind for n, kind in known if kind is not None}
 
     def refusal(self, error: Exception) -> str | None:
         """Tell by the class of the error."""
@@ -276,9 +316,15 @@ class _PostgreSQLWriter:
 
 
 @functools.lru_cache(maxsize=100)
-def _copy_into(table: str, *columns: str) -> str:
+def _copy_into(form: str, table: str, *columns: str) -> str:
     quoted = [psycopg.sql.Identifier(name).as_string() for name in (table, *columns)]
-    return f"COPY {quoted[0]} ({', '.join(quoted[1:])}) FROM STDIN (FORMAT csv)"
+    return f"COPY {quoted[0]} ({', '.join(quoted[1:])}) FROM STDIN (FORMAT {form})"
+
+
+def _csv(batch: pa.RecordBatch) -> memoryview:
+    sink = pa.BufferOutputStream()
+    pa.csv.write_csv(batch, sink, pa.csv.WriteOptions(include_header=False))
+    return memoryview(sink.getvalue())
 
 
 def _shared_lock(application: str) -> str:

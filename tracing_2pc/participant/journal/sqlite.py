@@ -100,7 +100,14 @@ class SQLite(Database):
         """Tell by the locks of their files; remove those of dead writers."""
         return {owner for owner in writers if _locked(self._spool(owner))}
 
-    def load(self, connection: Connection, table: str, batches: Iterator[Any]) -> int:
+    def load(
+        self,
+        connection: Connection,
+        table: str,
+        batches: Iterator[Any],
+        *,
+        typed: bool = False,
+    ) -> int:
         """Insert batches column-wise."""
         quote = self.engine.dialect.identifier_preparer.quote
         driver = connection.connection.driver_connection

@@ -19,6 +19,9 @@ from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.journal.database import Writer
 from tracing_2pc.participant.journal.journal import Journal
 
+_LARGE: Final = 1 << 17
+"""Bytes of a body."""
+
 SLICE: Final = 10_000
 """Rows that one local transaction deletes at most."""
 
@@ -45,6 +48,11 @@ class Upload:
     """The number of this branch, which is never used again."""
     body: Body
     writer: Writer
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its records are worth a question about the table's types."""
+        return self.body.length > _LARGE
 
     def receive(self) -> Source:
         """Return the body to read records from: in memory, or as its writer has it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
@@ -23,6 +24,7 @@ from tracing_2pc.participant.resources.columns import (
     repeated,
     type_pair,
 )
+from tracing_2pc.participant.resources.loader import Records
 from tracing_2pc.participant.resources.values import keep_values
 
 _KINDS: Final = sa.text(
@@ -59,6 +61,7 @@ class ColumnTable:
         self._columns: Columns | None = None
         # The last records that were seen to fit: most are of the same schema.
         self._fits: tuple[Columns, bool, pa.Schema, list[Column]] | None = None
+        self._exact: Mapping[str, pa.DataType] = {}
         self.names: frozenset[str] = frozenset()
         """All of its columns, as they were last read."""
 
@@ -92,7 +95,7 @@ class ColumnTable:
             return Source.spooled(upload.body)
         return source
 
-    def records(self, source: Source, upload: Upload) -> Iterator[Any]:
+    def records(self, source: Source, upload: Upload) -> Records:
         """Return the records with their stamp.
 
         Raises:
@@ -100,10 +103,23 @@ class ColumnTable:
         """
         schema, batches = source.batches()
         if not schema.names:
-            return _without_columns(batches)
+            return Records(_without_columns(batches))
         partial = source.content_type == content.NDJSON
         fields = self._columns_for(schema, partial=partial)
-        return self._stamped(batches, fields, self._stamp(upload))
+        stamp = self._stamp(upload)
+        exact = self._exact_for(schema.names, stamp) if upload.is_large else None
+        batches = self._stamped(batches, fields, stamp, exact)
+        return Records(batches, typed=exact is not None)
+
+    def _exact_for(
+        self, names: Sequence[str], stamp: Mapping[str, Any]
+    ) -> list[pa.DataType] | None:
+        """Return the exact types of columns; None unless each has one, ours too."""
+        exact = self._exact
+        ours = {name: repeated(value, 1).type for name, value in stamp.items()}
+        if ours.items() <= exact.items() and exact.keys() >= set(names):
+            return [exact[name] for name in names]
+        return None
 
     def refused(self) -> None:
         """Read its columns again before the next records."""
@@ -118,6 +134,7 @@ class ColumnTable:
         """Remember its columns: in no transaction that makes it, which may yet fail."""
         columns = self.read_columns(connection)
         self.names = frozenset(columns)
+        self._exact = self._database.exact_types(connection, self.name)
         self._columns = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
         return self._columns
 
@@ -126,19 +143,32 @@ class ColumnTable:
         return self._database.engine.dialect.identifier_preparer.quote(name)
 
     def _stamped(
-        self, batches: Iterable[Any], fields: Iterable[Column], stamp: dict[str, Any]
+        self,
+        batches: Iterable[Any],
+        fields: Sequence[Column],
+        stamp: dict[str, Any],
+        exact: Sequence[pa.DataType] | None,
     ) -> Iterator[Any]:
+        types = exact or [None] * len(fields)
         for batch in batches:
-            sent = zip(batch.schema, batch.columns, fields, strict=True)
+            sent = zip(batch.schema, batch.columns, fields, types, strict=True)
             columns = [self._convert(*column) for column in sent]
             columns += [repeated(value, batch.num_rows) for value in stamp.values()]
             names = [*batch.schema.names, *stamp]
             yield pa.RecordBatch.from_arrays(columns, names)
 
-    def _convert(self, field: pa.Field, values: pa.Array, target: Column) -> pa.Array:
+    def _convert(
+        self,
+        field: pa.Field,
+        values: pa.Array,
+        target: Column,
+        exact: pa.DataType | None,
+    ) -> pa.Array:
         dialect = self._database.engine.dialect
         try:
             column = keep_values(plain(values), target.type, dialect.name)
+            if exact is not None:
+                return pc.cast(column, exact)
         except (pa.ArrowException, ValueError):
             pair = type_pair(field, target.type, dialect)
             detail = f"a value would not come back as it was sent: {pair}"

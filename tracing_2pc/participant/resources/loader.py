@@ -6,19 +6,29 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.journal.database import Database
+from tracing_2pc.participant.journal.database import ColumnsChangedError, Database
 from tracing_2pc.participant.resources.branch_store import Upload, ViolatedError
 from tracing_2pc.store.engines.database import PLACE, describe_error
 from tracing_2pc.tracing.spans import database_span
 
 logger = logging.getLogger(__name__)
+
+
+class Records(NamedTuple):
+    """Arrow batches of a table's columns.
+
+    `typed` says that each has its column's type, as `Database.exact_types` has it.
+    """
+
+    batches: Iterable[Any]
+    typed: bool = False
 
 
 class RecordTable(Protocol):
@@ -33,8 +43,8 @@ class RecordTable(Protocol):
     def receive(self, upload: Upload) -> Source:
         """Return the body to read records from."""
 
-    def records(self, source: Source, upload: Upload) -> Iterable[Any]:
-        """Return Arrow batches of the table's columns.
+    def records(self, source: Source, upload: Upload) -> Records:
+        """Return what is to be written.
 
         Raises:
             RefusalError: the table cannot hold them.
@@ -55,13 +65,14 @@ def loaded(
         ViolatedError: a constraint or trigger of the table refuses one of them.
     """
     with table.receive(upload) as source:
-        batches = _counted(table.records(source, upload), upload.ref.rows)
+        records = table.records(source, upload)
+        batches = _counted(records.batches, upload.ref.rows)
         # Before the transaction: the server ends one that waits for a slow client. Once
         # COPY has begun it may take its time.
         first = list(itertools.islice(batches, 1))
         with upload.writer.write() as connection:
-            batches = itertools.chain(first, batches)
-            upload.verify(_load(database, connection, table, batches))
+            kept = Records(itertools.chain(first, batches), records.typed)
+            upload.verify(_load(database, connection, table, kept))
             yield connection
 
 
@@ -70,26 +81,30 @@ def load_kept(
 ) -> None:
     """Write all of an upload's records, whose body is in memory; raises as `loaded`."""
     with table.receive(upload) as source:
-        batches = _counted(table.records(source, upload), upload.ref.rows)
-        upload.verify(_load(database, connection, table, batches))
+        records = table.records(source, upload)
+        kept = Records(_counted(records.batches, upload.ref.rows), records.typed)
+        upload.verify(_load(database, connection, table, kept))
 
 
 def _load(
-    database: Database,
-    connection: Connection,
-    table: RecordTable,
-    batches: Iterator[Any],
+    database: Database, connection: Connection, table: RecordTable, records: Records
 ) -> int:
     driver, system = database.driver, connection.dialect.name
     try:
         place = connection.get_execution_options()[PLACE]
         verb = "COPY" if system == "postgresql" else "INSERT"
         with database_span(verb, place, table.name):
-            return database.load(connection, table.name, batches)
+            batches = iter(records.batches)
+            typed = records.typed
+            return database.load(connection, table.name, batches, typed=typed)
     except (driver.DataError, OverflowError):
         raise MalformedError("a value does not fit the column it is for") from None
     except driver.IntegrityError:
         raise ViolatedError from None
+    except ColumnsChangedError:
+        table.refused()
+        detail = "a column of the table has been changed meanwhile: ask again"
+        raise RefusalError(Refusal.NOT_NOW, detail) from None
     except driver.Error as error:
         if is_raised_by_trigger(error):
             raise ViolatedError from None

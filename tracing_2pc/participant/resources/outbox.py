@@ -25,7 +25,7 @@ from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.journal import Journal, in_slices
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.resources.branch_store import Upload
-from tracing_2pc.participant.resources.loader import check_prefix
+from tracing_2pc.participant.resources.loader import Records, check_prefix
 from tracing_2pc.participant.resources.partner import Partner
 from tracing_2pc.participant.resources.partner_request import (
     MakeRequest,
@@ -251,7 +251,7 @@ class _RequestTable:
             return Source.spooled(upload.body)
         return upload.receive()
 
-    def records(self, source: Source, upload: Upload) -> Iterator[Any]:
+    def records(self, source: Source, upload: Upload) -> Records:
         if self._partner.checks:
             for chunk in in_slices(json_records(source), _CHUNK):
                 self._partner.check(chunk)
@@ -259,7 +259,7 @@ class _RequestTable:
         records: Iterator[str] = json_records(source)
         if self._make is not None:
             records = _made(self._make, records, upload)
-        return _requests(records, upload.tag)
+        return Records(_requests(records, upload.tag), typed=upload.is_large)
 
     def refused(self) -> None:
         pass

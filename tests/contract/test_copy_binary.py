@@ -1,0 +1,141 @@
+"""Rows in PostgreSQL's binary form are the rows that were sent."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from support.participant import Branch, World, keep, records, select, tagged_rows
+
+from tracing_2pc.participant.journal import copy_binary
+
+DAY = datetime.date(1969, 7, 20)
+ZONED = datetime.datetime(1815, 12, 10, 1, 2, 3, 4, tzinfo=datetime.timezone.utc)
+MOMENT = ZONED.replace(tzinfo=None)
+LATEST = ZONED.replace(year=9999, tzinfo=None)
+
+VALUES: dict[str, tuple[pa.DataType, str, list[Any]]] = {
+    "yes": (pa.bool_(), "boolean", [True, False, None]),
+    "small": (pa.int16(), "smallint", [-(2**15), None, 2**15 - 1]),
+    "middle": (pa.int32(), "integer", [-(2**31), None, 2**31 - 1]),
+    "large": (pa.int64(), "bigint", [-(2**63), None, 2**63 - 1]),
+    "short": (pa.float32(), "real", [0.5, None, float("-inf")]),
+    "double": (pa.float64(), "double precision", [1e-300, None, float("inf")]),
+    "day": (pa.date32(), "date", [DAY, None, datetime.date.max]),
+    "moment": (pa.timestamp("us"), "timestamp", [MOMENT, None, LATEST]),
+    "zoned": (pa.timestamp("us", "UTC"), "timestamptz", [ZONED, None, ZONED]),
+    "text": (pa.string(), "text", ["", None, 'a "quoted", Ünïcode\nline']),
+    "bytes": (pa.binary(), "bytea", [b"", None, b"\x00\xff\\"]),
+}
+
+
+@pytest.mark.parametrize("sliced", [False, True], ids=["whole", "sliced"])
+def test_values_come_back_as_they_were(postgres_database: str, *, sliced: bool) -> None:
+    """Of each type, NULL and the ends of its range; also of a slice of a batch."""
+    columns = ", ".join(f"{name} {kind}" for name, (_, kind, _) in VALUES.items())
+    arrays = [pa.array(v[:1] * 8 + v, kind) for kind, _, v in VALUES.values()]
+    batch = pa.RecordBatch.from_arrays(arrays, list(VALUES))
+    rows = batch.slice(8) if sliced else batch
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE t ({columns})")
+        connection.execute("SET TIME ZONE 'UTC'")
+        with connection.cursor().copy("COPY t FROM STDIN (FORMAT binary)") as copy:
+            copy.write(copy_binary.HEADER)
+            copy.write(copy_binary.encode(rows))
+            copy.write(copy_binary.TRAILER)
+        stored = connection.execute("SELECT * FROM t").fetchall()
+    assert stored == [tuple(row.values()) for row in rows.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(pa.date32(), -(2**31)), (pa.timestamp("us"), -(2**63))],
+    ids=["day", "moment"],
+)
+def test_what_has_no_number_there_is_refused(kind: pa.DataType, value: int) -> None:
+    """Before a byte is sent: it would be another day."""
+    column = pa.array([value], kind)
+    batch = pa.RecordBatch.from_arrays([column], ["when"])
+    with pytest.raises(OverflowError):
+        copy_binary.encode(batch)
+
+
+LARGE = 40_000
+"""Rows of a body that is sent on in binary."""
+
+
+def world_of(url: str, columns: str) -> World:
+    """Return a ledger whose table somebody else has made."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE orders_tpc ({columns}, tpc_tag bigint)")
+    return tagged_rows(url)
+
+
+def branch_of(**first: tuple[Any, pa.DataType]) -> Branch:
+    """Return a large branch: of each column its value, and then NULL."""
+    nulls = [None] * (LARGE - 1)
+    arrays = {name: pa.array([v, *nulls], kind) for name, (v, kind) in first.items()}
+    return records(**arrays)
+
+
+def forms(world: World) -> list[str]:
+    """Return, as they come, in which form COPY is asked for rows."""
+    asked: list[str] = []
+    load = world.resource._database.load
+
+    def note(*about: Any, typed: bool) -> int:
+        asked.append("binary" if typed else "csv")
+        return int(load(*about, typed=typed))
+
+    world.resource._database.load = note
+    return asked
+
+
+CODE = "0d1f4a0e-3a5b-4d7e-9d52-0c6f0b7c8a11"
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [("text", "binary"), ("varchar(40)", "binary"), ("uuid", "csv"), ("code", "csv")],
+)
+def test_binary_is_for_types_that_are_known(
+    postgres_database: str, kind: str, form: str
+) -> None:
+    """Others, as a domain, take the same records as csv."""
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute("CREATE DOMAIN code AS text")
+    world = world_of(postgres_database, f"id bigint, code {kind}")
+    asked = forms(world)
+    branch = branch_of(id=(1, pa.int64()), code=(CODE, pa.string()))
+    keep(world, "orders.1.1", branch)
+    shown = "SELECT id, code::text FROM orders WHERE id IS NOT NULL"
+    assert select(world.resource, shown) == [(1, CODE)]
+    assert (asked, world.visible()) == ([form], LARGE)
+    world.resource.close()
+
+
+@pytest.mark.parametrize("kind", ["integer", "double precision", "timestamptz"])
+def test_a_column_that_was_changed_meanwhile_holds_no_wrong_value(
+    postgres_database: str, kind: str
+) -> None:
+    """Also where its new type is as long as the old, so that PostgreSQL takes all."""
+    world = world_of(postgres_database, "id bigint, units bigint")
+    branch = branch_of(id=(1, pa.int64()), units=(5, pa.int64()))
+    keep(world, "orders.1.1", branch)
+    change = "to_timestamp(units)" if kind == "timestamptz" else f"units::{kind}"
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute("DROP VIEW orders")
+        connection.execute(
+            f"ALTER TABLE orders_tpc ALTER units TYPE {kind} USING {change}"
+        )
+    answer = world.prepare("orders.2.1", branch)
+    assert (answer.status_code, "vote" in answer.get_json()) == (503, False)
+    again = world.prepare("orders.2.1", branch)
+    fits = kind != "timestamptz"  # it takes no number
+    assert again.status_code == (200 if fits else 400)
+    stored = "SELECT count(*), count(DISTINCT units) FROM orders_tpc"
+    assert select(world.resource, stored) == [(2 * LARGE if fits else LARGE, 1)]
+    world.resource.close()
