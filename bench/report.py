@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from bench import beside
 from bench.goals import GOALS, Goal
+from bench.obstacles import DROPPED, OBSTACLES
 from bench.pair import APART, FEWEST, WIDE
 from bench.plot import At, Chart, count
 from bench.results import ROOT, Line, Results
@@ -91,6 +92,8 @@ def text(results: Results) -> str:
         rows = _goal_rows(family, by_name, trial=results.is_trial)
         parts += [f"### {title}\n", _table(_GOAL_HEAD, rows)]
         parts += [_MEMORY] if family == "growth" else []
+        parts += [] if results.is_trial else _obstacles(family, by_name)
+    parts.append(DROPPED)
     parts += ["## Beside others\n", _table(_PEER_HEAD, _peer_rows(results.peers))]
     parts += [beside.TEXT, beside.PLAIN_SQL, beside.TRACING, beside.NOT_RUN]
     parts.append("## What grows\n")
@@ -155,6 +158,14 @@ def _goal_row(
         str(line["rounds"]),
         "not judged" if trial else verdict(line),
     )
+
+
+def _obstacles(family: str, lines: Mapping[str, Line]) -> Iterator[str]:
+    """Say what is in the way of the goals of a family that were missed."""
+    missed = {name for name, line in lines.items() if line["verdict"] != "pass"}
+    for names, words in OBSTACLES.items():
+        if GOALS[names[0]].family == family and missed.intersection(names):
+            yield f"{words}\n"
 
 
 def verdict(line: Line) -> str:

@@ -17,6 +17,7 @@ from tracing_2pc.core import failpoints
 from tracing_2pc.core.errors import AbortedError, CommitPendingError, ContractError
 from tracing_2pc.core.model import BranchId, TransactionId, TransactionRecord
 from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.protocol import deadline
 from tracing_2pc.protocol.delivery import send_abort
 from tracing_2pc.sinks.base import read_only
 from tracing_2pc.testing import InMemoryDecisionLog
@@ -186,10 +187,14 @@ def test_a_deadline_that_cannot_be_watched_aborts(
 ) -> None:
     """As any failure before the decision: nothing is left for the next start."""
 
-    def start(timer: threading.Timer) -> None:
-        raise RuntimeError("can't start new thread")
+    start = threading.Thread.start
 
-    monkeypatch.setattr(threading.Timer, "start", start)
+    def start_others(thread: threading.Thread) -> None:
+        if thread.name == deadline.THREAD:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_others)
     with pytest.raises(RuntimeError, match="new thread"):
         world.run_batch(0)
     assert state(world, FIRST) is TransactionState.ABORTED

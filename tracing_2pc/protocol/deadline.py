@@ -10,7 +10,6 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final
 
 from tracing_2pc.core.errors import AbortedError, TwoPhaseError
@@ -22,6 +21,7 @@ from tracing_2pc.protocol.decisions import OutOfTimeError, decide_abort
 logger = logging.getLogger(__name__)
 
 WARN_AT: Final = 0.8
+THREAD: Final = "tpc-deadline"
 
 
 @contextlib.contextmanager
@@ -32,18 +32,27 @@ def deadline(
 
     It may run while the block is being left. 0 seconds mean no deadline.
     """
-    text = "no decision yet: transaction=%s timeout=%gs passed=%g"
-    about, fields = (record.id, seconds, WARN_AT), record.log_fields
-    warn = partial(logger.warning, text, *about, extra=fields)
-    timers = threading.Timer(seconds * WARN_AT, warn), threading.Timer(seconds, expire)
+    if seconds <= 0:
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        if ended.wait(seconds * WARN_AT):
+            return
+        logger.warning(
+            "no decision yet: transaction=%s timeout=%gs passed=%g",
+            *(record.id, seconds, WARN_AT),
+            extra=record.log_fields,
+        )
+        if not ended.wait(seconds * (1 - WARN_AT)):
+            expire()
+
+    threading.Thread(target=watch, name=THREAD, daemon=True).start()
     try:
-        for timer in timers if seconds > 0 else ():
-            timer.daemon = True
-            timer.start()
         yield
     finally:
-        for timer in timers:
-            timer.cancel()
+        ended.set()
 
 
 @dataclasses.dataclass

@@ -61,6 +61,18 @@ class StreamContext:
             context = dataclasses.replace(context, run=str(running.runId))
         return context
 
+    def has(self, df: DataFrame) -> bool:
+        """Say whether a micro-batch is of the same run, by two questions to the JVM.
+
+        Spark's own job group tells that. Where a callback has set another, it is not
+        known.
+        """
+        if self.query is None:
+            return False
+        asked = self.spark.getLocalProperty
+        mine = self.run, self.query
+        return mine == (asked("spark.jobGroup.id"), asked("sql.streaming.queryId"))
+
     def stopping(self) -> bool:
         """Whether the query is being stopped; False where that cannot be known.
 

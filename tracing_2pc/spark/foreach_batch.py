@@ -132,12 +132,14 @@ class ForeachBatch:
 
     def __post_init__(self) -> None:
         self._connect: ConnectContext | None = None
+        self._stream: StreamContext | None = None  # of the last batch
         self._run: str | None = None
         self._arrow_bytes: int | None = None  # of this run's last batch that had rows
 
     def __getstate__(self) -> dict[str, Any]:
         telemetry = environment.telemetry_settings()
-        return {**self.__dict__, "log": None, "telemetry": telemetry}
+        open_here = {"log": None, "_stream": None}
+        return {**self.__dict__, **open_here, "telemetry": telemetry}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         environment.apply(state.pop("telemetry"))
@@ -207,9 +209,11 @@ class ForeachBatch:
             df.write.format("noop").mode("overwrite").save()
 
     def _stream_of(self, df: DataFrame) -> StreamContext:
-        if self._connect is None:
-            return StreamContext.of(df)
-        return self._connect.of_batch(df, self.job.application)
+        if self._connect is not None:
+            return self._connect.of_batch(df, self.job.application)
+        if self._stream is None or df.isStreaming or not self._stream.has(df):
+            self._stream = StreamContext.of(df)
+        return self._stream
 
     def _fits_driver(self, stream: StreamContext) -> bool:
         if stream.query and stream.run != self._run:

@@ -1,0 +1,64 @@
+"""What stands in the way of a goal, and what was tried: shown where it is not met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_SMALL: Final = """\
+**Small batches (I8, I9 and I5 at 10 and 2,000 rows).** Spark's own job, which reads
+the two files and hands the rows to the driver, is about half of the library's time,
+and no sink can do without one; two JDBC appends need three. What is left is Python
+and round trips, not the disk: a flush costs a tenth of a millisecond here. Of 10 rows
+without Spark the driver takes about 12 ms of CPU time and each service about 8, of
+which SQLAlchemy and psycopg are the largest part; all of them share two cores.
+
+Tried, and in use: one local transaction for a prepare (9 requests to PostgreSQL
+instead of 15), writes joined into one statement, 19 requests to the decision log
+instead of 38, the last acknowledgement together with the end, statements made once,
+sessions that forget no prepared statement. Together they took a fifth off the time
+without Spark. Not done: to begin while Spark computes, because jobs carry the
+transaction's id, which `begin` gives out; to return before every participant has
+committed, because a query that has ended would not have ended for its readers."""
+
+_COPIES: Final = """\
+**The driver's CPU time with several participants (I10-cpu).** Rows are encoded and
+digested once for all, but each participant is sent all bytes, and on the loopback
+device the sender also does the kernel's work of receiving. Larger blocks took a part
+of it off (see the series below). Compressed bodies would be a third as long;
+participants refuse those, because a small body could then become very large in their
+memory."""
+
+_FAR: Final = """\
+**Time with several participants (I10-wall).** They are asked at the same time: one
+after another, four would take about four times as long. But the four services and the
+driver are processes on two cores, and the CPU time of a service for a small batch is
+not small beside 20 ms."""
+
+_DECORATOR: Final = """\
+**The decorator (A1 to A6).** A phase does more than a bare span: it finds out to
+which branch the handle belongs, and whether its parent class is calling. It is a few
+microseconds for a phase, and a batch has a handful of phases."""
+
+_SECOND: Final = """\
+**A second backend (A8-headers, A8-process).** For the nine spans three headers are
+written and three trace contexts are read, and every span is encoded a second time."""
+
+OBSTACLES: Final[Mapping[tuple[str, ...], str]] = {
+    ("A1", "A2", "A3", "A4", "A6"): _DECORATOR,
+    ("A8-headers", "A8-process"): _SECOND,
+    ("I8 10", "I8 2000", "I9 10", "I9 2000", "I5 2000"): _SMALL,
+    ("I10-wall",): _FAR,
+    ("I10-cpu",): _COPIES,
+}
+"""By the goals that it is about."""
+
+DROPPED: Final = """\
+### What is not a goal
+
+Earlier plans had goals for parts: a call of the HTTP client, an encoder, a request to
+Flask, a statement of the journal, a scan for orphans. A user sees none of them alone:
+they are parts of a micro-batch, of a sweep or of a look-up, which are measured whole.
+What has an exact number is counted and must hold (`make counts`): flushes, requests,
+connections, Spark jobs, Python instructions for a record.
+"""
