@@ -58,7 +58,7 @@ def test_a_small_body_holds_nothing_while_it_arrives(world: World) -> None:
     if not world.resource._store.at_once_bytes:
         pytest.skip("bodies are not read into memory there")
     keep(world, "orders.6.1", OTHER)
-    uploads = [Upload(world, T, branch, {}) for branch in (ONE, TWIN)]
+    uploads = [Upload(world, T, branch, {}, large=False) for branch in (ONE, TWIN)]
     assert world.listed() == []
     assert uploads[0].finish().status_code == 200
     assert world.listed() == [(T, ONE.branch, "prepared")]

@@ -35,7 +35,6 @@ from tracing_2pc.sinks import CompositeSink
 from tracing_2pc.sinks.base import write_branch
 from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.store import open_log
-from tracing_2pc.store.log.records import SqlChange
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 BEFORE_TASKS = "before tasks"
@@ -174,7 +173,7 @@ def _coordinator(job: Job) -> Coordinator:
     participants = job.sink().participants
     log = open_log(job.log, now=lambda: time.time() - job.behind)
     if job.behind:  # the log's own clock judges the deadline, so it is set back, too
-        SqlChange.clock = lambda _: time.time() - job.behind  # type: ignore[method-assign]
+        log._database.clock = f"{log._database.clock} - {job.behind}"
     tracing = OpenTelemetryTracing()
     base, cap = settings.backoff_base, settings.backoff_cap
     retry = RetryPolicy(clock, base, cap, settings.inline_tries)

@@ -181,21 +181,24 @@ class World:
         self, transaction: str, branch: Branch = ONE, **changes: Any
     ) -> Iterator[Upload]:
         """Hold a prepare in the middle of its upload, as of one that is large."""
-        store = self.resource._store
-        most, store.at_once_bytes = store.at_once_bytes, 0
         upload = Upload(self, transaction, branch, changes)
         try:
             yield upload
         finally:
             upload.finish()
-            store.at_once_bytes = most
 
 
 class Upload:
-    """A prepare whose body arrives when the test says so."""
+    """A prepare whose body arrives when the test says so; to it, the body is large."""
 
     def __init__(
-        self, world: World, transaction: str, branch: Branch, changes: dict[str, Any]
+        self,
+        world: World,
+        transaction: str,
+        branch: Branch,
+        changes: dict[str, Any],
+        *,
+        large: bool = True,
     ) -> None:
         self._rest = threading.Event()
         self._arrived = threading.Event()
@@ -212,8 +215,14 @@ class Upload:
                 world.prepare(transaction, branch, **changes)
             )
         )
-        self._thread.start()
-        assert self._arrived.wait(120), "the upload was answered before it was read"
+        store = world.resource._store
+        most = store.at_once_bytes
+        store.at_once_bytes = 0 if large else most
+        try:
+            self._thread.start()
+            assert self._arrived.wait(120), "the upload was answered before it was read"
+        finally:
+            store.at_once_bytes = most
 
     def next_part(self) -> bytes:
         if len(self._parts) == 1:

@@ -246,7 +246,7 @@ class ParticipantEngine:
                     return None
                 commit(connection)  # Rule 13: durable before the vote is answered.
         except (ViolatedError, sa.exc.IntegrityError):
-            return None  # what is in the way may be aborted rows
+            raise self._violated(writer) from None
         failpoint("participant.after_prepare")
         return answers.prepared(ref)
 
