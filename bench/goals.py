@@ -41,6 +41,11 @@ _SINKS: Final = {
     "parquet": "an append to a folder of Parquet files",
 }
 
+_LOOKED_AT: Final = (
+    "10,000,000 finished and 10,000 unfinished ones in the log on PostgreSQL"
+)
+_TWO: Final = ("two seconds of CPU time", 1.0)
+
 
 def _batches() -> Mapping[str, Goal]:
     return {
@@ -89,6 +94,18 @@ GOALS: Final[Mapping[str, Goal]] = {
         "growth",
         "an empty batch, 1,000,000 finished ones in the log on SQLite",
         "an empty batch, an empty log",
+        1.05,
+    ),
+    "I12-ls": Goal("growth", f"CPU time of `tracing-2pc ls`, {_LOOKED_AT}", *_TWO),
+    "I12-explain": Goal(
+        "growth", f"of `tracing-2pc explain` of one of them, {_LOOKED_AT}", *_TWO
+    ),
+    "I12-sweep": Goal("growth", f"of a watcher's sweep, {_LOOKED_AT}", *_TWO),
+    "I12-view": Goal(
+        "growth",
+        "a query of a ledger's view of 100,000 rows after 10,000,000 transactions, of "
+        "which its journal keeps 60,480",
+        "the same, an empty journal",
         1.05,
     ),
 }

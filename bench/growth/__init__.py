@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.growth import applications, finished, memory, participants, rows
+from bench.growth import applications, finished, looking, memory, participants, rows
 from bench.growth.sizes import FULL, TINY, Sizes
 
 Part = Callable[[Path, Sizes], Iterator[dict[str, Any]]]
@@ -19,6 +19,7 @@ Part = Callable[[Path, Sizes], Iterator[dict[str, Any]]]
 PARTS: Final[Mapping[str, Part]] = {
     "participants": participants.measure,
     "finished": finished.measure,
+    "looking": looking.measure,
     "applications": applications.measure,
     "memory": memory.measure,
     "rows": rows.measure,

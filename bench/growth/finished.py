@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from bench.empty import obedient, write_nothing
 from bench.goals import GOALS
 from bench.growth.sizes import Sizes
 from bench.postgresql import postgresql
-from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.log import schema
@@ -96,48 +96,71 @@ def filled_log(url: str, count: int) -> tuple[SqlDecisionLog, int]:
 def _write_like_the_first(log: SqlDecisionLog, url: str, batches: range) -> None:
     record = log.read(_id(0))
     assert record is not None
+    with changing(url) as connection:
+        # Without receipts: the next commit drops those of the one before.
+        tables = (schema.transaction, schema.delivery)
+        write_like(connection, record, map(_id, batches), tables)
+
+
+@contextlib.contextmanager
+def changing(url: str) -> Iterator[sa.Connection]:
+    """Open a database to be filled in bulk; then have its statistics made.
+
+    As autovacuum does it while a log grows.
+    """
     engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.connect() as connection:
-        first = {
-            table: [row._asdict() for row in connection.execute(sa.select(table))]
-            for table in (schema.transaction, schema.delivery)
-        }
-        for start in range(batches.start, batches.stop, _AT_ONCE):
-            some = range(start, min(start + _AT_ONCE, batches.stop))
-            records = [dataclasses.replace(record, id=_id(batch)) for batch in some]
-            _insert(
-                connection,
-                schema.transaction,
-                [
-                    {
-                        **first[schema.transaction][0],
-                        "id": str(each.id),
-                        "batch": each.id.batch,
-                        "checksum": checksum_of(each),
-                    }
-                    for each in records
-                ],
-            )
-            _insert(
-                connection,
-                schema.delivery,
-                [
-                    {**row, "transaction_id": str(each.id)}
-                    for each in records
-                    for row in first[schema.delivery]
-                ],
-            )
-        connection.commit()
-    if engine.dialect.name == "postgresql":
-        # As autovacuum does it while a log grows.
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as c:
-            c.execute(sa.text("VACUUM ANALYZE"))
-    engine.dispose()
+    try:
+        with engine.begin() as connection:
+            yield connection
+        if engine.dialect.name == "postgresql":
+            how = engine.execution_options(isolation_level="AUTOCOMMIT")
+            with how.connect() as connection:
+                connection.execute(sa.text("VACUUM ANALYZE"))
+    finally:
+        engine.dispose()
 
 
-def _insert(
+def write_like(
+    connection: sa.Connection,
+    record: TransactionRecord,
+    ids: Iterable[TransactionId],
+    tables: Sequence[sa.Table],
+) -> None:
+    """Write the rows that a record has in these tables for other transactions, too.
+
+    Only what follows from the id is another; the checksums are right.
+    """
+    first = {table: rows_of(connection, table, record.id) for table in tables}
+    rest = iter(ids)
+    while some := list(itertools.islice(rest, _AT_ONCE)):
+        for table, rows in first.items():
+            copies = [_of(record, id_, row) for id_ in some for row in rows]
+            insert(connection, table, copies)
+
+
+def rows_of(
+    connection: sa.Connection, table: sa.Table, transaction: TransactionId
+) -> list[dict[str, Any]]:
+    """Return the rows of one transaction."""
+    key = table.c.id if table is schema.transaction else table.c.transaction_id
+    rows = connection.execute(sa.select(table).where(key == str(transaction)))
+    return [row._asdict() for row in rows]
+
+
+def _of(
+    record: TransactionRecord, id_: TransactionId, row: dict[str, Any]
+) -> dict[str, Any]:
+    if "transaction_id" in row:
+        return {**row, "transaction_id": str(id_)}
+    checksum = checksum_of(dataclasses.replace(record, id=id_))
+    key = {"id": str(id_), **dataclasses.asdict(id_)}
+    return {**row, **key, "checksum": checksum}
+
+
+def insert(
     connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]
 ) -> None:
+    """Write rows in the fastest way that the database has."""
     names = ", ".join(f'"{name}"' for name in rows[0])
     raw: Any = connection.connection.driver_connection
     if connection.dialect.name == "postgresql":

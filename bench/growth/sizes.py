@@ -18,6 +18,10 @@ class Sizes:
         participant_rows: of a batch whose CPU time is measured.
         finished: transactions in the log, likewise.
         applications: at one log, likewise.
+        looking: finished and unfinished transactions in the log that is looked at.
+        looking_rounds: at it.
+        kept: finished transactions that a participant has not forgotten.
+        view_rows: in its view.
         memory: rows of a small batch, and of a large one.
         memory_rounds: pairs of processes.
         transactions: empty batches in a block.
@@ -31,6 +35,10 @@ class Sizes:
     participant_rows: int = 100_000
     finished: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000)
     applications: tuple[int, ...] = (1, 2, 4, 8, 16)
+    looking: tuple[int, int] = (10_000_000, 10_000)
+    looking_rounds: int = 11
+    kept: int = 60_480
+    view_rows: int = 100_000
     memory: tuple[int, int] = (50_000, 1_000_000)
     memory_rounds: int = 7
     transactions: int = 50
@@ -41,6 +49,7 @@ class Sizes:
         return dataclasses.replace(
             self,
             row_rounds=min(rounds, self.row_rounds),
+            looking_rounds=min(rounds, self.looking_rounds),
             memory_rounds=min(rounds, self.memory_rounds),
             rounds=min(rounds, self.rounds),
         )
@@ -59,6 +68,9 @@ TINY: Final = Sizes(
     participant_rows=1_000,
     finished=(0, 1_000),
     applications=(1, 2),
+    looking=(300, 200),
+    kept=100,
+    view_rows=1_000,
     memory=(1_000, 5_000),
     memory_rounds=1,
     transactions=3,
