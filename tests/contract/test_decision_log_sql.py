@@ -664,6 +664,8 @@ def test_unfinished_comes_from_the_partial_index(
         statements.load_transactions(statements.UNFINISHED),
         statements.load_transactions(statements.UNFINISHED_OF),
         statements.UNFINISHED_APPLICATIONS,
+        statements.SOME_UNFINISHED,
+        statements.SOME_UNFINISHED_OF,
     ):
         plan = explain(base, query, {"of": "orders"})
         assert "tpc_unfinished" in plan, plan

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from support.log_tables import explain
 
 from tracing_2pc.core.log_reader import TransactionFilter, TransactionSummary
@@ -14,7 +16,7 @@ from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import database as databases
-from tracing_2pc.store.log import statements
+from tracing_2pc.store.log import reader, statements
 
 START = 1_700_000_000.0
 
@@ -237,6 +239,48 @@ def test_the_cost_does_not_grow_with_what_is_finished(
         assert index in text, text
         assert "Seq Scan on tpc_transaction" not in text, text
         assert "SCAN tpc_transaction'" not in text, text
+
+
+def test_what_is_unfinished_is_read_once(
+    history: SqlDecisionLog, base: Database
+) -> None:
+    """A look whether there is something comes first, and reads no participants."""
+    texts: list[str] = []
+
+    def note(_: object, __: object, text: str, *___: object) -> None:
+        texts.append(text)
+
+    engines = (base.asking_engine, base.reading_engine)
+    for engine in engines:
+        sa.event.listen(engine, "before_cursor_execute", note)
+    try:
+        records = history.unfinished("orders")
+        of_deliveries = [text for text in texts if "tpc_delivery" in text]
+        texts.clear()
+        assert history.unfinished("nobody") == []
+    finally:
+        for engine in engines:
+            sa.event.remove(engine, "before_cursor_execute", note)
+    assert [str(record.id) for record in records] == ["orders.2.1"]
+    assert len(of_deliveries) == 1
+    assert len([text for text in texts if "tpc_transaction" in text]) == 1
+
+
+def test_only_what_is_listed_is_read_in_full(
+    history: SqlDecisionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each application as many rows come as fit; most of them are not shown."""
+    full: list[str] = []
+    summary = reader._summary
+
+    def note(row: Any) -> TransactionSummary:
+        full.append(row.id)
+        return summary(row)
+
+    monkeypatch.setattr(reader, "_summary", note)
+    listed = history.transactions(TransactionFilter(limit=1))
+    assert ids(listed) == full
+    assert len(full) == 1
 
 
 def test_what_is_signed_is_in_the_audit(log: SqlDecisionLog, time: Time) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,10 @@ _AUDIT_VERBS: Final = (
 )
 """Verbs of audit entries that are about one transaction."""
 
+_values_of_delivery: Final = operator.attrgetter(
+    *(field.name for field in dataclasses.fields(DeliveryRecord))
+)
+
 
 class SqlLogReader:
     """`LogReader` on SQLite or PostgreSQL. Safe to use from several threads."""
@@ -70,9 +75,11 @@ class SqlLogReader:
         Cost does not depend on how many finished records the log holds.
         """
         which, of = sql.UNFINISHED, {}
+        some = sql.SOME_UNFINISHED
         if application is not None:
             which, of = sql.UNFINISHED_OF, {"of": application}
-        if not self._ask(sql.load_transactions(which), **of):
+            some = sql.SOME_UNFINISHED_OF
+        if not self._ask(some, **of):
             return []  # as a rule, and one round trip then
         with self._database.reading() as connection:
             return self._change(connection).load(which, **of)
@@ -97,13 +104,14 @@ class SqlLogReader:
                 applications = connection.scalars(sql.APPLICATIONS).all()
             else:
                 applications = [chosen.application]
-            summaries = [
-                summary
+            rows = [
+                row
                 for application in applications
-                for summary in self._newest(connection, chosen, application)
+                for row in self._newest(connection, chosen, application)
             ]
-            summaries.sort(key=lambda summary: summary.started, reverse=True)
-            del summaries[min(chosen.limit, MOST) :]
+            rows.sort(key=lambda row: row.started, reverse=True)
+            # Only now: of a hundred applications most of the rows are not shown.
+            summaries = [_summary(row) for row in rows[: min(chosen.limit, MOST)]]
             deliveries = defaultdict(list)
             listed = (summary.transaction for summary in summaries)
             for row in _rows_of(connection, sql.OUTSTANDING_OF, listed):
@@ -115,12 +123,12 @@ class SqlLogReader:
 
     def _newest(
         self, connection: sa.Connection, chosen: TransactionFilter, application: str
-    ) -> Iterable[TransactionSummary]:
+    ) -> Iterable[Any]:
         statement = sql.UNFINISHED_SUMMARIES if chosen.open_only else sql.SUMMARIES
         most = _SCANNED if chosen.is_selective else chosen.limit
         asked = {"of": application, "most": most}
-        summaries = map(_summary, connection.execute(statement, asked))
-        wanted = (each for each in summaries if chosen.matches(each, self._now()))
+        rows, now = connection.execute(statement, asked), self._now()
+        wanted = (row for row in rows if chosen.matches(row, now))
         return itertools.islice(wanted, chosen.limit)
 
     def deliveries(self, transaction: TransactionId) -> Deliveries:
@@ -224,5 +232,4 @@ def _reason(row: Any) -> str | None:
 
 
 def _delivery(row: Any) -> DeliveryRecord:
-    names = (field.name for field in dataclasses.fields(DeliveryRecord))
-    return DeliveryRecord(**{name: getattr(row, name) for name in names})
+    return DeliveryRecord(*_values_of_delivery(row))

@@ -121,6 +121,16 @@ UNFINISHED_IN_STATE: Final = sa.text(
     "finished IS NULL AND application = :of AND state = :state"
 )
 
+SOME_UNFINISHED: Final = _sql("""
+    SELECT 1 FROM tpc_transaction WHERE finished IS NULL ORDER BY application LIMIT 1
+""")
+SOME_UNFINISHED_OF: Final = _sql("""
+    SELECT 1 FROM tpc_transaction
+    WHERE finished IS NULL AND application = :of ORDER BY batch LIMIT 1
+""")
+"""The first entry of the partial index: without an order, a database may look for it
+among what is finished."""
+
 UNFINISHED_APPLICATIONS: Final = _sql("""
     SELECT DISTINCT application FROM tpc_transaction
     WHERE finished IS NULL ORDER BY application
