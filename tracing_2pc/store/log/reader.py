@@ -127,7 +127,8 @@ class SqlLogReader:
         statement = sql.UNFINISHED_SUMMARIES if chosen.open_only else sql.SUMMARIES
         most = _SCANNED if chosen.is_selective else chosen.limit
         asked = {"of": application, "most": most}
-        rows, now = connection.execute(statement, asked), self._now()
+        rows: Iterable[Any] = connection.execute(statement, asked)
+        now = self._now()
         wanted = (row for row in rows if chosen.matches(row, now))
         return itertools.islice(wanted, chosen.limit)
 
