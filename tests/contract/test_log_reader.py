@@ -16,7 +16,7 @@ from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import database as databases
-from tracing_2pc.store.log import reader, statements
+from tracing_2pc.store.log import reader, schema, statements
 
 START = 1_700_000_000.0
 
@@ -221,7 +221,6 @@ def test_the_cost_does_not_grow_with_what_is_finished(
     sqlite = base.url.drivername.startswith("sqlite")
     asked = {"of": "orders", "most": 10}
     for statement, values, index in (
-        (statements.DELIVERIES_OF_UNFINISHED, {}, "tpc_unfinished"),
         (statements.UNFINISHED_SUMMARIES, asked, "tpc_unfinished"),
         (statements.SUMMARIES, asked, "autoindex" if sqlite else newest),
         (
@@ -239,6 +238,43 @@ def test_the_cost_does_not_grow_with_what_is_finished(
         assert index in text, text
         assert "Seq Scan on tpc_transaction" not in text, text
         assert "SCAN tpc_transaction'" not in text, text
+
+
+def test_many_finished_ones_of_an_application_are_not_read(
+    log: SqlDecisionLog, base: Database
+) -> None:
+    """However many unfinished ones of others make a database expect some of it."""
+    of_orders, of_others = (
+        "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
+        " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 0 UNION"
+        f" ALL SELECT i + 1 FROM n WHERE i < {count - 1}) SELECT '{name}.' || i ||"
+        f" '.1', '{name}', i, 1, 'r', 'committing', 1, {finished}, '{{}}', 'x' FROM n"
+        for name, count, finished in (("orders", 5000, "1"), ("others", 500, "NULL"))
+    )
+    of_each = (
+        "INSERT INTO tpc_delivery (transaction_id, participant, position, retries)"
+        " SELECT id, 'a', 0, 0 FROM tpc_transaction",
+        "INSERT INTO tpc_receipt SELECT id, 'a', '0.0', 0, 'commit', 1, '', 'null'"
+        " FROM tpc_transaction WHERE finished IS NULL",
+    )
+    with base.durable() as connection:
+        for text in (of_orders, of_others, *of_each, "ANALYZE"):
+            connection.exec_driver_sql(text)
+    dialect = base.asking_engine.dialect.name
+    of_one = statements.few(statements.UNFINISHED_OF, dialect)
+    for statement in (
+        statements.load_transactions(of_one),
+        statements.load_parts(schema.receipt, of_one),
+        statements.load_parts(
+            schema.delivery, statements.few(statements.UNFINISHED, dialect)
+        ),
+    ):
+        plan = explain(base, statement, {"of": "orders"})
+        assert "tpc_unfinished" in plan, plan
+        for table in ("tpc_transaction", "tpc_delivery"):
+            assert f"Seq Scan on {table}" not in plan, plan
+            assert f"SCAN {table}'" not in plan, plan
+        assert "Filter: ((finished IS NULL)" not in plan, plan
 
 
 def test_what_is_unfinished_is_read_once(
