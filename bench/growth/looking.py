@@ -3,7 +3,8 @@
 `tracing-2pc ls` and `tracing-2pc explain` are processes of their own, with Python's
 start and all imports. A watcher is in this process, and each sweep is the first of a
 new one, which finds everything for the first time; it only diagnoses, and does not wait
-between its two looks. To that is added what the log's PostgreSQL has used meanwhile.
+between its two looks. Python looks for cycles as seldom as in `tracing-2pc watch`. To
+that is added what the log's PostgreSQL has used meanwhile.
 
 Participants are real ledgers, on SQLite. What they use is not counted: it is that of a
 list of what is prepared, and has nothing to do with the log.
@@ -11,6 +12,8 @@ list of what is prepared, and has nothing to do with the log.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import resource
 import subprocess
@@ -30,6 +33,7 @@ from bench.growth.crowded import NAMES, fill_ledger, fill_log
 from bench.growth.sizes import Sizes
 from bench.ledgers import Ledgers, running
 from bench.postgresql import postgresql
+from tracing_2pc.cli import COLLECT_AFTER
 from tracing_2pc.core.log_reader import MOST
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.ports import SystemClock
@@ -119,7 +123,7 @@ def _run(command: list[str], environment: Mapping[str, str], shown: str) -> None
 
 
 def _sweep(settings: Settings, unfinished: int) -> None:
-    with open_configured_log(settings) as log:
+    with _collecting_as_watch(), open_configured_log(settings) as log:
         watcher = Watcher(
             log,
             open_participants(settings),
@@ -134,6 +138,16 @@ def _sweep(settings: Settings, unfinished: int) -> None:
         raise RuntimeError(
             f"{len(sweep.diagnoses)} of {unfinished} diagnosed; {sweep.unreadable}"
         )
+
+
+@contextlib.contextmanager
+def _collecting_as_watch() -> Iterator[None]:
+    usual = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 # --- CPU time -----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from support.participant import ONE
 from support.telemetry import PATH
 from support.watch import NAMES, fresh
 
+from tracing_2pc import cli
 from tracing_2pc.cli.ls import items, lines
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import BranchId, InDoubt, Listing, Shown, TransactionId
@@ -142,6 +144,21 @@ def test_the_list_names_who_is_waited_for_without_an_address(
     assert code == 1
     assert "notifier: it has no address here, and orders.7.1 waits for it" in out
     assert "no address" not in operator.says("ls", "--log-only")[1]
+
+
+def test_only_a_process_of_its_own_collects_rarely(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads is kept until it ends. A caller's process is left as it is."""
+    usual = gc.get_threshold()
+    try:
+        operator.says("ls")
+        assert gc.get_threshold() == usual
+        monkeypatch.setattr("sys.argv", ["tracing-2pc", "ls"])
+        assert cli.main() == 0
+        assert gc.get_threshold()[0] == cli.COLLECT_AFTER
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_an_empty_list_is_good_news(operator: Operator) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from tracing_2pc.cli.arguments import DONE, LEFT, USAGE, parser
 from tracing_2pc.cli.terminal import safe
@@ -20,9 +22,16 @@ from tracing_2pc.tracing.sdk.log_records import write_to_stderr
 
 __all__ = ["main"]
 
+COLLECT_AFTER: Final = 50_000
+"""New objects after which Python looks for cycles. A command reads thousands of
+transactions, which are kept until it ends: to look through them after each 700 new
+objects, as Python does it, took a quarter of the CPU time of `ls` and of a sweep."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
+    if arguments is None:  # as a program: the process is ours alone
+        gc.set_threshold(COLLECT_AFTER)
     given = parser()
     if not (arguments if arguments is not None else sys.argv[1:]):
         given.print_help()
