@@ -98,9 +98,9 @@ GOALS: Final[Mapping[str, Goal]] = {
     ),
     "I12-ls": Goal("growth", f"CPU time of `tracing-2pc ls`, {_LOOKED_AT}", *_TWO),
     "I12-explain": Goal(
-        "growth", f"of `tracing-2pc explain` of one of them, {_LOOKED_AT}", *_TWO
+        "growth", f"CPU time of `tracing-2pc explain`, {_LOOKED_AT}", *_TWO
     ),
-    "I12-sweep": Goal("growth", f"of a watcher's sweep, {_LOOKED_AT}", *_TWO),
+    "I12-sweep": Goal("growth", f"CPU time of a watcher's sweep, {_LOOKED_AT}", *_TWO),
     "I12-view": Goal(
         "growth",
         "a query of a ledger's view of 100,000 rows after 10,000,000 transactions, of "
