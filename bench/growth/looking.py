@@ -60,12 +60,17 @@ def measure(folder: Path, sizes: Sizes) -> Iterator[dict[str, Any]]:
         with running(folder, ledgers) as those:
             arms = _arms(url, those, ids)
             costs = pair.measure(arms, sizes.looking_rounds)
+        yield from _lines(costs, sizes)
+        yield from view.measure(folder, new_database, sizes)
+
+
+def _lines(costs: Mapping[str, list[float]], sizes: Sizes) -> Iterator[dict[str, Any]]:
+    finished, unfinished = sizes.looking
+    settings = {"finished": finished, "unfinished": unfinished}
     for what, seconds in costs.items():
         ratio = pair.compare(seconds, [SECONDS] * len(seconds))
-        goal, settings = f"I12-{what}", {"finished": finished, "unfinished": unfinished}
+        goal = f"I12-{what}"
         yield pair.line(goal, ratio, GOALS[goal].limit, settings)
-    with postgresql() as new_database:
-        yield from view.measure(folder, new_database, sizes)
 
 
 def _arms(
