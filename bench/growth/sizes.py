@@ -69,6 +69,7 @@ TINY: Final = Sizes(
     finished=(0, 1_000),
     applications=(1, 2),
     looking=(300, 200),
+    looking_rounds=1,
     kept=100,
     view_rows=1_000,
     memory=(1_000, 5_000),
