@@ -13,6 +13,11 @@ from tracing_2pc.core.model import MAX_BRANCHES, Receipt, TransactionRecord
 from tracing_2pc.core.states import Vote
 from tracing_2pc.protocol.votes import check_votes, refuse_receipt
 
+_ENCODER: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), allow_nan=False
+)
+"""Made once: `json.dumps` makes one for each call with options of its own."""
+
 MAX_HANDLE: Final = 64 * 1024
 """Bytes of a handle as JSON: it is kept in the log and read by every recovery."""
 
@@ -55,4 +60,4 @@ def _kept(record: TransactionRecord, receipt: Receipt) -> Receipt:
 
 def canonical(value: Any) -> str:
     """Write JSON in its one spelling: sorted, ASCII, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
