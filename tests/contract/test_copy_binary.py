@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from typing import Any
 
 import psycopg
@@ -52,8 +53,14 @@ def test_values_come_back_as_they_were(postgres_database: str, *, sliced: bool) 
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [(pa.date32(), -(2**31)), (pa.timestamp("us"), -(2**63))],
-    ids=["day", "moment"],
+    [
+        (pa.date32(), -(2**31)),
+        (pa.timestamp("us"), -(2**63)),
+        (pa.date32(), 10_957 - 2**31),
+        (pa.timestamp("us"), 946_684_800_000_000 - 2**63),
+        (pa.timestamp("us", "UTC"), 946_684_800_000_000 - 2**63),
+    ],
+    ids=["day", "moment", "day -infinity", "-infinity", "zoned -infinity"],
 )
 def test_what_has_no_number_there_is_refused(kind: pa.DataType, value: int) -> None:
     """Before a byte is sent: it would be another day."""
@@ -92,6 +99,32 @@ def forms(world: World) -> list[str]:
 
     world.resource._database.load = note
     return asked
+
+
+@pytest.mark.parametrize(
+    ("sent", "value"),
+    [
+        (pa.decimal128(10, 1), decimal.Decimal("0.3")),
+        (pa.decimal128(10, 2), decimal.Decimal("1234.56")),
+        (pa.float32(), 0.1),
+    ],
+    ids=["tenth", "cents", "float"],
+)
+@pytest.mark.parametrize("column", ["real", "double precision"])
+def test_a_float_does_not_depend_on_how_many_rows_come_with_it(
+    postgres_database: str, column: str, sent: pa.DataType, value: Any
+) -> None:
+    """What is written is what PostgreSQL reads of the digits, in either form."""
+    world = world_of(postgres_database, f"id bigint, amount {column}")
+    asked = forms(world)
+    of = {"id": (1, pa.int64()), "amount": (value, sent)}
+    keep(world, "orders.1.1", branch_of(**of))
+    few = {name: pa.array([value], kind) for name, (value, kind) in of.items()}
+    keep(world, "orders.2.1", records(**few))
+    stored = "SELECT DISTINCT amount FROM orders_tpc WHERE id = 1"
+    assert asked == ["binary", "csv"]
+    assert select(world.resource, stored) == [(float(str(value)),)]
+    world.resource.close()
 
 
 CODE = "0d1f4a0e-3a5b-4d7e-9d52-0c6f0b7c8a11"

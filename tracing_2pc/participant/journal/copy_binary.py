@@ -104,6 +104,9 @@ def _fields(column: pa.Array) -> tuple[Any, Any]:
     nulls = column.is_null() if column.null_count else None
     if (epoch := _SINCE_2000.get(column.type)) is not None:
         column = pc.subtract_checked(column.view(kind), epoch)
+        # The lowest number is no day and no moment there: it is -infinity.
+        if pc.min(column).as_py() == -(1 << kind.bit_width - 1):
+            raise OverflowError("-infinity")
     elif pa.types.is_boolean(column.type):
         column = pc.cast(column, kind)
     values = _big_endian(column.view(kind))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
@@ -17,6 +16,7 @@ from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.columns import (
     Column,
+    as_exact,
     as_text,
     check_fit,
     check_names,
@@ -168,7 +168,7 @@ class ColumnTable:
         try:
             column = keep_values(plain(values), target.type, dialect.name)
             if exact is not None:
-                return pc.cast(column, exact)
+                return as_exact(column, exact)
         except (pa.ArrowException, ValueError):
             pair = type_pair(field, target.type, dialect)
             detail = f"a value would not come back as it was sent: {pair}"

@@ -211,6 +211,17 @@ def as_text(column: pa.Array) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
+def as_exact(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column as this type, with the values that PostgreSQL reads of its text.
+
+    For a binary float it takes the nearest to the digits: Arrow would round a decimal
+    twice, and give a short float the digits of a long one.
+    """
+    if pa.types.is_floating(kind) and column.type != kind:
+        column = pc.cast(column, pa.string())
+    return pc.cast(column, kind)
+
+
 def _fits(kind: pa.DataType, column: SqlType, dialect: str) -> bool:
     if pa.types.is_null(kind):
         return True
