@@ -30,6 +30,7 @@ from tracing_2pc.cli import main
 from tracing_2pc.core.errors import (
     AbortedError,
     ConfigurationError,
+    ContractError,
     DecisionLogError,
     DecisionUnknownError,
 )
@@ -642,6 +643,44 @@ def test_every_change_locks_its_application_first(postgres_database: str) -> Non
         assert looked[-1].startswith(("UPDATE", "INSERT", "DELETE", "WITH"))
     sa.event.remove(base.durable_engine, "before_cursor_execute", note)
     base.close()
+
+
+@pytest.mark.parametrize("change", ["quarantine", "give_up"])
+def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
+    log: SqlDecisionLog, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """What one process has finished no other opens again, by what it had read."""
+    record = commit(log)
+    log.acknowledge(record.id, "ledger")
+    seen: list[str] = []
+
+    def finish_it() -> None:
+        with contextlib.suppress(ContractError):  # it is quarantined
+            log.acknowledge_last(record, "notifier")
+        seen.append("answered")
+
+    finishing = threading.Thread(target=finish_it)
+    store = records.SqlChange.write
+
+    def store_late(self: records.SqlChange, *about: Any, **more: Any) -> None:
+        if not seen:
+            seen.append("looked")
+            finishing.start()
+            finishing.join(1)
+        store(self, *about, **more)
+        seen.append("stored")
+
+    monkeypatch.setattr(records.SqlChange, "write", store_late)
+    if change == "quarantine":
+        log.quarantine(record.id, "it lost what it had")
+    else:
+        log.give_up(record.id, "notifier", who="ada", why="gone")
+    finishing.join(60)
+    assert seen[:2] == ["looked", "stored"]
+    current = log.read(record.id)
+    assert current is not None
+    states = {"quarantine": "quarantined", "give_up": "committed"}
+    assert current.state == states[change]
 
 
 # --- what is in the tables -----------------------------------------------------------

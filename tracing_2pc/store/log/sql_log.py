@@ -119,6 +119,7 @@ class SqlDecisionLog(BaseDecisionLog, SqlLogReader):
         if record.state in _FINISHING and not record.given_up:
             finished = rules.apply_event(record, TransactionEvent.FINISH, finished=now)
             values = {
+                "of": record.id.application,
                 "one": str(record.id),
                 "by": participant,
                 "untold": untold,

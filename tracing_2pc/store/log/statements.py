@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from tracing_2pc.store.engines.writes import Writes, as_few
+from tracing_2pc.store.engines.writes import Writes, as_few, takes_several
 from tracing_2pc.store.log import schema
 
 
@@ -257,6 +257,16 @@ def _acknowledge() -> sa.Update:
 ACKNOWLEDGE: Final = _acknowledge()
 
 
+def _locked(dialect: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Lock the application before the row: who holds it writes what it has read.
+
+    The row is compared again after a wait. SQLite is locked already.
+    """
+    if not takes_several(dialect):
+        return ()
+    return (sa.exists(sa.select(LOCK_APPLICATION.cte("locked").c.name)),)
+
+
 @functools.cache
 def acknowledge_last(dialect: str) -> Writes:
     """Acknowledge as `by`, and finish, unless somebody else has not acknowledged.
@@ -274,6 +284,7 @@ def acknowledge_last(dialect: str) -> Writes:
         t.update()
         .where(t.c.id == one, t.c.state == sa.bindparam("state_before"), ~others)
         .where(t.c.checksum == sa.bindparam("checksum_before"))
+        .where(*_locked(dialect))
         .values(
             state=sa.bindparam("state"),
             checksum=sa.bindparam("checksum"),
