@@ -70,6 +70,28 @@ def test_what_has_no_number_there_is_refused(kind: pa.DataType, value: int) -> N
         copy_binary.encode(batch)
 
 
+def test_a_batch_that_is_too_long_for_one_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Arrow joins 2 GiB at most; a batch of long records may come to more."""
+    column = pa.array(range(7), pa.int64())
+    batch = pa.RecordBatch.from_arrays([column], ["id"])
+    whole, most = copy_binary.encode(batch), [3]
+    encode = copy_binary.encode
+
+    def bounded(part: pa.RecordBatch) -> memoryview:
+        if part.num_rows > most[0]:
+            raise pa.ArrowCapacityError("array cannot contain more")
+        return encode(part)
+
+    monkeypatch.setattr(copy_binary, "encode", bounded)
+    pieces = list(copy_binary.pieces(batch))
+    assert (len(pieces), b"".join(pieces)) == (3, bytes(whole))
+    most[0] = 0
+    with pytest.raises(OverflowError):
+        list(copy_binary.pieces(batch))
+
+
 LARGE = 40_000
 """Rows of a body that is sent on in binary."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 import struct
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -92,6 +93,25 @@ def encode(batch: pa.RecordBatch) -> memoryview:
         raise OverflowError(str(error)) from None
     offsets = memoryview(rows.buffers()[1]).cast("i")
     return memoryview(rows.buffers()[2])[: offsets[len(rows)]]
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[memoryview]:
+    """Encode a batch, in as many pieces as it takes: Arrow joins 2 GiB at most.
+
+    Raises:
+        OverflowError: as `encode`; or one row is longer.
+    """
+    try:
+        encoded = encode(batch)
+    except pa.ArrowCapacityError as error:
+        if batch.num_rows == 1:
+            raise OverflowError(str(error)) from None
+    else:
+        yield encoded
+        return
+    half = batch.num_rows // 2
+    for part in (batch.slice(0, half), batch.slice(half)):
+        yield from pieces(part)
 
 
 def _fields(column: pa.Array) -> tuple[Any, Any]:

@@ -206,14 +206,15 @@ class PostgreSQL(Database):
         """
         if (first := next(batches, None)) is None:
             return 0
-        form, encode = ("binary", copy_binary.encode) if typed else ("csv", _csv)
+        form, encode = ("binary", copy_binary.pieces) if typed else ("csv", _csv)
         statement = _copy_into(form, table, *first.schema.names)
         rows = 0
         try:
             with connection.connection.cursor().copy(statement) as copy:
                 copy.write(copy_binary.HEADER if typed else b"")
                 for batch in itertools.chain([first], batches):
-                    copy.write(encode(batch))
+                    for piece in encode(batch):
+                        copy.write(piece)
                     rows += batch.num_rows
                 copy.write(copy_binary.TRAILER if typed else b"")
         except _WRONG_BINARY:
@@ -321,10 +322,10 @@ def _copy_into(form: str, table: str, *columns: str) -> str:
     return f"COPY {quoted[0]} ({', '.join(quoted[1:])}) FROM STDIN (FORMAT {form})"
 
 
-def _csv(batch: pa.RecordBatch) -> memoryview:
+def _csv(batch: pa.RecordBatch) -> Iterator[memoryview]:
     sink = pa.BufferOutputStream()
     pa.csv.write_csv(batch, sink, pa.csv.WriteOptions(include_header=False))
-    return memoryview(sink.getvalue())
+    yield memoryview(sink.getvalue())
 
 
 def _shared_lock(application: str) -> str:
