@@ -71,8 +71,9 @@ def counts(folder: Path) -> Iterator[Count]:
 
 
 def _judge(what: str, write: Write) -> Iterator[Count]:
-    write(FEW, 0)  # imports, connections, tables, caches
-    few, many = cost_of(lambda: write(FEW, 1)), cost_of(lambda: write(MANY, 2))
+    for first in range(2):  # imports, connections, tables, caches
+        write(FEW, first)
+    few, many = cost_of(lambda: write(FEW, 2)), cost_of(lambda: write(MANY, 3))
     more = MANY - FEW
     actual = round((many.instructions - few.instructions) / more)
     yield INSTRUCTIONS.count(f"{what}: Python instructions per record", actual)

@@ -10,10 +10,12 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from support.participant import (
+    ALL_KINDS,
     CONTRACT_KINDS,
     ONE,
     OTHER,
@@ -65,6 +67,31 @@ def test_a_small_body_holds_nothing_while_it_arrives(world: World) -> None:
     assert world.commit(T, ONE).status_code == 200
     assert uploads[1].finish().status_code == 409
     assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+def test_what_comes_while_its_rows_are_written_is_seen(
+    made: tuple[World, str, str],
+) -> None:
+    """They are written without the lock, so an abort does not wait for them."""
+    world, kind, url = made
+    store = world.resource._store
+    if not store.at_once_bytes or not url.startswith("postgresql"):
+        pytest.skip("nothing can come between there")
+    other = ALL_KINDS[kind](url)
+    keep(world, "orders.6.1", OTHER)
+    write_rows, seconds = store.write_rows, []
+
+    def write_and_abort(*about: Any) -> None:
+        write_rows(*about)
+        started = time.monotonic()
+        assert other.abort(T).status_code == 200
+        seconds.append(time.monotonic() - started)
+
+    store.write_rows = write_and_abort
+    assert world.prepare(T).status_code == 409
+    assert seconds[0] < 5
+    assert (world.in_doubt(), world.visible()) == (0, OTHER.rows)
+    other.resource.close()
 
 
 def test_a_small_branch_is_prepared_in_one_transaction(world: World) -> None:

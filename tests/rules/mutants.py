@@ -57,6 +57,7 @@ LOG = "store/log/decision_log.py"
 STATEMENTS = "store/log/statements.py"
 RECORD_RULES = "store/log/rules.py"
 ANSWERS = "participant/answers.py"
+ENGINE = "participant/engine.py"
 JOURNAL = "participant/journal/journal.py"
 JOURNAL_STATEMENTS = "participant/journal/statements.py"
 TAGGED = "participant/resources/tagged_branches.py"
@@ -684,20 +685,6 @@ MUTANTS: Final = (
     ),
     Mutant(
         13,
-        "PostgreSQL: nor does one at once",
-        "contract/test_answers_durable.py::"
-        "test_each_answer_waits_for_the_disk[postgresql]",
-        (
-            edit(
-                POSTGRESQL,
-                "write_at_once",
-                "self._database.begin(__c, __lock, durable=True)",
-                "self._database.begin(__c, __lock, durable=False)",
-            ),
-        ),
-    ),
-    Mutant(
-        13,
         "SQLite: commit and abort do not flush",
         "contract/test_answers_durable.py::test_each_answer_waits_for_the_disk[sqlite]",
         (
@@ -985,15 +972,33 @@ MUTANTS: Final = (
     ),
     Mutant(
         20,
+        "a small branch is not looked at again",
+        "contract/test_answers_killed.py::"
+        "test_what_comes_while_its_rows_are_written_is_seen[TaggedRows-postgresql]",
+        (
+            edit(
+                ENGINE,
+                "_prepare_at_once",
+                "__row, __answer = answer_to(__c)\n"
+                "if __answer is None: ...\n"
+                "if __answer is not None or not __added: ...\n",
+                "added = self._journal.add_prepared(\n"
+                "    __c, __row, ref, tag=tag, carrier=carrier\n"
+                ")\n",
+            ),
+        ),
+    ),
+    Mutant(
+        20,
         "and where it is prepared at once",
         "contract/test_answers_lock.py::test_a_decision_waits_for_the_end_of_a_prepare"
         "[abort-TaggedRows]",
         (
             edit(
-                POSTGRESQL,
-                "write_at_once",
-                "self._database.begin(self._connection, __lock, durable=True)",
-                "self._database.begin(self._connection, durable=True)",
+                ENGINE,
+                "_prepare_at_once",
+                "writer.share(...)",
+                "pass",
             ),
         ),
     ),

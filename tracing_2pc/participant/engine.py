@@ -229,21 +229,34 @@ class ParticipantEngine:
         """
         body.keep()
         failpoint("participant.before_prepare")
+
+        def answer_to(connection: Connection) -> tuple[TransactionRow, Answer | None]:
+            row = self._journal.read(connection, transaction, ref.branch)
+            self._check_name(connection, row, participant)
+            return row, answers.prepare(row, ref)
+
         try:
-            # Rule 20: what is read stands until the end, by the application's lock.
-            with writer.write_at_once(transaction.application) as connection:
-                row = self._journal.read(connection, transaction, ref.branch)
-                self._check_name(connection, row, participant)
-                if (answer := answers.prepare(row, ref)) is not None:
+            with writer.write() as connection:
+                row, answer = answer_to(connection)
+                if answer is not None:
                     return answer
                 unusual = row.participant != participant or row.dead
                 if unusual or self._store.has_leftovers(connection):
                     return None
-                if not self._store.prepare_at_once(
-                    connection, row, ref, body, carrier, writer
-                ):
+                tag = self._journal.next_tag(connection)
+                upload = Upload(transaction, ref, tag, body, writer)
+                # Before the lock: who is stopped within COPY keeps it for ever.
+                self._store.write_rows(connection, upload)
+                writer.share(connection, transaction.application)
+                # Rule 20: read again under the lock, which is held until the commit.
+                row, answer = answer_to(connection)
+                if answer is None:
+                    added = self._journal.add_prepared(
+                        connection, row, ref, tag=tag, carrier=carrier
+                    )
+                if answer is not None or not added:
                     connection.rollback()
-                    return None
+                    return answer
                 commit(connection)  # Rule 13: durable before the vote is answered.
         except (ViolatedError, sa.exc.IntegrityError):
             raise self._violated(writer) from None

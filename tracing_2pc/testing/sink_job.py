@@ -163,6 +163,7 @@ class SinkProcess(OtherProcess):
     def _arm_moment(self, point: str, sink: Sink, log: SqlDecisionLog) -> None:
         if point == "acknowledge":
             log.acknowledge = kill  # type: ignore[assignment, method-assign]
+            log.acknowledge_last = kill  # type: ignore[assignment, method-assign]
         elif point == "commit":
             for own in own_sinks(sink):
                 _kill_after(own, name_of(own, "commit"))

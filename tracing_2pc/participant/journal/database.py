@@ -47,9 +47,6 @@ class Writer(Protocol):
     def write(self) -> AbstractContextManager[Connection]:
         """Open the durable transaction that the rows go into."""
 
-    def write_at_once(self, application: str) -> AbstractContextManager[Connection]:
-        """Open the same with the application's lock, shared with other prepares."""
-
     def unlocked(self) -> AbstractContextManager[Connection]:
         """Open a transaction that locks nothing by itself and costs no flush."""
 

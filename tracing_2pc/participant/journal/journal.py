@@ -48,6 +48,7 @@ _Item = TypeVar("_Item")
 Alive = Callable[[Connection, set[int]], set[int]]
 """Returns those of some writers whose upload is still under way."""
 
+
 OnEnd = Callable[[Connection, sa.Select[Any], Mapping[str, Any], BranchState], None]
 """Called in the local transaction that ends branches, before their rows change, with a
 SELECT of their tags, its parameters, and the outcome. A commit is of all that are not
@@ -180,32 +181,37 @@ class Journal:
         values = {"state": "writing", "writer": writer, "since": self.clock()}
         return self._replace(connection, row, ref, values)
 
+    def next_tag(self, connection: Connection) -> int:
+        """Draw a tag for `add_prepared`; no other branch gets it."""
+        tag: int = connection.scalar(self._statements.next_tag)
+        return tag
+
     def add_prepared(
         self,
         connection: Connection,
         row: TransactionRow,
         ref: BranchRef,
         *,
+        tag: int,
         carrier: Carrier,
-    ) -> int | None:
-        """Put a branch on record that is prepared when this commits; return its tag.
+    ) -> bool:
+        """Put a branch on record that is prepared when this commits.
 
-        None where another prepare of it has come between, by a caller that shares the
+        False where another prepare of it has come between, by a caller that shares the
         lock: the transaction must be rolled back then.
         """
         since = self.clock()
         if row.recorded or self._statements.add_prepared is None:
             self._record(connection, row, carrier)
         if self._statements.add_prepared is None:
-            values = {"state": "prepared", "since": since}
-            tag = self._replace(connection, row, ref, values)
+            values = {"tag": tag, "state": "prepared", "since": since}
+            self._replace(connection, row, ref, values)
             execute(connection, self._statements.hide, {"of_tag": tag})
-            return tag
-        values = _values(row.transaction, ref.branch) | {"since": since}
+            return True
+        values = _values(row.transaction, ref.branch) | {"since": since, "tag": tag}
         values |= {"rows": ref.rows, "digest": ref.digest}
         values["carrier"] = json.dumps(carrier)
-        added: int | None = connection.scalar(self._statements.add_prepared, values)
-        return added
+        return connection.scalar(self._statements.add_prepared, values) is not None
 
     def _replace(
         self,

@@ -286,18 +286,13 @@ class _PostgreSQLWriter:
             yield self._connection
 
     @contextmanager
-    def write_at_once(self, application: str) -> Iterator[Connection]:
-        lock = _shared_lock(application)
-        with self._database.begin(self._connection, lock, durable=True):
-            yield self._connection
-
-    @contextmanager
     def unlocked(self) -> Iterator[Connection]:
         with self._database.begin(self._connection):
             yield self._connection
 
     def share(self, connection: Connection, application: str) -> None:
-        connection.exec_driver_sql(f"SELECT {_shared_lock(application)}")
+        lock = f"SELECT pg_advisory_xact_lock_shared({_key(application)})"
+        connection.exec_driver_sql(lock)
 
     @contextmanager
     def hold_shared(self, application: str) -> Iterator[None]:
@@ -326,10 +321,6 @@ def _csv(batch: pa.RecordBatch) -> Iterator[memoryview]:
     sink = pa.BufferOutputStream()
     pa.csv.write_csv(batch, sink, pa.csv.WriteOptions(include_header=False))
     yield memoryview(sink.getvalue())
-
-
-def _shared_lock(application: str) -> str:
-    return f"pg_advisory_xact_lock_shared({_key(application)})"
 
 
 @functools.lru_cache(maxsize=1_000)

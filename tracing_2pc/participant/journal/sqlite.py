@@ -166,9 +166,6 @@ class _SQLiteWriter:
     def write(self) -> AbstractContextManager[Connection]:
         return self._database.decide("")
 
-    def write_at_once(self, application: str) -> AbstractContextManager[Connection]:
-        return self.write()
-
     def unlocked(self) -> AbstractContextManager[Connection]:
         return self._database.note("")
 

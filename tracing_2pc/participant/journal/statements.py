@@ -17,6 +17,13 @@ _APPLICATION: Final = ("application",)
 _BATCH: Final = (*_APPLICATION, "batch")
 _TRANSACTION: Final = (*_BATCH, "attempt")
 _BRANCH: Final = ("partition", "task_attempt")
+_CONTENT: Final = ("rows", "digest", "since")
+
+_NEXT_TAG: Final = {
+    "postgresql": "SELECT nextval(pg_get_serial_sequence('{}', 'tag'))",
+    # The database is locked. A row is not there before the first tag.
+    "sqlite": "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = '{}'",
+}
 
 
 class Statements:
@@ -35,6 +42,7 @@ class Statements:
         self.read_one = self._select(of_branch=True)
         self._is_unsealed = (*_bound(b, _TRANSACTION), b.c.sealed.is_(None))
         self.unsealed = sa.select(b.c.tag).where(*self._is_unsealed)
+        self.next_tag = sa.text(_NEXT_TAG[dialect].format(b.name))
         self._make_writes(None)
 
     def hide_in(self, hidden: sa.Table) -> None:
@@ -77,7 +85,7 @@ class Statements:
         )
         add: Any = (
             postgresql.insert(b)
-            .values(_parameters(*_TRANSACTION, *_BRANCH, "rows", "digest", "since"))
+            .values(_parameters(*_TRANSACTION, *_BRANCH, "tag", *_CONTENT))
             .values(state="prepared")
             .on_conflict_do_nothing()
             .returning(b.c.tag)

@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import MalformedError
-from tracing_2pc.core.model import Carrier, TransactionId
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import BranchState
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
@@ -105,28 +105,17 @@ class BranchStore(abc.ABC):
         """
 
     at_once_bytes = 0
-    """Bodies up to this size may be prepared by `prepare_at_once`; 0 for none."""
+    """Bodies up to this size may be prepared in one local transaction; 0 for none."""
 
     def takes_at_once(self, length: int) -> bool:
-        """Tell whether `prepare_at_once` can be called for a body of so many bytes."""
+        """Tell whether a body of so many bytes may be given to `write_rows`."""
         return length <= self.at_once_bytes
 
-    def prepare_at_once(
-        self,
-        connection: Connection,
-        row: TransactionRow,
-        ref: BranchRef,
-        body: Body,
-        carrier: Carrier,
-        writer: Writer,
-    ) -> bool:
-        """Put a branch on record as prepared, and write its rows, invisible.
+    def write_rows(self, connection: Connection, upload: Upload) -> None:
+        """Write rows of a branch that is not on record yet, in the open transaction.
 
-        In the open transaction, which holds the application's lock, shared, since
-        before `row` was read, and is committed by the caller. The body is in memory.
-
-        Returns:
-            False if another prepare of it has come between.
+        The engine puts the branch on record as prepared in the same transaction, by
+        `Journal.add_prepared`: then they are invisible. The body is in memory.
 
         Raises:
             ViolatedError: a constraint refused a record.

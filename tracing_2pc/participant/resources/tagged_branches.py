@@ -14,15 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from tracing_2pc.core.model import Carrier, TransactionId
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import BranchState
-from tracing_2pc.participant.answers import (
-    Answer,
-    BranchRef,
-    BranchRow,
-    TransactionRow,
-)
-from tracing_2pc.participant.body import AT_ONCE, Body
+from tracing_2pc.participant.answers import Answer, BranchRow, TransactionRow
+from tracing_2pc.participant.body import AT_ONCE
 from tracing_2pc.participant.journal.database import Writer, commit
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.journal.schema import TAG
@@ -111,22 +106,9 @@ class TaggedBranches(BranchStore):
         """Not before the table is there, which another transaction makes."""
         return super().takes_at_once(length) and self._table.is_ready
 
-    def prepare_at_once(
-        self,
-        connection: Connection,
-        row: TransactionRow,
-        ref: BranchRef,
-        body: Body,
-        carrier: Carrier,
-        writer: Writer,
-    ) -> bool:
-        """Write the rows, hidden, and the journal's row, in the open transaction."""
-        tag = self.journal.add_prepared(connection, row, ref, carrier=carrier)
-        if tag is None:
-            return False
-        upload = Upload(row.transaction, ref, tag, body, writer)
+    def write_rows(self, connection: Connection, upload: Upload) -> None:
+        """Write the rows, which nobody sees before their tag is on record."""
         load_kept(self.journal.database, connection, self._table, upload)
-        return True
 
     @contextlib.contextmanager
     def deciding(
