@@ -18,7 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.participant import KINDS, POSTGRESQL_ONLY, World, select, sqlite_url
+from support.participant import (
+    KINDS,
+    POSTGRESQL_ONLY,
+    World,
+    records,
+    select,
+    sqlite_url,
+)
 from support.served import served
 from werkzeug.serving import make_server
 
@@ -259,6 +266,10 @@ def servers(
     first = KINDS[request.param](url)
     second = KINDS["TaggedRows"](sqlite_url(folders[1]))
     log = open_log(f"sqlite:///{folders[1]}/log.db")
+    for world in (first, second):  # makes the table, whichever test is the first
+        branch = records(id=pa.array([0], pa.int64()))
+        assert world.prepare("first.0.1", branch).status_code == 200
+        assert world.abort("first.0.1").status_code == 200
     with serving(first) as one, serving(second) as other, contextlib.closing(log):
         yield Servers(request.param, (first, second), (one, other), log)
 
