@@ -9,17 +9,19 @@ _SMALL: Final = """\
 **Small batches (I8, I9 and I5 at 10 and 2,000 rows).** Spark's own job, which reads
 the two files and hands the rows to the driver, is about half of the library's time,
 and no sink can do without one; two JDBC appends need three. What is left is Python
-and round trips, not the disk: a flush costs a tenth of a millisecond here. Of 10 rows
-without Spark the driver takes about 12 ms of CPU time and each service about 8, of
-which SQLAlchemy and psycopg are the largest part; all of them share two cores.
+and round trips, not the disk: flushes are quick here. Of a batch without Spark,
+SQLAlchemy and psycopg are the largest part of the CPU time of the driver and of each
+service, and all of them share two cores.
 
-Tried, and in use: one local transaction for a prepare (9 requests to PostgreSQL
-instead of 15), writes joined into one statement, 19 requests to the decision log
-instead of 38, the last acknowledgement together with the end, statements made once,
-sessions that forget no prepared statement. Together they took a fifth off the time
-without Spark. Not done: to begin while Spark computes, because jobs carry the
-transaction's id, which `begin` gives out; to return before every participant has
-committed, because a query that has ended would not have ended for its readers."""
+Tried, and in use: one local transaction for a prepare (10 requests to PostgreSQL
+instead of 15), writes joined into one statement, half as many requests to the
+decision log, the last acknowledgement together with the end, statements made once,
+sessions that forget no prepared statement, what Spark says of a run asked once.
+Together they took a fifth off the time of a batch without Spark. Not done: to begin
+while Spark computes, because jobs carry the transaction's id, which `begin` gives
+out; to return before every participant has committed, because the rows of a query
+that has ended must be there for readers; to take the lock before COPY, which saves
+two of the ten requests, because a process that is stopped there would keep it."""
 
 _COPIES: Final = """\
 **The driver's CPU time with several participants (I10-cpu).** Rows are encoded and

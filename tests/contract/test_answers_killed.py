@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from support.participant import (
@@ -24,7 +25,9 @@ from support.participant import (
     Upload,
     World,
     keep,
+    orders,
     started,
+    tagged_rows,
 )
 from support.postgres import flushes
 
@@ -92,6 +95,29 @@ def test_what_comes_while_its_rows_are_written_is_seen(
     assert seconds[0] < 5
     assert (world.in_doubt(), world.visible()) == (0, OTHER.rows)
     other.resource.close()
+
+
+def test_a_branch_that_is_asked_for_twice_is_not_in_its_own_way(
+    postgres_database: str,
+) -> None:
+    """A unique index sees the rows of the first request; the second has its answer."""
+    world, other = (tagged_rows(postgres_database) for _ in range(2))
+    for number, each in enumerate((world, other)):
+        keep(each, f"orders.{number}.1", Branch(orders(90 + number), 1))
+    with psycopg.connect(postgres_database, autocommit=True) as person:
+        person.execute("CREATE UNIQUE INDEX one ON orders_tpc (id)")
+    store = world.resource._store
+    write_rows = store.write_rows
+
+    def come_second(*about: Any) -> None:
+        assert other.prepare(T).status_code == 200
+        write_rows(*about)
+
+    store.write_rows = come_second
+    assert world.prepare(T).status_code == 200
+    assert (world.in_doubt(), world.visible()) == (1, 2)
+    for each in (world, other):
+        each.resource.close()
 
 
 def test_a_small_branch_is_prepared_in_one_transaction(world: World) -> None:

@@ -259,7 +259,12 @@ class ParticipantEngine:
                     return answer
                 commit(connection)  # Rule 13: durable before the vote is answered.
         except (ViolatedError, sa.exc.IntegrityError):
-            raise self._violated(writer) from None
+            # What is in the way may be this very branch, asked for a second time.
+            with writer.unlocked() as connection:
+                _, answer = answer_to(connection)
+            if answer is None:
+                raise self._violated(writer) from None
+            return answer
         failpoint("participant.after_prepare")
         return answers.prepared(ref)
 
