@@ -11,6 +11,7 @@ from typing import Any
 worker_class = "tracing_2pc.http.gunicorn_worker.Worker"
 threads = 8
 worker_connections = 512  # of each worker; a system may allow a process 1024 files
+keepalive = 75  # seconds: longer than a trigger, so that a batch finds its connection
 timeout = 60
 graceful_timeout = 5
 control_socket_disable = True
