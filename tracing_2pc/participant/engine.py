@@ -175,8 +175,9 @@ class ParticipantEngine:
     ) -> Answer:
         """Make a branch durable and invisible, and vote (rule 13).
 
-        The branch is claimed in the journal first: a process that is killed before
-        its rows are durable leaves a claim that everybody sees is dead.
+        A large branch is claimed in the journal first: a process that is killed before
+        its rows are durable leaves a claim that everybody sees is dead. A small one is
+        not on record before it is prepared.
         """
         self.open()
         with self._database.writer() as writer:

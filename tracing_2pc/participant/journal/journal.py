@@ -48,7 +48,6 @@ _Item = TypeVar("_Item")
 Alive = Callable[[Connection, set[int]], set[int]]
 """Returns those of some writers whose upload is still under way."""
 
-
 OnEnd = Callable[[Connection, sa.Select[Any], Mapping[str, Any], BranchState], None]
 """Called in the local transaction that ends branches, before their rows change, with a
 SELECT of their tags, its parameters, and the outcome. A commit is of all that are not

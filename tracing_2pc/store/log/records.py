@@ -186,7 +186,8 @@ class SqlChange:
         joined = self._join_few(sql.ADD_DELIVERIES, deliveries)
         writes = sql.add_transaction(self._dialect, len(joined))
         execute(self.connection, writes, {**row, **sql.numbered(joined)})
-        self._join_few(sql.ADD_RECEIPTS, _receipt_rows(record), most=0)
+        if receipts := _receipt_rows(record):
+            self.connection.execute(sql.ADD_RECEIPTS, receipts)
 
     def write(
         self,
@@ -208,10 +209,10 @@ class SqlChange:
             self.connection.execute(sql.GIVE_UP, row)
 
     def _join_few(
-        self, add: sa.Insert, rows: list[dict[str, Any]], most: int = sql.MOST_JOINED
+        self, add: sa.Insert, rows: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """Return a few rows, to be added with another write; add more at once."""
-        if len(rows) <= most:
+        if len(rows) <= sql.MOST_JOINED:
             return rows
         self.connection.execute(add, rows)
         return []
