@@ -912,12 +912,13 @@ def test_everybody_may_be_given_up(log: DecisionLog) -> None:
     assert found.state is TransactionState.CONCLUDED
 
 
+@pytest.mark.parametrize("untold", [None, "a part of it"])
 @pytest.mark.parametrize(
     ("decision", "closed"),
     [(COMMIT, TransactionState.COMMITTED), (ABORT, TransactionState.ABORTED)],
 )
 def test_the_last_acknowledgement_closes(
-    log: DecisionLog, decision: Decision, closed: TransactionState
+    log: DecisionLog, decision: Decision, closed: TransactionState, untold: str | None
 ) -> None:
     """It goes on record with the end, and can be recorded again."""
     before = finish(log, commit(log))
@@ -926,7 +927,7 @@ def test_the_last_acknowledgement_closes(
     assert record is not None
     log.acknowledge(record.id, "ledger")
     for _ in range(2):
-        log.acknowledge_last(record, "notifier", "a part of it")
+        log.acknowledge_last(record, {"notifier": untold})
         ended = log.read(record.id)
         assert ended is not None
         assert (ended.state, ended.finished) == (closed, NOW)
@@ -936,13 +937,26 @@ def test_the_last_acknowledgement_closes(
     assert bool(earlier.receipts) is (decision is ABORT)
 
 
+@pytest.mark.parametrize("untold", [None, "a part of it"])
+def test_all_acknowledgements_together_close(
+    log: DecisionLog, untold: str | None
+) -> None:
+    """They go on record with the end."""
+    record = commit(log)
+    log.acknowledge_last(record, {"ledger": None, "notifier": untold})
+    ended = log.read(record.id)
+    assert ended is not None
+    assert ended.state is TransactionState.COMMITTED
+    assert ended.acknowledged == {"ledger", "notifier"}
+
+
 def test_an_acknowledgement_that_is_not_the_last_closes_nothing(
     log: DecisionLog,
 ) -> None:
     """It is on record, and who is missing is named."""
     record = commit(log)
     with pytest.raises(ContractError, match="ledger has not acknowledged"):
-        log.acknowledge_last(record, "notifier")
+        log.acknowledge_last(record, {"notifier": None})
     current = log.read(record.id)
     assert current is not None
     assert (current.state, current.pending) == (
@@ -957,7 +971,7 @@ def test_the_last_acknowledgement_of_a_record_that_has_changed(
     """What the log has counts, not what was read of it before."""
     record = commit(log)
     log.give_up(record.id, "ledger", who="ada", why="gone")
-    log.acknowledge_last(record, "notifier")
+    log.acknowledge_last(record, {"notifier": None})
     current = log.read(record.id)
     assert current is not None
     assert current.state is TransactionState.CONCLUDED
@@ -965,7 +979,7 @@ def test_the_last_acknowledgement_of_a_record_that_has_changed(
     log.acknowledge(record.id, "ledger")
     log.quarantine(record.id, "it lost what it had")
     with pytest.raises(ContractError, match="is quarantined"):
-        log.acknowledge_last(record, "notifier")
+        log.acknowledge_last(record, {"notifier": None})
     current = log.read(record.id)
     assert current is not None
     assert current.state is TransactionState.QUARANTINED

@@ -656,7 +656,7 @@ def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
 
     def finish_it() -> None:
         with contextlib.suppress(ContractError):  # it is quarantined
-            log.acknowledge_last(record, "notifier")
+            log.acknowledge_last(record, {"notifier": None})
         seen.append("answered")
 
     finishing = threading.Thread(target=finish_it)

@@ -563,7 +563,7 @@ def ask_one_after_another(
     ask: Callable[[Asked], Said],
     participants: Mapping[str, Asked],
     *,
-    each: Callable[[str, Said], object] | None = None,
+    each: Callable[[dict[str, Said]], object] | None = None,
 ) -> dict[str, Said]:
     """Stand in for `ask_at_once`: one thread has the floor.
 
@@ -573,5 +573,5 @@ def ask_one_after_another(
     answers = {name: ask(participant) for name, participant in participants.items()}
     if each is not None:
         for name, answer in answers.items():
-            each(name, answer)
+            each({name: answer})
     return answers

@@ -181,15 +181,13 @@ class DecisionLog(Protocol):
         """
 
     def acknowledge_last(
-        self,
-        record: TransactionRecord,
-        participant: str,
-        untold: str | None = None,
+        self, record: TransactionRecord, told: Mapping[str, str | None]
     ) -> None:
-        """Record the acknowledgement that was missing, and close: the two in one.
+        """Record the acknowledgements that were missing, and close: all in one.
 
-        `record` is as the log returned it. After a crash both are there, or they are
-        asked for again; or the acknowledgement alone, if the record has changed since.
+        `record` is as the log returned it; `told` has participants, and what they could
+        not be told. After a crash all is there, or it is asked for again; or the
+        acknowledgements alone, if the record has changed since.
 
         Raises:
             ContractError: as `acknowledge` and `finish`.

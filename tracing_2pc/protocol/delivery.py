@@ -102,7 +102,7 @@ class Delivery:
             if last is None:
                 self._log.finish(record.id)
             else:
-                self._log.acknowledge_last(record, last, _untold(answers[last]))
+                self._log.acknowledge_last(record, last)
             if record.finished is None:
                 self._tracing.finished(record, _outcome_of(record))
         return reasons
@@ -278,28 +278,26 @@ class Delivery:
 
     def _ask_all(
         self, record: TransactionRecord
-    ) -> tuple[Mapping[str, Answer], str | None]:
+    ) -> tuple[Mapping[str, Answer], Mapping[str, str | None] | None]:
         """Ask all who have not acknowledged, and put their answers on record.
 
-        The last acknowledgement, if no other is missing then, is not on record yet: it
-        goes there when the transaction is finished. Returned is whose it is.
+        The last acknowledgements, if no other is missing then, are not on record yet:
+        they go there when the transaction is finished. Returned is whose they are, and
+        what could not be told.
         """
         known = {n: n for n in record.pending if n in self._participants}
-        missing, last = set(record.pending), None
+        missing = set(record.pending)
+        last: Mapping[str, str | None] | None = None
 
-        def acknowledge(name: str, answer: Answer) -> None:
+        def acknowledge(answers: Mapping[str, Answer]) -> None:
             nonlocal last
-            if not _acknowledges(answer):
+            told = {n: _untold(a) for n, a in answers.items() if _acknowledges(a)}
+            missing.difference_update(told)
+            if told and not missing:
+                last = told
                 return
-            missing.remove(name)
-            if isinstance(answer, ParticipantNotToldError):
-                logger.warning("not told: transaction=%s: %s", record.id, answer)
-            if missing:
-                self._log.acknowledge(record.id, name, _untold(answer))
-            else:
-                last = name
-            if record.decision is Decision.COMMIT:
-                failpoint("delivery.between_commits")
+            for name, untold in told.items():
+                self._log.acknowledge(record.id, name, untold)
 
         ask = partial(self._ask_measured, record)
         answers = ask_at_once(ask, known, each=acknowledge)
@@ -308,6 +306,10 @@ class Delivery:
     def _ask_measured(self, record: TransactionRecord, name: str) -> Answer:
         since = time.monotonic()
         answer = self._ask(self._participants[name], record)
+        if isinstance(answer, ParticipantNotToldError):
+            logger.warning("not told: transaction=%s: %s", record.id, answer)
+        if _acknowledges(answer) and record.decision is Decision.COMMIT:
+            failpoint("delivery.between_commits")
         self._tracing.record_answer(
             name,
             record.decision or Decision.ABORT,

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TypeVar
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import Final, TypeVar
 
 Target = TypeVar("Target")
 Answer = TypeVar("Answer")
+
+TOGETHER: Final = 0.05
+"""Seconds for which an answer is kept: others that come meanwhile go along."""
 
 
 def ask_at_once(
     ask: Callable[[Target], Answer],
     participants: Mapping[str, Target],
     *,
-    each: Callable[[str, Answer], object] | None = None,
+    each: Callable[[dict[str, Answer]], object] | None = None,
 ) -> dict[str, Answer]:
     """Call `ask` for each of them, in a thread each; return their answers, by name.
 
     The caller's context goes along: their requests are children of its span. All are
     asked, whatever one of them raises; the first error, in their order, then goes on.
 
-    `each` is given a name and an answer as soon as that has come, in the caller's
-    thread; what it raises goes on when all have been asked.
+    `each` is given answers in the caller's thread: one that has come, and those that
+    come within `TOGETHER` of it. What it raises goes on when all have been asked.
     """
     if not participants:
         return {}
@@ -34,7 +37,10 @@ def ask_at_once(
         }
         if each is not None:
             names = {answer: name for name, answer in asked.items()}
-            for answer in as_completed(names):
-                if answer.exception() is None:
-                    each(names[answer], answer.result())
+            missing = set(names)
+            while missing:
+                wait(missing, return_when=FIRST_COMPLETED)
+                come, missing = wait(missing, TOGETHER)
+                answers = (answer for answer in come if answer.exception() is None)
+                each({names[answer]: answer.result() for answer in answers})
     return {name: answer.result() for name, answer in asked.items()}

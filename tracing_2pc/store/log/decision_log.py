@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -243,13 +243,11 @@ class BaseDecisionLog(abc.ABC):
         """Record an acknowledgement; see `DecisionLog.acknowledge`."""
 
     def acknowledge_last(
-        self,
-        record: TransactionRecord,
-        participant: str,
-        untold: str | None = None,
+        self, record: TransactionRecord, told: Mapping[str, str | None]
     ) -> None:
-        """Record the last one, and close; see `DecisionLog.acknowledge_last`."""
-        self.acknowledge(record.id, participant, untold)
+        """Record the last ones, and close; see `DecisionLog.acknowledge_last`."""
+        for participant, untold in told.items():
+            self.acknowledge(record.id, participant, untold)
         self.finish(record.id)
 
     def quarantine(self, transaction: TransactionId, reason: str) -> None:

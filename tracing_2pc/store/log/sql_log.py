@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from tracing_2pc.core.errors import (
@@ -101,7 +101,7 @@ class SqlDecisionLog(BaseDecisionLog, SqlLogReader):
         self, transaction: TransactionId, participant: str, untold: str | None = None
     ) -> None:
         """Record that a participant has obeyed the decision. Idempotent."""
-        row = {"one": str(transaction), "by": participant, "untold": untold}
+        row = {"one": str(transaction), "by": [participant], "untold": untold}
         with self._database.relaxed() as connection:
             if connection.execute(sql.ACKNOWLEDGE, {**row, "at": self._now()}).rowcount:
                 return
@@ -109,20 +109,17 @@ class SqlDecisionLog(BaseDecisionLog, SqlLogReader):
             rules.check_acknowledge(record, participant)
 
     def acknowledge_last(
-        self,
-        record: TransactionRecord,
-        participant: str,
-        untold: str | None = None,
+        self, record: TransactionRecord, told: Mapping[str, str | None]
     ) -> None:
-        """Record the last acknowledgement and close the transaction, in one change."""
-        now = self._now()
-        if record.state in _FINISHING and not record.given_up:
+        """Record the last acknowledgements and close the transaction, in one change."""
+        now, usual = self._now(), record.state in _FINISHING and not record.given_up
+        if usual and not any(told.values()):
             finished = rules.apply_event(record, TransactionEvent.FINISH, finished=now)
             values = {
                 "of": record.id.application,
                 "one": str(record.id),
-                "by": participant,
-                "untold": untold,
+                "by": list(told),
+                "untold": None,
                 "at": now,
                 "state_before": str(record.state),
                 "checksum_before": checksum_of(record),
@@ -136,7 +133,7 @@ class SqlDecisionLog(BaseDecisionLog, SqlLogReader):
                     if finished.state is TransactionState.COMMITTED:
                         self._change(connection).drop_receipts_before(finished)
                     return
-        super().acknowledge_last(record, participant, untold)
+        super().acknowledge_last(record, told)
 
     def postpone(
         self,

@@ -235,6 +235,10 @@ ADD_RECEIPTS: Final = schema.receipt.insert()
 ADD_DELIVERIES: Final = schema.delivery.insert()
 
 
+_BY: Final[sa.BindParameter[str]] = sa.bindparam("by", expanding=True)
+"""Names of participants."""
+
+
 def _acknowledge() -> sa.Update:
     t, d, one = schema.transaction, schema.delivery, sa.bindparam("one", type_=sa.Text)
     is_decided = sa.exists().where(t.c.id == one, t.c.decided.is_not(None))
@@ -242,7 +246,7 @@ def _acknowledge() -> sa.Update:
         d.update()
         .where(
             d.c.transaction_id == one,
-            d.c.participant == sa.bindparam("by"),
+            d.c.participant.in_(_BY),
             d.c.acknowledged.is_(None),
             is_decided,
         )
@@ -269,15 +273,15 @@ def _locked(dialect: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 @functools.cache
 def acknowledge_last(dialect: str) -> Writes:
-    """Acknowledge as `by`, and finish, unless somebody else has not acknowledged.
+    """Acknowledge for all of `by`, and finish, unless somebody else is missing.
 
     Only a record whose `state_before` and `checksum_before` are known. Where it changes
-    no row of the transactions, the acknowledgement alone is stored.
+    no row of the transactions, the acknowledgements alone are stored.
     """
     t, d, one = schema.transaction, schema.delivery, sa.bindparam("one", type_=sa.Text)
     others = (
         sa.exists()
-        .where(d.c.transaction_id == one, d.c.participant != sa.bindparam("by"))
+        .where(d.c.transaction_id == one, d.c.participant.not_in(_BY))
         .where(d.c.acknowledged.is_(None), d.c.given_up.is_(None))
     )
     finish = (
