@@ -194,3 +194,32 @@ def test_a_column_that_was_changed_meanwhile_holds_no_wrong_value(
     stored = "SELECT count(*), count(DISTINCT units) FROM orders_tpc"
     assert select(world.resource, stored) == [(2 * LARGE if fits else LARGE, 1)]
     world.resource.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_column_that_is_changed_while_columns_are_read_rounds_nothing(
+    postgres_database: str, when: str
+) -> None:
+    """Columns and their exact types are read one after the other."""
+    world = world_of(postgres_database, "id bigint, amount double precision")
+    database = world.resource._database
+    read = database.exact_types
+
+    def change() -> None:
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            connection.execute("DROP VIEW IF EXISTS orders")
+            connection.execute("ALTER TABLE orders_tpc ALTER amount TYPE real")
+
+    def exact_types(*about: Any) -> dict[str, Any]:
+        if when == "before":
+            change()
+        found: dict[str, Any] = read(*about)
+        if when == "after":
+            change()
+        return found
+
+    database.exact_types = exact_types
+    branch = branch_of(id=(1, pa.int64()), amount=(0.1, pa.float64()))
+    assert world.prepare("orders.1.1", branch).status_code == 400
+    assert select(world.resource, "SELECT count(*) FROM orders_tpc") == [(0,)]
+    world.resource.close()

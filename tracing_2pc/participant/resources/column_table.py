@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -35,6 +35,13 @@ _KINDS: Final = sa.text(
 Columns = Mapping[str, Column]
 
 
+class _Known(NamedTuple):
+    """What was read of a table at one moment: columns, and Arrow's types of those."""
+
+    columns: Columns
+    exact: Mapping[str, pa.DataType]
+
+
 class ColumnTable:
     """A table with a column for each of a record's (`loader.RecordTable`).
 
@@ -58,17 +65,16 @@ class ColumnTable:
         self._database = database
         self._create = create
         self._stamp = stamp
-        self._columns: Columns | None = None
+        self._known: _Known | None = None
         # The last records that were seen to fit: most are of the same schema.
-        self._fits: tuple[Columns, bool, pa.Schema, list[Column]] | None = None
-        self._exact: Mapping[str, pa.DataType] = {}
+        self._fits: tuple[_Known, bool, pa.Schema, list[Column]] | None = None
         self.names: frozenset[str] = frozenset()
         """All of its columns, as they were last read."""
 
     @property
     def is_ready(self) -> bool:
         """Its columns have been read, and nothing has refused them since."""
-        return self._columns is not None
+        return self._known is not None
 
     def check_durable(self, connection: Connection) -> None:
         """Refuse a table whose rows would not survive a crash of PostgreSQL.
@@ -105,38 +111,31 @@ class ColumnTable:
         if not schema.names:
             return Records(_without_columns(batches))
         partial = source.content_type == content.NDJSON
-        fields = self._columns_for(schema, partial=partial)
+        known, fields = self._fitting(schema, partial=partial)
         stamp = self._stamp(upload)
-        exact = self._exact_for(schema.names, stamp) if upload.is_large else None
+        binary = upload.is_large
+        exact = _exact_for(known.exact, schema.names, stamp) if binary else None
         batches = self._stamped(batches, fields, stamp, exact)
         return Records(batches, typed=exact is not None)
 
-    def _exact_for(
-        self, names: Sequence[str], stamp: Mapping[str, Any]
-    ) -> list[pa.DataType] | None:
-        """Return the exact types of columns; None unless each has one, ours too."""
-        exact = self._exact
-        ours = {name: repeated(value, 1).type for name, value in stamp.items()}
-        if ours.items() <= exact.items() and exact.keys() >= set(names):
-            return [exact[name] for name in names]
-        return None
-
     def refused(self) -> None:
         """Read its columns again before the next records."""
-        self._columns = None
+        self._known = None
 
     def read_columns(self, connection: Connection) -> Columns:
         """Read all of its columns."""
         about = sa.inspect(connection).get_columns(self.name)
         return {column["name"]: Column.reflected(column) for column in about}
 
-    def _read(self, connection: Connection) -> Columns:
+    def _read(self, connection: Connection) -> _Known:
         """Remember its columns: in no transaction that makes it, which may yet fail."""
+        # First: they are compared with the table's again, when rows are in it.
+        exact = self._database.exact_types(connection, self.name)
         columns = self.read_columns(connection)
         self.names = frozenset(columns)
-        self._exact = self._database.exact_types(connection, self.name)
-        self._columns = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
-        return self._columns
+        theirs = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
+        self._known = known = _Known(theirs, exact)
+        return known
 
     def quote(self, name: str) -> str:
         """Quote a name where SQL needs it."""
@@ -175,28 +174,30 @@ class ColumnTable:
             raise MalformedError(detail) from None
         return as_text(column) if dialect.name == "postgresql" else column
 
-    def _columns_for(self, schema: pa.Schema, *, partial: bool) -> list[Column]:
-        """Return the table's columns for these records, in their order."""
-        # The checked columns are returned, whatever other threads read meanwhile.
-        columns, fits = self._columns, self._fits
-        if fits is not None and fits[0] is columns and fits[1:3] == (partial, schema):
-            return fits[3]
+    def _fitting(
+        self, schema: pa.Schema, *, partial: bool
+    ) -> tuple[_Known, list[Column]]:
+        """Return the table, and its columns for these records, in their order."""
+        # What was checked is returned, whatever other threads read meanwhile.
+        known, fits = self._known, self._fits
+        if fits is not None and fits[0] is known and fits[1:3] == (partial, schema):
+            return known, fits[3]
         check_names(schema)
-        if columns is None:
-            columns = self._read_or_create(schema)
+        if known is None:
+            known = self._read_or_create(schema)
         dialect = self._database.engine.dialect
         try:
-            check_fit(schema, columns, dialect, partial=partial)
+            check_fit(schema, known.columns, dialect, partial=partial)
         except RefusalError:
             # A column may have been changed since they were read.
             with self._database.read() as connection:
-                columns = self._read(connection)
-            check_fit(schema, columns, dialect, partial=partial)
-        chosen = [columns[name] for name in schema.names]
-        self._fits = columns, partial, schema, chosen
-        return chosen
+                known = self._read(connection)
+            check_fit(schema, known.columns, dialect, partial=partial)
+        chosen = [known.columns[name] for name in schema.names]
+        self._fits = known, partial, schema, chosen
+        return known, chosen
 
-    def _read_or_create(self, schema: pa.Schema) -> Columns:
+    def _read_or_create(self, schema: pa.Schema) -> _Known:
         with self._database.read() as connection:
             if sa.inspect(connection).has_table(self.name):
                 return self._read(connection)
@@ -205,6 +206,16 @@ class ColumnTable:
                 self._create(connection, schema)
         with self._database.read() as connection:  # not before others can see it
             return self._read(connection)
+
+
+def _exact_for(
+    exact: Mapping[str, pa.DataType], names: Sequence[str], stamp: Mapping[str, Any]
+) -> list[pa.DataType] | None:
+    """Return the exact types of columns; None unless each has one, ours too."""
+    ours = {name: repeated(value, 1).type for name, value in stamp.items()}
+    if ours.items() <= exact.items() and exact.keys() >= set(names):
+        return [exact[name] for name in names]
+    return None
 
 
 def _without_columns(batches: Iterable[Any]) -> Iterator[Any]:
