@@ -17,13 +17,15 @@ from support.telemetry import PATH
 from support.watch import NAMES, fresh
 
 from tracing_2pc import cli
+from tracing_2pc.cli import ls
 from tracing_2pc.cli.ls import items, lines
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import BranchId, InDoubt, Listing, Shown, TransactionId
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import ParticipantState, TransactionState
-from tracing_2pc.inspection import participants
+from tracing_2pc.inspection import listing, participants
 from tracing_2pc.inspection.listing import list_transactions
+from tracing_2pc.store.log import reader
 
 T = TransactionId("orders", 7, 1)
 HOSTILE = "\x1b[31mred\x1b]0;title\x07\nsecond line\u202eright to left" + "x" * 5000
@@ -97,6 +99,20 @@ def test_a_list_that_is_full_does_not_count_what_it_left_out(
     assert counted == "0 unfinished; 2 finished (the newest)"
     counted = operator.says("ls", "--limit", "4")[1].splitlines()[-1]
     assert counted == "0 unfinished; 3 finished"
+
+
+def test_of_too_many_unfinished_ones_the_oldest_are_listed(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the worst. How many there are is not known."""
+    for batch in (5, 6, 7):
+        operator.at.committing(batch)
+    for module in (reader, listing, ls):
+        monkeypatch.setattr(module, "MOST", 2)
+    *rows, counted = operator.says("ls", "--unfinished")[1].splitlines()
+    shown = [row.split()[0] for row in rows if row.startswith("orders")]
+    assert shown == ["orders.5.1", "orders.6.1"]
+    assert counted == "the oldest 2 unfinished (2 committing)"
 
 
 @pytest.mark.parametrize(

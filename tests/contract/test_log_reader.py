@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,10 @@ def test_filters(history: SqlDecisionLog) -> None:
     assert ids(history.transactions(committed)) == ["orders.1.1", "orders.0.1"]
     active = TransactionFilter(state=TransactionState.ACTIVE)
     assert ids(history.transactions(active)) == ["bookings.0.1"]
-    assert ids(history.transactions(TransactionFilter(unfinished=True))) == [
-        "bookings.0.1",
-        "orders.2.1",
-    ]
+    unfinished = TransactionFilter(unfinished=True)
+    assert ids(history.transactions(unfinished)) == ["orders.2.1", "bookings.0.1"]
+    oldest = dataclasses.replace(unfinished, limit=1)
+    assert ids(history.transactions(oldest)) == ["orders.2.1"]
     assert ids(history.transactions(TransactionFilter(older_than=30))) == [
         "orders.1.1",
         "orders.0.1",

@@ -16,7 +16,11 @@ from tracing_2pc.cli.terminal import (
     safe,
     table,
 )
-from tracing_2pc.core.log_reader import TransactionFilter, TransactionSummary
+from tracing_2pc.core.log_reader import (
+    MOST,
+    TransactionFilter,
+    TransactionSummary,
+)
 from tracing_2pc.core.model import check_application, trace_id_of
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
@@ -131,7 +135,9 @@ def _counts(listing: TransactionList, shown: int, of_all: int, limit: int) -> st
     states = sorted(Counter(str(row.state) for row in listing.unfinished).items())
     by_state = ", ".join(f"{number} {state}" for state, number in states)
     of = f" ({by_state})" if by_state else ""
-    parts = [f"{len(listing.unfinished)} unfinished{of}"]
+    # The log lists no more; how many there are is not known.
+    oldest = "the oldest " if len(listing.unfinished) >= MOST else ""
+    parts = [f"{oldest}{len(listing.unfinished)} unfinished{of}"]
     if listing.orphans:
         parts.append(format_count(len(listing.orphans), "orphan"))
     if listing.finished:

@@ -26,7 +26,7 @@ _RANKS: Final = (str(Severity.CRITICAL), str(Severity.WARNING), "normal")
 
 
 class LogSnapshot(NamedTuple):
-    """What the log had at a time: newest first, each list bounded."""
+    """What the log had at a time, each list bounded: `open` to the oldest."""
 
     at: float
     open: Sequence[TransactionSummary]

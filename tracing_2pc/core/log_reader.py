@@ -111,7 +111,10 @@ class LogReader(Protocol):
         """Name the application that a query is known by; None if it is not known."""
 
     def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
-        """List transactions, newest first, at most `MOST`."""
+        """List transactions, newest first, at most `MOST`.
+
+        Where none of them can be finished, the oldest first: the worst are not cut.
+        """
 
     def states_of(
         self, transactions: Iterable[TransactionId]

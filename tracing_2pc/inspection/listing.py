@@ -67,7 +67,7 @@ class TransactionList:
 
     Args:
         at: when it was made, in Unix seconds.
-        unfinished: oldest first.
+        unfinished: oldest first; `MOST` may be cut.
         finished: newest first.
         orphans: oldest first; by branches that are older than `safety_interval`.
         deliveries: of unfinished transactions, by id and by participant.
@@ -104,7 +104,7 @@ def list_transactions(
     unfinished, finished, orphans = [], [], []
     if filters.state not in FINAL:
         every = dataclasses.replace(filters, unfinished=True, limit=MOST)
-        unfinished = sorted(log.transactions(every), key=lambda row: row.started)
+        unfinished = log.transactions(every)
     if not filters.open_only:
         rows = log.transactions(filters)
         finished = [row for row in rows if row.state in FINAL]

@@ -33,7 +33,7 @@ from tracing_2pc.store.log import statements as sql
 from tracing_2pc.store.log.records import SqlChange, cause_of
 
 _SCANNED: Final = 10_000
-"""The newest transactions of an application that a selective list looks at."""
+"""Transactions of an application that a selective list looks at."""
 
 _AT_ONCE: Final = 500
 """Ids in one statement."""
@@ -99,7 +99,7 @@ class SqlLogReader:
         return rows[0].name if rows else None
 
     def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
-        """List transactions, newest first; bounded by `MOST` and `_SCANNED`."""
+        """See `LogReader.transactions`; bounded by `MOST` and `_SCANNED`."""
         with self._database.reading() as connection:
             if chosen.application is None:
                 applications = connection.scalars(sql.APPLICATIONS).all()
@@ -108,9 +108,10 @@ class SqlLogReader:
             rows = [
                 row
                 for application in applications
-                for row in self._newest(connection, chosen, application)
+                for row in self._first(connection, chosen, application)
             ]
-            rows.sort(key=lambda row: row.started, reverse=True)
+            newest_first = not chosen.open_only
+            rows.sort(key=lambda row: row.started, reverse=newest_first)
             # Only now: of a hundred applications most of the rows are not shown.
             summaries = [_summary(row) for row in rows[: min(chosen.limit, MOST)]]
             deliveries = defaultdict(list)
@@ -122,7 +123,7 @@ class SqlLogReader:
             for summary in summaries
         ]
 
-    def _newest(
+    def _first(
         self, connection: sa.Connection, chosen: TransactionFilter, application: str
     ) -> Iterable[Any]:
         statement = sql.UNFINISHED_SUMMARIES if chosen.open_only else sql.SUMMARIES

@@ -387,11 +387,12 @@ AUDIT_OF: Final = (
 
 _SUMMARY: Final = """
     SELECT id, state, decision, started, decided, finished, rows, reason, carrier
-    FROM tpc_transaction WHERE application = :of {}
-    ORDER BY batch DESC, attempt DESC LIMIT :most
+    FROM tpc_transaction WHERE application = :of {0}
+    ORDER BY batch {1}, attempt {1} LIMIT :most
 """
-UNFINISHED_SUMMARIES: Final = _sql(_SUMMARY.format("AND finished IS NULL"))
-SUMMARIES: Final = _sql(_SUMMARY.format(""))
+UNFINISHED_SUMMARIES: Final = _sql(_SUMMARY.format("AND finished IS NULL", "ASC"))
+"""The oldest of one application."""
+SUMMARIES: Final = _sql(_SUMMARY.format("", "DESC"))
 """The newest of one application, backwards along the unique index."""
 
 OUTSTANDING_OF: Final = (
