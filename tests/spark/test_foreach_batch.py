@@ -73,6 +73,30 @@ def _tags(context: Any, job: int) -> str:
     return str(store.job(job).jobTags())
 
 
+def test_what_a_worker_has_loaded_is_not_searched_after_each_task(world: World) -> None:
+    """PySpark collects garbage there: of a small partition that is most of its time."""
+    seen: list[Any] = []
+    real = world.callback()
+
+    def count(batches: Iterator[Any]) -> Iterator[Any]:
+        import gc
+
+        import pyarrow as pa
+
+        for _ in batches:
+            searched, left_out = len(gc.get_objects()), gc.get_freeze_count()
+            yield pa.RecordBatch.from_pydict({"s": [searched], "l": [left_out]})
+
+    def callback(df: Any, batch: int) -> None:
+        real(df, batch)
+        seen.extend(df.mapInArrow(count, "s long, l long").collect())
+
+    write_numbers(world.folder, range(1))
+    world.run(callback, world.source().repartition(2))
+    assert seen
+    assert not [tuple(row) for row in seen if row.l < 10 * row.s]
+
+
 @BOTH_PATHS
 def test_empty_batches_and_partitions(world: World) -> None:
     """A partition without rows sends nothing; a batch without rows commits as well."""

@@ -33,7 +33,7 @@ from tracing_2pc.protocol.decisions import ask_until_answered
 from tracing_2pc.sinks.base import Sink, check_job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.job import Job
-from tracing_2pc.spark.tasks import write_partition
+from tracing_2pc.spark.tasks import keep_from_collector, write_partition
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines.urls import database_url
 from tracing_2pc.tracing import instruments
@@ -193,6 +193,7 @@ class _Writer:
                         pass
                     return TaskMessage(str(record.id), replay=True)
             receipts = write_partition(job.sink, record, self._telemetry, batches)
+        keep_from_collector()
         written = tuple(receipt.to_json() for receipt in receipts)
         return TaskMessage(str(record.id), replay=False, receipts=written)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -89,7 +90,9 @@ def make_task(sink: Sink, record: TransactionRecord) -> Callable[..., Any]:
         written = [receipt.to_json() for receipt in receipts]
         arrow_bytes = ([sum(sizes)] + [0] * len(written))[: len(written)]
         columns = {"receipt": written, "arrow_bytes": arrow_bytes}
-        yield pa.RecordBatch.from_pydict(columns)
+        reported = pa.RecordBatch.from_pydict(columns)
+        keep_from_collector()
+        yield reported
 
     return task
 
@@ -137,3 +140,14 @@ def write_partition(
     finally:
         # Before the receipt is out: then the worker may be killed at any moment.
         lifecycle.flush(FLUSH_SECONDS)
+
+
+def keep_from_collector() -> None:
+    """Take what this process has loaded out of the garbage collector's sight, once.
+
+    PySpark collects after every task (`pyspark/daemon.py`), and that goes through all
+    modules: longer than to write a small partition.
+    """
+    if gc.get_freeze_count() == 0:
+        gc.collect()
+        gc.freeze()
