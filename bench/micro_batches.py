@@ -8,6 +8,7 @@ callback takes. Every arm has the same rows from the same files, on two partitio
     jdbc          two appends of Spark's JDBC sink, the batch persisted, at least once
     copy          COPY by hand to both, in one pass over each partition, at least once
     parquet       an append to a folder, no server at all
+    noop          Spark computes the rows, and nobody gets them
 
 Servers flush (`fsync`), and what is stored is counted and removed after each batch.
 """
@@ -26,9 +27,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.pair import compare, line
+from bench.pair import compare, line, peer
 from bench.postgresql import listening
 from bench.records import orders
 from bench.stored import LEDGER, check_and_empty
@@ -43,10 +45,13 @@ PARTITIONS: Final = 2
 WARM_UP: Final = 4
 """Batches of each arm that are not counted: the JVM compiles, workers start."""
 
+FLOOR: Final = "noop"
+"""The arm of which every other does more: a batch costs at least that."""
+
 Arm = Callable[[Any, int], None]
 """Writes a DataFrame as a batch of a number."""
 
-ROUNDS: Final = {10: 21, 2_000: 21, 100_000: 15, 1_000_000: 7}
+ROUNDS: Final = {10: 21, 2_000: 21, 100_000: 25, 1_000_000: 15}
 """By rows of a batch."""
 
 LIMITS: Final = {
@@ -70,7 +75,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="tpc-bench-") as folder:
         for rows in sizes or ROUNDS:
             goals = {goal: g for goal, g in LIMITS.items() if goal[1] == rows}
-            names = {name for g in goals.values() for name in g[:2]}
+            names = {FLOOR, *(name for g in goals.values() for name in g[:2])}
             place = Path(folder) / str(rows)
             rounds = min(most, ROUNDS[rows])
             seconds = time_arms(place, rows, rounds, sorted(names), warm_up=warm_up)
@@ -78,6 +83,8 @@ def measure(
                 ratio = compare(seconds[ours], seconds[base])
                 settings = {"rows": rows, "base": base, "partitions": PARTITIONS}
                 yield line(f"{goal} {rows}", ratio, limit, settings)
+            ratio = compare(seconds[FLOOR], seconds["jdbc"])
+            yield peer(f"{FLOOR} {rows}", ratio, {"partitions": PARTITIONS})
 
 
 def time_arms(
@@ -87,11 +94,16 @@ def time_arms(
     names: Sequence[str],
     *,
     warm_up: int = WARM_UP,
+    partitions: int = PARTITIONS,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, list[float]]:
-    """Return the seconds of each arm, round by round, after `warm_up` rounds."""
+    """Return the seconds of each arm, round by round, after `warm_up` rounds.
+
+    `settings` are Spark's.
+    """
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(listening()) for _ in range(SERVERS)]
-        world = stack.enter_context(_world(folder, servers))
+        world = stack.enter_context(_world(folder, servers, partitions, settings))
         return _run(world, rows, rounds, names, warm_up)
 
 
@@ -104,13 +116,15 @@ class World:
     databases: Sequence[str]
     """URLs of libpq, one on each server."""
     participants: Mapping[str, str]
+    partitions: int
+    """Of a batch, each of which is a file."""
 
 
 def _run(
     world: World, rows: int, rounds: int, names: Sequence[str], warm_up: int
 ) -> dict[str, list[float]]:
     arms = {name: ARMS[name](world) for name in names}
-    _write_input(world.folder / "in", rows, (rounds + warm_up) * len(names))
+    _write_input(world, rows, (rounds + warm_up) * len(names))
     seconds: dict[str, list[float]] = {name: [] for name in names}
 
     def batch(df: Any, number: int) -> None:
@@ -126,7 +140,7 @@ def _run(
 
     files = world.spark.readStream.schema(SCHEMA)
     query = (
-        files.option("maxFilesPerTrigger", PARTITIONS)
+        files.option("maxFilesPerTrigger", world.partitions)
         .parquet(str(world.folder / "in"))
         .writeStream.option("checkpointLocation", str(world.folder / "checkpoint"))
         .trigger(availableNow=True)
@@ -183,10 +197,13 @@ def _copy(world: World) -> Arm:
     databases = tuple(world.databases)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc
+
         import psycopg
         import pyarrow as pa
         from pyarrow import csv
 
+        gc.unfreeze()  # as in a worker that has never written for the library
         options = csv.WriteOptions(include_header=False)
         command = "COPY plain FROM STDIN (FORMAT csv)"
         with contextlib.ExitStack() as stack:
@@ -211,19 +228,24 @@ def _parquet(world: World) -> Arm:
     return lambda df, _: df.write.mode("append").parquet(str(world.folder / "out"))
 
 
+def _noop(_: World) -> Arm:
+    return lambda df, _: df.write.format("noop").mode("overwrite").save()
+
+
 ARMS: Final[Mapping[str, Callable[[World], Arm]]] = {
     "library": _library,
     "executors": _executors,
     "jdbc": _jdbc,
     "copy": _copy,
     "parquet": _parquet,
+    FLOOR: _noop,
 }
 _PLAIN_ARMS: Final = ("jdbc", "copy")
 
 
 def _check_and_empty(world: World, name: str, rows: int) -> None:
     """See that each server has the rows: an arm that stores nothing is fast."""
-    if name == "parquet":
+    if name in ("parquet", FLOOR):
         return
     shown, stored = ("plain", "plain") if name in _PLAIN_ARMS else LEDGER
     for url in world.databases:
@@ -242,14 +264,15 @@ _PLAIN: Final = (
 )
 
 
-def _write_input(folder: Path, rows: int, batches: int) -> None:
+def _write_input(world: World, rows: int, batches: int) -> None:
     """Write a batch of about 100 bytes a row, and link its files for all others."""
     import pyarrow as pa
     from pyarrow import parquet
 
+    folder = world.folder / "in"
     folder.mkdir()
-    part = rows // PARTITIONS
-    for file in range(PARTITIONS):
+    part = rows // world.partitions
+    for file in range(world.partitions):
         records = pa.Table.from_batches([orders(part, file * part)])
         parquet.write_table(records, folder / f"0.{file}.parquet")
         for batch in range(1, batches):
@@ -257,7 +280,12 @@ def _write_input(folder: Path, rows: int, batches: int) -> None:
 
 
 @contextlib.contextmanager
-def _world(folder: Path, servers: Sequence[str]) -> Iterator[World]:
+def _world(
+    folder: Path,
+    servers: Sequence[str],
+    partitions: int,
+    settings: Mapping[str, str],
+) -> Iterator[World]:
     import psycopg
 
     folder.mkdir()
@@ -292,15 +320,15 @@ def _world(folder: Path, servers: Sequence[str]) -> Iterator[World]:
         drain.start()
         for service in services:
             service.start()
-        spark = _session(folder)
+        spark = _session(folder, settings)
         try:
             urls = {f"ledger-{n}": s.url for n, s in enumerate(services)}
-            yield World(folder, spark, databases, urls)
+            yield World(folder, spark, databases, urls, partitions)
         finally:
             spark.stop()
 
 
-def _session(folder: Path) -> Any:
+def _session(folder: Path, more: Mapping[str, str]) -> Any:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -315,7 +343,10 @@ def _session(folder: Path) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "3g",
         "spark.sql.session.timeZone": "UTC",
+        # As much as the most of a partition: no two files make one.
+        "spark.sql.files.openCostInBytes": "128m",
         "spark.local.dir": str(folder / "spark"),
+        **more,
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own

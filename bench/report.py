@@ -109,7 +109,7 @@ def text(results: Results) -> str:
         parts += [] if results.is_trial else _obstacles(family, by_name)
     parts.append(DROPPED)
     parts += ["## Beside others\n", _table(_PEER_HEAD, _peer_rows(results.peers))]
-    parts += [beside.TEXT, beside.PLAIN_SQL, beside.TRACING, beside.NOT_RUN]
+    parts += [beside.TEXT, *beside.SECTIONS]
     parts.append("## What grows\n")
     for name, series in SERIES.items():
         parts += _section(name, series, _points(results, name))

@@ -52,6 +52,26 @@ SERIES: Final[Mapping[str, Series]] = {
         "times the smallest batch",
         log=True,
     ),
+    "partitions": Series(
+        "Partitions of a batch",
+        "A batch of 100,000 rows that executors write (`driver_path_bytes=0`), beside "
+        "two appends of the JDBC sink: on two cores, each partition a file. Every "
+        "partition is a branch at both participants. By itself the library hands a "
+        "batch of this size to the driver, which writes one branch. In the plot 1 is "
+        "the library's batch on one partition.",
+        "partitions of a batch",
+        "times one partition",
+        log=True,
+    ),
+    "partitions-socket": Series(
+        "Partitions of a batch, with Unix domain sockets",
+        "The same with `spark.python.unix.domain.socket.enabled=true`, which Spark has "
+        "since 4.1: no task waits for its first row. Where two cores are busy all the "
+        "same, as here, that is hard to see.",
+        "partitions of a batch",
+        "times one partition",
+        log=True,
+    ),
     "participants-wall": Series(
         "Participants: time",
         "A batch of 10 rows by a coordinator without Spark; each participant is a "

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.growth import applications, finished, looking, memory, participants, rows
+from bench.growth import (
+    applications,
+    batches,
+    finished,
+    looking,
+    memory,
+    participants,
+)
 from bench.growth.sizes import FULL, TINY, Sizes
 
 Part = Callable[[Path, Sizes], Iterator[dict[str, Any]]]
@@ -22,7 +29,8 @@ PARTS: Final[Mapping[str, Part]] = {
     "looking": looking.measure,
     "applications": applications.measure,
     "memory": memory.measure,
-    "rows": rows.measure,
+    "partitions": batches.measure_partitions,
+    "rows": batches.measure_rows,
 }
 """Spark last: a process that has a JVM keeps it."""
 

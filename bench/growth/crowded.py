@@ -1,8 +1,6 @@
 """A log with very many transactions, and ledgers that hold the unfinished ones.
 
-The finished ones are of one application. The library writes the first; the database
-repeats its rows; of the newest, which are read, the checksums are right, too. Of the
-others nobody reads more than an entry of an index.
+The finished ones are of one application.
 
 The unfinished ones are decided an hour ago, and prepared at every participant: there is
 most to say of them. They belong to a hundred applications, of which one has the
@@ -22,7 +20,7 @@ import sqlalchemy as sa
 
 from bench.driver import APPLICATION, apply, coordinator
 from bench.empty import obedient, write_nothing
-from bench.growth.finished import changing, insert, write_like
+from bench.growth.finished import changing, insert, repeat_first, write_like
 from bench.stored import LEDGER
 from tracing_2pc.core.model import BranchId, Receipt, TransactionId, TransactionRecord
 from tracing_2pc.core.states import Decision, Vote
@@ -37,9 +35,6 @@ ROWS: Final = 10
 """In the branch that an unfinished transaction has at each participant."""
 
 _APPLICATIONS: Final = 100
-_READ: Final = 100
-"""Finished transactions, the newest, whose checksums are right."""
-
 _AGO: Final = 3600.0
 _CARRIER: Final = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
 _DIGEST: Final = f"sha-256=:{'A' * 43}=:"
@@ -54,14 +49,8 @@ def fill_log(url: str, finished: int, unfinished: int) -> list[TransactionId]:
     with contextlib.closing(open_log(url)) as log:
         driver = coordinator(log, obedient(*NAMES))
         apply(driver, 0, write_nothing)  # by the library: the others are like it
-        first = _read(log, TransactionId(APPLICATION, 0, 1))
-        newest = range(max(1, finished - _READ), finished)
+        repeat_first(log, url, finished)
         ids = list(_spread(finished, unfinished))
-        with changing(url) as connection:
-            _repeat(connection, first.id, newest.start - 1)
-            of_newest = (TransactionId(APPLICATION, batch, 1) for batch in newest)
-            tables = (schema.transaction, schema.delivery)
-            write_like(connection, first, of_newest, tables)
         decided = _decide(log, ids[0])
         with changing(url) as connection:
             _age(connection)
@@ -70,7 +59,8 @@ def fill_log(url: str, finished: int, unfinished: int) -> list[TransactionId]:
             applications = [{"name": name, "query": name, **known} for name in names]
             if applications:
                 insert(connection, schema.application, applications)
-            write_like(connection, decided, ids[1:], [*tables, schema.receipt])
+            tables = (schema.transaction, schema.delivery, schema.receipt)
+            write_like(connection, decided, ids[1:], tables)
         for id_ in (TransactionId(APPLICATION, finished - 1, 1), ids[0], ids[-1]):
             _read(log, id_)
         if len(log.unfinished()) != unfinished:
@@ -90,37 +80,6 @@ def _read(log: SqlDecisionLog, id_: TransactionId) -> TransactionRecord:
     if (record := log.read(id_)) is None:
         raise RuntimeError(f"{id_} is not in the log")
     return record
-
-
-def _repeat(connection: sa.Connection, first: TransactionId, last: int) -> None:
-    """Have the database write the rows of batch 0 for the batches up to this one."""
-    id_ = f"'{first.application}.' || n || '.1'"
-    for table, key, change in (
-        (schema.transaction, "id", {"id": id_, "batch": "n"}),
-        (schema.delivery, "transaction_id", {"transaction_id": id_}),
-    ):
-        where = f"{key} = '{first}'"
-        repeat(connection, table.name, [c.name for c in table.c], change, where, last)
-
-
-def repeat(
-    connection: sa.Connection,
-    table: str,
-    columns: Sequence[str],
-    change: dict[str, str],
-    where: str,
-    last: int,
-) -> None:
-    """Have PostgreSQL write the rows of `where` again for each `n` up to the last.
-
-    `change` has SQL for columns that differ.
-    """
-    names = ", ".join(f'"{name}"' for name in columns)
-    values = ", ".join(change.get(name, f'"{name}"') for name in columns)
-    connection.exec_driver_sql(
-        f"INSERT INTO {table} ({names}) SELECT {values} "
-        f"FROM {table}, generate_series(1, {last}) n WHERE {where}"
-    )
 
 
 def _decide(log: SqlDecisionLog, id_: TransactionId) -> TransactionRecord:

@@ -1,8 +1,8 @@
 """An empty batch, with ever more finished transactions in the decision log.
 
-The finished transactions are written in bulk, as the library has written one of them:
-the same rows, but for the number of the batch and what follows from it. A few of them
-are then read through the library, which refuses a record that is not whole.
+The library writes the first of them, and the database copies its rows: the others are
+the same but for the number of the batch. The newest are read through the library, which
+refuses a record that is not whole.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log.records import checksum_of
 
+_READ: Final = 100
+"""Finished transactions, the newest, whose checksums are right."""
 _AT_ONCE: Final = 10_000
 """Transactions that are written together."""
 
@@ -84,22 +86,61 @@ def filled_log(url: str, count: int) -> tuple[SqlDecisionLog, int]:
         RuntimeError: what was written is not what the library reads.
     """
     log = open_log(url)
-    driver = coordinator(log, obedient())
     if count:
-        apply(driver, 0, write_nothing)  # by the library: the others are like it
-        _write_like_the_first(log, url, range(1, count))
-        for batch in {0, 1 % count, count // 2, count - 1}:
+        apply(coordinator(log, obedient()), 0, write_nothing)
+        repeat_first(log, url, count)
+        for batch in {0, count - 1}:
             _check(log, batch)
     return log, count
 
 
-def _write_like_the_first(log: SqlDecisionLog, url: str, batches: range) -> None:
-    record = log.read(_id(0))
-    assert record is not None
+def repeat_first(log: SqlDecisionLog, url: str, count: int) -> None:
+    """Fill a log with transactions like the first, batch 0, up to so many of them.
+
+    The database copies its rows; of the newest, which are read, the checksums are
+    right, too. Of the others nobody reads more than an entry of an index.
+    """
+    first = log.read(_id(0))
+    assert first is not None
+    newest = range(max(1, count - _READ), count)
     with changing(url) as connection:
+        _repeat(connection, first.id, newest.start - 1)
         # Without receipts: the next commit drops those of the one before.
         tables = (schema.transaction, schema.delivery)
-        write_like(connection, record, map(_id, batches), tables)
+        write_like(connection, first, map(_id, newest), tables)
+
+
+def _repeat(connection: sa.Connection, first: TransactionId, last: int) -> None:
+    """Have the database write the rows of batch 0 for the batches up to this one."""
+    id_ = f"'{first.application}.' || n || '.1'"
+    for table, key, change in (
+        (schema.transaction, "id", {"id": id_, "batch": "n"}),
+        (schema.delivery, "transaction_id", {"transaction_id": id_}),
+    ):
+        where = f"{key} = '{first}'"
+        repeat(connection, table.name, [c.name for c in table.c], change, where, last)
+
+
+def repeat(
+    connection: sa.Connection,
+    table: str,
+    columns: Sequence[str],
+    change: dict[str, str],
+    where: str,
+    last: int,
+) -> None:
+    """Have the database write the rows of `where` again for each `n` up to the last.
+
+    `change` has SQL for columns that differ.
+    """
+    names = ", ".join(f'"{name}"' for name in columns)
+    values = ", ".join(change.get(name, f'"{name}"') for name in columns)
+    connection.exec_driver_sql(
+        "WITH RECURSIVE numbers (n) AS "
+        f"(SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {last}) "
+        f"INSERT INTO {table} ({names}) SELECT {values} FROM {table}, numbers "
+        f"WHERE {where} AND n <= {last}"
+    )
 
 
 @contextlib.contextmanager

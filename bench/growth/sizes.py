@@ -12,6 +12,8 @@ class Sizes:
 
     Args:
         rows: of a batch beside JDBC.
+        partitions: of a batch that executors write, likewise.
+        partition_rows: of such a batch.
         row_rounds: rounds at each of these, at most.
         participants: how many; the first is what the others are divided by.
         participant_goal: how many the goal is about.
@@ -29,17 +31,19 @@ class Sizes:
     """
 
     rows: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
+    partitions: tuple[int, ...] = (1, 4, 16, 64)
+    partition_rows: int = 100_000
     row_rounds: int = 15
     participants: tuple[int, ...] = (1, 2, 4, 8)
     participant_goal: int = 4
     participant_rows: int = 100_000
-    finished: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000)
+    finished: tuple[int, ...] = (0, 10_000, 1_000_000, 10_000_000)
     applications: tuple[int, ...] = (1, 2, 4, 8, 16)
     looking: tuple[int, int] = (10_000_000, 10_000)
     looking_rounds: int = 11
     kept: int = 60_480
     view_rows: int = 100_000
-    memory: tuple[int, int] = (50_000, 1_000_000)
+    memory: tuple[int, int] = (50_000, 5_000_000)
     memory_rounds: int = 7
     transactions: int = 50
     rounds: int = 41
@@ -63,6 +67,8 @@ class Sizes:
 FULL: Final = Sizes()
 TINY: Final = Sizes(
     rows=(),
+    partitions=(4,),
+    partition_rows=100,
     participants=(1, 2),
     participant_goal=2,
     participant_rows=1_000,
@@ -76,4 +82,4 @@ TINY: Final = Sizes(
     memory_rounds=1,
     transactions=3,
 )
-"""They show that it works, and say nothing about any goal. Spark is in others."""
+"""They show that it works, and say nothing about any goal."""

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from bench import pair
 from bench.driver import APPLICATION, apply, coordinator, tasks
 from bench.goals import GOALS
-from bench.growth.crowded import repeat
+from bench.growth.finished import repeat
 from bench.growth.sizes import Sizes
 from bench.ledgers import running
 from bench.postgresql import NewDatabase

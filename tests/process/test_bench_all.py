@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from bench import growth, report, results
 from bench.beside import PEERS
 from bench.goals import GOALS
-from bench.growth import rows as rows_of_a_batch
+from bench.growth import batches
+from bench.micro_batches import FLOOR
 from bench.peers import tracing
 from bench.series import SERIES
 
@@ -33,7 +35,11 @@ def expected_goals() -> set[str]:
 
 def expected_peers() -> list[str]:
     """Without the environment of other tracing, which `make tools` makes, the rest."""
-    return [name for name in PEERS if tracing.is_ready() or name not in tracing.NAMES]
+    missing = () if tracing.is_ready() else tracing.NAMES
+    floors = {name for name in PEERS if name.startswith(FLOOR)} - {
+        f"{FLOOR} {TINY_ROWS}"
+    }
+    return [name for name in PEERS if name not in floors.union(missing)]
 
 
 @pytest.mark.spark
@@ -118,22 +124,36 @@ def test_a_filled_log_is_as_the_library_writes_it(tmp_path: Path) -> None:
         log.close()
 
 
-def test_rows_are_beside_jdbc_at_each_size(
+def test_rows_and_partitions_are_beside_jdbc_at_each_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ratio is that of batches that took turns; the plot begins at 1."""
 
     def time_arms(
-        folder: Path, rows: int, rounds: int, names: Sequence[str]
+        folder: Path,
+        rows: int,
+        rounds: int,
+        names: Sequence[str],
+        *,
+        partitions: int,
+        settings: Mapping[str, str],
     ) -> dict[str, list[float]]:
-        return {name: [rows * (1 + (name == "jdbc"))] * rounds for name in names}
+        assert rows % partitions == 0
+        cost = rows + 100 * partitions
+        return {name: [cost * (1 + (name == "jdbc"))] * rounds for name in names}
 
-    monkeypatch.setattr(rows_of_a_batch, "time_arms", time_arms)
-    points = list(rows_of_a_batch.measure(tmp_path, growth.sizes(7, rows=100)))
-    assert [point["x"] for point in points] == [10, 100]
-    assert [point["arms"]["library"] for point in points] == [1, 10]
-    assert [point["arms"]["jdbc"] for point in points] == [2, 20]
-    assert [(point["ratio"], point["rounds"]) for point in points] == [(0.5, 7)] * 2
+    monkeypatch.setattr(batches, "time_arms", time_arms)
+    sizes = dataclasses.replace(
+        growth.sizes(7, rows=100), partitions=(1, 7), partition_rows=100
+    )
+    for measure, xs, ours, heights in (
+        (batches.measure_rows, [10, 100], "library", [1, 300 / 210]),
+        (batches.measure_partitions, [1, 7] * 2, "executors", [1, 798 / 200] * 2),
+    ):
+        points = list(measure(tmp_path, sizes))
+        assert [point["x"] for point in points] == xs
+        assert [p["arms"][ours] for p in points] == pytest.approx(heights, abs=1e-4)
+        assert {(p["ratio"], p["rounds"]) for p in points} == {(0.5, 7)}
 
 
 def test_sizes_are_limited() -> None:

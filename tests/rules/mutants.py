@@ -980,9 +980,8 @@ MUTANTS: Final = (
                 ENGINE,
                 "_prepare_at_once",
                 "__row, __answer = answer_to(__c)\n"
-                "if __answer is None: ...\n"
-                "if __answer is not None or not __added: ...\n",
-                "added = self._journal.add_prepared(\n"
+                "if __answer is not None or not self._journal.add_prepared(...): ...\n",
+                "self._journal.add_prepared(\n"
                 "    __c, __row, ref, tag=tag, carrier=carrier\n"
                 ")\n",
             ),

@@ -251,11 +251,9 @@ class ParticipantEngine:
                 writer.share(connection, transaction.application)
                 # Rule 20: read again under the lock, which is held until the commit.
                 row, answer = answer_to(connection)
-                if answer is None:
-                    added = self._journal.add_prepared(
-                        connection, row, ref, tag=tag, carrier=carrier
-                    )
-                if answer is not None or not added:
+                if answer is not None or not self._journal.add_prepared(
+                    connection, row, ref, tag=tag, carrier=carrier
+                ):
                     connection.rollback()
                     return answer
                 commit(connection)  # Rule 13: durable before the vote is answered.
