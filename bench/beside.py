@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
+from bench.micro_batches import FLOOR, ROUNDS
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Peer:
@@ -30,12 +32,12 @@ _UNTRACED: Final = "the same, not traced"
 
 PEERS: Final[Mapping[str, Peer]] = {
     **{
-        f"noop {rows}": Peer(
+        f"{FLOOR} {rows}": Peer(
             f"a batch of {rows:,} rows that Spark computes and throws away",
             "two appends of its JDBC sink",
             "time",
         )
-        for rows in (10, 2_000, 100_000, 1_000_000)
+        for rows in ROUNDS
     },
     "empty pgbench": Peer(
         _EMPTY, "an empty transaction at each of two servers, by `pgbench`", "time"

@@ -6,6 +6,7 @@ chooses where rows grow, by executors where partitions do.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,36 +36,29 @@ def measure_partitions(folder: Path, sizes: Sizes) -> Iterator[dict[str, Any]]:
             yield series.point(partitions, rows, partitions)
 
 
+@dataclasses.dataclass
 class _Series:
     """What is along it is measured one after another, each beside the JDBC sink."""
 
-    def __init__(
-        self,
-        name: str,
-        ours: str,
-        folder: Path,
-        rounds: int,
-        settings: Mapping[str, str],
-    ) -> None:
-        self._name = name
-        self._ours = ours
-        self._folder = folder
-        self._rounds = rounds
-        self._settings = settings
-        self._unit: float | None = None
+    name: str
+    ours: str
+    folder: Path
+    rounds: int
+    settings: Mapping[str, str]
+    unit: float | None = None
 
     def point(self, x: int, rows: int, partitions: int) -> dict[str, Any]:
         seconds = time_arms(
-            self._folder / f"{self._name}-{x}",
+            self.folder / f"{self.name}-{x}",
             rows,
-            self._rounds,
-            [self._ours, "jdbc"],
+            self.rounds,
+            [self.ours, "jdbc"],
             partitions=partitions,
-            settings=self._settings,
+            settings=self.settings,
         )
         medians = {name: statistics.median(seconds[name]) for name in seconds}
-        self._unit = self._unit or medians[self._ours]
-        heights = {name: median / self._unit for name, median in medians.items()}
-        ratio = compare(seconds[self._ours], seconds["jdbc"])
+        self.unit = self.unit or medians[self.ours]
+        heights = {name: median / self.unit for name, median in medians.items()}
+        ratio = compare(seconds[self.ours], seconds["jdbc"])
         settings = {"rows": rows, "partitions": partitions}
-        return point(self._name, x, ratio, heights, settings)
+        return point(self.name, x, ratio, heights, settings)

@@ -67,7 +67,7 @@ class TransactionList:
 
     Args:
         at: when it was made, in Unix seconds.
-        unfinished: oldest first; `MOST` may be cut.
+        unfinished: oldest first, at most `MOST`.
         finished: newest first.
         orphans: oldest first; by branches that are older than `safety_interval`.
         deliveries: of unfinished transactions, by id and by participant.

@@ -112,8 +112,9 @@ class SqlDecisionLog(BaseDecisionLog, SqlLogReader):
         self, record: TransactionRecord, told: Mapping[str, str | None]
     ) -> None:
         """Record the last acknowledgements and close the transaction, in one change."""
-        now, usual = self._now(), record.state in _FINISHING and not record.given_up
-        if usual and not any(told.values()):
+        is_usual = record.state in _FINISHING and not record.given_up
+        if is_usual and not any(told.values()):
+            now = self._now()
             finished = rules.apply_event(record, TransactionEvent.FINISH, finished=now)
             values = {
                 "of": record.id.application,
