@@ -11,6 +11,8 @@ AGENT := .cache/stock-agent
 AUTO := .cache/auto-instrumented
 OLDEST := .cache/pyspark-3.5
 COMPOSE := .cache/engine/docker-compose
+# Tests start thousands of processes: what one has compiled, the others read.
+unexport PYTHONDONTWRITEBYTECODE
 N ?= 1
 MINUTES ?= 10
 
