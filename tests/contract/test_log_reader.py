@@ -266,11 +266,14 @@ def test_many_finished_ones_of_an_application_are_not_read(
     for statement in (
         statements.load_transactions(of_one),
         statements.load_parts(schema.receipt, of_one),
+        statements.load_transactions(
+            statements.few(statements.UNFINISHED_IN_STATE, dialect)
+        ),
         statements.load_parts(
             schema.delivery, statements.few(statements.UNFINISHED, dialect)
         ),
     ):
-        plan = explain(base, statement, {"of": "orders"})
+        plan = explain(base, statement, {"of": "orders", "state": "committing"})
         assert "tpc_unfinished" in plan, plan
         for table in ("tpc_transaction", "tpc_delivery"):
             assert f"Seq Scan on {table}" not in plan, plan

@@ -103,7 +103,8 @@ class SqlChange:
         self, application: str, state: TransactionState
     ) -> list[TransactionRecord]:
         """Return the unfinished transactions in this state, oldest first."""
-        return self.load(sql.UNFINISHED_IN_STATE, of=application, state=str(state))
+        few = sql.few(sql.UNFINISHED_IN_STATE, self._dialect)
+        return self.load(few, of=application, state=str(state))
 
     def has_rival(self, transaction: TransactionId) -> bool:
         """Return whether the batch has a newer attempt, or a committed one."""
