@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import methodcaller
 from typing import Final, NamedTuple
 
@@ -21,11 +21,13 @@ from tracing_2pc.core.remote_participant import RemoteParticipant
 from tracing_2pc.core.states import BranchState, ParticipantState, Vote
 from tracing_2pc.inspection.checkpoint import Checkpoint
 from tracing_2pc.inspection.evidence import sum_prepared
+from tracing_2pc.inspection.participants import PreparedSummary
 from tracing_2pc.operations.resolve import check_reason, signature
 from tracing_2pc.protocol.fan_out import ask_at_once
 
 Participants = Mapping[str, RemoteParticipant]
-
+Attempts = Mapping[TransactionId, Mapping[str, Shown]]
+"""What each participant holds of each attempt at a batch."""
 
 _GAP: Final = 20
 """So many attempts in a row that nobody knows: there are no more."""
@@ -58,7 +60,7 @@ class Adoption:
     transaction: TransactionId
     participants: tuple[str, ...]
     committed: tuple[str, ...]
-    answers: Mapping[TransactionId, Mapping[str, Shown]]
+    answers: Attempts
     orphans: tuple[Orphan, ...]
     doubts: tuple[str, ...]
 
@@ -90,27 +92,19 @@ def examine(
     lists = ask_at_once(lambda p: _list(p, application), participants)
     prepared, batch = sum_prepared(lists), checkpoint.next
 
-    def attempts_at(number: int) -> dict[TransactionId, Mapping[str, Shown]]:
+    def attempts_at(number: int) -> Attempts:
         least = max((t.attempt for t in prepared if t.batch == number), default=0)
         return _ask_attempts(participants, TransactionId(application, number, least))
 
     answers = attempts_at(batch)
     later = attempts_at(checkpoint.last + 1)
-    states = {shown.state for by_name in answers.values() for shown in by_name.values()}
-    ahead = any(t.batch > checkpoint.last for t in prepared)
-    if later or ahead or ParticipantState.FORGOTTEN in states:
+    if later or _is_older(checkpoint, prepared, answers):
         raise ConfigurationError(
             f"participants know of batches of {application!r} that this checkpoint, "
             f"which ends with {checkpoint.last}, has not begun: it is an older copy. "
             "Take the newer one, or choose a new application name and a new checkpoint"
         )
-    identities = ask_at_once(lambda p: p.identity(), participants)
-    knowing = tuple(
-        name
-        for name in participants
-        if application in identities[name].participants
-        or any(_knows(by_name[name]) for by_name in answers.values())
-    )
+    knowing = _knowing(participants, application, answers)
     if not knowing:
         raise ConfigurationError(
             f"no participant here holds anything of application {application!r}: mend "
@@ -119,26 +113,14 @@ def examine(
             f"--from-batch {batch}`"
         )
     transaction = max(answers, default=TransactionId(application, batch, 0))
-    for attempt, by_name in answers.items():
-        if ParticipantState.COMMITTED in {shown.state for shown in by_name.values()}:
-            transaction = attempt  # rule 18: there is one at most
-    having = answers.get(transaction, {}).items()
-    committed = {n for n, shown in having if shown.state is ParticipantState.COMMITTED}
+    transaction = next(iter(_committed(answers)), transaction)  # rule 18: one at most
+    shown = answers.get(transaction, {})
+    committed = tuple(n for n in knowing if shown and _has_committed(shown[n]))
     passed = {t.batch for t in prepared if t.batch < batch} | ({batch - 1} - {-1})
     by_batch = {number: attempts_at(number) for number in passed} | {batch: answers}
-    orphans = []
-    for attempt, holders in sorted(prepared.items()):
-        word = _word_for(
-            attempt, by_batch[attempt.batch], is_next=attempt.batch == batch
-        )
-        for name, summary in holders.items():
-            command = f"tracing-2pc resolve {attempt} --at {name} --{word} --reason …"
-            ends = command if word else None
-            orphans.append(Orphan(attempt, name, summary.rows, ends))
+    orphans = _orphans_of(prepared, by_batch, batch)
     doubts = _doubts_of_passed(application, batch, by_batch, knowing, orphans)
-    if committed and all(
-        shown.resolved_by_hand for n, shown in having if n in committed
-    ):
+    if committed and all(shown[name].resolved_by_hand for name in committed):
         doubts.append(
             f"{transaction} was committed by hand wherever it is committed: that is no "
             "proof that it was decided, nor that all of its rows are there"
@@ -148,18 +130,67 @@ def examine(
         checkpoint,
         transaction,
         knowing,
-        tuple(name for name in knowing if name in committed),
+        committed,
         answers,
         tuple(orphans),
         tuple(doubts),
     )
 
 
+def _is_older(
+    checkpoint: Checkpoint, prepared: Iterable[TransactionId], answers: Attempts
+) -> bool:
+    """Whether participants know of what this checkpoint has not begun."""
+    states = {shown.state for by_name in answers.values() for shown in by_name.values()}
+    ahead = any(t.batch > checkpoint.last for t in prepared)
+    return ahead or ParticipantState.FORGOTTEN in states
+
+
+def _knowing(
+    participants: Participants, application: str, answers: Attempts
+) -> tuple[str, ...]:
+    """Name the participants that have anything of the application."""
+    identities = ask_at_once(lambda p: p.identity(), participants)
+    return tuple(
+        name
+        for name in participants
+        if application in identities[name].participants
+        or any(_knows(by_name[name]) for by_name in answers.values())
+    )
+
+
+def _committed(answers: Attempts) -> list[TransactionId]:
+    """Return the attempts that somebody has committed."""
+    return [
+        attempt
+        for attempt, by_name in answers.items()
+        if any(map(_has_committed, by_name.values()))
+    ]
+
+
+def _has_committed(shown: Shown) -> bool:
+    return shown.state is ParticipantState.COMMITTED
+
+
+def _orphans_of(
+    prepared: Mapping[TransactionId, Mapping[str, PreparedSummary]],
+    by_batch: Mapping[int, Attempts],
+    batch: int,
+) -> list[Orphan]:
+    orphans = []
+    for attempt, holders in sorted(prepared.items()):
+        word = _word_for(
+            attempt, by_batch[attempt.batch], is_next=attempt.batch == batch
+        )
+        for name, summary in holders.items():
+            command = f"tracing-2pc resolve {attempt} --at {name} --{word} --reason …"
+            ends = command if word else None
+            orphans.append(Orphan(attempt, name, summary.rows, ends))
+    return orphans
+
+
 def _word_for(
-    attempt: TransactionId,
-    answers: Mapping[TransactionId, Mapping[str, Shown]],
-    *,
-    is_next: bool,
+    attempt: TransactionId, answers: Attempts, *, is_next: bool
 ) -> str | None:
     """Return what was decided of an attempt that is prepared; None if nobody knows.
 
@@ -167,11 +198,7 @@ def _word_for(
     What nobody has committed of the next batch is written again. Of a batch that Spark
     has passed it was decided commit, but not which attempt.
     """
-    committed = {
-        known
-        for known, by_name in answers.items()
-        if ParticipantState.COMMITTED in {shown.state for shown in by_name.values()}
-    }
+    committed = _committed(answers)
     if attempt in committed:
         return "commit"
     return "abort" if committed or is_next else None
@@ -180,7 +207,7 @@ def _word_for(
 def _doubts_of_passed(
     application: str,
     batch: int,
-    by_batch: Mapping[int, Mapping[TransactionId, Mapping[str, Shown]]],
+    by_batch: Mapping[int, Attempts],
     knowing: Sequence[str],
     orphans: Sequence[Orphan],
 ) -> list[str]:
@@ -255,9 +282,7 @@ def _list(participant: RemoteParticipant, application: str) -> Listing:
     return listing
 
 
-def _ask_attempts(
-    participants: Participants, newest: TransactionId
-) -> dict[TransactionId, Mapping[str, Shown]]:
+def _ask_attempts(participants: Participants, newest: TransactionId) -> Attempts:
     """Ask about each attempt at a batch, from the first to the last that is known.
 
     They are numbered one after another (rule 3). An attempt that prepared nothing may
