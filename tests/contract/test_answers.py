@@ -19,7 +19,7 @@ from support.participant import (
 )
 
 from tracing_2pc.http.error_responses import OK, STATUSES
-from tracing_2pc.testing.resource_contract import ANSWERS
+from tracing_2pc.testing.answer_table import ANSWERS
 
 T = "orders.7.1"
 NEIGHBOUR = Branch(ONE.body, ONE.rows, "1.1")

@@ -14,107 +14,45 @@ import itertools
 import operator
 import pickle
 import sys
-import threading
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 
-from tracing_2pc.core import content
-from tracing_2pc.core.errors import RefusalError
-from tracing_2pc.core.model import BranchId, TransactionId
-from tracing_2pc.core.states import ASK_AGAIN, Decision, Refusal
-from tracing_2pc.participant.answers import Answer, BranchRef
-from tracing_2pc.participant.body import Body
-from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
+from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.states import Refusal
+from tracing_2pc.participant.answers import Answer
+from tracing_2pc.participant.engine import ParticipantEngine
+from tracing_2pc.testing.answer_table import (
+    ABORTED,
+    ANSWERS,
+    COMMITTED,
+    FORGOTTEN,
+    GIVEN,
+    IS_ABORTED,
+    IS_COMMITTED,
+    IS_PREPARED,
+    PREPARED,
+    REQUESTS,
+    TABLE,
+    UNKNOWN,
+    abort,
+    commit,
+    commit_another,
+    expect_answer,
+    prepare,
+)
 from tracing_2pc.testing.other_process import OtherProcess, kill
-from tracing_2pc.testing.promises import Records, broken, expect_rows
-
-Expected = tuple[Refusal | None, str]
-"""A refusal, or None for an acknowledgement, and the state that the answer names."""
-
-_NAME: Final = "participant"
-_LONGEST: Final = 120.0
-"""Seconds for which "not now" is asked again; only what hangs takes so long."""
-
-UNKNOWN: Final = (Refusal.UNKNOWN, "unknown")
-PREPARED: Final = (None, "prepared")
-COMMITTED: Final = (None, "committed")
-ABORTED: Final = (None, "aborted")
-IS_PREPARED: Final = (Refusal.CONFLICT, "prepared")
-IS_COMMITTED: Final = (Refusal.CONFLICT, "committed")
-IS_ABORTED: Final = (Refusal.CONFLICT, "aborted")
-FORGOTTEN: Final = (Refusal.FORGOTTEN, "forgotten")
-
-_TO_COMMITTED: Final = {
-    "prepare same": IS_COMMITTED,
-    "prepare other": IS_COMMITTED,
-    "commit": COMMITTED,
-    "commit empty": COMMITTED,
-    "abort": IS_COMMITTED,
-    "abort branch": IS_COMMITTED,
-    "abort branch by digest": IS_COMMITTED,
-    "abort branch of other": IS_COMMITTED,
-    "look up": COMMITTED,
-}
-_TO_ABORTED: Final = {
-    "prepare same": IS_ABORTED,
-    "prepare other": IS_ABORTED,
-    "commit": IS_ABORTED,
-    "commit empty": IS_ABORTED,
-    "abort": ABORTED,
-    "abort branch": ABORTED,
-    "abort branch by digest": ABORTED,
-    "abort branch of other": ABORTED,
-    "look up": ABORTED,
-}
-
-ANSWERS: Final[Mapping[str, Mapping[str, Expected]]] = {
-    "unknown": {
-        "prepare same": PREPARED,
-        "commit": UNKNOWN,
-        "commit empty": COMMITTED,
-        "abort": ABORTED,
-        "abort branch": ABORTED,
-        "abort branch by digest": ABORTED,
-        "abort branch of other": ABORTED,
-        "look up": UNKNOWN,
-    },
-    "prepared": {
-        "prepare same": PREPARED,
-        "prepare other": IS_PREPARED,
-        "commit": COMMITTED,
-        "commit empty": COMMITTED,
-        "abort": ABORTED,
-        "abort branch": ABORTED,
-        "abort branch by digest": ABORTED,
-        "abort branch of other": IS_PREPARED,
-        "look up": PREPARED,
-    },
-    "committed": _TO_COMMITTED,
-    "aborted": _TO_ABORTED,
-    "resolved_commit": _TO_COMMITTED,
-    "resolved_abort": _TO_ABORTED,
-    "another_committed": {
-        "prepare same": IS_COMMITTED,
-        "prepare other": IS_COMMITTED,
-        "commit": UNKNOWN,
-        "commit empty": UNKNOWN,
-        "abort": ABORTED,
-        "abort branch": ABORTED,
-        "abort branch by digest": ABORTED,
-        "abort branch of other": ABORTED,
-        "look up": UNKNOWN,
-    },
-    "forgotten": dict.fromkeys(_TO_COMMITTED, FORGOTTEN),
-}
-"""The answer table: what a transaction is, what is asked, and the answer."""
+from tracing_2pc.testing.promises import broken, expect_rows
+from tracing_2pc.testing.resource_process import (
+    Branch,
+    Case,
+    Interrupted,
+    Process,
+    at_once,
+)
 
 KILLS: Final = {
     "while_a_body_arrives": "body",
@@ -128,10 +66,6 @@ KILLS: Final = {
 }
 """Moments at which a process is killed: a failpoint, or what kills in its place."""
 
-TABLE = (
-    "Answer by answers.py, from what the journal says under the lock: the answer "
-    "depends on the state only"
-)
 DURABLE = (
     "prepare makes rows and journal durable before it votes; nothing of it may be in "
     "the process's memory only"
@@ -146,134 +80,6 @@ SEALED = (
 )
 INVISIBLE = "prepare makes rows durable where no reader looks, commit shows them"
 ONCE = "A repeated request changes nothing: answer from the journal"
-
-
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """One branch, and its content."""
-
-    name: str
-    records: Records
-
-    @functools.cached_property
-    def body(self) -> bytes:
-        """Its records as a sink sends them."""
-        sink = io.BytesIO()
-        table = pa.Table.from_pylist([dict(record) for record in self.records])
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        return sink.getvalue()
-
-    @property
-    def ref(self) -> BranchRef:
-        """As a request names it."""
-        digest = content.digest_of(self.body)
-        return BranchRef(BranchId.parse(self.name), len(self.records), digest)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """An application that nobody has used: a transaction, and branches for it."""
-
-    application: str
-    one: Branch
-    other: Branch
-    """Of the same name, with other content."""
-    twin: Branch
-
-    def id(self, batch: int = 7, attempt: int = 1) -> str:
-        """Return the id of the transaction, or of another one."""
-        return f"{self.application}.{batch}.{attempt}"
-
-
-class Process:
-    """A resource as one process has it; "not now" is asked again, as a job does."""
-
-    def __init__(self, engine: ParticipantEngine) -> None:
-        self.engine = engine
-
-    def prepare(self, id_: str, branch: Branch) -> Answer:
-        """Send a branch."""
-        return self._answered(lambda: self.prepare_once(id_, branch))
-
-    def prepare_once(
-        self,
-        id_: str,
-        branch: Branch,
-        stream: Any = None,
-        ref: BranchRef | None = None,
-    ) -> Answer:
-        """Send a branch, with another body if need be; it may answer "not now"."""
-        ref = ref or branch.ref
-        length = len(branch.body)
-        stream = stream or io.BytesIO(branch.body)
-        body = Body(stream, length, content.ARROW, ref.digest)
-        at = TransactionId.parse(id_)
-        asked = functools.partial(self.engine.prepare, at, _NAME, ref, body, {})
-        return self._once(f"prepare of {id_}", asked)
-
-    def commit(
-        self, id_: str, *branches: Branch, forgotten_through: int | None = None
-    ) -> Answer:
-        """Commit these branches."""
-        order = Order(
-            TransactionId.parse(id_),
-            _NAME,
-            forgotten_through,
-            tuple(branch.ref for branch in branches),
-        )
-        return self._ask("commit", order)
-
-    def abort(self, id_: str, **fields: Any) -> Answer:
-        """Abort all of it, or a branch."""
-        return self._ask("abort", Order(TransactionId.parse(id_), _NAME, **fields))
-
-    def resolve(self, id_: str, outcome: Decision) -> Answer:
-        """Decide as a person does."""
-        order = Order(TransactionId.parse(id_), _NAME, reason="no log knows it")
-        return self._ask("resolve", order, outcome)
-
-    def show(self, id_: str) -> Answer:
-        """Look it up."""
-        return self._ask("show", TransactionId.parse(id_), _NAME)
-
-    def listed(self, application: str) -> list[tuple[str, str, str]]:
-        """Return id, branch and state of what is not sealed, in pages of two."""
-        rows: list[tuple[str, str, str]] = []
-        after: int | None = 0
-        while after is not None:
-            page = self.engine.list_open(Query(application, None, after, 2))
-            rows += [
-                (str(id_), str(row.ref.branch), str(row.state))
-                for id_, row, _ in page.branches
-            ]
-            after = page.next
-        return sorted(rows)
-
-    def _ask(self, verb: str, *arguments: Any) -> Answer:
-        at = arguments[0]
-        what = f"{verb} of {at.transaction if isinstance(at, Order) else at}"
-        asked = functools.partial(getattr(self.engine, verb), *arguments)
-        return self._answered(lambda: self._once(what, asked))
-
-    def _answered(self, ask: Callable[[], Answer]) -> Answer:
-        deadline = time.monotonic() + _LONGEST
-        while (answer := ask()).refusal in ASK_AGAIN and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return answer
-
-    def _once(self, what: str, ask: Callable[[], Answer]) -> Answer:
-        try:
-            return ask()
-        except RefusalError as error:
-            return Answer(error.state or "unknown", error.refusal, str(error))
-        except sa.exc.DBAPIError as error:
-            return Answer("unknown", Refusal.NOT_NOW, type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - whatever a resource raises
-            broken(
-                f"{what} raised {type(error).__name__}: {error}. A request raises "
-                "RefusalError, or the database's own error for not now"
-            )
 
 
 @dataclasses.dataclass
@@ -316,21 +122,6 @@ class World:
         expect_rows(written, self.contract.visible(self.where), when, promise)
 
 
-def expect_answer(answer: Answer, expected: Expected, asked: str, promise: str) -> None:
-    """Compare an answer with the table's."""
-    if (seen := (answer.refusal, answer.state)) != expected:
-        reason = f" ({answer.detail})" if answer.detail else ""
-        broken(
-            f"{asked} was answered by {_in_words(seen)}{reason}, and has to be "
-            f"{_in_words(expected)}. {promise}"
-        )
-
-
-def _in_words(answer: Expected) -> str:
-    refusal, state = answer
-    return f"success: {state}" if refusal is None else f"refusal {refusal}: {state}"
-
-
 def expect_list(
     process: Process, case: Case, *open_: tuple[str, str], when: str
 ) -> None:
@@ -343,76 +134,6 @@ def expect_list(
             f"be {want}. Recovery and the watcher find nothing else: list each "
             "branch from its prepare to its seal"
         )
-
-
-def do_nothing(process: Process, case: Case) -> None:
-    """Nobody has asked for anything."""
-
-
-def prepare(process: Process, case: Case) -> None:
-    """Prepare the first branch."""
-    answer = process.prepare(case.id(), case.one)
-    expect_answer(answer, PREPARED, "A first prepare", TABLE)
-
-
-def commit(process: Process, case: Case) -> None:
-    """Prepare and commit it."""
-    prepare(process, case)
-    answer = process.commit(case.id(), case.one)
-    expect_answer(answer, COMMITTED, "A commit of what is prepared", TABLE)
-
-
-def abort(process: Process, case: Case) -> None:
-    """Prepare and abort it."""
-    prepare(process, case)
-    answer = process.abort(case.id())
-    expect_answer(answer, ABORTED, "An abort of what is prepared", TABLE)
-
-
-def resolve(process: Process, case: Case, outcome: Decision) -> None:
-    """Prepare it, and let a person decide."""
-    prepare(process, case)
-    process.resolve(case.id(), outcome)
-
-
-def commit_another(process: Process, case: Case) -> None:
-    """Commit another attempt of the batch."""
-    process.prepare(case.id(attempt=2), case.one)
-    process.commit(case.id(attempt=2), case.one)
-
-
-def forget(process: Process, case: Case) -> None:
-    """Commit it, and say with a later batch that it is forgotten."""
-    commit(process, case)
-    process.commit(case.id(9), forgotten_through=8)
-
-
-GIVEN: Final[Mapping[str, Callable[[Process, Case], None]]] = {
-    "unknown": do_nothing,
-    "prepared": prepare,
-    "committed": commit,
-    "aborted": abort,
-    "resolved_commit": functools.partial(resolve, outcome=Decision.COMMIT),
-    "resolved_abort": functools.partial(resolve, outcome=Decision.ABORT),
-    "another_committed": commit_another,
-    "forgotten": forget,
-}
-
-REQUESTS: Final[Mapping[str, Callable[[Process, Case], Answer]]] = {
-    "prepare same": lambda p, case: p.prepare(case.id(), case.one),
-    "prepare other": lambda p, case: p.prepare(case.id(), case.other),
-    "commit": lambda p, case: p.commit(case.id(), case.one),
-    "commit empty": lambda p, case: p.commit(case.id()),
-    "abort": lambda p, case: p.abort(case.id()),
-    "abort branch": lambda p, case: p.abort(case.id(), branch=case.one.ref.branch),
-    "abort branch by digest": lambda p, case: p.abort(
-        case.id(), branch=case.one.ref.branch, digest=case.one.ref.digest
-    ),
-    "abort branch of other": lambda p, case: p.abort(
-        case.id(), branch=case.one.ref.branch, digest=case.other.ref.digest
-    ),
-    "look up": lambda p, case: p.show(case.id()),
-}
 
 
 class ResourceContract:
@@ -788,24 +509,6 @@ class ResourceProcess(OtherProcess):
         process.abort(id_)
 
 
-class Interrupted(io.BytesIO):
-    """A body in the middle of which something happens, once."""
-
-    def __init__(self, body: bytes, interrupt: Callable[[], object]) -> None:
-        super().__init__(body)
-        self._half = len(body) // 2
-        self._interrupt: Callable[[], object] | None = interrupt
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return half of it, and the rest when it has happened."""
-        if self.tell() < self._half:
-            return super().read(min(size or 0, self._half - self.tell()))
-        if (interrupt := self._interrupt) is not None:
-            self._interrupt = None
-            interrupt()
-        return super().read(size)
-
-
 def kill_before_the_end(engine: ParticipantEngine) -> None:
     """Kill the process when a decision is written, and not durable yet."""
     store: Any = engine._store
@@ -818,15 +521,3 @@ def kill_before_the_end(engine: ParticipantEngine) -> None:
             kill()
 
     store.deciding = killing
-
-
-def at_once(*asks: Callable[[], Answer]) -> Sequence[Answer]:
-    """Ask all of it at the same moment, each in a thread of its own."""
-    start = threading.Barrier(len(asks))
-
-    def ask(one: Callable[[], Answer]) -> Answer:
-        start.wait(_LONGEST)
-        return one()
-
-    with ThreadPoolExecutor(len(asks)) as pool:
-        return list(pool.map(ask, asks))
