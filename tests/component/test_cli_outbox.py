@@ -93,7 +93,9 @@ def test_drop(operator: Operator, mailer: World) -> None:
 
 
 def test_what_cannot_be_done_is_one_line(operator: Operator, mailer: World) -> None:
-    """An unknown key, a wrong one, no reason, no such participant, nobody to ask."""
+    """An unknown key, a wrong one, no reason, no such participant, nobody to ask; and
+    settings that are not there, named on either side of the action.
+    """
     unknown = "orders.9.1.0.1.0"
     for words, code, says in (
         (("again", unknown, "--yes"), 1, f"no request {unknown} is in quarantine here"),
@@ -102,6 +104,8 @@ def test_what_cannot_be_done_is_one_line(operator: Operator, mailer: World) -> N
         (("again", KEY, "--participant", "x", "--yes"), 2, "no participant 'x'"),
         (("again", KEY, "--participant", "ledger", "--yes"), 2, "ledger has no outbox"),
         (("again", KEY), 2, "there is no terminal to ask on"),
+        (("ls", "--config", "no.toml"), 2, "no.toml: No such file"),
+        (("--config", "no.toml", "ls"), 2, "no.toml: No such file"),
     ):
         got, out, err = operator.says("outbox", *words)
         assert (got, out, err.count("\n")) == (code, "", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -32,12 +33,7 @@ def parser() -> argparse.ArgumentParser:
     version = importlib.metadata.version("tracing-2pc")
     made.add_argument("--version", action="version", version=version)
     commands = made.add_subparsers(metavar="command", required=True, dest="command")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--config", help="settings file; default: tpc.toml")
-    common.add_argument("--log", help="URL of the decision log, or env:NAME")
-    common.add_argument(
-        "--json", action="store_true", help="for programs: one object per line"
-    )
+    common = _common()
 
     def add(name: str, about: str) -> argparse.ArgumentParser:
         return commands.add_parser(
@@ -57,6 +53,17 @@ def parser() -> argparse.ArgumentParser:
     about = "stream real data through crashes, and judge it"
     commands.add_parser("demo", add_help=False, help=about)
     return made
+
+
+def _common(default: str | None = None) -> argparse.ArgumentParser:
+    """Return the options of every command."""
+    common = argparse.ArgumentParser(add_help=False, argument_default=default)
+    common.add_argument("--config", help="settings file; default: tpc.toml")
+    common.add_argument("--log", help="URL of the decision log, or env:NAME")
+    common.add_argument(
+        "--json", action="store_true", help="for programs: one object per line"
+    )
+    return common
 
 
 def _add_transaction(command: argparse.ArgumentParser) -> None:
@@ -151,12 +158,14 @@ def _add_outbox(add: Add) -> None:
         "outbox", "list what a partner did not take; send it again, or drop it"
     )
     actions = outbox.add_subparsers(metavar="action", required=True, dest="action")
-    ls = actions.add_parser("ls", help="list requests in quarantine")
+    common = _common(argparse.SUPPRESS)  # the command has them, too
+    add_action = functools.partial(actions.add_parser, parents=[common])
+    ls = add_action("ls", help="list requests in quarantine")
     ls.add_argument("--application", help="only of this one")
     ls.add_argument("--limit", type=_count, default=100, help="default: 100")
     ls.add_argument("--dropped", action="store_true", help="those that were dropped")
-    again = actions.add_parser("again", help="put one back into its queue")
-    drop = actions.add_parser("drop", help="never send it; it stays on record")
+    again = add_action("again", help="put one back into its queue")
+    drop = add_action("drop", help="never send it; it stays on record")
     for action in (again, drop):
         action.add_argument("key", help="<transaction>.<branch>.<row>, as ls shows it")
         about = "one line, kept with the request"
@@ -164,10 +173,6 @@ def _add_outbox(add: Add) -> None:
         _add_yes(action)
     for action in (ls, again, drop):
         action.add_argument("--participant", metavar="NAME", help="only at this one")
-        about = "for programs: one object per line"
-        action.add_argument(
-            "--json", action="store_true", default=argparse.SUPPRESS, help=about
-        )
 
 
 def _add_keeping(add: Add) -> None:
