@@ -31,10 +31,10 @@ _HEAD: Final = """\
 # Performance
 
 What the library costs, as ratios of two things that were measured in turn, in the same
-minutes, on one machine. A ratio of 0.5 means half of what the other costs. A time would
-say little about another machine, so there are none here but two seconds of CPU time,
-which three goals of growth are held against. What can be counted exactly has exact
-numbers instead: `make counts`.
+minutes, on one machine. A ratio of 0.5 means half of what the other costs. Results are
+ratios, because a time says little about another machine. The only limit that is a time
+is two seconds of CPU time, for three goals of growth. What can be counted exactly has
+exact numbers instead: `make counts`.
 
 `make bench` measures everything again and writes this page; `python -m bench report`
 writes the page again from the last results. How each part is measured:
@@ -43,17 +43,23 @@ writes the page again from the last results. How each part is measured:
 _HOW: Final = """\
 ## How to read it
 
-- **Ratio** is the median over all rounds. In each round every arm runs once, one right
-  after the other.
+- **Arm**: one of the things that are compared. In each round every arm runs once, one
+  right after the other. **Ratio** is the median over all rounds.
 - **95 % interval** is that of the median; nothing is assumed about how the noise is
   distributed.
-- **Limit** is the most that was allowed before anything was measured.
+- **Limit** is the largest ratio that is accepted; it was chosen before the first
+  measurement.
 - **Met**: the whole interval is at or below the limit. **Missed**: the whole interval
   is above it.
 - **Inconclusive**: this run does not say; the goal is not met by it. The limit lies
   inside the interval, or the interval reaches further than 15 % to one side, or the
   ratio of the two best blocks differs from the median by more than 20 %, or there were
   fewer than six rounds.
+"""
+_PATHS: Final = """\
+The driver writes batches of up to 100,000 rows here, executors write a million. With a
+sink of your own that has no `driver_path = True`, executors write every batch: see
+[Partitions of a batch](#partitions-of-a-batch).
 """
 _MEMORY: Final = """\
 I11 compares peak memory (`VmHWM` of Linux) of processes that are started anew for each
@@ -72,6 +78,8 @@ hundred the checksums are right.
 The view of I12 is of a ledger that has forgotten what the log has: its journal keeps
 seven days of transactions, one in ten seconds.
 """
+_NOTES: Final = {"micro-batches": [_PATHS], "growth": [_MEMORY, _LOOKING]}
+"""What is said below a family's table of goals."""
 
 
 def write(results: Results, page: Path = PAGE) -> None:
@@ -105,7 +113,7 @@ def text(results: Results) -> str:
     for family, title in _TITLES.items():
         rows = _goal_rows(family, by_name, trial=results.is_trial)
         parts += [f"### {title}\n", _table(_GOAL_HEAD, rows)]
-        parts += [_MEMORY, _LOOKING] if family == "growth" else []
+        parts += _NOTES.get(family, [])
         parts += [] if results.is_trial else _obstacles(family, by_name)
     parts.append(DROPPED)
     parts += ["## Beside others\n", _table(_PEER_HEAD, _peer_rows(results.peers))]
@@ -206,7 +214,14 @@ def _why(line: Line) -> str:
 
 # --- others -------------------------------------------------------------------------
 
-_PEER_HEAD: Final = ("measured", "beside", "of", "ratio", "95 % interval", "rounds")
+_PEER_HEAD: Final = (
+    "measured",
+    "compared with",
+    "what is compared",
+    "ratio",
+    "95 % interval",
+    "rounds",
+)
 
 
 def _peer_rows(lines: Sequence[Line]) -> Iterator[Sequence[str]]:

@@ -43,8 +43,8 @@ def stuck(operator: Operator) -> None:
     at.worlds["ledger"].commit(str(T), ONE)
     at.log.acknowledge(T, "ledger")
     at.prepare("bookings.3.1", "ledger")
-    at.log.postpone(T, "notifier", "answered 503: busy", time.time() + 3600)
     at.time.time = time.time()
+    at.log.postpone(T, "notifier", "answered 503: busy", at.time.time + 60)
     operator.reach(notifier="http://127.0.0.1:9")
 
 
@@ -323,7 +323,7 @@ What each side says
 told in vain 1 time.
 
 What comes next by itself
-  - in 60 min: notifier is told to commit again: by its driver while that runs, by the
+  - in 60 s: notifier is told to commit again: by its driver while that runs, by the
     next start, or by `tracing-2pc recover`.
 
 What you can do
