@@ -67,7 +67,8 @@ class StreamContext:
         Spark's own job group tells that. Where a callback has set another, it is not
         known.
         """
-        if self.query is None:
+        # After `spark.stop()` the context of the batches before answers no question.
+        if self.query is None or df.sparkSession.sparkContext is not self.spark:
             return False
         asked = self.spark.getLocalProperty
         mine = self.run, self.query
