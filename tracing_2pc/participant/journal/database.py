@@ -187,6 +187,13 @@ def begin_now(opened: AbstractContextManager[Connection]) -> Iterator[Connection
 
 
 def commit(connection: Connection) -> None:
-    """End the open transaction here, in a span: its COMMIT waits for the disk."""
+    """End the open transaction here, in a span: its COMMIT waits for the disk.
+
+    Where it raises, as for a constraint that is checked at the end, nothing is open.
+    """
     with database_span("COMMIT", connection.get_execution_options()[engines.PLACE]):
-        connection.commit()
+        try:
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
