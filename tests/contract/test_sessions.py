@@ -23,7 +23,16 @@ from tracing_2pc.store import open_log
 from tracing_2pc.store.engines import postgresql
 
 T = "orders.7.1"
-SECOND = 1
+SECONDS = 3
+"""After so many somebody silent counts as gone: a busy machine is seldom as slow."""
+
+
+def opened(make: Callable[[str], World], url: str) -> World:
+    """Start a participant; ask again where the machine was slower than `SECONDS`."""
+    for _ in range(4):
+        with contextlib.suppress(sa.exc.DBAPIError):
+            return make(url)
+    return make(url)
 
 
 @pytest.fixture(params=KINDS)
@@ -32,9 +41,9 @@ def worlds(
     postgres_database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[list[World]]:
-    """Two processes' worth of a participant that waits a second for the silent."""
-    monkeypatch.setattr(postgresql, "PEER_TIMEOUT", SECOND)
-    made = [KINDS[request.param](postgres_database) for _ in range(2)]
+    """Two processes' worth of a participant that does not wait long for the silent."""
+    monkeypatch.setattr(postgresql, "PEER_TIMEOUT", SECONDS)
+    made = [opened(KINDS[request.param], postgres_database) for _ in range(2)]
     yield made
     for world in made:
         world.resource.close()
@@ -43,7 +52,7 @@ def worlds(
 def goes_on(ask: Callable[[], TestResponse]) -> bool:
     """Ask until it is done; False if somebody's lock stays for too long.
 
-    On a busy machine who asks may be taken for gone himself, after a second.
+    On a busy machine who asks may be taken for gone himself.
     """
     return any(ask().status_code == 200 for _ in range(5))
 
@@ -74,8 +83,8 @@ def test_who_is_frozen_between_two_of_them_loses_its_lock(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PreparedTransactions holds it by its session, while it carries a decision out."""
-    monkeypatch.setattr(postgresql, "PEER_TIMEOUT", SECOND)
-    frozen, other = (prepared_transactions(postgres_database) for _ in range(2))
+    monkeypatch.setattr(postgresql, "PEER_TIMEOUT", SECONDS)
+    frozen, other = (opened(prepared_transactions, postgres_database) for _ in range(2))
     assert goes_on(lambda: frozen.prepare(T))
     carry_out, others = frozen.resource._store._carry_out, []
 
@@ -97,7 +106,7 @@ def test_an_upload_may_take_its_time(worlds: list[World]) -> None:
     assert goes_on(lambda: world.prepare("orders.1.1", OTHER))
     assert goes_on(lambda: world.commit("orders.1.1", OTHER))
     with world.writing(T) as upload:
-        time.sleep(3 * SECOND)  # any longer does as well
+        time.sleep(2 * SECONDS)  # any longer does as well
         assert goes_on(lambda: other.prepare("orders.2.1", OTHER))
         assert goes_on(lambda: other.commit("orders.2.1", OTHER))
         assert goes_on(lambda: other.abort("orders.3.1"))
