@@ -1,8 +1,9 @@
-"""What a table's constraint refuses only when the transaction ends."""
+"""What a table's constraints and triggers do only when the transaction ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pyarrow as pa
@@ -16,12 +17,23 @@ from support.participant import (
     records,
     tagged_rows,
 )
+from support.waiting import until
 
-Make = Callable[[str], World]
+Make = Callable[..., World]
 
 TABLE = """CREATE TABLE orders_tpc
     (id bigint UNIQUE {}, amount double precision, tpc_tag bigint)"""
 LATER = "DEFERRABLE INITIALLY DEFERRED"
+WAITING, SHARED = (
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted",
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'",
+)
+RAISES = (
+    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql "
+    "AS $$ BEGIN RAISE EXCEPTION 'no'; END $$",
+    f"CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON orders_tpc {LATER} "
+    "FOR EACH ROW EXECUTE FUNCTION refuse()",
+)
 
 pytestmark = pytest.mark.parametrize("make", [tagged_rows, claimed_rows])
 
@@ -60,4 +72,47 @@ def test_aborted_rows_in_the_way_are_deleted(
     answers = [world.prepare("orders.1.2", few).status_code for _ in range(3)]
     assert set(answers) <= {200, 503}
     assert answers[-1] == 200
+    world.resource.close()
+
+
+def test_no_decision_waits_for_what_a_constraint_waits_for(
+    postgres_database: str, make: Make
+) -> None:
+    """A prepare that waits for somebody's row holds no lock of its application."""
+    with (
+        psycopg.connect(postgres_database, autocommit=True) as connection,
+        psycopg.connect(postgres_database) as other,
+    ):
+        connection.execute("CREATE TABLE customer (id bigint PRIMARY KEY)")
+        connection.execute("INSERT INTO customer VALUES (1), (2), (3)")
+        key = f"id bigint REFERENCES customer {LATER}"
+        connection.execute(TABLE.format("").replace("id bigint UNIQUE", key))
+        world = make(postgres_database, triggers=True)
+        keep(world, "orders.1.1", ONE)
+        other.execute("DELETE FROM customer WHERE id = 2")
+        with ThreadPoolExecutor(1) as pool:
+            prepared = pool.submit(world.prepare, "orders.2.1", ONE)
+            until(lambda: connection.execute(WAITING).fetchone() == (1,))
+            assert connection.execute(SHARED).fetchone() == (0,)
+            assert world.abort("orders.3.1").status_code == 200
+            other.rollback()
+            assert prepared.result().status_code in {200, 503}  # it waits for so long
+        keep(world, "orders.2.1", ONE)
+    world.resource.close()
+
+
+def test_a_trigger_that_raises_then_is_a_vote_to_abort(
+    postgres_database: str, make: Make
+) -> None:
+    """As one that raises at once."""
+    world = created(postgres_database, "", make)
+    world.resource.close()
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        for statement in RAISES:
+            connection.execute(statement)
+    world = make(postgres_database, triggers=True)
+    for _ in range(2):
+        answer = world.prepare("orders.1.1", ONE)
+        assert answer.status_code == 409
+        assert answer.get_json()["vote"] == "abort"
     world.resource.close()

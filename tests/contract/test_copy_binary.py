@@ -115,9 +115,9 @@ def forms(world: World) -> list[str]:
     asked: list[str] = []
     load = world.resource._database.load
 
-    def note(*about: Any, typed: bool) -> int:
+    def note(*about: Any, typed: bool, **rest: Any) -> int:
         asked.append("binary" if typed else "csv")
-        return int(load(*about, typed=typed))
+        return int(load(*about, typed=typed, **rest))
 
     world.resource._database.load = note
     return asked
@@ -200,25 +200,25 @@ def test_a_column_that_was_changed_meanwhile_holds_no_wrong_value(
 def test_a_column_that_is_changed_while_columns_are_read_rounds_nothing(
     postgres_database: str, when: str
 ) -> None:
-    """Columns and their exact types are read one after the other."""
+    """Columns and the table's definition are read one after the other."""
     world = world_of(postgres_database, "id bigint, amount double precision")
     database = world.resource._database
-    read = database.exact_types
+    read = database.definition
 
     def change() -> None:
         with psycopg.connect(postgres_database, autocommit=True) as connection:
             connection.execute("DROP VIEW IF EXISTS orders")
             connection.execute("ALTER TABLE orders_tpc ALTER amount TYPE real")
 
-    def exact_types(*about: Any) -> dict[str, Any]:
+    def definition(*about: Any) -> Any:
         if when == "before":
             change()
-        found: dict[str, Any] = read(*about)
+        found = read(*about)
         if when == "after":
             change()
         return found
 
-    database.exact_types = exact_types
+    database.definition = definition
     branch = branch_of(id=(1, pa.int64()), amount=(0.1, pa.float64()))
     assert world.prepare("orders.1.1", branch).status_code == 400
     assert select(world.resource, "SELECT count(*) FROM orders_tpc") == [(0,)]

@@ -14,7 +14,8 @@ is alive, also after the writer's own process was killed.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Protocol
 
@@ -29,8 +30,24 @@ LOCK_WAIT: Final = 10
 """Seconds that a request waits for a lock. Then the answer is "not now"."""
 
 
-class ColumnsChangedError(Exception):
-    """A column has another type than when it was read; nothing may be kept."""
+class TableChangedError(Exception):
+    """The table is another than when it was read; nothing may be kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+    """What was read of a table at one moment.
+
+    Args:
+        about: what two of them are compared by.
+        exact: by column, the Arrow type that `Database.load` need not write as text.
+            Columns that have none are left out.
+        defers: triggers or constraints may wait for the commit.
+    """
+
+    about: Hashable = None
+    exact: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    defers: bool = False
 
 
 class Writer(Protocol):
@@ -127,21 +144,21 @@ class Database(abc.ABC):
         batches: Iterator[Any],
         *,
         typed: bool = False,
+        definition: Definition | None = None,
     ) -> int:
         """Write Arrow batches of a table's columns; return how many rows they had.
 
-        `typed` batches have the types of `exact_types`.
+        `typed` batches have the exact types of the table's definition. Where one is
+        given, the batches were made for a table like that, and nothing that it checks
+        is left for the commit.
 
         Raises:
-            ColumnsChangedError: they have not, any more.
+            TableChangedError: it is another now.
         """
 
-    def exact_types(self, connection: Connection, table: str) -> dict[str, Any]:
-        """Return, by column, the Arrow type that `load` need not write as text.
-
-        Columns that have none are left out.
-        """
-        return {}
+    def definition(self, connection: Connection, table: str) -> Definition:
+        """Read what may change under a participant that runs, if anything may."""
+        return Definition()
 
     @abc.abstractmethod
     def refusal(self, error: Exception) -> str | None:

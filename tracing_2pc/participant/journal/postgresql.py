@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
@@ -23,8 +23,9 @@ from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.journal import copy_binary
 from tracing_2pc.participant.journal.database import (
     LOCK_WAIT,
-    ColumnsChangedError,
     Database,
+    Definition,
+    TableChangedError,
 )
 from tracing_2pc.store.engines import database as engines
 from tracing_2pc.store.engines import postgresql
@@ -47,10 +48,15 @@ _WRONG_BINARY: Final = (
     psycopg.errors.InvalidBinaryRepresentation,
     psycopg.errors.ProtocolViolation,
 )
-_COLUMN_TYPES: Final = sa.text(
-    "SELECT attname, atttypid::bigint FROM pg_attribute "
-    "WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped"
+_COLUMNS: Final = (
+    "SELECT attname, atttypid::bigint, atttypmod, relpersistence, "
+    "relhastriggers OR relkind = 'p' "  # those of a partition are not looked for
+    "FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid "
+    "WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped"
 )
+# A prepared transaction would keep the locks that reading a catalog takes.
+_WITHOUT_LOCKS: Final = "SAVEPOINT tpc; {}; ROLLBACK TO tpc; RELEASE tpc"
+_CHECK_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 _REASONS: Final = {
     "42501": "the role of this participant may not write to it",
@@ -197,12 +203,13 @@ class PostgreSQL(Database):
         batches: Iterator[Any],
         *,
         typed: bool = False,
+        definition: Definition | None = None,
     ) -> int:
         """COPY batches: typed ones in binary, others as csv.
 
-        Csv tells NULL from an empty string. Binary values of another type may be taken
-        for what they are not. Therefore the types are read again after COPY, whose lock
-        lets nobody change them from then on.
+        Csv tells NULL from an empty string. A column of another type may round what
+        was made for the old one, or take its bytes for what they are not. Therefore the
+        table is read again after COPY, whose lock lets nobody change it from then on.
         """
         if (first := next(batches, None)) is None:
             return 0
@@ -218,19 +225,27 @@ class PostgreSQL(Database):
                     rows += batch.num_rows
                 copy.write(copy_binary.TRAILER if typed else b"")
         except _WRONG_BINARY:
-            raise ColumnsChangedError from None
-        if typed:
-            types = self.exact_types(connection, table)
-            if any(types.get(field.name) != field.type for field in first.schema):
-                raise ColumnsChangedError
+            raise TableChangedError from None
+        if typed or definition is not None:
+            cursor = connection.connection.cursor()
+            cursor.execute(_WITHOUT_LOCKS.format(self._select_columns(table)))
+            cursor.nextset()
+            found = _definition(cursor.fetchall())
+            exact = [found.exact.get(field.name) for field in first.schema]
+            wrong = typed and exact != first.schema.types
+            if wrong or definition not in (None, found):
+                raise TableChangedError
+            if found.defers:  # now, while no decision waits for it
+                cursor.execute(_CHECK_NOW)
         return rows
 
-    def exact_types(self, connection: Connection, table: str) -> dict[str, Any]:
-        """Return the types that COPY can be given in binary."""
+    def definition(self, connection: Connection, table: str) -> Definition:
+        """Read the columns; exact is what COPY can be given in binary."""
+        return _definition(connection.exec_driver_sql(self._select_columns(table)))
+
+    def _select_columns(self, table: str) -> str:
         name = self.engine.dialect.identifier_preparer.quote(table)
-        rows = connection.execute(_COLUMN_TYPES, {"name": name})
-        known = ((n, copy_binary.TYPES.get(number)) for n, number in rows)
-        return {n: kind for n, kind in known if kind is not None}
+        return _COLUMNS.format(psycopg.sql.quote(name))
 
     def refusal(self, error: Exception) -> str | None:
         """Tell by the class of the error."""
@@ -309,6 +324,13 @@ class _PostgreSQLWriter:
         except BaseException:
             connection.invalidate()
             raise
+
+
+def _definition(rows: Iterable[Any]) -> Definition:
+    columns = frozenset(map(tuple, rows))
+    known = ((n, copy_binary.TYPES.get(kind)) for n, kind, *_ in columns)
+    exact = {n: kind for n, kind in known if kind is not None}
+    return Definition(columns, exact, any(defers for *_, defers in columns))
 
 
 @functools.lru_cache(maxsize=100)

@@ -23,7 +23,11 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from tracing_2pc.participant.body import CHUNK, Body, Source
-from tracing_2pc.participant.journal.database import LOCK_WAIT, Database
+from tracing_2pc.participant.journal.database import (
+    LOCK_WAIT,
+    Database,
+    Definition,
+)
 from tracing_2pc.store.engines.sqlite import open_sqlite
 
 _ERROR: Final = 1
@@ -107,6 +111,7 @@ class SQLite(Database):
         batches: Iterator[Any],
         *,
         typed: bool = False,
+        definition: Definition | None = None,
     ) -> int:
         """Insert batches column-wise."""
         quote = self.engine.dialect.identifier_preparer.quote

@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
+from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.journal.database import Database
+from tracing_2pc.participant.journal.database import Database, Definition
 from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.columns import (
     Column,
@@ -36,10 +37,10 @@ Columns = Mapping[str, Column]
 
 
 class _Known(NamedTuple):
-    """What was read of a table at one moment: columns, and Arrow's types of those."""
+    """What was read of a table at one moment."""
 
     columns: Columns
-    exact: Mapping[str, pa.DataType]
+    definition: Definition
 
 
 class ColumnTable:
@@ -114,9 +115,10 @@ class ColumnTable:
         known, fields = self._fitting(schema, partial=partial)
         stamp = self._stamp(upload)
         binary = upload.is_large
-        exact = _exact_for(known.exact, schema.names, stamp) if binary else None
+        types = known.definition.exact
+        exact = _exact_for(types, schema.names, stamp) if binary else None
         batches = self._stamped(batches, fields, stamp, exact)
-        return Records(batches, typed=exact is not None)
+        return Records(batches, exact is not None, known.definition)
 
     def refused(self) -> None:
         """Read its columns again before the next records."""
@@ -128,13 +130,21 @@ class ColumnTable:
         return {column["name"]: Column.reflected(column) for column in about}
 
     def _read(self, connection: Connection) -> _Known:
-        """Remember its columns: in no transaction that makes it, which may yet fail."""
-        # First: they are compared with the table's again, when rows are in it.
-        exact = self._database.exact_types(connection, self.name)
+        """Remember its columns: in no transaction that makes it, which may yet fail.
+
+        Raises:
+            RefusalError: it would not keep them.
+        """
+        # First: it is compared with the table's again, when rows are in it.
+        definition = self._database.definition(connection, self.name)
+        try:
+            self.check_durable(connection)
+        except ConfigurationError as error:
+            raise RefusalError(Refusal.CONFLICT, str(error), state="unknown") from None
         columns = self.read_columns(connection)
         self.names = frozenset(columns)
         theirs = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
-        self._known = known = _Known(theirs, exact)
+        self._known = known = _Known(theirs, definition)
         return known
 
     def quote(self, name: str) -> str:

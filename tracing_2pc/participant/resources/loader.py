@@ -13,7 +13,11 @@ from sqlalchemy import Connection
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.journal.database import ColumnsChangedError, Database
+from tracing_2pc.participant.journal.database import (
+    Database,
+    Definition,
+    TableChangedError,
+)
 from tracing_2pc.participant.resources.branch_store import Upload, ViolatedError
 from tracing_2pc.store.engines.database import PLACE, describe_error
 from tracing_2pc.tracing.spans import database_span
@@ -22,13 +26,11 @@ logger = logging.getLogger(__name__)
 
 
 class Records(NamedTuple):
-    """Arrow batches of a table's columns.
-
-    `typed` says that each has its column's type, as `Database.exact_types` has it.
-    """
+    """Arrow batches of a table's columns, as `Database.load` takes them."""
 
     batches: Iterable[Any]
     typed: bool = False
+    definition: Definition | None = None
 
 
 class RecordTable(Protocol):
@@ -71,7 +73,7 @@ def loaded(
         # COPY has begun it may take its time.
         first = list(itertools.islice(batches, 1))
         with upload.writer.write() as connection:
-            kept = Records(itertools.chain(first, batches), records.typed)
+            kept = records._replace(batches=itertools.chain(first, batches))
             upload.verify(_load(database, connection, table, kept))
             yield connection
 
@@ -82,7 +84,8 @@ def load_kept(
     """Write all of an upload's records, whose body is in memory; raises as `loaded`."""
     with table.receive(upload) as source:
         records = table.records(source, upload)
-        kept = Records(_counted(records.batches, upload.ref.rows), records.typed)
+        counted = _counted(records.batches, upload.ref.rows)
+        kept = records._replace(batches=counted)
         upload.verify(_load(database, connection, table, kept))
 
 
@@ -94,19 +97,23 @@ def _load(
         place = connection.get_execution_options()[PLACE]
         verb = "COPY" if system == "postgresql" else "INSERT"
         with database_span(verb, place, table.name):
-            batches = iter(records.batches)
-            typed = records.typed
-            return database.load(connection, table.name, batches, typed=typed)
+            return database.load(
+                connection,
+                table.name,
+                iter(records.batches),
+                typed=records.typed,
+                definition=records.definition,
+            )
     except (driver.DataError, OverflowError):
         raise MalformedError("a value does not fit the column it is for") from None
     except driver.IntegrityError:
         raise ViolatedError from None
-    except ColumnsChangedError:
+    except TableChangedError:
         table.refused()
-        detail = "a column of the table has been changed meanwhile: ask again"
+        detail = "the table has been altered meanwhile: ask again"
         raise RefusalError(Refusal.NOT_NOW, detail) from None
     except driver.Error as error:
-        if is_raised_by_trigger(error):
+        if _is_raised_by_trigger(error):
             raise ViolatedError from None
         if reason := database.refusal(error):
             table.refused()
@@ -128,7 +135,7 @@ def _counted(batches: Iterable[Any], most: int) -> Iterator[Any]:
             yield batch
 
 
-def is_raised_by_trigger(error: Exception) -> bool:
+def _is_raised_by_trigger(error: Exception) -> bool:
     """Tell whether a trigger of the table raised an error: PostgreSQL's class P0."""
     return str(getattr(error, "sqlstate", "")).startswith("P0")
 

@@ -22,7 +22,7 @@ from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.journal.postgresql import PostgreSQL
 from tracing_2pc.participant.journal.schema import TAG, Tables
-from tracing_2pc.participant.resources.branch_store import Upload, ViolatedError
+from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.column_table import ColumnTable
 from tracing_2pc.participant.resources.columns import sql_type
 from tracing_2pc.participant.resources.external_branches import (
@@ -31,11 +31,7 @@ from tracing_2pc.participant.resources.external_branches import (
     ExternalEvidence,
     NotCarriedOutError,
 )
-from tracing_2pc.participant.resources.loader import (
-    check_prefix,
-    is_raised_by_trigger,
-    loaded,
-)
+from tracing_2pc.participant.resources.loader import check_prefix, loaded
 from tracing_2pc.store.engines.database import PLACE
 from tracing_2pc.tracing.spans import database_span
 
@@ -176,20 +172,10 @@ class _PreparedBranches:
         # that commit, abort or list wait for.
         with loaded(self._database, self._table, upload) as connection:
             connection.execute(self._outcome.insert().values(tag=upload.tag))
-            self._check_deferred(connection)
             # 193 bytes at most, of 199.
             branch = f"{upload.transaction}.{upload.ref.branch}"
             gid = f"{self._prefix}{upload.tag}.{branch}"
             yield lambda: self._prepare(connection, gid)
-
-    def _check_deferred(self, connection: Connection) -> None:
-        """Check deferred constraints now, while no decision waits for the lock."""
-        try:
-            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
-        except sa.exc.DBAPIError as error:
-            if isinstance(error.orig, Exception) and is_raised_by_trigger(error.orig):
-                raise ViolatedError from None
-            raise
 
     def _prepare(self, connection: Connection, gid: str) -> None:
         place = connection.get_execution_options()[PLACE]
