@@ -87,6 +87,13 @@ def test_what_a_batch_costs_is_told_from_what_its_rows_cost() -> None:
     assert (advice.batches, advice.findings) == (40, ())
 
 
+def test_batches_without_rows_do_not_hide_what_others_bring() -> None:
+    """As of a query with state, that runs two of them after each one with rows."""
+    rows = [count if batch % 3 == 0 else 0 for batch, count in enumerate(VARIED * 3)]
+    advice = advise(stream(rows, two_seconds_and_a_millisecond_each), TIMEOUT, 60.0)
+    assert measured(advice).rows_per_second == pytest.approx(1500 / 30)
+
+
 def test_a_few_slow_batches_do_not_turn_the_line() -> None:
     """The first one of a start, and a pause of the machine; the timeout counts them."""
     slow = {7: 30.0, 23: 45.0}

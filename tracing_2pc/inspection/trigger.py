@@ -212,7 +212,7 @@ class _Batch(NamedTuple):
 def _measure(committed: Sequence[TransactionSummary], sparks_own: float) -> Measured:
     every = sorted(map(_batch, committed))
     full = [batch for batch in every if batch.rows]
-    steps = [(a, b) for a, b in pairwise(every) if b.started > a.started]
+    steps = _steps(every)
     distances = [b.started - a.started for a, b in steps]
     pause = _median([max(0.0, b.started - a.finished) for a, b in steps])
     between = min(pause, sparks_own)
@@ -227,10 +227,16 @@ def _measure(committed: Sequence[TransactionSummary], sparks_own: float) -> Meas
         every=_median(distances),
         between=between,
         busy=min(1.0, _median(full_for)),
-        # Rows that a batch begins with have come since the one before began.
-        rows_per_second=_median([b.rows / (b.started - a.started) for a, b in steps]),
+        # Rows that a batch begins with have come since the last one with rows began.
+        rows_per_second=_median(
+            [b.rows / (b.started - a.started) for a, b in _steps(full)]
+        ),
         cost=_cost(full),
     )
+
+
+def _steps(batches: Sequence[_Batch]) -> list[tuple[_Batch, _Batch]]:
+    return [(a, b) for a, b in pairwise(batches) if b.started > a.started]
 
 
 def _batch(summary: TransactionSummary) -> _Batch:
