@@ -137,16 +137,81 @@ CHANGED: dict[str, tuple[str, pa.Array, str, str]] = {
     "smallint": ("smallint", pa.array([70_000]), "SMALLINT", "int64"),
     "money": ("money", pa.array(["1.239"]), "MONEY", "string"),
     "interval": ("interval(0)", pa.array(["0.5 s"]), "INTERVAL (0)", "string"),
+    "the year 10000": (
+        "date",
+        pa.array([2_932_897], pa.int32()).view(pa.date32()),
+        "DATE",
+        "date32[day]",
+    ),
+    "before Christ": (
+        "timestamp",
+        pa.array([-62_135_596_800_000_001]).view(pa.timestamp("us")),
+        "TIMESTAMP WITHOUT TIME ZONE",
+        "timestamp[us]",
+    ),
+    "a domain that cuts": ("short", pa.array(["abc  "]), "VARCHAR(3)", "string"),
+    "a domain that rounds": ("cents", pa.array([0.125]), "NUMERIC(10, 2)", "double"),
+    "text for numbers": ("cents", pa.array(["0.125"]), "NUMERIC(10, 2)", "string"),
+    "a domain of days": ("days", pa.array(["01/02/2024"]), "DATE", "string"),
+    "a domain of moments": (
+        "moment",
+        pa.array([NOON]),
+        "TIMESTAMP(0) WITHOUT TIME ZONE",
+        "timestamp[us]",
+    ),
+    "domain of a domain": ("again", pa.array(["01/02/2024"]), "again", "string"),
+    "a list of a domain": ("short[]", pa.array(["{a }"]), "short[]", "string"),
+    "a list that rounds": (
+        "numeric(10, 2)[]",
+        pa.array(["{0.125}"]),
+        "NUMERIC(10, 2)[]",
+        "string",
+    ),
+    "a list that cuts": (
+        "varchar(3)[]",
+        pa.array(['{"abc "}']),
+        "VARCHAR(3)[]",
+        "string",
+    ),
+    "a list of short floats": (
+        "real[]",
+        pa.array(["{0.12345678}"]),
+        "REAL[]",
+        "string",
+    ),
+    "a list of days": ("date[]", pa.array(["{01/02/2024}"]), "DATE[]", "string"),
+    "a range of days": (
+        "daterange",
+        pa.array(["[01/02/2024,)"]),
+        "DATERANGE",
+        "string",
+    ),
+    "a range of moments": (
+        "tstzrange",
+        pa.array(["[2024-01-02 03:04:05,)"]),
+        "TSTZRANGE",
+        "string",
+    ),
+    "oid": ("oid", pa.array(["-1"]), "OID", "string"),
 }
+DOMAINS = """CREATE DOMAIN short AS varchar(3); CREATE DOMAIN cents AS numeric(10, 2);
+    CREATE DOMAIN days AS date; CREATE DOMAIN again AS days;
+    CREATE DOMAIN moment AS timestamp(0); CREATE TYPE color AS ENUM ('red', 'blue');
+    CREATE DOMAIN paint AS color"""
 
 
 @POSTGRESQL
+@pytest.mark.parametrize("rows", [1, 20_000], ids=["few", "many"])
 @pytest.mark.parametrize("what", CHANGED)
-def test_what_would_change_is_refused(table: Table, what: str) -> None:
+def test_what_would_change_is_refused(
+    table: Table, postgres_database: str, what: str, rows: int
+) -> None:
     """A vote to abort names the column, its type there, and the type that was sent."""
     column, values, there, sent = CHANGED[what]
+    run(postgres_database, DOMAINS)
     world = table(f"id bigint, v {column}")
-    branch = Branch(arrow(pa.table({"id": [1], "v": values})), 1)
+    v = pa.concat_arrays([values, pa.nulls(rows - 1, values.type)])
+    branch = records(id=pa.array([1] * rows, pa.int64()), v=v)
     answer = world.prepare("orders.1.1", branch)
     told = answer.get_json()
     assert (answer.status_code, told["vote"]) == (400, "abort")
@@ -199,6 +264,14 @@ KEPT: dict[str, tuple[str, pa.Array, Any]] = {
     "small": ("smallint", pa.array([-(2**15)]), -(2**15)),
     "uuid": ("uuid", pa.array(["00000000-0000-0000-0000-00000000000a"]), ...),
     "json": ("jsonb", pa.array(['{"a": 1}']), {"a": 1}),
+    "a domain": ("short", pa.array(["abc"]), "abc"),
+    "a domain of numbers": ("cents", pa.array([0.1]), D("0.10")),
+    "a domain of days": ("days", pa.array(["2024-02-01"]), datetime.date(2024, 2, 1)),
+    "numbers": ("bigint[]", pa.array(["{1,2}"]), [1, 2]),
+    "words": ("text[]", pa.array(['{"a ",b}']), ["a ", "b"]),
+    "labels": ("color[]", pa.array(["{red,blue}"]), ...),
+    "a domain of labels": ("paint", pa.array(["red"]), "red"),
+    "range": ("int4range", pa.array(["[1,5)"]), ...),
     "no number": ("double precision", pa.array([float("-inf")]), float("-inf")),
     "no value": ("numeric(10, 2)", pa.array([None], pa.float64()), None),
 }
@@ -212,6 +285,7 @@ def test_what_comes_back_is_taken(
     """Types need not be the same where the value is, whatever the DateStyle."""
     column, values, wanted = KEPT[what]
     set_in(postgres_database, "datestyle = 'ISO, DMY'")
+    run(postgres_database, DOMAINS)
     world = table(f"id bigint, v {column}")
     keep(world, "orders.1.1", Branch(arrow(pa.table({"id": [1], "v": values})), 1))
     ((value,),) = select(world.resource, "SELECT v FROM orders")

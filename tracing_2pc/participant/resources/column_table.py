@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql import DOMAIN
 
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
@@ -21,6 +22,7 @@ from tracing_2pc.participant.resources.columns import (
     as_text,
     check_fit,
     check_names,
+    of_domain,
     plain,
     repeated,
     type_pair,
@@ -31,6 +33,13 @@ from tracing_2pc.participant.resources.values import keep_values
 _KINDS: Final = sa.text(
     "SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass(:name) "
     "OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:name)))"
+)
+
+_DOMAINS: Final = sa.text(
+    "SELECT about.* FROM information_schema.columns about "
+    "JOIN pg_namespace n ON nspname = table_schema "
+    "JOIN pg_class c ON relnamespace = n.oid AND relname = table_name "
+    "WHERE c.oid = to_regclass(:name) AND domain_name IS NOT NULL"
 )
 
 Columns = Mapping[str, Column]
@@ -127,6 +136,11 @@ class ColumnTable:
     def read_columns(self, connection: Connection) -> Columns:
         """Read all of its columns."""
         about = sa.inspect(connection).get_columns(self.name)
+        if any(isinstance(column["type"], DOMAIN) for column in about):
+            found = connection.execute(_DOMAINS, {"name": self.quote(self.name)})
+            bases = {row.column_name: of_domain(row) for row in found}
+            for column in about:
+                column["type"] = bases.get(column["name"]) or column["type"]
         return {column["name"]: Column.reflected(column) for column in about}
 
     def _read(self, connection: Connection) -> _Known:

@@ -8,7 +8,7 @@ import datetime
 import decimal
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -80,6 +80,37 @@ _TAKES: Final[Mapping[type, set[type]]] = {
     datetime.time: {datetime.time, str},
 }
 """Kinds of values that a column takes, by the kind it holds. Any other takes text."""
+
+_READ: Final = {datetime.datetime, datetime.date, datetime.time}
+"""Kinds whose text has several forms: we read it, and send the value."""
+
+_READ_BY_SETTINGS: Final = (
+    postgresql.MONEY,
+    postgresql.OID,  # -1 is taken for the largest
+    postgresql.DATERANGE,
+    postgresql.DATEMULTIRANGE,
+    postgresql.TSRANGE,
+    postgresql.TSMULTIRANGE,
+    postgresql.TSTZRANGE,
+    postgresql.TSTZMULTIRANGE,
+)
+
+_TIMES: Final[Mapping[str, Callable[..., SqlType]]] = {
+    "timestamp": postgresql.TIMESTAMP,
+    "time": postgresql.TIME,
+}
+_UNBOUNDED: Final[Mapping[str, SqlType]] = {
+    "bigint": sa.BIGINT(),
+    "boolean": sa.BOOLEAN(),
+    "bytea": sa.LargeBinary(),
+    "date": sa.DATE(),
+    "double precision": sa.DOUBLE_PRECISION(),
+    "integer": sa.INTEGER(),
+    "real": sa.REAL(),
+    "smallint": sa.SMALLINT(),
+    "text": sa.TEXT(),
+}
+"""Types of the information schema that have neither length nor precision."""
 
 _SYSTEM: Final = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 """PostgreSQL's own columns of each table."""
@@ -237,15 +268,54 @@ def _changes(kind: pa.DataType, column: SqlType) -> bool:
     """Tell whether PostgreSQL would round some value, or read it by its settings."""
     if isinstance(column, sa.Numeric) and (column.scale or 0) < 0:
         return True
+    if isinstance(column, (sa.ARRAY, postgresql.DOMAIN)):
+        return _changes_text(column)
     if pa.types.is_decimal(kind) and isinstance(column, sa.Numeric):
         return column.scale is not None and kind.scale > column.scale
     if pa.types.is_timestamp(kind) and isinstance(column, postgresql.TIMESTAMP):
         return column.timezone is not (kind.tz is not None)
     if isinstance(column, postgresql.INTERVAL):
         return column.precision is not None or column.fields is not None
-    return isinstance(column, postgresql.MONEY) or (
+    return isinstance(column, _READ_BY_SETTINGS) or (
         isinstance(column, postgresql.TIME) and column.timezone
     )
+
+
+def _changes_text(column: SqlType) -> bool:
+    """Tell whether PostgreSQL might do so with text that nobody has looked into."""
+    if isinstance(column, sa.ARRAY):
+        return _changes_text(column.item_type)
+    if isinstance(column, postgresql.DOMAIN):
+        # SQLAlchemy does not read how long or exact what it is made from may be.
+        base = column.data_type
+        hidden = (sa.String, sa.ARRAY, postgresql.DOMAIN, postgresql.INTERVAL)
+        bounded = isinstance(base, hidden) or python_type(base) in _TAKES
+        return bounded and not isinstance(base, (sa.TEXT, sa.Enum))
+    if isinstance(column, sa.String):
+        return column.length is not None and not isinstance(column, sa.Enum)
+    kind = python_type(column)
+    if kind is decimal.Decimal:
+        return getattr(column, "scale", None) is not None
+    short = kind is float and not isinstance(column, sa.Double)
+    return kind in _READ or short or _changes(pa.string(), column)
+
+
+def of_domain(about: Any) -> SqlType | None:
+    """Return the type that a domain is made from; None if it is another one's.
+
+    Args:
+        about: its column's row of PostgreSQL's `information_schema.columns`.
+    """
+    kind = about.data_type
+    if kind in {"character varying", "character"}:
+        return sa.VARCHAR(about.character_maximum_length)
+    if kind == "numeric":
+        return sa.NUMERIC(about.numeric_precision, about.numeric_scale)
+    for name, made in _TIMES.items():
+        if kind.startswith(f"{name} "):
+            zoned = kind.endswith(" with time zone")
+            return made(timezone=zoned, precision=about.datetime_precision)
+    return _UNBOUNDED.get(kind)
 
 
 def python_type(column: SqlType) -> type:

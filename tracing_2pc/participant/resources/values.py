@@ -103,7 +103,7 @@ def _check_scale(values: pa.Array, target: SqlType) -> None:
 
 def _keep_time(values: pa.Array, target: SqlType, dialect: str) -> pa.Array:
     t, kind = pa.types, values.type
-    if dialect == "sqlite" and (t.is_timestamp(kind) or t.is_date(kind)):
+    if t.is_timestamp(kind) or t.is_date(kind):
         _check_calendar(values)
     if dialect != "postgresql" or t.is_date(kind):
         return values
