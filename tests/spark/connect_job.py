@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
 from pyspark.errors.exceptions.connect import SparkException
 from pyspark.sql import SparkSession
 
@@ -65,14 +66,15 @@ stream = way(numbers).option("checkpointLocation", checkpoint)
 for attempt in range(30):
     try:
         query = stream.trigger(availableNow=True).start()
+        if "STOP" in os.environ:
+            while query.isActive and not Path(os.environ["STOP"]).exists():
+                time.sleep(0.05)
+            query.stop()
+        query.awaitTermination()
+        assert query.exception() is None
         break
-    except SparkException as error:  # Spark gives its worker ten seconds, no more
+    except (SparkException, StreamingQueryException) as error:
+        # Spark gives a Python worker ten seconds, no more.
         if "failed to connect back" not in str(error) or attempt == 29:
             raise
-if "STOP" in os.environ:
-    while not Path(os.environ["STOP"]).exists():
-        time.sleep(0.05)
-    query.stop()
-query.awaitTermination()
-assert query.exception() is None
 assert "SparkContext" not in str(type(spark)), "this is no client of Connect"

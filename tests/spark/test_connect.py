@@ -56,6 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     environment = {
         "PYSPARK_PYTHON": sys.executable,
+        "PYTHONDONTWRITEBYTECODE": "",  # a worker has ten seconds to import PySpark
         "PYTHONPATH": PATH,
         "SPARK_HOME": str(spark_home),
     }
@@ -152,7 +153,12 @@ def test_stop_returns_while_a_commit_waits(client: Client) -> None:
     stop = client.folder / "stop"
     client.start(STOP=str(stop))
     to_b = client.to_b
-    until(lambda: any(r.verb == "commit" for r in to_b.seen), seconds=900)
+
+    def is_committing() -> bool:
+        assert client.process.alive(), client.process.tail()
+        return any(request.verb == "commit" for request in to_b.seen)
+
+    until(is_committing, seconds=900)
     stop.touch()
     assert client.process.wait(900) == 0, client.process.tail()
     assert client.held() == (numbers_of(1), Counter())
