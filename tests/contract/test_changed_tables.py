@@ -89,6 +89,38 @@ def test_a_value_comes_back_as_it_was_sent_or_is_refused(
     ]
 
 
+WIDER = {
+    "text": ("varchar(3)", "varchar(30)", "a longer one", pa.string()),
+    "digits": ("numeric(10, 2)", "numeric(10, 4)", 0.126, pa.float64()),
+    "integer": ("integer", "bigint", 2**40, pa.int64()),
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("rows", [1, LARGE], ids=["few", "many"])
+@pytest.mark.parametrize("change", WIDER)
+def test_a_wider_column_takes_more(
+    postgres_database: str, change: str, rows: int, kind: str
+) -> None:
+    """At most not now: no process has to be started again, nor is a vote to abort."""
+    before, after, sent, type_ = WIDER[change]
+    make, table, ours = PLACES[kind]
+    run(postgres_database, f"CREATE TABLE {table} (id bigint, v {before}{ours})")
+    world: World = make(postgres_database)
+    keep(world, "orders.1.1", rows_of(0, pa.scalar(None, type_), rows))
+    if ours:
+        run(postgres_database, "DROP VIEW orders")
+    run(postgres_database, f"ALTER TABLE {table} ALTER v TYPE {after}")
+    branch = rows_of(1, pa.scalar(sent, type_), rows)
+    seen = [world.prepare("orders.2.1", branch).status_code for _ in range(2)]
+    assert seen in ([503, 200], [200, 200])
+    assert world.commit("orders.2.1", branch).status_code == 200
+    world.resource.close()
+    stored = f"SELECT v FROM {table} WHERE id = 1 AND v IS NOT NULL"
+    ((found,),) = run(postgres_database, stored)
+    assert type(sent)(found) == sent
+
+
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("when", ["made after the start", "altered after the start"])
 def test_a_table_that_a_crash_would_empty_is_refused(

@@ -27,7 +27,7 @@ from tracing_2pc.participant.resources.columns import (
     repeated,
     type_pair,
 )
-from tracing_2pc.participant.resources.loader import Records
+from tracing_2pc.participant.resources.loader import Records, altered
 from tracing_2pc.participant.resources.values import keep_values
 
 _KINDS: Final = sa.text(
@@ -127,7 +127,8 @@ class ColumnTable:
         types = known.definition.exact
         exact = _exact_for(types, schema.names, stamp) if binary else None
         batches = self._stamped(batches, fields, stamp, exact)
-        return Records(batches, exact is not None, known.definition)
+        kept = self._unless_altered(batches, known)
+        return Records(kept, exact is not None, known.definition)
 
     def refused(self) -> None:
         """Read its columns again before the next records."""
@@ -164,6 +165,16 @@ class ColumnTable:
     def quote(self, name: str) -> str:
         """Quote a name where SQL needs it."""
         return self._database.engine.dialect.identifier_preparer.quote(name)
+
+    def _unless_altered(self, batches: Iterable[Any], known: _Known) -> Iterator[Any]:
+        """Refuse what does not fit, unless the table has become another meanwhile."""
+        try:
+            yield from batches
+        except MalformedError:
+            with self._database.read() as connection:
+                if self._database.definition(connection, self.name) == known.definition:
+                    raise
+            raise altered(self) from None
 
     def _stamped(
         self,

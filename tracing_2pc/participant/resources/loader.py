@@ -109,9 +109,7 @@ def _load(
     except driver.IntegrityError:
         raise ViolatedError from None
     except TableChangedError:
-        table.refused()
-        detail = "the table has been altered meanwhile: ask again"
-        raise RefusalError(Refusal.NOT_NOW, detail) from None
+        raise altered(table) from None
     except driver.Error as error:
         if _is_raised_by_trigger(error):
             raise ViolatedError from None
@@ -122,6 +120,13 @@ def _load(
         logger.warning("records not written: %s", describe_error(error))
         detail = "the participant's database did not answer: ask again"
         raise RefusalError(Refusal.NOT_NOW, detail) from None
+
+
+def altered(table: RecordTable) -> RefusalError:
+    """Refuse an upload that was made for a table as it is no more; read that again."""
+    table.refused()
+    detail = "the table has been altered meanwhile: ask again"
+    return RefusalError(Refusal.NOT_NOW, detail)
 
 
 def _counted(batches: Iterable[Any], most: int) -> Iterator[Any]:
