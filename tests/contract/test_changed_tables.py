@@ -93,7 +93,11 @@ WIDER = {
     "text": ("varchar(3)", "varchar(30)", "a longer one", pa.string()),
     "digits": ("numeric(10, 2)", "numeric(10, 4)", 0.126, pa.float64()),
     "integer": ("integer", "bigint", 2**40, pa.int64()),
+    "json": ("text", "jsonb USING v::jsonb", "1", pa.string()),
+    "time": ("text", "time USING v::time", "03:04:05", pa.string()),
+    "list": ("text", "text[] USING ARRAY[v]", "{a}", pa.string()),
 }
+"""Types before and after, and a value that the second can hold, as it was sent."""
 
 
 @pytest.mark.parametrize("kind", PLACES)
@@ -118,7 +122,7 @@ def test_a_wider_column_takes_more(
     world.resource.close()
     stored = f"SELECT v FROM {table} WHERE id = 1 AND v IS NOT NULL"
     ((found,),) = run(postgres_database, stored)
-    assert type(sent)(found) == sent
+    assert found == ["a"] or type(sent)(found) == sent
 
 
 @pytest.mark.parametrize("kind", PLACES)

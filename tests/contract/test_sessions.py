@@ -15,6 +15,7 @@ from support.participant import (
     ONE,
     OTHER,
     World,
+    keep,
     prepared_transactions,
 )
 from werkzeug.test import TestResponse
@@ -153,3 +154,17 @@ def test_both_sides_notice_when_the_other_is_gone(
     assert {settings[name][1] for name in server} == {"session"}
     assert client["keepalives_idle"] == "10"
     assert client["tcp_user_timeout"] == "30000"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_session_keeps_the_statements_that_it_has_prepared(
+    postgres_database: str, kind: str
+) -> None:
+    """Psycopg drops all of them where it sees a ROLLBACK, and begins anew."""
+    world = KINDS[kind](postgres_database)
+    for batch in range(12):
+        keep(world, f"orders.{batch}.1", ONE)
+    with world.resource._database.engine.connect() as connection:
+        asked = "SELECT count(*) FROM pg_prepared_statements"
+        assert connection.exec_driver_sql(asked).scalar_one() >= 3
+    world.resource.close()

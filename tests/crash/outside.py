@@ -82,17 +82,17 @@ def killed_in_commit(url: str, table: str, when: str) -> Iterator[None]:
     Args:
         url: of the database, in a server that this harness started.
         table: what the session writes to.
-        when: what it does there: `INSERT ...` or `UPDATE ...`, with a condition.
+        when: what it does there: `INSERT`, `UPDATE` or both, and `WHEN` a condition.
     """
     with psycopg.connect(url, autocommit=True) as ours:
-        event, _, condition = when.partition(" ")
+        event, _, condition = when.partition(" WHEN ")
         ours.execute(
             "CREATE FUNCTION tested_wait() RETURNS trigger LANGUAGE plpgsql AS "
             "'BEGIN PERFORM pg_advisory_xact_lock(1, 1); RETURN NULL; END'"
         )
         ours.execute(
             f"CREATE CONSTRAINT TRIGGER tested_wait AFTER {event} ON {table} "
-            f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW {condition} "
+            f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN {condition} "
             "EXECUTE FUNCTION tested_wait()"
         )
         ours.execute("SELECT pg_advisory_lock(1, 1)")

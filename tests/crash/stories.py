@@ -19,7 +19,10 @@ _COMMITS = {
         "tpc_transaction",
         "UPDATE WHEN (NEW.decision = 'commit')",
     ),
-    "postgresql.in_prepare": (f"{TABLE}_tpc", "INSERT"),
+    "postgresql.in_prepare": (
+        f"{TABLE}_tpc_branch",
+        "INSERT OR UPDATE WHEN (NEW.state = 'prepared')",
+    ),
     "postgresql.in_commit": (
         f"{TABLE}_tpc_branch",
         "UPDATE WHEN (NEW.state = 'committed')",

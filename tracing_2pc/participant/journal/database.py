@@ -43,11 +43,14 @@ class Definition:
         exact: by column, the Arrow type that `Database.load` need not write as text.
             Columns that have none are left out.
         defers: triggers or constraints may wait for the commit.
+        stays: the transaction is prepared after `load`. It must not keep locks on the
+            catalogs that this is read from.
     """
 
     about: Hashable = None
     exact: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
-    defers: bool = False
+    defers: bool = dataclasses.field(default=False, compare=False)
+    stays: bool = dataclasses.field(default=False, compare=False)
 
 
 class Writer(Protocol):

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import psycopg
+import psycopg.adapt
+import psycopg.pq
 import psycopg.sql
 import pyarrow as pa
 import pyarrow.csv
@@ -44,18 +46,13 @@ _ALIVE: Final = sa.text(
 _REFUSING: Final = {"0A", "38", "39", "42", "44", "54"}
 """Classes of errors that are the same each time, by records and table."""
 
-_WRONG_BINARY: Final = (
-    psycopg.errors.InvalidBinaryRepresentation,
-    psycopg.errors.ProtocolViolation,
-)
 _COLUMNS: Final = (
-    "SELECT attname, atttypid::bigint, atttypmod, relpersistence, "
+    "SELECT attname, atttypid::bigint, atttypmod, relpersistence, relkind, "
     "relhastriggers OR relkind = 'p' "  # those of a partition are not looked for
     "FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid "
     "WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped"
 )
-# A prepared transaction would keep the locks that reading a catalog takes.
-_WITHOUT_LOCKS: Final = "SAVEPOINT tpc; {}; ROLLBACK TO tpc; RELEASE tpc"
+_ROWS, _DONE = psycopg.pq.ExecStatus.TUPLES_OK, psycopg.pq.ExecStatus.COMMAND_OK
 _CHECK_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 _REASONS: Final = {
@@ -224,24 +221,40 @@ class PostgreSQL(Database):
                         copy.write(piece)
                     rows += batch.num_rows
                 copy.write(copy_binary.TRAILER if typed else b"")
-        except _WRONG_BINARY:
-            raise TableChangedError from None
-        if typed or definition is not None:
-            cursor = connection.connection.cursor()
-            cursor.execute(_WITHOUT_LOCKS.format(self._select_columns(table)))
-            cursor.nextset()
-            found = _definition(cursor.fetchall())
-            exact = [found.exact.get(field.name) for field in first.schema]
-            wrong = typed and exact != first.schema.types
-            if wrong or definition not in (None, found):
+        except psycopg.Error:
+            if definition is not None:
+                with self.read() as another:  # this transaction has failed
+                    if self.definition(another, table) != definition:
+                        raise TableChangedError from None
+            raise
+        if definition is not None:
+            read = self._without_locks if definition.stays else self.definition
+            found = read(connection, table)
+            if found != definition:
                 raise TableChangedError
             if found.defers:  # now, while no decision waits for it
-                cursor.execute(_CHECK_NOW)
+                connection.connection.cursor().execute(_CHECK_NOW)
         return rows
 
     def definition(self, connection: Connection, table: str) -> Definition:
         """Read the columns; exact is what COPY can be given in binary."""
         return _definition(connection.exec_driver_sql(self._select_columns(table)))
+
+    def _without_locks(self, connection: Connection, table: str) -> Definition:
+        """Read it in a part of the transaction that is taken back, with its locks.
+
+        Past psycopg, which would drop at a ROLLBACK what it has prepared.
+        """
+        driver: Any = connection.connection.driver_connection
+        asked = f"SAVEPOINT tpc; {self._select_columns(table)}".encode()
+        found = driver.pgconn.exec_(asked)
+        ended = driver.pgconn.exec_(b"ROLLBACK TO tpc; RELEASE tpc")
+        for result, status in ((found, _ROWS), (ended, _DONE)):
+            if result.status != status:
+                raise psycopg.errors.error_from_result(result)
+        rows = psycopg.adapt.Transformer.from_context(driver)
+        rows.set_pgresult(found)
+        return _definition(rows.load_rows(0, found.ntuples, tuple))
 
     def _select_columns(self, table: str) -> str:
         name = self.engine.dialect.identifier_preparer.quote(table)
@@ -330,7 +343,8 @@ def _definition(rows: Iterable[Any]) -> Definition:
     columns = frozenset(map(tuple, rows))
     known = ((n, copy_binary.TYPES.get(kind)) for n, kind, *_ in columns)
     exact = {n: kind for n, kind in known if kind is not None}
-    return Definition(columns, exact, any(defers for *_, defers in columns))
+    about = frozenset(column[:-1] for column in columns)
+    return Definition(about, exact, any(defers for *_, defers in columns))
 
 
 @functools.lru_cache(maxsize=100)

@@ -27,10 +27,12 @@ from tracing_2pc.participant.journal.database import (
     LOCK_WAIT,
     Database,
     Definition,
+    TableChangedError,
 )
 from tracing_2pc.store.engines.sqlite import open_sqlite
 
 _ERROR: Final = 1
+_MADE: Final = sa.text("SELECT sql FROM sqlite_master WHERE name = :name")
 """SQLite's code for a statement that does not fit its tables."""
 
 
@@ -114,6 +116,8 @@ class SQLite(Database):
         definition: Definition | None = None,
     ) -> int:
         """Insert batches column-wise."""
+        if definition not in (None, self.definition(connection, table)):
+            raise TableChangedError
         quote = self.engine.dialect.identifier_preparer.quote
         driver = connection.connection.driver_connection
         assert driver is not None  # noqa: S101 - a transaction is open on it
@@ -126,6 +130,10 @@ class SQLite(Database):
             driver.executemany(statement, zip(*values, strict=True))
             rows += batch.num_rows
         return rows
+
+    def definition(self, connection: Connection, table: str) -> Definition:
+        """Read how it was made, which each change of it changes."""
+        return Definition(connection.execute(_MADE, {"name": table}).scalar())
 
     def refusal(self, error: Exception) -> str | None:
         """Tell by SQLite's code, which Python knows from 3.11 on."""

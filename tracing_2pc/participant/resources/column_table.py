@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -62,6 +63,7 @@ class ColumnTable:
         name: of the table, which may not exist yet.
         create: makes it for the first records, in the transaction that sets up.
         stamp: returns further columns, and their values, for all records of an upload.
+        stays: its transactions are prepared (`Definition.stays`).
     """
 
     def __init__(
@@ -70,11 +72,14 @@ class ColumnTable:
         name: str,
         create: Callable[[Connection, pa.Schema], None],
         stamp: Callable[[Upload], dict[str, Any]] = lambda _: {},
+        *,
+        stays: bool = False,
     ) -> None:
         self.name = name
         self._database = database
         self._create = create
         self._stamp = stamp
+        self._stays = stays
         self._known: _Known | None = None
         # The last records that were seen to fit: most are of the same schema.
         self._fits: tuple[_Known, bool, pa.Schema, list[Column]] | None = None
@@ -152,6 +157,7 @@ class ColumnTable:
         """
         # First: it is compared with the table's again, when rows are in it.
         definition = self._database.definition(connection, self.name)
+        definition = dataclasses.replace(definition, stays=self._stays)
         try:
             self.check_durable(connection)
         except ConfigurationError as error:

@@ -95,6 +95,16 @@ _READ_BY_SETTINGS: Final = (
     postgresql.TSTZMULTIRANGE,
 )
 
+_WHOLE: Final = (
+    sa.TEXT,
+    sa.Enum,
+    sa.Integer,
+    sa.Boolean,
+    sa.LargeBinary,
+    sa.Double,
+)
+"""Types that have no length, and whose text has one meaning."""
+
 _TIMES: Final[Mapping[str, Callable[..., SqlType]]] = {
     "timestamp": postgresql.TIMESTAMP,
     "time": postgresql.TIME,
@@ -270,6 +280,8 @@ def _changes(kind: pa.DataType, column: SqlType) -> bool:
         return True
     if isinstance(column, (sa.ARRAY, postgresql.DOMAIN)):
         return _changes_text(column)
+    if type(column) is sa.String:  # `name`, or `"char"` of one byte
+        return True
     if pa.types.is_decimal(kind) and isinstance(column, sa.Numeric):
         return column.scale is not None and kind.scale > column.scale
     if pa.types.is_timestamp(kind) and isinstance(column, postgresql.TIMESTAMP):
@@ -286,13 +298,16 @@ def _changes_text(column: SqlType) -> bool:
     if isinstance(column, sa.ARRAY):
         return _changes_text(column.item_type)
     if isinstance(column, postgresql.DOMAIN):
-        # SQLAlchemy does not read how long or exact what it is made from may be.
         base = column.data_type
-        hidden = (sa.String, sa.ARRAY, postgresql.DOMAIN, postgresql.INTERVAL)
-        bounded = isinstance(base, hidden) or python_type(base) in _TAKES
-        return bounded and not isinstance(base, (sa.TEXT, sa.Enum))
-    if isinstance(column, sa.String):
-        return column.length is not None and not isinstance(column, sa.Enum)
+        if isinstance(base, (sa.ARRAY, postgresql.DOMAIN)):
+            return _changes_text(base)
+        if isinstance(base, _WHOLE):
+            return False
+        # SQLAlchemy does not read how long or exact others may be.
+        hidden = isinstance(base, (sa.String, postgresql.INTERVAL))
+        return hidden or python_type(base) in _TAKES or _changes(pa.string(), base)
+    if isinstance(column, sa.String) and not isinstance(column, _WHOLE):
+        return column.length is not None or type(column) is sa.String
     kind = python_type(column)
     if kind is decimal.Decimal:
         return getattr(column, "scale", None) is not None
@@ -310,7 +325,14 @@ def of_domain(about: Any) -> SqlType | None:
     if kind in {"character varying", "character"}:
         return sa.VARCHAR(about.character_maximum_length)
     if kind == "numeric":
-        return sa.NUMERIC(about.numeric_precision, about.numeric_scale)
+        scale = about.numeric_scale  # of eleven bits: 2046 is -2
+        if scale is not None and scale >= 1024:
+            scale -= 2048
+        return sa.NUMERIC(about.numeric_precision, scale)
+    if kind == "interval":
+        sixth = about.datetime_precision == 6
+        precision = None if sixth else about.datetime_precision
+        return postgresql.INTERVAL(precision, about.interval_type)
     for name, made in _TIMES.items():
         if kind.startswith(f"{name} "):
             zoned = kind.endswith(" with time zone")

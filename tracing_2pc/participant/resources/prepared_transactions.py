@@ -132,7 +132,7 @@ class _PreparedBranches:
         self._database = database
         tag = sa.Column("tag", TAG, primary_key=True, autoincrement=False)
         self._outcome = tables.add("outcome", tag)
-        self._table = ColumnTable(database, tables.name, self._create)
+        self._table = ColumnTable(database, tables.name, self._create, stays=True)
         self._prefix = ""
 
     def _create(self, connection: Connection, schema: pa.Schema) -> None:
