@@ -60,6 +60,18 @@ def rows_of(number: int, value: pa.Scalar, rows: int) -> Branch:
     return records(id=pa.array([number] * rows, pa.int64()), v=values)
 
 
+def altered(url: str, kind: str, before: str, after: str, kept: Branch) -> World:
+    """Start a participant that knows its column v; then alter that to another type."""
+    make, table, ours = PLACES[kind]
+    run(url, f"CREATE TABLE {table} (id bigint, v {before}{ours})")
+    world: World = make(url)
+    keep(world, "orders.1.1", kept)
+    if ours:
+        run(url, "DROP VIEW orders")
+    run(url, f"ALTER TABLE {table} ALTER v TYPE {after}")
+    return world
+
+
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("rows", [1, LARGE], ids=["few", "many"])
 @pytest.mark.parametrize("change", CHANGES)
@@ -68,17 +80,13 @@ def test_a_value_comes_back_as_it_was_sent_or_is_refused(
 ) -> None:
     """Not now, as it was made for another table; then, a vote to abort."""
     before, after, sent, type_ = CHANGES[change]
-    make, table, ours = PLACES[kind]
+    _, table, _ = PLACES[kind]
     run(
         postgres_database,
         f"ALTER DATABASE {_name_of(postgres_database)} SET timezone TO 'America/Lima'",
-        f"CREATE TABLE {table} (id bigint, v {before}{ours})",
     )
-    world: World = make(postgres_database)
-    keep(world, "orders.1.1", rows_of(0, pa.scalar(None, type_), rows))
-    if ours:
-        run(postgres_database, "DROP VIEW orders")
-    run(postgres_database, f"ALTER TABLE {table} ALTER v TYPE {after}")
+    nulls = rows_of(0, pa.scalar(None, type_), rows)
+    world = altered(postgres_database, kind, before, after, nulls)
     branch = rows_of(1, pa.scalar(sent, type_), rows)
     answers = [world.prepare("orders.2.1", branch) for _ in range(2)]
     seen = [(answer.status_code, answer.get_json().get("vote")) for answer in answers]
@@ -108,13 +116,9 @@ def test_a_wider_column_takes_more(
 ) -> None:
     """At most not now: no process has to be started again, nor is a vote to abort."""
     before, after, sent, type_ = WIDER[change]
-    make, table, ours = PLACES[kind]
-    run(postgres_database, f"CREATE TABLE {table} (id bigint, v {before}{ours})")
-    world: World = make(postgres_database)
-    keep(world, "orders.1.1", rows_of(0, pa.scalar(None, type_), rows))
-    if ours:
-        run(postgres_database, "DROP VIEW orders")
-    run(postgres_database, f"ALTER TABLE {table} ALTER v TYPE {after}")
+    _, table, _ = PLACES[kind]
+    nulls = rows_of(0, pa.scalar(None, type_), rows)
+    world = altered(postgres_database, kind, before, after, nulls)
     branch = rows_of(1, pa.scalar(sent, type_), rows)
     seen = [world.prepare("orders.2.1", branch).status_code for _ in range(2)]
     assert seen in ([503, 200], [200, 200])

@@ -163,6 +163,11 @@ class Database(abc.ABC):
         """Read what may change under a participant that runs, if anything may."""
         return Definition()
 
+    def is_altered(self, table: str, definition: Definition) -> bool:
+        """Tell whether a table is another by now; asked in a session of its own."""
+        with self.read() as connection:
+            return self.definition(connection, table) != definition
+
     @abc.abstractmethod
     def refusal(self, error: Exception) -> str | None:
         """Return why an error of `load` is permanent; None if it may pass."""

@@ -222,10 +222,8 @@ class PostgreSQL(Database):
                     rows += batch.num_rows
                 copy.write(copy_binary.TRAILER if typed else b"")
         except psycopg.Error:
-            if definition is not None:
-                with self.read() as another:  # this transaction has failed
-                    if self.definition(another, table) != definition:
-                        raise TableChangedError from None
+            if definition is not None and self.is_altered(table, definition):
+                raise TableChangedError from None
             raise
         if definition is not None:
             read = self._without_locks if definition.stays else self.definition

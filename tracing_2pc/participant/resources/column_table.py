@@ -177,10 +177,9 @@ class ColumnTable:
         try:
             yield from batches
         except MalformedError:
-            with self._database.read() as connection:
-                if self._database.definition(connection, self.name) == known.definition:
-                    raise
-            raise altered(self) from None
+            if self._database.is_altered(self.name, known.definition):
+                raise altered(self) from None
+            raise
 
     def _stamped(
         self,

@@ -81,7 +81,7 @@ _TAKES: Final[Mapping[type, set[type]]] = {
 }
 """Kinds of values that a column takes, by the kind it holds. Any other takes text."""
 
-_READ: Final = {datetime.datetime, datetime.date, datetime.time}
+TIME_KINDS: Final = {datetime.datetime, datetime.date, datetime.time}
 """Kinds whose text has several forms: we read it, and send the value."""
 
 _READ_BY_SETTINGS: Final = (
@@ -306,13 +306,13 @@ def _changes_text(column: SqlType) -> bool:
         # SQLAlchemy does not read how long or exact others may be.
         hidden = isinstance(base, (sa.String, postgresql.INTERVAL))
         return hidden or python_type(base) in _TAKES or _changes(pa.string(), base)
-    if isinstance(column, sa.String) and not isinstance(column, _WHOLE):
-        return column.length is not None or type(column) is sa.String
+    if isinstance(column, sa.String) and column.length is not None:
+        return not isinstance(column, sa.Enum)
     kind = python_type(column)
     if kind is decimal.Decimal:
         return getattr(column, "scale", None) is not None
     short = kind is float and not isinstance(column, sa.Double)
-    return kind in _READ or short or _changes(pa.string(), column)
+    return kind in TIME_KINDS or short or _changes(pa.string(), column)
 
 
 def of_domain(about: Any) -> SqlType | None:

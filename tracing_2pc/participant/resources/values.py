@@ -15,7 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 
-from tracing_2pc.participant.resources.columns import SqlType, is_text, python_type
+from tracing_2pc.participant.resources.columns import (
+    TIME_KINDS,
+    SqlType,
+    is_text,
+    python_type,
+)
 
 _FIRST_DAY, _LAST_DAY = (
     (day - datetime.date(1970, 1, 1)).days
@@ -26,9 +31,6 @@ _WIDTHS: Final[Mapping[type, pa.DataType]] = {
     sa.SMALLINT: pa.int16(),
     sa.INTEGER: pa.int32(),
 }
-
-
-_TIMES: Final = {datetime.date, datetime.time, datetime.datetime}
 
 
 def keep_values(values: pa.Array, target: SqlType, dialect: str) -> pa.Array:
@@ -47,7 +49,7 @@ def keep_values(values: pa.Array, target: SqlType, dialect: str) -> pa.Array:
         ValueError: likewise.
     """
     kind = python_type(target)
-    if is_text(values.type) and kind in _TIMES:
+    if is_text(values.type) and kind in TIME_KINDS:
         values = _read(values, kind, target, dialect)
     if pa.types.is_temporal(values.type):
         return _keep_time(values, target, dialect)
