@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 JAVA = JAVA_HOME="$$(tools/java-home)"
-PYTEST = $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/pytest -n 3
 JAEGER := .cache/jaeger
 OAP := .cache/oap
 AGENT := .cache/stock-agent
@@ -40,13 +40,13 @@ demo: setup  ## stream a month of flights into two services, with kills, and jud
 	@$(JAVA) $(BIN)/tracing-2pc demo $(ARGS)
 
 test: lint tools  ## each real thing at least once: some minutes
-	$(JAVA) $(PYTEST) -m "not more" $(ARGS)
+	$(JAVA) $(PYTEST) -m "not ci and not nightly" $(ARGS)
 
 test-fast: tools  ## without Spark
-	$(PYTEST) -m "not spark and not more" $(ARGS)
+	$(PYTEST) -m "not spark and not ci and not nightly" $(ARGS)
 
 test-more: tools  ## what these leave out, and a minute of `chaos`
-	$(JAVA) $(PYTEST) -m more $(ARGS)
+	$(JAVA) $(PYTEST) -m "ci and not nightly" $(ARGS)
 
 test-all: test test-more fuzz  ## everything that CI runs
 

@@ -6,10 +6,13 @@ PostgreSQL costs one start per session.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support import memory
+from support.drawn import leave_out_local_constants
 from support.postgres import drop, named, postgresql
 
 pytest_plugins = (
@@ -24,9 +27,19 @@ pytest_plugins = (
 """What `make test` runs, and fixtures that suites share: `exported`, `measured` …"""
 
 
+_DRAWN = settings(
+    deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+)
+# The same examples every time: a build must not fail for what nobody has changed.
+settings.register_profile("quick", _DRAWN, derandomize=True, database=None)
+settings.register_profile("thorough", _DRAWN)
+
+
 def pytest_configure() -> None:
     """Flushing to a disk would be half of the time that the tests take."""
     memory.use()
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+    leave_out_local_constants()
 
 
 @pytest.fixture(scope="session")

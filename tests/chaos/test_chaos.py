@@ -7,7 +7,7 @@ import pytest
 from chaos.rounds import run
 
 
-@pytest.mark.more
+@pytest.mark.ci
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_a_minute_of_kills_costs_nothing() -> None:

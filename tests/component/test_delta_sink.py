@@ -105,7 +105,7 @@ def process(*arguments: Any) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.more
+@pytest.mark.ci
 class TestDeltaSink(SinkContract):
     """The promises of any sink."""
 
@@ -150,7 +150,7 @@ def test_values_of_partitions_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", [pytest.param("before", marks=pytest.mark.more), "after"]
+    "moment", [pytest.param("before", marks=pytest.mark.ci), "after"]
 )
 def test_killed_at_the_commit_each_row_is_there_once(
     out: Path, job: Jobs, moment: str
@@ -168,7 +168,7 @@ def test_killed_at_the_commit_each_row_is_there_once(
     assert left(out) == []
 
 
-@pytest.mark.more
+@pytest.mark.ci
 def test_two_processes_commit_the_same_while_others_append(out: Path) -> None:
     """Each batch is there once, and so is each row of the others."""
     sink, batches = DeltaSink(out), range(5)

@@ -50,7 +50,7 @@ POINTS = {
     "files.before_abort": 1,
 }
 """And the time that a point is reached in the second batch first."""
-MORE = pytest.mark.more
+MORE = pytest.mark.ci
 HERE = Path(__file__).parents[1]
 
 Jobs = Callable[..., FileJob]

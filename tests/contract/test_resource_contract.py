@@ -85,22 +85,22 @@ class TestTaggedRows(OfTaggedRows, OnSqlite):
     """Rows in the journal's own database."""
 
 
-@pytest.mark.more
+@pytest.mark.ci
 class TestTaggedRowsOnPostgresql(OfTaggedRows, OnPostgresql):
     """The same, on a server."""
 
 
-@pytest.mark.more
+@pytest.mark.ci
 class TestOutbox(OfOutbox, OnSqlite):
     """Requests to a partner."""
 
 
-@pytest.mark.more
+@pytest.mark.ci
 class TestOutboxOnPostgresql(OfOutbox, OnPostgresql):
     """The same, on a server."""
 
 
-@pytest.mark.more
+@pytest.mark.ci
 class TestPreparedTransactions(OnPostgresql):
     """Branches that are ended one by one."""
 
@@ -111,7 +111,7 @@ class TestPreparedTransactions(OnPostgresql):
         return select(where, "orders")
 
 
-@pytest.mark.more
+@pytest.mark.ci
 class TestFiles(ResourceContract):
     """A resource that a user could have written, on a `BranchPlace`."""
 

@@ -100,7 +100,7 @@ def test_each_fault_is_found_by_the_test_that_names_it(tmp_path: Path) -> None:
         assert len(message.splitlines()) == 1
 
 
-@pytest.mark.more
+@pytest.mark.ci
 def test_a_fault_fails_no_other_promise(tmp_path: Path) -> None:
     """What each faulty sink fails is beside it; the correct ones fail nothing."""
     found = outcomes(CASES, tmp_path)

@@ -27,7 +27,7 @@ def test_a_kill_at_a_point_costs_nothing(where: Field, point: str) -> None:
     assert row.clean, str(row)
 
 
-@pytest.mark.more
+@pytest.mark.ci
 @pytest.mark.timeout(15 * MINUTES)
 @pytest.mark.parametrize("point", points())
 def test_with_each_kind_of_participant(where: Field, point: str) -> None:

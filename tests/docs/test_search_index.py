@@ -118,7 +118,7 @@ def write(running: Running, log: Any, batch: int, *partitions: list[Row]) -> Non
     apply(coordinator(log, participants_of(sink)), batch, tasks(sink, parts))
 
 
-@pytest.mark.more
+@pytest.mark.ci
 def test_table_and_index_are_the_same(running: Running) -> None:
     """The service is killed between its sends, and the index is busy; at the end each
     key has the value of the latest batch in both. What is repeated late overwrites

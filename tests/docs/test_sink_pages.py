@@ -48,7 +48,7 @@ def test_the_guide_leads_to_a_sink_that_passes(tmp_path: Path) -> None:
     assert re.search(r"^\d+ passed, 8 deselected in", done.stdout, re.M), done.stdout
 
 
-@pytest.mark.more
+@pytest.mark.ci
 def test_the_guides_sink_outlives_every_kill(tmp_path: Path) -> None:
     """All tests of the kit pass, and none is skipped."""
     done = follow(tmp_path, block(GUIDE, "python", "class ShopSink"))

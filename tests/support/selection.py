@@ -6,9 +6,21 @@ thing once. A test that has no such variant and takes long is marked `more` itse
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds that each group of tests takes, by `python -m support.durations`."""
+
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+"""Every test that was collected, whatever is left out."""
 
 SPARK_SMOKES = (
     "test_foreach_batch.py::test_each_batch_lands_in_both[executors]",
@@ -19,6 +31,22 @@ SPARK_SMOKES = (
     "test_foreach_batch.py::test_a_sink_of_ones_own",
 )
 """What `make test` tries on a real Spark."""
+
+STAND_ALONE = (
+    "crash/test_crash.py",
+    "spark/test_adopt.py",
+    "spark/test_connect.py",
+    "spark/test_crash.py",
+    "spark/test_demo.py",
+    "spark/test_fencing.py",
+    "spark/test_several_sinks.py",
+    "spark/test_spark_writers.py",
+    "spark/test_stateful_queries.py",
+)
+"""Files whose tests start processes of their own, which take long: a group each."""
+
+SHARE_SPARK = ("spark/",)
+"""Where the others have the one session of `spark/conftest.py`."""
 
 CLUSTER_SMOKES = (
     "test_lost_executors.py::test_an_executor_is_killed_before_its_task_reports",
@@ -122,18 +150,6 @@ MORE = (
 )
 """Files or folders, and a word in the names of variants that are left out."""
 
-LONG = (
-    "crash/",
-    "cluster/",
-    "spark/",
-    "fencing/",
-    "console/",
-    "contract/",
-    "rules/",
-    "docs/",
-)
-"""Folders whose files begin first: at the end all workers are to have something."""
-
 
 def is_left_out(item: pytest.Item) -> bool:
     """Whether a test belongs to `make test-all` only."""
@@ -152,16 +168,57 @@ def is_for_cluster(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is left out; put first what takes long."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Mark what is left out, group what shares something, put first what takes long.
+
+    Raises:
+        pytest.UsageError: two tests have one id, of which xdist would run one.
+    """
     for item in items:
         if is_left_out(item):
-            item.add_marker("more")
+            item.add_marker("ci")
         if is_for_cluster(item) and not os.environ.get(CLUSTER):
             item.add_marker(pytest.mark.skip(reason="for `make test-cluster`"))
-    items.sort(key=_place)
+    if twice := [i for i, n in Counter(i.nodeid for i in items).items() if n > 1]:
+        raise pytest.UsageError(f"ids that two tests share: {', '.join(twice)}")
+    config.stash[COLLECTED] = list(items)
+    seconds = seconds_of_groups(item.nodeid for item in items)
+    items.sort(key=lambda item: _place(seconds, group_of(item.nodeid)))
 
 
-def _place(item: pytest.Item) -> int:
-    places = [n for n, folder in enumerate(LONG) if f"tests/{folder}" in item.nodeid]
-    return min(places, default=len(LONG))
+class Groups(LoadScopeScheduling):
+    """Hands each process of xdist a group after the other, as they were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    """Let xdist hand out groups in their order, the longest first."""
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
+def group_of(node: str) -> str:
+    """Return the group of a test, of which one process runs all.
+
+    Those of a file share its fixtures; those of `SHARE_SPARK` a session of Spark; and
+    of `STAND_ALONE` each shares nothing with others.
+    """
+    file = node.partition("::")[0].removeprefix("tests/")
+    if file.startswith(STAND_ALONE):
+        return node
+    return "spark" if file.startswith(SHARE_SPARK) else file
+
+
+def seconds_of_groups(nodes: Iterable[str]) -> dict[str, float]:
+    """Return how long each group takes: as measured, or a guess by its tests."""
+    guesses = Counter(map(group_of, nodes))
+    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    return {group: known.get(group, 0.1 * n) for group, n in guesses.items()}
+
+
+def _place(seconds: Mapping[str, float], group: str) -> tuple[float, str]:
+    return -seconds[group], group

@@ -5,20 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Final
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
-
-from support.drawn import leave_out_local_constants
-
-_COMMON: Final = settings(
-    deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
-)
-# The same histories every time: a build must not fail for what nobody has changed.
-settings.register_profile("quick", _COMMON, derandomize=True, database=None)
-settings.register_profile("thorough", _COMMON)
-leave_out_local_constants()
 
 
 def explore(
