@@ -1,4 +1,4 @@
-# make demo: watch it work on real data, through crashes. make test: all tests.
+# make demo: watch it work on real data, through crashes. make test: the tests.
 # Both set everything up first, in .venv; nothing outside this folder but Java.
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -15,8 +15,19 @@ COMPOSE := .cache/engine/docker-compose
 unexport PYTHONDONTWRITEBYTECODE
 N ?= 1
 MINUTES ?= 10
+SEED ?= $(shell date +%s)
+NIGHTLY := nightly-tests crash chaos fuzz stateful rules counts test-oldest-spark test-cluster \
+	test-jaeger test-skywalking test-dashboards browser test-compose bench-tiny
 
-.PHONY: setup tools demo test test-fast test-more test-all test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
+# Makes one target after another and says how long each took. $(2): -k goes on after a failure.
+define timed
+failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED=$(SEED) $$part \
+	|| { failed="$$failed $$part"; [ "$(2)" = -k ] || exit 1; }; \
+	echo "== $$part: $$((SECONDS - began)) s"; done; \
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+endef
+
+.PHONY: setup tools demo test test-fast ci test-ci nightly nightly-tests bench-tiny test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
 	test-jaeger pictures oap stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
@@ -29,12 +40,14 @@ setup: .venv/ready
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -r requirements.txt -e .
+	@rm -f .venv/lib/python3*/site-packages/pyspark/python/lib/pyspark.zip  # workers then import what is compiled
 	@touch $@
 
 tools: setup auto-instrumented  ## programs that tests run: strace, Prometheus, PgBouncer
 	@tools/strace >/dev/null
 	@tools/prometheus >/dev/null
 	@tools/pgbouncer >/dev/null
+	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m support.spark_defaults
 
 demo: setup  ## stream a month of flights into two services, with kills, and judge it
 	@$(JAVA) $(BIN)/tracing-2pc demo $(ARGS)
@@ -45,10 +58,21 @@ test: lint tools  ## each real thing at least once: some minutes
 test-fast: tools  ## without Spark
 	$(PYTEST) -m "not spark and not ci and not nightly" $(ARGS)
 
-test-more: tools  ## what these leave out, and a minute of `chaos`
-	$(JAVA) $(PYTEST) -m "ci and not nightly" $(ARGS)
+ci:  ## what each change must pass: all of `make test`, and each thing that can break
+	@$(call timed,setup tools lint test-ci)
 
-test-all: test test-more fuzz  ## everything that CI runs
+test-ci: tools
+	$(JAVA) $(PYTEST) -m "not nightly" --durations=40 --junitxml=build/ci.xml $(ARGS)
+
+nightly:  ## everything else, drawn anew by SEED, part by part: hours
+	@echo "SEED=$(SEED)"
+	@$(call timed,$(NIGHTLY),-k)
+
+nightly-tests: tools compose-plugin
+	$(JAVA) $(PYTEST) -m "nightly and not cluster" --durations=40 --junitxml=build/nightly.xml $(ARGS)
+
+bench-tiny: setup auto-instrumented  ## every benchmark runs, with figures of no worth
+	@$(JAVA) $(BIN)/python -m bench all --tiny $(ARGS)
 
 # Its own sockets are left to the garbage collector there, and it uses what Python deprecates: warnings.
 test-oldest-spark: $(OLDEST)/ready  ## tests/spark on the oldest PySpark that is supported
@@ -63,20 +87,21 @@ $(OLDEST)/ready: requirements.txt pyproject.toml | setup
 	@touch $@
 
 stateful: setup  ## thousands of random histories, others each time: about ten minutes
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --timeout 1200 $(ARGS) \
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --hypothesis-seed=$(SEED) $(ARGS) \
 		tests/component/test_stateful_protocol.py tests/contract/test_stateful_participant.py
 
 fuzz: setup  ## bodies that nobody meant, N thousand to each kind of participant; requests
-	PYTHONPATH=tests:. $(BIN)/python -m fuzz --cases $(N)000 $(ARGS)
-	PYTHONPATH=tests:. $(BIN)/python -m fuzz --cases $(N)000 --postgresql $(ARGS)
-	DRAWN_EXAMPLES=$(N)00 $(BIN)/pytest --timeout 1200 tests/contract/test_openapi_drawn.py
+	PYTHONPATH=tests:. $(BIN)/python -m fuzz --cases $(N)000 --seed $(SEED) $(ARGS)
+	PYTHONPATH=tests:. $(BIN)/python -m fuzz --cases $(N)000 --seed $(SEED) --postgresql $(ARGS)
+	HYPOTHESIS_PROFILE=thorough DRAWN_EXAMPLES=$(N)00 \
+		$(BIN)/pytest --hypothesis-seed=$(SEED) tests/contract/test_openapi_drawn.py
 
 crash: setup  ## kill at every failpoint, N times each; judge
 	@tools/strace >/dev/null
-	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --json build/crash.json $(ARGS)
+	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --seed $(SEED) --json build/crash.json $(ARGS)
 
 chaos: setup  ## kill and pause at random moments, on real Spark, for MINUTES; judge
-	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --minutes $(MINUTES) $(ARGS)
+	@$(JAVA) PYTHONPATH=tests:. $(BIN)/python -W ignore -m chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 rules: setup  ## take each rule out of a copy, and see its test turn red
 	@PYTHONPATH=tests:. $(BIN)/python -m rules $(ARGS)
@@ -132,7 +157,7 @@ test-skywalking: setup oap stock-agent  ## what a real SkyWalking is told, besid
 		tests/backends/test_skywalking_metrics.py $(ARGS)
 
 test-cluster: setup  ## Spark's own cluster, which loses executors, a worker and drivers
-	$(JAVA) TPC_CLUSTER=1 $(BIN)/pytest -m cluster tests/cluster $(ARGS)
+	$(JAVA) $(BIN)/pytest -m cluster tests/cluster $(ARGS)
 
 browser: setup  ## a browser for tests/console, from Debian, and its tests
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium
@@ -171,6 +196,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	PYTHONPATH=tests $(BIN)/python -m support.seconds
 
 lock: .venv/ready  ## after a change of the dependencies in pyproject.toml
 	VIRTUAL_ENV=.venv $(BIN)/uv pip compile --quiet --universal --all-extras --group dev \

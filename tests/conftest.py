@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import memory
+from support import memory, spark_defaults
 from support.drawn import leave_out_local_constants
 from support.postgres import drop, named, postgresql
 
@@ -38,6 +38,7 @@ settings.register_profile("thorough", _DRAWN)
 def pytest_configure() -> None:
     """Flushing to a disk would be half of the time that the tests take."""
     memory.use()
+    spark_defaults.use()
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
     leave_out_local_constants()
 

@@ -14,7 +14,6 @@ from participants import flights
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("backend", [REAL], indirect=True)
 def test_each_day_of_the_demo_is_one_whole_trace(
     backend: Backend, tmp_path: Path

@@ -9,7 +9,6 @@ from chaos.rounds import run
 
 @pytest.mark.ci
 @pytest.mark.spark
-@pytest.mark.timeout(1800)
 def test_a_minute_of_kills_costs_nothing() -> None:
     """Nothing is lost, doubled, split or stuck, whoever is killed or paused when."""
     lines: list[str] = []

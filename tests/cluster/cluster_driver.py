@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster_job import Job
-from standalone import APPLICATION, SECONDS
+from standalone import APPLICATION
 from support.spark import new_session
+from support.waiting import AT_LAST
 
 Configuration = Mapping[str, str]
 
@@ -73,7 +74,7 @@ class Driver:
         self._call(_close)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return self._pool.submit(function, *arguments).result(SECONDS)
+        return self._pool.submit(function, *arguments).result(AT_LAST)
 
 
 @contextlib.contextmanager

@@ -18,8 +18,9 @@ import psutil
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
-from standalone import APPLICATION, SECONDS
+from standalone import APPLICATION
 from support.spark import new_session
+from support.waiting import AT_LAST, PAUSE
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.spark import two_phase_commit
@@ -98,9 +99,9 @@ class Holding(ParticipantSink):
         if partition != 0 or not create(self._folder / "held"):
             return
         note(self._folder / "waiting", f"{executor()}")
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + AT_LAST
         while not (self._folder / "go-on").exists() and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(PAUSE)
 
 
 def executor() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cluster_driver import Driver
 from cluster_job import Job
-from standalone import SECONDS, Cluster
+from standalone import Cluster
 from support.spark import held, numbers_of, write_numbers
 from support.waiting import until
 
@@ -56,7 +56,7 @@ class World:
     def waiting(self) -> int:
         """Return the executor of the task that is held, as soon as one is."""
         file = self.folder / "waiting"
-        until(lambda: file.exists() and file.read_text(), seconds=SECONDS)
+        until(lambda: file.exists() and file.read_text())
         return int(file.read_text())
 
     def go_on(self) -> None:
@@ -93,13 +93,13 @@ class World:
         """The spans of driver and tasks are one tree; none lacks its parent."""
         record = self.read(transaction)
         assert record is not None
-        until(lambda: driver.traces.exists(), seconds=SECONDS)
+        until(lambda: driver.traces.exists())
 
         def look() -> list[Any]:
             spans = read_trace_file(driver.traces)
             return [span for span in spans if span["trace_id"] == record.trace_id]
 
-        spans = until(look, _has_root, seconds=SECONDS)
+        spans = until(look, _has_root)
         known = {span["span_id"] for span in spans}
         (root,) = {span["span_id"] for span in spans if not span["parent_id"]}
         assert root in known

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster_job import Job
-from standalone import APPLICATION, SECONDS
+from standalone import APPLICATION
 from support.spark import new_session
 from support.waiting import until
 
@@ -30,7 +30,7 @@ def some_rows(batches: Iterator[Any]) -> Iterator[Any]:
 def after_a(df: Any) -> Any:
     folder = Path(job.folder)
     (folder / "between-routes").touch()
-    until((folder / "go-on").exists, seconds=SECONDS)
+    until((folder / "go-on").exists)
     return df
 
 

@@ -26,9 +26,6 @@ APPLICATION: Final = {
 }
 """What an application takes: an executor on each worker. There is room for three."""
 
-SECONDS: Final = 900.0
-"""Until which what must come has come, on any machine."""
-
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 _HOME: Final = Path(pyspark.__file__).parent
 _HOSTS: Final = ("127.0.0.2", "127.0.0.3")
@@ -87,7 +84,7 @@ class Cluster:
         """Kill an executor, and return when it is gone."""
         assert executor in self.executors()
         os.kill(executor, signal.SIGKILL)
-        until(lambda: executor not in self.executors(), seconds=SECONDS)
+        until(lambda: executor not in self.executors())
 
     def worker_of(self, executor: int) -> Process:
         """Return the worker that an executor is of."""
@@ -117,7 +114,6 @@ def _start(process: Process, ready: str) -> None:
     process.start()
     until(
         lambda: ready in process.log.read_text()[before:] or not process.alive(),
-        seconds=SECONDS,
         tell=lambda _: process.tail(),
     )
     assert process.alive(), process.tail()

@@ -13,7 +13,7 @@ from test_task_attempts import SPECULATION
 
 from tracing_2pc.core.states import TransactionState
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
 def test_each_batch_lands_in_both(world: World, shared_driver: Driver) -> None:

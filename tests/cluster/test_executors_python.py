@@ -16,7 +16,7 @@ from tracing_2pc.core.states import TransactionState
 
 OURS = Path(sysconfig.get_path("purelib"))
 SPARKS = "pyspark", "py4j", "pyarrow", "pandas", "numpy", "dateutil", "pytz", "six.py"
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
 def test_executors_without_the_package(world: World, shared_driver: Driver) -> None:

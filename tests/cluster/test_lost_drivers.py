@@ -7,8 +7,8 @@ import signal
 
 import pytest
 from cluster_world import World
-from standalone import SECONDS, Cluster
-from support.waiting import until
+from standalone import Cluster
+from support.waiting import AT_LAST, until
 
 from participants.processes import stopping
 from tracing_2pc.core.states import TransactionState
@@ -24,7 +24,7 @@ KILLS = [
     (BETWEEN, "killed.2.1", STATES.COMMITTING, STATES.COMMITTED),
 ]
 BATCHES = 4
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
 def test_a_driver_is_killed(world: World, cluster: Cluster) -> None:
@@ -35,11 +35,11 @@ def test_a_driver_is_killed(world: World, cluster: Cluster) -> None:
         for failpoint, transaction, state, _ in KILLS:
             file = world.folder / failpoint
             driver.start(TPC_FAILPOINT=failpoint, TPC_FAILPOINT_FILE=str(file))
-            assert driver.wait(SECONDS) == -signal.SIGKILL, driver.tail()
+            assert driver.wait(AT_LAST) == -signal.SIGKILL, driver.tail()
             assert file.exists()
             assert world.state(transaction) is state
         driver.start()
-        assert driver.wait(SECONDS) == 0, driver.tail()
+        assert driver.wait(AT_LAST) == 0, driver.tail()
     world.assert_exactly_once(BATCHES)
     for _, transaction, _, state in KILLS:
         assert world.state(transaction) is state
@@ -60,13 +60,13 @@ def test_two_drivers_on_one_checkpoint(world: World, cluster: Cluster) -> None:
             TPC_FAILPOINT_FILE=str(world.folder / "paused"),
             TPC_FAILPOINT_SIGNAL="STOP",
         )
-        until((world.folder / "paused").exists, seconds=SECONDS)
+        until((world.folder / "paused").exists)
         assert world.state("two-drivers.1.1") is STATES.ACTIVE
         newer.start()
-        assert newer.wait(SECONDS) == 0, newer.tail()
+        assert newer.wait(AT_LAST) == 0, newer.tail()
         world.assert_exactly_once(2)
         os.killpg(older.pid, signal.SIGCONT)
-        assert older.wait(SECONDS) == 1, older.tail()
+        assert older.wait(AT_LAST) == 1, older.tail()
     *_, last = filter(None, older.log.read_text().splitlines())
     assert "two-drivers.1.1 was decided abort before its votes were in: a newer" in last
     world.assert_exactly_once(2)

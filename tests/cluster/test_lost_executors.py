@@ -6,16 +6,17 @@ import pytest
 from cluster_driver import Driver
 from cluster_job import AFTER, Job
 from cluster_world import World
-from standalone import SECONDS, Cluster
+from standalone import Cluster
 from support.spark import held
-from support.waiting import until
+from support.waiting import AT_LAST, until
 
 from participants.processes import stopping
 from tracing_2pc.core.states import TransactionState
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
+@pytest.mark.smoke
 def test_an_executor_is_killed_before_its_task_reports(
     world: World, cluster: Cluster, shared_driver: Driver
 ) -> None:
@@ -63,12 +64,12 @@ def test_an_executor_dies_between_the_routes(world: World, cluster: Cluster) -> 
     with stopping(driver):
         driver.start()
         between = world.folder / "between-routes"
-        until(lambda: between.exists() or not driver.alive(), seconds=SECONDS)
+        until(lambda: between.exists() or not driver.alive())
         assert driver.alive(), driver.tail()
         for executor in cluster.executors() - others:
             cluster.kill_executor(executor)
         world.go_on()
-        driver.wait(SECONDS)
+        driver.wait(AT_LAST)
     assert held(world.folder / "a.db") == held(world.folder / "b.db")
     assert world.state("routed.0.1") is TransactionState.ABORTED
 

@@ -9,7 +9,7 @@ import pytest
 from cluster_driver import Driver
 from cluster_job import AFTER, BEFORE
 from cluster_world import World
-from standalone import SECONDS, Cluster
+from standalone import Cluster
 from support.waiting import until
 
 from tracing_2pc.core.states import TransactionState
@@ -29,7 +29,7 @@ DYNAMIC_ALLOCATION = {
     "spark.dynamicAllocation.maxExecutors": "2",
 }
 REFUSED = ("/prepare", 409)
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
 def test_a_late_task_of_a_stopped_query_is_refused(
@@ -51,7 +51,7 @@ def test_a_late_task_of_a_stopped_query_is_refused(
         world.assert_exactly_once(2)
         assert REFUSED not in world.statuses
         world.go_on()
-        until(lambda: world.statuses.count(REFUSED) == 2, seconds=SECONDS)
+        until(lambda: world.statuses.count(REFUSED) == 2)
     finally:
         os.kill(executor, signal.SIGCONT)
     assert world.state("late.0.2") is TransactionState.COMMITTED
@@ -89,15 +89,15 @@ def test_executors_come_and_go(
     job = world.job("come-and-go", holds=AFTER)
     world.write(range(1))
     shared_driver.start(job, DYNAMIC_ALLOCATION)
-    until(lambda: len(set(world.prepared().values())) == 2, seconds=SECONDS)
+    until(lambda: len(set(world.prepared().values())) == 2)
     world.go_on()
     assert shared_driver.end(job) == ""
-    until(lambda: not cluster.executors(), seconds=SECONDS)
+    until(lambda: not cluster.executors())
     before = set(world.prepared().values())
 
     world.write(range(1, 2))
     shared_driver.run(job, DYNAMIC_ALLOCATION)
-    until(lambda: not cluster.executors(), seconds=SECONDS)
+    until(lambda: not cluster.executors())
     assert set(world.prepared().values()) - before
     world.assert_exactly_once(2)
     world.assert_one_trace(shared_driver, "come-and-go.1.1")

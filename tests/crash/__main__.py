@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with field() as where:
             for point in chosen.point or points():
-                rows.append(_run(where, point, chosen.runs))
+                rows.append(_run(where, point, chosen.runs, chosen.seed))
     except KeyboardInterrupt:
         return 130
     if chosen.json:
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m crash", description=__doc__)
     parser.add_argument("--runs", type=int, default=1, help="of each point")
+    parser.add_argument("--seed", type=int, default=0, help="which variants are first")
     parser.add_argument(
         "--point", action="append", choices=points(), help="only this; repeatable"
     )
@@ -45,8 +46,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(where: Field, point: str, runs: int) -> Row:
-    row = report.row(point, [where.run(*planned) for planned in plan(point, runs)])
+def _run(where: Field, point: str, runs: int, seed: int) -> Row:
+    planned = plan(point, runs, seed)
+    row = report.row(point, [where.run(*one) for one in planned])
     _say(report.line(row.cells()))
     for remark in row.remarks[:_SHOWN]:
         _say(f"    {remark}")

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
+from support.waiting import AT_LAST, PAUSE
 
-_ATTACHING = 20.0
 _FRAME = 24 + 4096
 """Bytes of one page in SQLite's write-ahead log, with its header."""
 
@@ -52,11 +52,11 @@ def killed_at_flush(pid: int, report: Path) -> Iterator[None]:
 
 
 def _until_attached(tracer: subprocess.Popen[bytes], report: Path) -> None:
-    until = time.monotonic() + _ATTACHING
+    until = time.monotonic() + AT_LAST
     while "attached" not in (said := report.read_text()):
         if tracer.poll() is not None or time.monotonic() > until:
             raise CannotReachError(f"strace cannot attach: {said.strip()[:200]}")
-        time.sleep(0.005)
+        time.sleep(PAUSE / 10)
 
 
 def cut(log: Path, count: int, flushed: int) -> None:
@@ -102,7 +102,7 @@ def killed_in_commit(url: str, table: str, when: str) -> Iterator[None]:
 
 
 def _waiting(ours: psycopg.Connection[tuple[int, ...]]) -> int:
-    until = time.monotonic() + _ATTACHING
+    until = time.monotonic() + AT_LAST
     while time.monotonic() < until:
         found = ours.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
@@ -110,5 +110,5 @@ def _waiting(ours: psycopg.Connection[tuple[int, ...]]) -> int:
         ).fetchone()
         if found:
             return found[0]
-        time.sleep(0.005)
+        time.sleep(PAUSE / 10)
     raise CannotReachError("no session came to its COMMIT")

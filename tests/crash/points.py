@@ -63,11 +63,12 @@ class Scenario:
     files: bool = False
     kinds: tuple[str, ...] = tuple(KINDS)
 
-    def variants(self, runs: int) -> list[Variant]:
-        """Return what is varied in so many runs."""
+    def variants(self, runs: int, first: int = 0) -> list[Variant]:
+        """Return what is varied in so many runs, from a variant on."""
         order = itertools.product(self.times, self.victims, self.kinds)
         every = [Variant(kind, victim, time) for time, victim, kind in order]
-        return list(itertools.islice(itertools.cycle(every), runs))
+        start = first % len(every)
+        return list(itertools.islice(itertools.cycle(every), start, start + runs))
 
 
 DRIVER, EXECUTOR, RECOVERY = ("driver",), ("executor",), ("recovery",)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from support import fork_server
+from support.waiting import AT_LAST
 
 from tracing_2pc.core import failpoints
 
@@ -128,7 +129,7 @@ class Process:
         """Kill it, if it runs, as a power cut would."""
         if self.ended() is None:
             self._forked.kill()
-            self.wait(120)
+            self.wait(AT_LAST)
 
 
 def _live(life: Life, role: Callable[..., None], about: tuple[Any, ...]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from flask import Flask
+from support.waiting import PAUSE
 from werkzeug.serving import make_server
 
 from crash import source
@@ -219,7 +220,7 @@ class _Tasks:
             return
         self._job.arrived.touch()
         while not self._job.opened.exists():
-            time.sleep(0.005)
+            time.sleep(PAUSE / 10)
 
     def _run(self, record: TransactionRecord) -> list[str]:
         written: list[str] = []

@@ -91,11 +91,16 @@ def field() -> Iterator[Field]:
         folder.rmdir()  # what a run has kept stays
 
 
-def plan(point: str, runs: int) -> list[tuple[Scenario, Variant]]:
-    """Return what is run of a point: so often, and each of its scenarios."""
+def plan(point: str, runs: int, seed: int = 0) -> list[tuple[Scenario, Variant]]:
+    """Return what is run of a point: so often, and each of its scenarios.
+
+    The seed says which of its variants come first, if there are more than runs.
+    """
     scenarios = [scenario for scenario in SCENARIOS if scenario.point == point]
     share = math.ceil(runs / len(scenarios)) if scenarios else 0
-    return [(one, variant) for one in scenarios for variant in one.variants(share)]
+    return [
+        (one, variant) for one in scenarios for variant in one.variants(share, seed)
+    ]
 
 
 def every_kind(point: str) -> list[tuple[Scenario, Variant]]:

@@ -10,7 +10,15 @@ from crash import report
 from crash.kinds import KINDS
 from crash.runs import Field, every_kind, field, plan, points
 
-MINUTES = 60
+FIRST = {
+    "driver.after_decide",
+    "executor.after_first_prepare",
+    "delivery.between_commits",
+    "participant.after_prepare",
+    "files.between_renames",
+    "postgresql.in_prepare",
+}
+"""Points at which `make test` kills, too."""
 
 
 @pytest.fixture(scope="module")
@@ -19,16 +27,20 @@ def where() -> Iterator[Field]:
         yield opened
 
 
-@pytest.mark.timeout(15 * MINUTES)
-@pytest.mark.parametrize("point", points())
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=() if point in FIRST else pytest.mark.ci)
+        for point in points()
+    ],
+)
 def test_a_kill_at_a_point_costs_nothing(where: Field, point: str) -> None:
     """Killed there and started again: each record is everywhere once, nothing stuck."""
     row = report.row(point, [where.run(*planned) for planned in plan(point, 1)])
     assert row.clean, str(row)
 
 
-@pytest.mark.ci
-@pytest.mark.timeout(15 * MINUTES)
+@pytest.mark.nightly
 @pytest.mark.parametrize("point", points())
 def test_with_each_kind_of_participant(where: Field, point: str) -> None:
     """Whatever it holds its data with."""

@@ -10,14 +10,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from support.waiting import until
+from support.waiting import AT_LAST, until
 
 from crash.deaths import Deaths, variables
 from crash.processes import Life, Process, pipe, start_server
 from tracing_2pc.core import failpoints
 
 POINT = "driver.after_decide"
-SECONDS = 60
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def lifeline() -> Iterator[tuple[Connection, Connection]]:
 
 
 def sleeping() -> None:
-    time.sleep(SECONDS)
+    time.sleep(AT_LAST)
 
 
 def reaching() -> None:
@@ -44,7 +43,7 @@ def test_a_failpoint_kills_its_own_process_only(
     deaths = Deaths(tmp_path, "driver", [POINT])
     assert deaths.missing() == [POINT]
     life = Life(tmp_path / "log", lifeline[0], deaths.next_life("driver"))
-    assert Process(life, reaching).wait(SECONDS) == -signal.SIGKILL
+    assert Process(life, reaching).wait(AT_LAST) == -signal.SIGKILL
     assert deaths.missing() == []
     assert deaths.next_life("driver") == {}
 
@@ -54,12 +53,12 @@ def test_a_process_that_takes_another_along_goes_not_one_step_further(
 ) -> None:
     """A decision after the driver's death would be one that no test expects."""
     driver = Process(Life(tmp_path / "log", lifeline[0], {}), sleeping)
-    until(lambda: os.getpgid(driver.pid) == driver.pid, seconds=SECONDS)
+    until(lambda: os.getpgid(driver.pid) == driver.pid, seconds=AT_LAST)
     armed = variables(POINT, tmp_path / "fired")
     armed["TPC_FAILPOINT_GROUP"] = str(driver.pid)
     life = Life(tmp_path / "log", lifeline[0], armed)
-    assert Process(life, reaching).wait(SECONDS) == -signal.SIGKILL
-    assert driver.wait(SECONDS) == -signal.SIGKILL
+    assert Process(life, reaching).wait(AT_LAST) == -signal.SIGKILL
+    assert driver.wait(AT_LAST) == -signal.SIGKILL
 
 
 def test_a_process_ends_when_nobody_holds_its_lifeline(
@@ -69,7 +68,7 @@ def test_a_process_ends_when_nobody_holds_its_lifeline(
     process = Process(Life(tmp_path / "log", lifeline[0], {}), sleeping)
     assert process.ended() is None
     lifeline[1].close()
-    assert process.wait(SECONDS) == 3
+    assert process.wait(AT_LAST) == 3
 
 
 def test_a_process_is_killed_by_its_id(

@@ -13,15 +13,14 @@ from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from support.waiting import AT_LAST
+
 from crash import oracle, roles, source
 from crash.deaths import Deaths
 from crash.kinds import KINDS, TABLE, outbox
 from crash.points import OUTSIDE, PARTICIPANTS, Scenario, Variant
 from crash.processes import Life, Process, pipe
 from participants.processes import answers
-
-PATIENCE = 120.0
-"""Seconds after which a run is over, and what is not finished is stuck."""
 
 APPLICATION = "crash"
 _LIVES = 10
@@ -71,7 +70,7 @@ class World:
         armed = "" if scenario.point in OUTSIDE else variant.victim
         self.deaths = Deaths(folder, armed, points)
         self.drivers: dict[str, Driver] = {}
-        self._until = time.monotonic() + PATIENCE
+        self._until = time.monotonic() + AT_LAST
         self._ports = {name: _reserve_port() for name in ("partner", *PARTICIPANTS)}
         self._lifeline, self._held = pipe()
         self._services: dict[str, Process] = {}
@@ -103,7 +102,7 @@ class World:
     def check_time(self) -> None:
         """Raise `TimeoutError` when the run is over."""
         if self.time_left() < 0:
-            raise TimeoutError(f"not done after {PATIENCE:g} s")
+            raise TimeoutError(f"not done after {AT_LAST:g} s")
 
     # --- services ----------------------------------------------------------------
 

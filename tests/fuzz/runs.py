@@ -7,12 +7,13 @@ import multiprocessing
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from support.waiting import AT_LAST
+
 from fuzz import victim
 from fuzz.bodies import Case
 from fuzz.victim import Outcome
 
-MINUTE = 60
-SILENT = "no answer within a minute"
+SILENT = f"no answer within {AT_LAST:g} s"
 ENOUGH = 10
 """Processes that end in one run."""
 
@@ -41,11 +42,11 @@ class Victim:
         """Send a case; say what was wrong with what came of it."""
         try:
             self._ours.send(case)
-            if not self._ours.poll(MINUTE):
+            if not self._ours.poll(AT_LAST):
                 return SILENT
             outcome: Outcome = self._ours.recv()
         except (EOFError, ConnectionError):
-            self._process.join(MINUTE)
+            self._process.join(AT_LAST)
             return f"the process ended: {self._process.exitcode}"
         return _judge(case, outcome)
 
@@ -62,7 +63,7 @@ class Victim:
     def close(self) -> None:
         self._ours.close()
         self._process.kill()
-        self._process.join(MINUTE)
+        self._process.join(AT_LAST)
 
 
 def faults(kind: str, cases: Iterable[Case], url: str | None = None) -> Iterator[Fault]:

@@ -11,7 +11,8 @@ from fuzz import runs
 from fuzz.bodies import NASTY_LINES, Case, draw
 from tracing_2pc.core import content
 
-CASES = 40
+pytestmark = pytest.mark.ci
+CASES = 100
 FAULTS = ((7, 551),)
 """Cases that were faults once: a list whose values have a length below zero."""
 

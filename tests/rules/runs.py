@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from support.waiting import RED_AT_LAST
+
 from rules import trial
 from rules.copies import ROOT, copy
 from rules.edits import DoesNotApplyError, apply
@@ -76,7 +78,7 @@ def one(source: Path, mutant: Mutant, before: Verdict) -> Tried:
             apply(mutant.edits, mutated)
         except DoesNotApplyError as error:
             return Tried(mutant, before, Verdict("does not apply", str(error)))
-        return Tried(mutant, before, trial.run(mutated, [mutant.node])[0])
+        return Tried(mutant, before, trial.run(mutated, [mutant.node], RED_AT_LAST)[0])
 
 
 def every(source: Path, mutants: Sequence[Mutant], at_once: int) -> Iterator[Tried]:

@@ -21,11 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from support import fork_server
+from support.waiting import AT_LAST
 
 from rules.copies import ROOT
-
-TIMEOUT: Final = 90
-"""Seconds for one test, with the server that it may have to start."""
 
 PRELOADED: Final = [
     *("pytest", "sqlalchemy", "sqlalchemy.dialects.postgresql", "psycopg", "flask"),
@@ -52,18 +50,24 @@ class Verdict:
     seconds: float = 0.0
 
 
-def run(copy: Path, tests: Sequence[str], timeout: int = TIMEOUT) -> list[Verdict]:
-    """Run tests of a copy; return how each of them ended."""
+def run(copy: Path, tests: Sequence[str], at_last: float = AT_LAST) -> list[Verdict]:
+    """Run tests of a copy; return how each of them ended.
+
+    Args:
+        copy: its folder.
+        tests: their ids.
+        at_last: how long one waits for what it asserts, at most.
+    """
     context = multiprocessing.get_context("forkserver")
     fork_server.preload(PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "verdicts"
         # Not daemonic: tests start processes of their own.
         process = context.Process(
-            target=_run_here, args=(copy, list(tests), file, timeout), daemon=False
+            target=_run_here, args=(copy, list(tests), file, at_last), daemon=False
         )
         process.start()
-        process.join(60 + timeout * len(tests))
+        process.join(2 * at_last * (len(tests) + 1))
         if process.is_alive():
             _stop(process)
         told = file.read_text() if file.exists() else "{}"
@@ -78,20 +82,23 @@ def _silent(code: int | None) -> dict[str, Any]:
 def _stop(process: Any) -> None:
     """Interrupt it, so that it stops what it has started; then end it."""
     os.kill(process.pid, signal.SIGINT)
-    process.join(30)
+    process.join(AT_LAST)
     if process.is_alive():
         process.kill()
         process.join()
 
 
-def _run_here(copy: Path, tests: list[str], file: Path, timeout: int) -> None:
+def _run_here(copy: Path, tests: list[str], file: Path, at_last: float) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _import_from(copy)
     import pytest
+    from support import waiting
+
+    waiting.AT_LAST = at_last  # type: ignore[misc]
 
     watch = _Watch(copy, file)
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(copy), "--tb=no"]
-    options += ["-c", str(copy / "pyproject.toml"), f"--timeout={timeout}"]
+    options += ["-c", str(copy / "pyproject.toml"), f"--timeout={2 * at_last:g}"]
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
+from support import waiting
 from support.service import create_app
 from support.spark import new_session, serving, write_numbers
 from support.stream_world import World
@@ -18,6 +20,7 @@ from support.stream_world import World
 def spark() -> Iterator[Any]:
     session = new_session("tests")
     session.sparkContext.setLogLevel("OFF")
+    cloudpickle.register_pickle_by_value(waiting)  # workers cannot import it
     yield session
     session.stop()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from pyspark.errors import StreamingQueryException
 from pyspark.errors.exceptions.connect import SparkException
 from pyspark.sql import SparkSession
+from support.waiting import PAUSE
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.spark import two_phase_commit
@@ -68,7 +69,7 @@ for attempt in range(30):
         query = stream.trigger(availableNow=True).start()
         if "STOP" in os.environ:
             while query.isActive and not Path(os.environ["STOP"]).exists():
-                time.sleep(0.05)
+                time.sleep(PAUSE)
             query.stop()
         query.awaitTermination()
         assert query.exception() is None

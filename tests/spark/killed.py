@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from support.spark import held
+from support.waiting import AT_LAST
 
 from participants.processes import Process, Service, free_ports
 from tracing_2pc.core.model import TransactionId
@@ -66,7 +67,7 @@ class Crash:
 
     def run(self, **environment: str) -> int:
         self.job.start(**environment)
-        return self.job.wait(900)
+        return self.job.wait(AT_LAST)
 
     def held(self) -> tuple[int, int]:
         return held(self.a.database).total(), held(self.b.database).total()

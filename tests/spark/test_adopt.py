@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.spark import held, numbers_of
+from support.waiting import AT_LAST
 
 from participants.processes import Process, stopping
 from tracing_2pc.cli import main
@@ -24,7 +25,7 @@ from tracing_2pc.store import open_log
 
 HERE = Path(__file__).parent
 BATCHES = 3
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 EVERYWHERE, NOWHERE = "driver.after_finish:2", "driver.after_decide:2"
 """Where the job is killed: Spark has not committed batch 1, the participants have it
@@ -34,7 +35,13 @@ both; or have it prepared, and the commit that was decided was told to nobody.""
 @pytest.mark.parametrize(
     ("killed", "held_then", "written_as"),
     [
-        pytest.param(EVERYWHERE, 2, "crash.1.1", id="committed everywhere"),
+        pytest.param(
+            EVERYWHERE,
+            2,
+            "crash.1.1",
+            id="committed everywhere",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(NOWHERE, 1, "crash.1.2", id="committed nowhere"),
     ],
 )
@@ -70,13 +77,13 @@ def test_a_job_goes_on_after_its_log_was_deleted(
     with stopping(job):
         file = str(tmp_path / "killed")
         job.start(TPC_FAILPOINT=killed, TPC_FAILPOINT_FILE=file)
-        assert job.wait(900) == -9, job.tail()
+        assert job.wait(AT_LAST) == -9, job.tail()
         assert rows() == (numbers_of(held_then), numbers_of(held_then))
 
         for part in tmp_path.glob("log.db*"):
             part.unlink()
         job.start()
-        assert job.wait(900) == 1, job.tail()
+        assert job.wait(AT_LAST) == 1, job.tail()
         assert "tracing-2pc adopt --application crash --checkpoint" in job.tail()
 
         code, plan = says(*adopt)
@@ -92,7 +99,7 @@ def test_a_job_goes_on_after_its_log_was_deleted(
             assert (code, resolved["state"]) == (0, "aborted")
 
         job.start()
-        assert job.wait(900) == 0, job.tail()
+        assert job.wait(AT_LAST) == 0, job.tail()
         assert rows() == (numbers_of(BATCHES), numbers_of(BATCHES))
 
     with contextlib.closing(open_log(url)) as log:

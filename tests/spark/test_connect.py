@@ -15,7 +15,7 @@ import pytest
 from support.service import create_app
 from support.spark import held, numbers_of, serving, write_numbers
 from support.stream_world import NEEDS_ARROW_WRITERS
-from support.waiting import until
+from support.waiting import AT_LAST, until
 
 from participants.processes import Process, free_ports, stopping
 from tracing_2pc.core.log_reader import TransactionFilter
@@ -29,7 +29,7 @@ if pyspark.__version__ < "4":
     pytest.skip("its server is no part of PySpark 3.5", allow_module_level=True)
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process = Process("connect", command, folder / "server.log", environment)
     with stopping(process):
         process.start()
-        until(lambda: _is_open(port) or not process.alive(), seconds=900)
+        until(lambda: _is_open(port) or not process.alive())
         assert process.alive(), process.tail()
         yield f"sc://127.0.0.1:{port}"
 
@@ -103,7 +103,7 @@ class Client:
 
     def run(self, **environment: str) -> int:
         self.start(**environment)
-        return self.process.wait(900)
+        return self.process.wait(AT_LAST)
 
     @contextlib.contextmanager
     def log(self) -> Iterator[SqlDecisionLog]:
@@ -158,9 +158,9 @@ def test_stop_returns_while_a_commit_waits(client: Client) -> None:
         assert client.process.alive(), client.process.tail()
         return any(request.verb == "commit" for request in to_b.seen)
 
-    until(is_committing, seconds=900)
+    until(is_committing)
     stop.touch()
-    assert client.process.wait(900) == 0, client.process.tail()
+    assert client.process.wait(AT_LAST) == 0, client.process.tail()
     assert client.held() == (numbers_of(1), Counter())
     with client.log() as log:
         assert [record.state for record in log.unfinished()] == ["committing"]

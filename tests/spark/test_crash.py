@@ -13,13 +13,14 @@ from killed import Crash
 from support.spark import held, numbers_of, write_numbers
 from support.stream_world import NEEDS_ARROW_WRITERS
 from support.tracing import read_trace_file, span_tree
+from support.waiting import AT_LAST
 
 from participants.processes import answers, stopping
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.testing import Fault
 
 BATCHES = 6
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 
 def assert_exactly_once(crash: Crash) -> None:
@@ -42,14 +43,13 @@ STATES = TransactionState
 BETWEEN = "delivery.between_commits:3"
 """The third acknowledgement is that of a, for a commit that never reaches b."""
 
-LIVES = [
+EXECUTORS = [
     # failpoint, what was under way then and its state, rows that readers of a and b see
     ("executor.after_first_prepare:2", "crash.1.1", STATES.ACTIVE, (10, 10)),
     ("driver.after_decide:2", "crash.2.1", STATES.COMMITTING, (20, 20)),
     (BETWEEN, "crash.3.1", STATES.COMMITTING, (40, 30)),
     ("driver.after_finish:1", "crash.4.1", STATES.COMMITTED, (50, 50)),
 ]
-ONE_LIFE = [(BETWEEN, "crash.1.1", STATES.COMMITTING, (20, 10))]
 IN_DRIVER = [  # a branch's failpoints are in the process that writes it
     *(
         (f"executor.{point}:1", f"crash.0.{attempt}", STATES.ACTIVE, (0, 0))
@@ -72,37 +72,57 @@ DATA_SOURCE = [  # its steps are in tasks, and in a process of Spark's that comm
     (IN_RECOVERY, "crash.1.2", STATES.COMMITTING, (20, 10)),
     ("driver.after_finish:1", "crash.2.1", STATES.COMMITTED, (30, 30)),
 ]
-COMMIT_PROCESS = [
-    ("driver.before_decide:2", STATES.ABORTED, (10, 10)),
-    ("driver.after_decide:1", STATES.COMMITTING, (10, 10)),
-    ("driver.after_finish:1", STATES.COMMITTED, (30, 30)),
+PREPARED_AT_ONE = ("executor.after_first_prepare:2", "crash.1.1", STATES.ACTIVE)
+TWICE = [  # where one participant has prepared, and where one has committed
+    (*PREPARED_AT_ONE, (10, 10)),
+    ("delivery.between_commits:1", "crash.1.2", STATES.COMMITTING, (20, 10)),
 ]
+COMMIT_PROCESS = [
+    ("driver.before_decide:2", "crash.1.1", STATES.ABORTED, (10, 10)),
+    ("driver.after_decide:1", "crash.1.2", STATES.COMMITTING, (10, 10)),
+    ("driver.after_finish:1", "crash.2.1", STATES.COMMITTED, (30, 30)),
+]
+PATHS = {"executors": {}, "driver": {"IN_DRIVER": "1"}, "source": {"DATA_SOURCE": "1"}}
+COMMITTED = STATES.COMMITTED
 
 
 @pytest.mark.parametrize(
     ("path", "lives", "attempts"),
     [
-        pytest.param({}, ONE_LIFE, {"crash.1.1": STATES.COMMITTED}, id="once"),
+        pytest.param("executors", TWICE, {"crash.1.2": COMMITTED}, id="executors"),
+        pytest.param("driver", TWICE, {"crash.1.2": COMMITTED}, id="driver"),
         pytest.param(
-            {}, LIVES, {"crash.1.2": STATES.COMMITTED, "crash.2.2": None}, id="often"
-        ),
-        pytest.param(
-            {"IN_DRIVER": "1"},
-            IN_DRIVER,
-            {"crash.0.4": STATES.COMMITTED, "crash.1.2": STATES.COMMITTED},
-            id="often, and it writes the batches",
-        ),
-        pytest.param(
-            {"DATA_SOURCE": "1"},
-            DATA_SOURCE,
-            {"crash.0.3": STATES.COMMITTED, "crash.1.3": None, "crash.2.2": None},
-            id="often, by the data source",
+            "source",
+            TWICE,
+            {"crash.1.2": COMMITTED},
+            id="data source",
             marks=NEEDS_ARROW_WRITERS,
+        ),
+        pytest.param(
+            "executors",
+            EXECUTORS,
+            {"crash.1.2": COMMITTED, "crash.2.2": None},
+            id="executors, every step",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            "driver",
+            IN_DRIVER,
+            {"crash.0.4": COMMITTED, "crash.1.2": COMMITTED},
+            id="driver, every step",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            "source",
+            DATA_SOURCE,
+            {"crash.0.3": COMMITTED, "crash.1.3": None, "crash.2.2": None},
+            id="data source, every step",
+            marks=[NEEDS_ARROW_WRITERS, pytest.mark.nightly],
         ),
     ],
 )
 def test_the_driver_is_killed(
-    crash: Crash, path: Any, lives: Any, attempts: Any
+    crash: Crash, path: str, lives: Any, attempts: Any
 ) -> None:
     """Whatever step a driver dies at, the next one makes its batch whole, once."""
     crash.a.start()
@@ -110,15 +130,16 @@ def test_the_driver_is_killed(
     for failpoint, transaction, state, rows in lives:
         if failpoint == BETWEEN:
             crash.to_b.plan("commit", Fault.DELAY, after=0.0)  # the first of this life
-        if failpoint in (BETWEEN, IN_RECOVERY):
+        if failpoint.startswith("delivery.between_commits"):
             # It tries again until it dies, and of the data source both tasks do.
             crash.to_b.plan("commit", Fault.DROP, times=10_000)
-        assert crash.run(**crash.arm(failpoint), **path) == -9, crash.job.tail()
+        way = crash.arm(failpoint) | PATHS[path]
+        assert crash.run(**way) == -9, crash.job.tail()
         crash.to_b.clear()
         assert crash.fired(failpoint)
         assert crash.state(transaction) is state
         assert crash.held() == rows
-    assert crash.run(**path) == 0, crash.job.tail()
+    assert crash.run(**PATHS[path]) == 0, crash.job.tail()
     assert_exactly_once(crash)
     for transaction, state in attempts.items():
         assert crash.state(transaction) is state
@@ -129,27 +150,33 @@ def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
     crash.a.start()
     crash.b.start(**crash.arm("participant.before_commit:2"))
     crash.job.start()
-    assert crash.b.wait(900) == -9
+    assert crash.b.wait(AT_LAST) == -9
     assert crash.fired("participant.before_commit")
     assert not answers(f"{crash.b.url}/health/ready")
     assert crash.state("crash.1.1") is STATES.COMMITTING
     assert held(crash.b.database).total() == 10
     crash.b.start()
-    assert crash.job.wait(900) == 0, crash.job.tail()
+    assert crash.job.wait(AT_LAST) == 0, crash.job.tail()
     assert_exactly_once(crash)
 
 
 @NEEDS_ARROW_WRITERS
-def test_the_process_that_commits_is_killed(crash: Crash) -> None:
+@pytest.mark.parametrize(
+    "lives",
+    [
+        pytest.param(COMMIT_PROCESS[:1], id="before its decision"),
+        pytest.param(COMMIT_PROCESS, id="every step", marks=pytest.mark.nightly),
+    ],
+)
+def test_the_process_that_commits_is_killed(crash: Crash, lives: Any) -> None:
     """A data source's own: Spark asks another one to abort, and that asks the log."""
     crash.a.start()
     crash.b.start()
     path = {"DATA_SOURCE": "1", "ALONE": "1"}
-    for attempt, (failpoint, state, rows) in enumerate(COMMIT_PROCESS):
+    for failpoint, transaction, state, rows in lives:
         assert crash.run(**crash.arm(failpoint), **path) == 1, crash.job.tail()
         assert crash.fired(failpoint)
-        batch = 1 + attempt // 2
-        assert crash.state(f"crash.{batch}.{1 + attempt % 2}") is state
+        assert crash.state(transaction) is state
         assert crash.held() == rows
     assert crash.run(**path) == 0, crash.job.tail()
     assert_exactly_once(crash)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from support.spark import numbers_of, write_numbers
 from support.stream_world import HAS_ARROW_WRITERS, World, failing_query
-from support.waiting import until
+from support.waiting import ANSWERED, until
 
 from tracing_2pc import Settings
 from tracing_2pc.core.model import BranchContext
@@ -27,7 +26,7 @@ if not HAS_ARROW_WRITERS:
     pytest.skip("it needs PySpark 4.1", allow_module_level=True)
 from tracing_2pc.spark import TwoPhaseCommitDataSource
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +45,7 @@ def options(world: World, **more: str) -> dict[str, str]:
         "log": world.log_url,
         "participants": f"a={world.a},b={world.b}",
         "token": "",
-        "request_timeout": "2",
+        "request_timeout": f"{ANSWERED}",
         "backoff_base": "0.2",
         "backoff_cap": "0.5",
     } | more
@@ -67,6 +66,7 @@ def run(world: World, source: Any = None, **more: str) -> None:
     start(world, source, **more).awaitTermination()
 
 
+@pytest.mark.smoke
 def test_each_batch_of_a_stream_lands_in_both(world: World) -> None:
     """The simplest promise: three batches, two services, each row once in each."""
     write_numbers(world.folder, range(3))
@@ -124,8 +124,8 @@ def failing_until(flag: Path, go_on: Path | None = None) -> Any:
 
         task: Any = TaskContext.get()
         if task.partitionId() == 1 and not flag.exists():
-            while go_on is not None and not go_on.exists():
-                time.sleep(0.1)
+            if go_on is not None:
+                until(go_on.exists)
             raise ValueError("not mended")
         yield from batches
 
@@ -178,20 +178,27 @@ def test_stop_returns_while_a_participant_is_waited_for(world: World) -> None:
 def test_what_a_stopped_query_still_writes_is_never_seen(world: World) -> None:
     """Spark may start a task after it has called `abort`, or never call it."""
     write_numbers(world.folder, range(2))
-    slow = world.source().repartition(2).mapInArrow(slowly, "value long")
-    query = start(world, slow)
+    stopped = world.folder / "stopped"
+    late = world.source().repartition(2).mapInArrow(after(stopped), "value long")
+    query = start(world, late)
     until(lambda: (world.folder / "ck" / "offsets" / "0").exists())
     query.stop()
+    stopped.touch()
     run(world)
     assert world.held() == (numbers_of(2), numbers_of(2))
     with world.log() as log:
         assert log.unfinished() == []
 
 
-def slowly(batches: Iterator[Any]) -> Iterator[Any]:
-    for batch in batches:
-        time.sleep(2)
-        yield batch
+def after(flag: Path) -> Any:
+    """Return a function for `mapInArrow` that holds its rows back until then."""
+
+    def mapped(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            until(flag.exists)
+            yield batch
+
+    return mapped
 
 
 def test_a_stateful_query_runs_its_plan_in_a_replay(world: World) -> None:

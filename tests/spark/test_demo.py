@@ -19,10 +19,9 @@ FIELDS = {
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "path",
-    ["driver", pytest.param("executors", marks=pytest.mark.ci)],
+    ["driver", pytest.param("executors", marks=pytest.mark.nightly)],
 )
 def test_five_days_through_two_kills(tmp_path: Path, path: str) -> None:
     """Real flights, the driver and the ledger killed: nothing lost, nothing twice.

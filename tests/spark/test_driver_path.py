@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 from support.spark import ROWS, numbers_of, write_numbers
-from support.stream_world import BOTH_PATHS, QUICK, World, b_hangs_up, failing_query
+from support.stream_world import (
+    BOTH_PATHS,
+    OUT_OF_TIME,
+    QUICK,
+    World,
+    b_hangs_up,
+    failing_query,
+)
+from support.waiting import AT_LAST
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core.model import TransactionId
@@ -21,7 +29,7 @@ from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.spark.driver_path import allows_driver_path
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 IN_DRIVER = pytest.mark.parametrize("world", ["driver"], indirect=True)
 
 
@@ -119,6 +127,7 @@ def test_each_batch_has_a_copy_of_the_sink(world: World) -> None:
     assert begun == [1]
 
 
+@pytest.mark.smoke
 def test_the_size_of_the_batch_before_decides(world: World) -> None:
     """Ten numbers are 80 bytes; a large batch sends the next one to the executors."""
     write_numbers(world.folder, range(2))
@@ -271,7 +280,7 @@ def test_stop_in_the_middle_of_a_write_aborts(world: World) -> None:
     write_numbers(world.folder, range(1))
     with b_hangs_up(world, "/prepare") as gone:
         query = world.start(world.callback())
-        assert gone.wait(60)
+        assert gone.wait(AT_LAST)
         query.stop()  # would wait for the participant as long as a prepare is repeated
         assert world.state("test.0.1") is TransactionState.ABORTED
     assert query.exception() is None
@@ -287,7 +296,7 @@ def test_out_of_time_the_write_ends(world: World, where: str) -> None:
     write_numbers(world.folder, range(1))
     sleep = "reflect('java.lang.Thread', 'sleep', 600000L) IS NULL"
     slow = world.source().selectExpr(f"IF({sleep}, value, value) AS value")
-    short = world.callback(settings=dataclasses.replace(QUICK, transaction_timeout=4.0))
+    short = world.callback(settings=dataclasses.replace(QUICK, **OUT_OF_TIME))
     with failing_query("no decision within transaction_timeout"):
         if where == "in the job":
             world.run(short, slow)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.spark import held, numbers_of
+from support.waiting import AT_LAST, until
 
 from participants.processes import Process
 from tracing_2pc.core.model import TransactionId
@@ -20,7 +20,7 @@ from tracing_2pc.store import SqlDecisionLog, open_log
 HERE = Path(__file__).parent
 BATCHES = 3
 PAUSED = "crash.1.1"
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ def test_a_driver_that_sleeps_through_its_replacement_obeys(
         until(lambda: stopped(older))
         assert state(log, PAUSED) is TransactionState.ACTIVE
         newer.start()
-        assert newer.wait(900) == 0, newer.tail()
+        assert newer.wait(AT_LAST) == 0, newer.tail()
         assert state(log, PAUSED) is TransactionState.ABORTED
         assert_exactly_once(tmp_path, log)
 
         os.killpg(older.pid, signal.SIGCONT)
-        assert older.wait(900) == 1, older.tail()
+        assert older.wait(AT_LAST) == 1, older.tail()
         *_, last = filter(None, older.log.read_text().splitlines())
         assert f"{PAUSED} was decided abort before its votes were in: a newer" in last
         assert_exactly_once(tmp_path, log)
@@ -93,10 +93,3 @@ def stopped(process: Process) -> bool:
     found = os.waitid(os.P_PID, process.pid, look)
     assert found is None or found.si_code == os.CLD_STOPPED, process.tail()
     return found is not None
-
-
-def until(condition: Callable[[], bool], timeout: float = 900.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)

@@ -16,7 +16,7 @@ from tracing_2pc import FileSink, ParticipantSink
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.states import TransactionState
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize(

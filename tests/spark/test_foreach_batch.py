@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,24 +17,28 @@ from support.service import create_app
 from support.spark import ROWS, held, numbers_of, serving, write_numbers
 from support.stream_world import (
     BOTH_PATHS,
+    OUT_OF_TIME,
     QUICK,
     World,
     b_hangs_up,
     failing_query,
 )
-from support.waiting import until
+from support.waiting import ANSWERED, AT_LAST, PATIENT, UNDELAYED, until
 
-from participants.processes import free_ports
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import open_log
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 
-@BOTH_PATHS
+@pytest.mark.parametrize(
+    "world",
+    [pytest.param("executors", marks=pytest.mark.smoke), "driver"],
+    indirect=True,
+)
 def test_each_batch_lands_in_both(world: World) -> None:
     """The simplest promise: three batches, two services, each row once in each."""
     write_numbers(world.folder, range(3))
@@ -132,6 +137,7 @@ def test_routes_must_name_every_participant(world: World) -> None:
         world.callback(routes={"a": lambda df: df, "c": lambda df: df})
 
 
+@pytest.mark.smoke
 def test_a_task_that_fails_after_prepare_leaves_no_twin(world: World) -> None:
     """Spark retries the task: only the attempt that reported is committed."""
     write_numbers(world.folder, range(1))
@@ -170,7 +176,11 @@ def test_a_batch_that_fails_is_aborted_and_written_anew(world: World) -> None:
     assert world.state("test.0.2") is TransactionState.COMMITTED
 
 
-@BOTH_PATHS
+@pytest.mark.parametrize(
+    "world",
+    ["executors", pytest.param("driver", marks=pytest.mark.smoke)],
+    indirect=True,
+)
 def test_a_replayed_batch_is_recognised(world: World) -> None:
     """The last entry of Spark's commit log is lost: delivered again, not written."""
     write_numbers(world.folder, range(2))
@@ -302,7 +312,7 @@ def test_changed_participants_are_refused(world: World) -> None:
     write_numbers(world.folder, range(1))
     world.run(world.callback())
     write_numbers(world.folder, range(1, 2))
-    fewer = ParticipantSink({"a": world.a}, token=None, timeout=2)
+    fewer = ParticipantSink({"a": world.a}, token=None, timeout=ANSWERED)
     with failing_query("replaces=\\('a', 'b'\\)"):
         world.run(world.callback(sink=fewer))
     assert world.state("test.1.1") is None
@@ -350,11 +360,11 @@ def test_stop_returns_while_a_participant_is_down(
     write_numbers(world.folder, range(1))
     with b_hangs_up(world, "/commit") as gone:
         query = world.start(world.callback())
-        assert gone.wait(60)
+        assert gone.wait(AT_LAST)
         until(lambda: world.state("test.0.1") is TransactionState.COMMITTING)
         started = time.monotonic()
         query.stop()
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < UNDELAYED
     assert query.exception() is None
     (warning,) = (m for m in caplog.messages if m.startswith("stopped in batch 0"))
     assert "test.0.1 is decided commit and not acknowledged by b yet" in warning
@@ -369,16 +379,18 @@ def test_stop_returns_while_a_participant_is_down(
 def test_a_participant_that_is_restarted_before_prepare_is_waited_for(
     world: World,
 ) -> None:
-    """Down for some seconds, before anybody has voted: the batch lands all the same."""
+    """Down for some tries, before anybody has voted: the batch lands all the same."""
     write_numbers(world.folder, range(1))
-    (port,) = free_ports(1)
     app = create_app(f"sqlite:///{world.folder / 'late'}.db")
     world.apps.callback(app.extensions["resource"].close)
+    door = world.apps.enter_context(socket.create_server(("127.0.0.1", 0)))
+    port = door.getsockname()[1]
     up = threading.Event()
 
     def come_up() -> None:
-        until((world.folder / "ck" / "offsets" / "0").exists)
-        time.sleep(3)
+        with door:
+            for _ in range(3):
+                door.accept()[0].close()
         world.apps.enter_context(serving(app, port))
         up.set()
 
@@ -415,24 +427,25 @@ def test_fail_raises_and_the_next_start_finishes(world: World) -> None:
 def test_stop_in_the_middle_of_the_tasks_aborts(world: World) -> None:
     """`stop()` interrupts the job: abort is decided, late tasks are refused."""
     write_numbers(world.folder, range(1))
-    flag = str(world.folder / "running")
+    running, stopped, over = (world.folder / n for n in ("running", "stopped", "over"))
 
     class Slow(ParticipantSink):
         def pre_commit(self, handle: Any) -> Any:
-            import pathlib
-            import time
-
-            pathlib.Path(flag).touch()
-            time.sleep(3)
-            return super().pre_commit(handle)
+            running.touch()
+            until(stopped.exists)
+            try:
+                return super().pre_commit(handle)
+            finally:
+                over.touch()
 
     sink = Slow({"a": world.a, "b": world.b}, token=None)
     query = world.start(world.callback(sink=sink))
-    until(Path(flag).exists)
+    until(running.exists)
     query.stop()
     assert query.exception() is None
     assert world.state("test.0.1") is TransactionState.ABORTED
-    time.sleep(4)  # the task outlives stop(), and prepares now
+    stopped.touch()
+    until(over.exists)  # the task outlives stop(), and prepares now
     assert [h.total() for h in world.held()] == [0, 0]
     world.run(world.callback())
     assert world.held() == (numbers_of(1), numbers_of(1))
@@ -446,18 +459,19 @@ def test_out_of_time_the_jobs_are_cancelled(world: World) -> None:
         def pre_commit(self, handle: Any) -> Any:
             import time
 
-            time.sleep(30)
+            time.sleep(PATIENT)
             return super().pre_commit(handle)
 
     sink = Slow({"a": world.a, "b": world.b}, token=None)
-    short = dataclasses.replace(QUICK, transaction_timeout=4.0)
+    short = dataclasses.replace(QUICK, **OUT_OF_TIME)
     started = time.monotonic()
     with failing_query("no decision within transaction_timeout"):
         world.run(world.callback(sink=sink, settings=short))
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < UNDELAYED
     assert world.state("test.0.1") is TransactionState.ABORTED
 
 
+@pytest.mark.smoke
 def test_a_sink_of_ones_own(world: World) -> None:
     """Any class with the five methods: its handles come back from the log as JSON."""
     write_numbers(world.folder, range(2))

@@ -10,7 +10,7 @@ from support.spark import write_numbers
 from support.stream_world import World
 from support.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 ASYNCHRONOUS = {"asyncProgressTrackingEnabled": "true"}
 

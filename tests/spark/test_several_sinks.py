@@ -13,13 +13,14 @@ import pandas as pd
 import pytest
 from support.service import create_app
 from support.spark import held, numbers_of, serving, write_numbers
+from support.waiting import AT_LAST
 
 from participants.processes import Process, stopping
 from tracing_2pc.store import open_log
 
 HERE = Path(__file__).parent
 BATCHES = 2
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 KILLS = (
     "executor.after_first_prepare:1",  # the service has prepared, the folder has not
@@ -34,8 +35,15 @@ def in_files(folder: Path) -> collections.Counter[int]:
     )
 
 
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(KILLS[2:], id="between two renames"),
+        pytest.param(KILLS, id="every step", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_service_and_folders_hold_the_same_whatever_is_killed(
-    tmp_path: Path,
+    tmp_path: Path, kills: tuple[str, ...]
 ) -> None:
     """Each batch lands in all once; nothing that was prepared is left over."""
     write_numbers(tmp_path, range(BATCHES))
@@ -48,13 +56,13 @@ def test_a_service_and_folders_hold_the_same_whatever_is_killed(
         path = os.pathsep.join([str(HERE.parent), str(HERE.parents[1])])
         job = Process("job", command, tmp_path / "job.log", {"PYTHONPATH": path})
         stack.enter_context(stopping(job))
-        for number, kill in enumerate(KILLS):
+        for number, kill in enumerate(kills):
             fired = tmp_path / f"fired-{number}"
             job.start(TPC_FAILPOINT=kill, TPC_FAILPOINT_FILE=str(fired))
-            assert job.wait(900) == -9, job.tail()
+            assert job.wait(AT_LAST) == -9, job.tail()
             assert fired.exists(), kill
         job.start()
-        assert job.wait(900) == 0, job.tail()
+        assert job.wait(AT_LAST) == 0, job.tail()
         assert held(tmp_path / "a.db") == in_files(out) == numbers_of(BATCHES)
         assert list((out / ".tpc").rglob("*.json")) == []
         read = pd.read_parquet(tmp_path / "parquet")

@@ -18,7 +18,7 @@ from support.stream_world import World, failing_query
 
 from tracing_2pc.core.states import TransactionState
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 TASKS = int(os.environ.get("TASKS", "200"))
 ROWS = int(os.environ.get("ROWS", "1000000"))
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from support.stream_world import NEEDS_ARROW_WRITERS
 from support.tracing import read_trace_file, span_tree
+from support.waiting import AT_LAST
 
-pytestmark = [NEEDS_ARROW_WRITERS, pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [NEEDS_ARROW_WRITERS, pytest.mark.spark]
 HERE = Path(__file__).parent
 
 
@@ -31,7 +32,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             },
             stdout=output,
             stderr=output,
-            timeout=280,
+            timeout=AT_LAST,
             check=False,
         )
     assert done.returncode == 0, (folder / "output").read_text()[-3000:]

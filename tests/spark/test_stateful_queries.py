@@ -22,7 +22,7 @@ from pyspark.sql import GroupedData
 from participants.processes import stopping
 from tracing_2pc.core.states import TransactionState
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 Reading = tuple[int, int, int]
 """Second, id and amount."""
@@ -69,14 +69,20 @@ EXPECTED = {
     "running_totals": running_totals(),
 }
 
+NIGHTLY = pytest.mark.nightly
 QUERIES = [
-    *("windows", "latest_totals", "distinct"),
+    "windows",
+    pytest.param("latest_totals", marks=NIGHTLY),
+    pytest.param("distinct", marks=NIGHTLY),
     pytest.param(
         "running_totals",
-        marks=pytest.mark.skipif(
-            not hasattr(GroupedData, "transformWithState"),
-            reason="transformWithState of rows came with PySpark 4.1",
-        ),
+        marks=[
+            NIGHTLY,
+            pytest.mark.skipif(
+                not hasattr(GroupedData, "transformWithState"),
+                reason="transformWithState of rows came with PySpark 4.1",
+            ),
+        ],
     ),
 ]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-import time
 from pathlib import Path
 
 from pyspark import TaskContext
@@ -21,8 +20,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from support.spark import new_session
+from support.waiting import PAUSE, until
 
 from tracing_2pc import traced_sink
+
+WRITTEN = Path(sys.argv[1]) / "written"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +70,10 @@ class Failing(Rows):
     def write(self, iterator):
         next(iterator)
         if TaskContext.get().partitionId() == 1:
-            time.sleep(4)  # the other one is done by then: abort gets its message
+            # The other one is done by its second try: abort gets its message.
+            until(WRITTEN.exists)
             raise ValueError("a customer's name")
+        WRITTEN.touch()
         return Written(0, 1)
 
 
@@ -97,7 +101,7 @@ def run(spark, folder: Path, writer: str, batches: int) -> None:
     )
     with contextlib.suppress(StreamingQueryException):
         while (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1:
-            query.awaitTermination(1)
+            query.awaitTermination(PAUSE)
     query.stop()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support.waiting import until
+from support.waiting import AT_LAST, until
 
 CONFIGURATION = """max_prepared_transactions = 512
 max_connections = 200
@@ -48,7 +48,7 @@ def postgresql(where: str | None = None) -> Iterator[str]:
         # Immediate shutdown: a checkpoint of what is thrown away takes seconds.
         postmaster = server.get_postmaster_info().process
         postmaster.send_signal(signal.SIGQUIT)
-        postmaster.wait(120)
+        postmaster.wait(AT_LAST)
         server.cleanup()
 
 

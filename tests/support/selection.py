@@ -1,13 +1,13 @@
-"""A plugin: what `make test` leaves to `make test-all`, and what begins first.
+"""A plugin: what `make test` leaves to `make ci`, and in which order tests begin.
 
-Left out are variants: `make test` runs another one of the same promise, on each real
-thing once. A test that has no such variant and takes long is marked `more` itself.
+Left out are variants, by a mark where they are made: `ci` is for `make ci`, `nightly`
+for `make nightly`. `make test` runs another one of the same promise.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,61 +16,33 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+TESTS = Path(__file__).parents[1]
 DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds that each group of tests takes, by `python -m support.durations`."""
 
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 """Every test that was collected, whatever is left out."""
 
-SPARK_SMOKES = (
-    "test_foreach_batch.py::test_each_batch_lands_in_both[executors]",
-    "test_foreach_batch.py::test_a_task_that_fails_after_prepare_leaves_no_twin",
-    "test_foreach_batch.py::test_a_replayed_batch_is_recognised[driver]",
-    "test_data_source.py::test_each_batch_of_a_stream_lands_in_both",
-    "test_driver_path.py::test_the_size_of_the_batch_before_decides",
-    "test_foreach_batch.py::test_a_sink_of_ones_own",
+TARGETS = frozenset(
+    {"browser", "compose", "dashboards", "jaeger", "skywalking"},
 )
-"""What `make test` tries on a real Spark."""
+"""Marks of tests that ask a program which only a target of its own brings."""
 
-STAND_ALONE = (
-    "crash/test_crash.py",
-    "spark/test_adopt.py",
-    "spark/test_connect.py",
-    "spark/test_crash.py",
-    "spark/test_demo.py",
-    "spark/test_fencing.py",
-    "spark/test_several_sinks.py",
-    "spark/test_spark_writers.py",
-    "spark/test_stateful_queries.py",
+STAND_ALONE = frozenset(
+    f"spark/test_{name}.py"
+    for name in (
+        "adopt",
+        "crash",
+        "demo",
+        "fencing",
+        "several_sinks",
+        "stateful_queries",
+    )
 )
-"""Files whose tests start processes of their own, which take long: a group each."""
+"""Files whose tests start a Spark each, or more, and share nothing: a group each."""
 
-SHARE_SPARK = ("spark/",)
-"""Where the others have the one session of `spark/conftest.py`."""
-
-CLUSTER_SMOKES = (
-    "test_lost_executors.py::test_an_executor_is_killed_before_its_task_reports",
-    "test_lost_executors.py::test_an_executor_dies_between_the_routes",
-)
-"""What `make test-more` tries on a cluster; `make test-cluster` tries all."""
-
-CLUSTER = "TPC_CLUSTER"
-"""The variable that asks for all of it."""
-
-CRASHES = (
-    "driver.after_decide",
-    "executor.after_first_prepare",
-    "delivery.between_commits",
-    "recovery.after_expire",
-    "participant.after_prepare",
-    "outbox.after_call",
-    "files.between_renames",
-    "log.in_commit",
-    "postgresql.in_prepare",
-)
-"""Points at which `make test` kills a process; `make test-all` does at each."""
-
-A_KILL = "crash/test_crash.py::test_a_kill_at_a_point_costs_nothing["
+OWN_SPARK = {"spark/test_connect.py", "spark/test_spark_writers.py"}
+"""Files whose tests share a Spark of their own; the others of `spark/` share one."""
 
 MORE = (
     ("contract/", "Files-"),
@@ -118,7 +90,6 @@ MORE = (
     ("fencing/test_two_drivers.py", "slept_before_its_first"),
     ("fencing/test_wrong_log.py", "::"),
     ("docs/test_sink_pages.py", "killed["),
-    ("fuzz/", "::"),
     ("backends/test_backends.py", "abort_is_found_by_its_cause"),
     ("backends/test_backends.py", "is_found_by_its_id"),
     ("backends/test_backends.py", "killed_after_its_decision"),
@@ -151,20 +122,24 @@ MORE = (
 """Files or folders, and a word in the names of variants that are left out."""
 
 
-def is_left_out(item: pytest.Item) -> bool:
-    """Whether a test belongs to `make test-all` only."""
-    node = item.nodeid
-    if item.get_closest_marker("spark"):
-        return not node.endswith(SPARK_SMOKES)
-    if A_KILL in node:
-        return not any(f"[{point}]" in node for point in CRASHES)
-    return any(place in node and word in node for place, word in MORE)
+def tier_of(item: pytest.Item) -> str | None:
+    """Return the mark of a test that none says of itself: `ci`, `nightly` or None.
 
-
-def is_for_cluster(item: pytest.Item) -> bool:
-    """Whether a test belongs to `make test-cluster` only."""
-    on_cluster = item.get_closest_marker("cluster") is not None
-    return on_cluster and not item.nodeid.endswith(CLUSTER_SMOKES)
+    With a real Spark `make test` tries what is marked `smoke`, `make ci` all, and of
+    Spark's own cluster what is marked `smoke`.
+    """
+    marks = {mark.name for mark in item.iter_markers()}
+    if marks & {"ci", "nightly"}:
+        return None
+    if marks & {"spark", "cluster"}:
+        smoke = "smoke" in marks
+        return (
+            ("ci" if smoke else "nightly")
+            if "cluster" in marks
+            else (None if smoke else "ci")
+        )
+    left = any(place in item.nodeid and word in item.nodeid for place, word in MORE)
+    return "ci" if left else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -177,15 +152,22 @@ def pytest_collection_modifyitems(
         pytest.UsageError: two tests have one id, of which xdist would run one.
     """
     for item in items:
-        if is_left_out(item):
-            item.add_marker("ci")
-        if is_for_cluster(item) and not os.environ.get(CLUSTER):
-            item.add_marker(pytest.mark.skip(reason="for `make test-cluster`"))
+        if tier := tier_of(item):
+            item.add_marker(tier)
     if twice := [i for i, n in Counter(i.nodeid for i in items).items() if n > 1]:
         raise pytest.UsageError(f"ids that two tests share: {', '.join(twice)}")
     config.stash[COLLECTED] = list(items)
     seconds = seconds_of_groups(item.nodeid for item in items)
     items.sort(key=lambda item: _place(seconds, group_of(item.nodeid)))
+
+
+def everything(config: pytest.Config) -> list[pytest.Item]:
+    """Return all tests; skip who asks for them where only a part was collected."""
+    items = config.stash[COLLECTED]
+    files = {item.path for item in items}
+    if any(file not in files for file in TESTS.rglob("test_*.py")):
+        pytest.skip("asks all of tests/, of which a part was collected")
+    return items
 
 
 class Groups(LoadScopeScheduling):
@@ -204,13 +186,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 def group_of(node: str) -> str:
     """Return the group of a test, of which one process runs all.
 
-    Those of a file share its fixtures; those of `SHARE_SPARK` a session of Spark; and
-    of `STAND_ALONE` each shares nothing with others.
+    Those of a file share its fixtures, most of `spark/` a session of Spark. In files of
+    `STAND_ALONE` each test shares nothing; kills of `crash/` are four groups.
     """
     file = node.partition("::")[0].removeprefix("tests/")
-    if file.startswith(STAND_ALONE):
+    if file in STAND_ALONE:
         return node
-    return "spark" if file.startswith(SHARE_SPARK) else file
+    if file == "crash/test_crash.py":
+        return f"{file} {zlib.crc32(node.encode()) % 4}"
+    return "spark" if file.startswith("spark/") and file not in OWN_SPARK else file
 
 
 def seconds_of_groups(nodes: Iterable[str]) -> dict[str, float]:

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from support import spark_defaults
+
+spark_defaults.use()
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 ROWS = 10
@@ -28,11 +31,6 @@ def new_session(
         return (
             SparkSession.builder.appName(name)
             .master(master)
-            .config("spark.sql.shuffle.partitions", 2)
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.memory", "1g")
             .config(map=dict(settings or {}))
             .getOrCreate()
         )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.spark import held
+from support.waiting import ANSWERED, SOON
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
@@ -24,7 +25,8 @@ NEEDS_ARROW_WRITERS = pytest.mark.skipif(
     not HAS_ARROW_WRITERS, reason="PySpark before 4.1 hands data sources rows, no Arrow"
 )
 
-QUICK = Settings(request_timeout=2.0, backoff_base=0.2, backoff_cap=0.5)
+QUICK = Settings(request_timeout=ANSWERED, backoff_base=0.2, backoff_cap=0.5)
+OUT_OF_TIME = {"request_timeout": SOON / 2, "transaction_timeout": SOON}
 BOTH_PATHS = pytest.mark.parametrize("world", ["executors", "driver"], indirect=True)
 
 
@@ -41,7 +43,9 @@ class World:
     sink: Any = None
 
     def __post_init__(self) -> None:
-        self.sink = ParticipantSink({"a": self.a, "b": self.b}, token=None, timeout=2)
+        self.sink = ParticipantSink(
+            {"a": self.a, "b": self.b}, token=None, timeout=ANSWERED
+        )
 
     @property
     def log_url(self) -> str:

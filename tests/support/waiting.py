@@ -17,14 +17,23 @@ T = TypeVar("T")
 AT_LAST: Final = 900.0
 """Limit of a wait that only a failure reaches; pytest ends a test after twice that."""
 
+RED_AT_LAST: Final = 90.0
+"""The same where a rule was taken out, and its test waits for what never comes."""
+
 PATIENT: Final = 600.0
 """For limits of the product, of a client or a stand-in, that must not run out."""
+
+ANSWERED: Final = 15.0
+"""For a job's time limit of a request, which must be below all of its others."""
 
 UNDELAYED: Final = 300.0
 """Who needed less has not waited for something that lasts for `PATIENT`."""
 
 AT_ONCE: Final = 0.05
 """For limits of the product that are to run out, as soon as can be."""
+
+SOON: Final = 4.0
+"""For limits of the product that are to run out when work is under way."""
 
 PAUSE: Final = 0.05
 """Between two looks at a condition."""

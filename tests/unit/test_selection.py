@@ -1,36 +1,103 @@
-"""What `make test` leaves out: its list names tests that are there."""
+"""Nothing rots in `nightly`: `make ci` tries something of each thing."""
 
 from __future__ import annotations
 
-import re
+import ast
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from support.selection import A_KILL, CLUSTER_SMOKES, MORE, SPARK_SMOKES
+from support.seconds import literals
+from support.selection import TARGETS, everything, group_of
 
-TESTS = Path(__file__).parents[1]
-WRITTEN = {
-    path.relative_to(TESTS).as_posix(): path.read_text(encoding="utf-8")
-    for path in TESTS.rglob("test_*.py")
+from crash.points import OUTSIDE
+from tracing_2pc.core.names import FAILPOINTS
+
+WAYS_INTO_SPARK = {
+    "foreachBatch, by executors": "test_each_batch_lands_in_both[executors]",
+    "foreachBatch, by the driver": "test_each_batch_lands_in_both[driver]",
+    "a stream by the data source": "test_each_batch_of_a_stream_lands_in_both",
+    "a DataFrame by the data source": "test_data_source.py::test_a_dataframe_is_one",
+    "Connect, by the data source": "stop_loses_nothing[data source]",
+    "Connect, by a callback": "stop_loses_nothing[callback]",
+    "the driver is killed": "test_the_driver_is_killed[driver]",
+    "executors are killed": "test_the_driver_is_killed[executors]",
+    "the data source is killed": "test_the_driver_is_killed[data source]",
+    "an executor of a cluster": "test_an_executor_is_killed_before_its_task",
 }
 
 
-def functions(place: str) -> set[str]:
-    texts = [text for path, text in WRITTEN.items() if place in path]
-    return {name for text in texts for name in re.findall(r"def (test_\w+)\(", text)}
+@pytest.fixture
+def in_ci(request: pytest.FixtureRequest) -> list[str]:
+    """The ids of all tests that `make ci` runs."""
+    items = everything(request.config)
+    return [i.nodeid for i in items if not i.get_closest_marker("nightly")]
 
 
-@pytest.mark.parametrize("node", [*SPARK_SMOKES, *CLUSTER_SMOKES, A_KILL])
-def test_what_is_kept_is_there(node: str) -> None:
-    """A renamed test would be left out, or all of its variants kept."""
-    place, _, name = node.partition("::")
-    assert name.partition("[")[0] in functions(place)
+def test_each_file_is_tried(request: pytest.FixtureRequest, in_ci: list[str]) -> None:
+    """But for those that ask a program which has a target of its own."""
+    files = defaultdict(set)
+    for item in everything(request.config):
+        marks = {mark.name for mark in item.iter_markers()}
+        files[item.nodeid.partition("::")[0]] |= marks & TARGETS or {"none"}
+    expected = {file for file, targets in files.items() if "none" in targets}
+    assert expected - {node.partition("::")[0] for node in in_ci} == set()
 
 
-@pytest.mark.parametrize(("place", "word"), MORE)
-def test_what_is_left_out_is_there(place: str, word: str) -> None:
-    """A file, and a part of a test's name; without _ it is the name of a variant."""
-    names = functions(place)
-    part = word.partition("[")[0]
-    assert names
-    assert "_" not in part or [name for name in names if part in name]
+@pytest.mark.parametrize("point", [*FAILPOINTS, *OUTSIDE])
+def test_each_failpoint_is_tried(in_ci: list[str], point: str) -> None:
+    """A process is killed there, with one kind of participant at least."""
+    assert [n for n in in_ci if "test_crash.py" in n and n.endswith(f"[{point}]")]
+
+
+@pytest.mark.parametrize("kind", ["TaggedRows", "Outbox", "PreparedTransactions"])
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_each_kind_of_participant_is_tried(
+    in_ci: list[str], kind: str, database: str
+) -> None:
+    """By the kit of its contract, on each database that it can be on."""
+    if (kind, database) != ("PreparedTransactions", "sqlite"):
+        kit = [n for n in in_ci if "test_resource_contract.py::" in n]
+        assert [n for n in kit if kind in n and database in n.lower()]
+
+
+@pytest.mark.parametrize("way", WAYS_INTO_SPARK)
+def test_each_way_into_spark_is_tried(in_ci: list[str], way: str) -> None:
+    assert [node for node in in_ci if WAYS_INTO_SPARK[way] in node]
+
+
+def test_tests_with_one_session_are_one_group(request: pytest.FixtureRequest) -> None:
+    """A second group would start a second Spark; a kill must not share one."""
+    for item in everything(request.config):
+        shared = "spark" in getattr(item, "fixturenames", ())
+        assert shared <= (group_of(item.nodeid) == "spark"), item.nodeid
+
+
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ("thread.join(60)", True),
+        ("time.sleep(1.5)", True),
+        ("run(command, timeout=60)", True),
+        ("Settings(request_timeout=2 * 0.1)", True),
+        ("assert time.monotonic() - started < 5", True),
+        ("SECONDS = 3", True),
+        ("thread.join(AT_LAST)", False),
+        ("', '.join(words)", False),
+        ("Settings(transaction_timeout=0)", False),
+        ("range(60)", False),
+    ],
+)
+def test_a_number_of_seconds_is_found(line: str, is_found: bool) -> None:
+    """Where something waits for it, or may."""
+    assert list(literals(ast.parse(line))) == ([1] if is_found else [])
+
+
+def test_each_sentence_is_looked_for() -> None:
+    """An entry of `texts.toml` that no test names is of no use."""
+    from support.texts import ALL
+
+    files = Path(__file__).parents[1].rglob("*.py")
+    written = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    named = {(s, name) for s, sentences in ALL.items() for name in sentences}
+    assert {pair for pair in named if f'"{pair[1]}"' not in written} == set()
