@@ -17,7 +17,7 @@ N ?= 1
 MINUTES ?= 10
 SEED ?= $(shell date +%s)
 NIGHTLY := nightly-tests crash chaos fuzz stateful rules counts test-oldest-spark test-cluster \
-	test-jaeger test-skywalking test-dashboards browser test-compose bench-tiny
+	test-jaeger test-skywalking test-dashboards browser test-compose
 
 # Makes one target after another and says how long each took. $(2): -k goes on after a failure.
 define timed
@@ -27,7 +27,7 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 endef
 
-.PHONY: setup tools demo test test-fast ci test-ci nightly nightly-tests bench-tiny test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
+.PHONY: setup tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
 	test-jaeger pictures oap stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
@@ -70,9 +70,6 @@ nightly:  ## everything else, drawn anew by SEED, part by part: hours
 
 nightly-tests: tools compose-plugin
 	$(JAVA) $(PYTEST) -m "nightly and not cluster" --durations=40 --junitxml=build/nightly.xml $(ARGS)
-
-bench-tiny: setup auto-instrumented  ## every benchmark runs, with figures of no worth
-	@$(JAVA) $(BIN)/python -m bench all --tiny $(ARGS)
 
 # Its own sockets are left to the garbage collector there, and it uses what Python deprecates: warnings.
 test-oldest-spark: $(OLDEST)/ready  ## tests/spark on the oldest PySpark that is supported

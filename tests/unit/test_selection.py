@@ -7,10 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from crash.points import OUTSIDE
 from support.seconds import literals
 from support.selection import TARGETS, everything, group_of
 
-from crash.points import OUTSIDE
 from tracing_2pc.core.names import FAILPOINTS
 
 WAYS_INTO_SPARK = {
