@@ -15,6 +15,7 @@ from typing import Final
 
 import pyspark
 from support.process_tree import descendants
+from support.spark_defaults import JAVA
 from support.waiting import until
 
 from participants.processes import Process, free_ports, stopping
@@ -60,6 +61,7 @@ class Cluster:
             "SPARK_SCALA_VERSION": "2.13",
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": JAVA,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": self._path,
         }

@@ -14,6 +14,7 @@ import pyspark
 import pytest
 from support.service import create_app
 from support.spark import held, numbers_of, serving, write_numbers
+from support.spark_defaults import PROPERTIES
 from support.stream_world import NEEDS_ARROW_WRITERS
 from support.waiting import AT_LAST, until
 
@@ -40,17 +41,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     spark_home = Path(pyspark.__file__).parent
     command = [
         *(str(spark_home / "bin" / "spark-submit"), "--master", "local[2,2]"),
-        *("--class", SERVER),
+        *("--class", SERVER, "--properties-file", os.environ[PROPERTIES]),
         *(word for pair in settings.items() for word in ("--conf", "=".join(pair))),
         "spark-internal",
     ]

@@ -52,7 +52,9 @@ def literals(tree: ast.AST, *, limits: bool = True) -> Iterator[int]:
 
 def _is_seconds(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
-        return _is_seconds(node.left) or _is_seconds(node.right)
+        sides = _is_seconds(node.left), _is_seconds(node.right)
+        # A multiple of a name is what the name is.
+        return all(sides) if isinstance(node.op, ast.Mult | ast.Div) else any(sides)
     if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
         return False
     return isinstance(node.value, int | float) and node.value not in DATA
