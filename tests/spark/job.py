@@ -3,7 +3,8 @@
 job.py FOLDER A_URL B_URL
 
 With IN_DRIVER in its environment the driver writes each batch, else executors do. With
-DATA_SOURCE a data source writes them. With ALONE a failpoint kills its own process and
+DATA_SOURCE a data source writes them. With OWN_CHECKPOINTS its files are as Spark
+writes them by itself. With ALONE a failpoint kills its own process and
 not all of the job.
 """
 
@@ -17,6 +18,7 @@ if "ALONE" not in os.environ:
     os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
 
 from support.spark import new_session
+from support.spark_defaults import OWN_CHECKPOINTS
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.spark import two_phase_commit
@@ -50,7 +52,8 @@ def by_foreach_batch(numbers):
 
 
 folder, a, b = sys.argv[1:]
-spark = new_session("crash")
+own = OWN_CHECKPOINTS if "OWN_CHECKPOINTS" in os.environ else {}
+spark = new_session("crash", settings=own)
 numbers = (
     spark.readStream.schema("value long")
     .option("maxFilesPerTrigger", 1)

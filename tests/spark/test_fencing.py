@@ -50,13 +50,14 @@ def test_a_driver_that_sleeps_through_its_replacement_obeys(
     )
     with killing(older, newer):
         older.start(
+            OWN_CHECKPOINTS="1",
             TPC_FAILPOINT="driver.before_decide:2",
             TPC_FAILPOINT_FILE=str(tmp_path / "paused"),
             TPC_FAILPOINT_SIGNAL="STOP",
         )
         until(lambda: stopped(older))
         assert state(log, PAUSED) is TransactionState.ACTIVE
-        newer.start()
+        newer.start(OWN_CHECKPOINTS="1")
         assert newer.wait(AT_LAST) == 0, newer.tail()
         assert state(log, PAUSED) is TransactionState.ABORTED
         assert_exactly_once(tmp_path, log)

@@ -28,15 +28,17 @@ JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming" + (
     ".checkpointing" if PYSPARK >= "4.1" else ""
 )
+_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
+OWN_CHECKPOINTS: Final = {_FILES: f"{_STREAMING}.FileContextBasedCheckpointFileManager"}
+"""Checkpoint files as Spark writes them by itself."""
+
 SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.executor.extraJavaOptions": JAVA,
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        f"{_STREAMING}.FileSystemBasedCheckpointFileManager"
-    ),
+    _FILES: f"{_STREAMING}.FileSystemBasedCheckpointFileManager",
     "spark.ui.enabled": "false",
 }
 
