@@ -8,7 +8,16 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.participant import ONE, OTHER, TWIN, World, keep, select, tagged_rows
+from support.participant import (
+    ONE,
+    OTHER,
+    TWIN,
+    World,
+    database_of,
+    keep,
+    select,
+    tagged_rows,
+)
 
 T = "orders.7.1"
 
@@ -19,7 +28,7 @@ class Flushes:
     """Notes of each local transaction that writes whether it waits for the disk."""
 
     def __init__(self, world: World) -> None:
-        engine = world.resource._database.engine
+        engine = database_of(world).engine
         self._writing: set[Any] = set()
         self._seen: list[bool] = []
         sa.event.listen(engine, "before_cursor_execute", self._note)
@@ -78,7 +87,7 @@ class Failing:
     """Lets the n-th statement from here fail, as a full disk would."""
 
     def __init__(self, world: World, n: int) -> None:
-        self._engine = world.resource._database.engine
+        self._engine = database_of(world).engine
         self._left = n
         self.fired = ""
 
@@ -97,8 +106,8 @@ class Failing:
 
 
 VERBS: dict[str, Callable[[World], Any]] = {
-    "commit": lambda world: world.commit(T, ONE, forgotten_through=5),
-    "abort": lambda world: world.abort(T, forgotten_through=5),
+    "commit": lambda world: world.commit(T, ONE, forgotten_through=5, once=True),
+    "abort": lambda world: world.abort(T, forgotten_through=5, once=True),
 }
 TABLES = ("application", "transaction", "branch", "hidden")
 

@@ -9,7 +9,15 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from support.participant import Branch, World, keep, records, select, tagged_rows
+from support.participant import (
+    Branch,
+    World,
+    database_of,
+    keep,
+    records,
+    select,
+    tagged_rows,
+)
 
 from tracing_2pc.participant.journal import copy_binary
 
@@ -113,13 +121,14 @@ def branch_of(**first: tuple[Any, pa.DataType]) -> Branch:
 def forms(world: World) -> list[str]:
     """Return, as they come, in which form COPY is asked for rows."""
     asked: list[str] = []
-    load = world.resource._database.load
+    database = database_of(world)
+    load = database.load
 
     def note(*about: Any, typed: bool, **rest: Any) -> int:
         asked.append("binary" if typed else "csv")
         return int(load(*about, typed=typed, **rest))
 
-    world.resource._database.load = note
+    database.load = note
     return asked
 
 
@@ -186,7 +195,7 @@ def test_a_column_that_was_changed_meanwhile_holds_no_wrong_value(
         connection.execute(
             f"ALTER TABLE orders_tpc ALTER units TYPE {kind} USING {change}"
         )
-    answer = world.prepare("orders.2.1", branch)
+    answer = world.prepare("orders.2.1", branch, once=True)
     assert (answer.status_code, "vote" in answer.get_json()) == (503, False)
     again = world.prepare("orders.2.1", branch)
     fits = kind != "timestamptz"  # it takes no number
@@ -202,7 +211,7 @@ def test_a_column_that_is_changed_while_columns_are_read_rounds_nothing(
 ) -> None:
     """Columns and the table's definition are read one after the other."""
     world = world_of(postgres_database, "id bigint, amount double precision")
-    database = world.resource._database
+    database = database_of(world)
     read = database.definition
 
     def change() -> None:
@@ -220,7 +229,7 @@ def test_a_column_that_is_changed_while_columns_are_read_rounds_nothing(
 
     database.definition = definition
     branch = branch_of(id=(1, pa.int64()), amount=(0.1, pa.float64()))
-    first = world.prepare("orders.1.1", branch)
+    first = world.prepare("orders.1.1", branch, once=True)
     assert first.status_code == (400 if when == "before" else 503)
     assert world.prepare("orders.1.1", branch).status_code == 400
     assert select(world.resource, "SELECT count(*) FROM orders_tpc") == [(0,)]

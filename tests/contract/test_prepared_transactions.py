@@ -436,7 +436,7 @@ def test_another_role_is_not_a_fault_of_the_request(
     )
     other = prepared_transactions(postgres_database.replace("postgres@", "other@"))
     try:
-        assert other.commit(T, ONE).status_code == 503
+        assert other.commit(T, ONE, once=True).status_code == 503
         assert world.commit(T, ONE).status_code == 200
         assert other.commit(T, ONE).status_code == 200
         assert world.visible() == 3
@@ -548,7 +548,7 @@ def test_no_slot_left_is_not_a_vote(
                 person.execute("SELECT pg_current_xact_id()")
                 person.execute(f"PREPARE TRANSACTION 'full-{n}'")
                 taken.append(f"full-{n}")
-        answer = world.prepare(T)
+        answer = world.prepare(T, once=True)
         assert answer.status_code == 503
         assert "max_prepared_transactions" in answer.get_json()["detail"]
         assert (world.in_doubt(), world.commit(T, ONE).status_code) == (0, 404)
@@ -576,7 +576,7 @@ def test_a_lock_that_is_held_too_long_is_not_a_vote(
     sa.event.listen(world.resource._database.engine, "checkout", impatient)
     with psycopg.connect(postgres_database) as person:
         person.execute("LOCK TABLE orders")
-        assert world.prepare(T).status_code == 503
+        assert world.prepare(T, once=True).status_code == 503
         assert world.in_doubt() == 0
     assert until(lambda: world.prepare(T).status_code == 200)
     assert world.commit(T, ONE).status_code == 200
@@ -588,9 +588,11 @@ def impatient(driver: Any, *_: object) -> None:
 
 
 VERBS: dict[str, Callable[[World, str], int]] = {
-    "prepare": lambda world, id_: world.prepare(id_, NEIGHBOUR).status_code,
-    "commit": lambda world, id_: world.commit(id_, ONE, NEIGHBOUR).status_code,
-    "abort": lambda world, id_: world.abort(id_).status_code,
+    "prepare": lambda world, id_: world.prepare(id_, NEIGHBOUR, once=True).status_code,
+    "commit": lambda world, id_: (
+        world.commit(id_, ONE, NEIGHBOUR, once=True).status_code
+    ),
+    "abort": lambda world, id_: world.abort(id_, once=True).status_code,
 }
 
 

@@ -177,7 +177,7 @@ def test_many_aborted_branches_do_not_hold_up_a_constraint(world: World) -> None
     branches = [records(id=[n], branch=f"{n}.1") for n in range(1, 6)]
     drop(world, "orders.1.1", *branches)
     last = branches[-1]
-    again = world.prepare("orders.1.2", last)
+    again = world.prepare("orders.1.2", last, once=True)
     assert (again.status_code, again.headers["Retry-After"]) == (503, "1")
     assert "vote" not in again.get_json()
     keep(world, "orders.1.2", last)
@@ -220,7 +220,7 @@ def test_sweeps_at_once_share_the_work(postgres_database: str) -> None:
 
     def prepare(n: int) -> None:
         branch = records(id=[n], branch=f"{n}.1")
-        found.append(world.prepare("orders.9.1", branch).status_code)
+        found.append(world.prepare("orders.9.1", branch, once=True).status_code)
 
     threads = [threading.Thread(target=prepare, args=(n,)) for n in range(6)]
     for thread in threads:

@@ -22,6 +22,7 @@ from werkzeug.test import TestResponse
 
 from support.files import FilePlace, Files
 from support.served import served
+from support.waiting import AT_LAST, AT_ONCE, until
 from tracing_2pc.core import content
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.participant import (
@@ -87,7 +88,10 @@ TWIN = Branch(orders(1, 2, 3), 3, "0.2")
 
 
 class World:
-    """A participant in this process.
+    """A participant in this process, and a client of it.
+
+    A 503 is asked again, as clients do: where a machine stalls, a participant gives up
+    waiting for a lock. A test that is about the 503 says `once`.
 
     Args:
         resource: what it holds data with.
@@ -120,7 +124,12 @@ class World:
         return other
 
     def prepare(
-        self, transaction: str, branch: Branch = ONE, **changes: Any
+        self,
+        transaction: str,
+        branch: Branch = ONE,
+        *,
+        once: bool = False,
+        **changes: Any,
     ) -> TestResponse:
         headers = {
             "Tpc-Version": "1",
@@ -133,9 +142,8 @@ class World:
         }
         headers |= changes.pop("headers", {})
         headers = {name: value for name, value in headers.items() if value is not None}
-        return self.client.post(
-            "/prepare", **{"data": branch.body, "headers": headers, **changes}
-        )
+        request = {"data": branch.body, "headers": headers, **changes}
+        return _answer(lambda: self.client.post("/prepare", **request), once)
 
     def commit(
         self,
@@ -143,22 +151,27 @@ class World:
         *branches: Branch,
         forgotten_through: int | None = None,
         headers: Mapping[str, str] | None = None,
+        once: bool = False,
     ) -> TestResponse:
-        named = [branch.named for branch in branches]
-        return self.post(
-            "/commit",
-            headers,
-            transaction_id=transaction,
-            branches=named,
-            forgotten_through=forgotten_through,
-        )
+        order = {
+            "transaction_id": transaction,
+            "branches": [branch.named for branch in branches],
+            "forgotten_through": forgotten_through,
+        }
+        return _answer(lambda: self.post("/commit", headers, **order), once)
 
-    def abort(self, transaction: str, **fields: Any) -> TestResponse:
-        return self.post("/abort", transaction_id=transaction, **fields)
+    def abort(
+        self, transaction: str, *, once: bool = False, **fields: Any
+    ) -> TestResponse:
+        order = {"transaction_id": transaction, **fields}
+        return _answer(lambda: self.post("/abort", **order), once)
 
-    def resolve(self, transaction: str, outcome: str) -> TestResponse:
-        fields = {"outcome": outcome, "reason": "no log knows it"}
-        return self.post("/resolve", transaction_id=transaction, **fields)
+    def resolve(
+        self, transaction: str, outcome: str, *, once: bool = False
+    ) -> TestResponse:
+        why = {"outcome": outcome, "reason": "no log knows it"}
+        order = {"transaction_id": transaction, **why}
+        return _answer(lambda: self.post("/resolve", **order), once)
 
     def show(self, transaction: str) -> TestResponse:
         return self.client.get(f"/transactions/{transaction}")
@@ -188,6 +201,14 @@ class World:
             upload.finish()
 
 
+def _answer(ask: Callable[[], TestResponse], once: bool) -> TestResponse:
+    if once:
+        return ask()
+    return until(
+        ask, lambda answer: answer.status_code != 503, tell=lambda answer: answer.text
+    )
+
+
 class Upload:
     """A prepare whose body arrives when the test says so; to it, the body is large."""
 
@@ -212,22 +233,22 @@ class Upload:
         }
         self._thread = threading.Thread(
             target=lambda: self._answer.append(
-                world.prepare(transaction, branch, **changes)
+                world.prepare(transaction, branch, once=True, **changes)
             )
         )
-        store = world.resource._store
-        most = store.at_once_bytes
-        store.at_once_bytes = 0 if large else most
-        try:
+        with claiming(world) if large else contextlib.nullcontext():
             self._thread.start()
-            assert self._arrived.wait(120), "the upload was answered before it was read"
-        finally:
-            store.at_once_bytes = most
+            assert self._arrived.wait(AT_LAST), "it was answered before it was read"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still in the middle: what was answered did not wait for it."""
+        return not (self._rest.is_set() or self._answer)
 
     def next_part(self) -> bytes:
         if len(self._parts) == 1:
             self._arrived.set()
-            assert self._rest.wait(60)
+            assert self._rest.wait(AT_LAST)
         return self._parts.pop(0) if self._parts else b""
 
     def let_go(self) -> None:
@@ -237,7 +258,7 @@ class Upload:
     def finish(self) -> TestResponse:
         """Let the rest of the body arrive, and return the answer."""
         self.let_go()
-        self._thread.join(60)
+        self._thread.join(AT_LAST)
         return self._answer[0]
 
 
@@ -256,6 +277,32 @@ class _Slow(io.RawIOBase):
         return len(piece)
 
 
+def store_of(world: World) -> Any:
+    """What holds the rows of a participant: no request shows how it is done."""
+    return world.resource._store
+
+
+def journal_of(world: World) -> Any:
+    """What it knows of transactions: to come between, or to spoil what is stored."""
+    return world.resource._journal
+
+
+def database_of(made: World | Any) -> Any:
+    """The connections of a participant, to listen to them or to read beside it."""
+    return getattr(made, "resource", made)._database
+
+
+@contextlib.contextmanager
+def claiming(world: World) -> Iterator[None]:
+    """Let it take each body for one that is too large to be in memory."""
+    store = store_of(world)
+    most, store.at_once_bytes = store.at_once_bytes, 0
+    try:
+        yield
+    finally:
+        store.at_once_bytes = most
+
+
 def tagged_rows(url: str, **settings: Any) -> World:
     """A ledger, whose readers SELECT from a view."""
     resource = TaggedRows(url, "orders", **settings)
@@ -265,26 +312,31 @@ def tagged_rows(url: str, **settings: Any) -> World:
 def claimed_rows(url: str, **settings: Any) -> World:
     """The same ledger, to which every body is too large to be in memory."""
     world = tagged_rows(url, **settings)
-    world.resource._store.at_once_bytes = 0
+    store_of(world).at_once_bytes = 0
     return world
 
 
 def outbox(url: str) -> World:
     """A notifier, whose partner never answers: what is committed stays queued."""
-    resource = Outbox(url, partner="http://127.0.0.1:9/orders", timeout=0.2)
+    resource = Outbox(url, partner="http://127.0.0.1:9/orders", timeout=AT_ONCE)
     return World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
 
 
 def refusing_outbox(url: str, branch: Branch, name: str = "participant") -> World:
     """A notifier that never sends, with orders.7.1 refused by its partner: 422."""
-    resource = Outbox(url, partner="http://127.0.0.1:9/orders", timeout=0.2)
+    resource = Outbox(url, partner="http://127.0.0.1:9/orders", timeout=AT_ONCE)
     resource.start = lambda: None  # type: ignore[method-assign]
     world = World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
     world.name = name
     keep(world, "orders.7.1", branch)
-    for request in resource._queue.next("orders"):
-        assert resource._queue.move_to_quarantine(request, 422)
+    for request in queue_of(world).next("orders"):
+        assert queue_of(world).move_to_quarantine(request, 422)
     return world
+
+
+def queue_of(world: World) -> Any:
+    """What a notifier has to send, to do in the place of its sender."""
+    return world.resource._queue
 
 
 def end(outbox: Outbox) -> None:
@@ -295,7 +347,7 @@ def end(outbox: Outbox) -> None:
     """
     outbox._sender.stop()
     if thread := outbox._sender._thread:
-        thread.join(60)
+        thread.join(AT_LAST)
         assert not thread.is_alive()
     outbox.close()
 
@@ -327,16 +379,28 @@ ALL_KINDS = {**KINDS, "Files": files}
 
 POSTGRESQL_ONLY = frozenset({"PreparedTransactions"})
 
+IN_MAKE_TEST = frozenset(
+    {"TaggedRows-sqlite", "ClaimedRows-sqlite", "PreparedTransactions-postgresql"}
+)
+"""Each way to hold rows once; the other variants are for `make ci`."""
+
+
+def variant(kind: str, database: str) -> Any:
+    """Name a participant of a kind on a database, as a parameter of `started`."""
+    name = f"{kind}-{database}"
+    marks = () if name in IN_MAKE_TEST else (pytest.mark.ci,)
+    return pytest.param((kind, database), id=name, marks=marks)
+
+
 KINDS_AND_DATABASES = [
-    pytest.param((kind, database), id=f"{kind}-{database}")
+    variant(kind, database)
     for kind in KINDS
     for database in ("sqlite", "postgresql")
     if database == "postgresql" or kind not in POSTGRESQL_ONLY
 ]
-CONTRACT_KINDS = [
-    *KINDS_AND_DATABASES,
-    pytest.param(("Files", "sqlite"), id="Files-sqlite"),
-]
+CONTRACT_KINDS = [*KINDS_AND_DATABASES, variant("Files", "sqlite")]
+BOTH_ENDS = [variant("TaggedRows", "sqlite"), variant("ClaimedRows", "postgresql")]
+"""For what one implementation does in front of all kinds: the two least alike."""
 
 
 def started(
@@ -361,7 +425,7 @@ def keep(world: World, transaction: str, branch: Branch) -> None:
 
 def count(resource: Any, table: str) -> int:
     """Count what a reader sees; a table that does not exist yet is empty."""
-    with resource._database.read() as connection:
+    with database_of(resource).read() as connection:
         if not sa.inspect(connection).has_table(table):
             return 0
         return int(
@@ -371,13 +435,13 @@ def count(resource: Any, table: str) -> int:
 
 def select(resource: Any, sql: str) -> list[tuple[Any, ...]]:
     """Read what a reader reads."""
-    with resource._database.read() as connection:
+    with database_of(resource).read() as connection:
         return [tuple(row) for row in connection.execute(sa.text(sql))]
 
 
 def rows_table(world: World) -> str:
     """Return the name of the table that holds the records."""
-    store = world.resource._store
+    store = store_of(world)
     name: str = getattr(store, "_place", store)._table.name
     return name
 
