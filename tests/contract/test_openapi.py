@@ -19,6 +19,7 @@ from support.participant import (
     Branch,
     World,
     orders,
+    queue_of,
     refusing_outbox,
     sqlite_url,
     tagged_rows,
@@ -28,6 +29,7 @@ from support.participant import records as json_records
 from tracing_2pc.core import content
 from tracing_2pc.core.access import MAY
 from tracing_2pc.http import contract, forms
+from tracing_2pc.http.error_responses import PROBLEM
 from tracing_2pc.participant import Outbox, TaggedRows, arrow_stream, json_lines
 
 T = "orders.7.1"
@@ -50,11 +52,22 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield method.upper(), path, operation
 
 
+def _follow(item: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in item:
+        return item
+    found: Any = SPEC
+    for step in item["$ref"].removeprefix("#/").split("/"):
+        found = found[step]
+    return dict(found)
+
+
 DOCUMENTED: Seen = {
     (method, path, int(status))
     for method, path, operation in operations()
-    for status in operation["responses"]
+    for status, answer in operation["responses"].items()
+    if set(_follow(answer)["content"]) != {"text/html"}
 }
+"""But for what the server in front answers alone."""
 
 
 def test_it_is_valid() -> None:
@@ -120,6 +133,26 @@ def test_next_of_the_outbox_is_what_after_takes(tmp_path: Path) -> None:
     assert after["pattern"][:-1].endswith(
         SPEC["components"]["schemas"]["RequestKey"]["pattern"][1:-1]
     )
+
+
+AFTER = f"1700000000.5~{T}.0.1.0"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        AFTER.replace("1700000000.5", at)
+        for at in ("17e8", "1700000000", "+1.5", "-1.5", "1_7.5", "%201.5", ".5", "1.")
+    ]
+    + [f"{AFTER}%0A", AFTER.replace("0.1.0", "0.1.00"), f"{'1' * 300}.5~{T}.0.1.0"],
+)
+def test_what_after_does_not_take_is_refused(tmp_path: Path, after: str) -> None:
+    """A place in the quarantine has one spelling, as an id has."""
+    world = refusing_outbox(sqlite_url(tmp_path), ONE)
+    assert world.client.get(f"/outbox?after={AFTER}").status_code == 200
+    answer = world.client.get(f"/outbox?after={after}")
+    assert (answer.status_code, answer.mimetype) == (400, PROBLEM)
+    world.resource.close()
 
 
 def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +248,9 @@ def each_route(world: World, **options: Any) -> None:
     options = {"headers": {"Tpc-Version": "1"}, **options}
     if options["headers"]["Tpc-Version"] == "1":
         environ = options.get("environ_overrides", {})
-        world.prepare("orders.30.1", environ_overrides=environ)
+        world.prepare("orders.30.1", once=True, environ_overrides=environ)
     else:
-        world.prepare("orders.30.1", headers=options["headers"])
+        world.prepare("orders.30.1", once=True, headers=options["headers"])
     about = {"transaction_id": "orders.30.1"}
     world.client.post("/commit", json={**about, "branches": []}, **options)
     world.client.post("/abort", json=about, **options)
@@ -243,7 +276,7 @@ def of_an_outbox(folder: Path) -> Seen:
             world.post(f"/outbox/{route}", **about)
             world.called("another").post(f"/outbox/{route}", **about)
             if not number:  # what the partner has taken cannot be dropped
-                queue = world.resource._queue
+                queue = queue_of(world)
                 for sent in queue.next("orders")[:1]:
                     queue.confirmed(sent)
     for query in ("", "?state=dropped", "?limit=1", "?application=bills"):
@@ -307,12 +340,3 @@ def _request(path: str) -> dict[str, Any]:
 
 def _path(rule: str) -> str:
     return re.sub(r"<(\w+)>", r"{\1}", rule)
-
-
-def _follow(item: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" not in item:
-        return item
-    found: Any = SPEC
-    for step in item["$ref"].removeprefix("#/").split("/"):
-        found = found[step]
-    return dict(found)

@@ -5,7 +5,7 @@ A transaction's id is kept in `flask.g` as soon as it is read: a refusal names i
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -37,6 +37,7 @@ MAX_REASON: Final = 1_000
 MAX_PAGE: Final = 1_000
 _PAGE: Final = 100
 _LONGEST_LENGTH: Final = 18
+_PLACE: Final = re.compile(r"([0-9]{1,12}\.[0-9]{1,17})~(.+)")
 
 _SMALLER_BATCH: Final = "write with more partitions, or raise max_prepare_bytes here"
 _FEWER_BRANCHES: Final = "a commit names one branch per partition: write with fewer"
@@ -192,10 +193,9 @@ def write_request_cursor(place: tuple[float, str] | None) -> str | None:
 
 
 def _read_place(text: str) -> tuple[float, str]:
-    at, _, key = text.partition("~")
-    if not (at.isascii() and len(text) <= 200 and math.isfinite(float(at))):
+    if not (match := _PLACE.fullmatch(text)):
         raise ValueError("give what `next` said")
-    return float(at), str(RequestKey.parse(key))
+    return float(match[1]), str(RequestKey.parse(match[2]))
 
 
 def _parameters(request: Request, names: set[str]) -> Mapping[str, str]:
