@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.participant import ONE, TWIN, World, records, sqlite_url, tagged_rows
+from support.participant import ONE, TWIN, World, keep, records, sqlite_url, tagged_rows
 from support.telemetry import PATH
+from support.waiting import AT_LAST, until
 
 from tracing_2pc.participant.journal import sqlite
 
@@ -43,14 +43,14 @@ def at_once(*calls: Callable[[], Any]) -> list[int]:
     found = [0] * len(calls)
 
     def ask(n: int) -> None:
-        start.wait(120)
+        start.wait(AT_LAST)
         found[n] = calls[n]().status_code
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(calls))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(AT_LAST)
     return found
 
 
@@ -124,27 +124,25 @@ def test_first_prepares_at_once_make_one_table(world: World, other: World) -> No
     assert world.visible() == 6
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_writer_that_is_killed_leaves_nothing(url: str, world: World) -> None:
-    """What a process was uploading when it died is unknown, and can be sent again."""
-    assert world.prepare("orders.1.1").status_code == 200
-    assert world.commit("orders.1.1", ONE).status_code == 200
+    """What a process was uploading when it died is unknown, and can be sent again.
+
+    Nor is its file left. `ResourceContract` kills a writer on each database.
+    """
+    keep(world, "orders.1.1", ONE)
     with Child(url) as child:
         assert world.listed() == [(T, ONE.branch, "writing")]
         assert world.prepare(T).status_code == 425
         child.send_signal(signal.SIGKILL)
-        child.wait(120)
-    deadline = time.monotonic() + 120
-    while world.listed() and time.monotonic() < deadline:
-        time.sleep(0.05)  # the server notices a dead client
+        child.wait(AT_LAST)
+    until(lambda: world.listed() == [])
     assert world.show(T).status_code == 404
     assert world.commit(T, ONE).status_code == 404
-    assert world.prepare(T).status_code == 200
-    assert world.commit(T, ONE).status_code == 200
+    keep(world, T, ONE)
     assert world.visible() == 2 * ONE.rows
-    if url.startswith("sqlite"):
-        world.resource._opened = False
-        world.resource.open()  # as the next process does
-        assert not list(Path(url.removeprefix("sqlite:///")).parent.glob("*.spool"))
+    tagged_rows(url).resource.open()  # as the next process does
+    assert not list(Path(url.removeprefix("sqlite:///")).parent.glob("*.spool"))
 
 
 def test_a_dead_writer_does_not_hold_up_a_commit(url: str, world: World) -> None:
@@ -152,7 +150,7 @@ def test_a_dead_writer_does_not_hold_up_a_commit(url: str, world: World) -> None
     assert world.prepare(T, TWIN).status_code == 200
     with Child(url) as child:
         child.send_signal(signal.SIGKILL)
-        child.wait(120)
+        child.wait(AT_LAST)
     assert world.commit(T, TWIN).status_code == 200
     assert world.visible() == TWIN.rows
     assert world.prepare(T, ONE).status_code == 409
@@ -162,21 +160,19 @@ def test_a_spool_that_was_taken_for_left_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that starts between another's open and lock does not cost its vote."""
-    world, other = (tagged_rows(sqlite_url(tmp_path)) for _ in range(2))
+    world = tagged_rows(sqlite_url(tmp_path))
     lock, once = fcntl.flock, []
 
     def start_first(file: Any, how: int) -> None:
         if how == fcntl.LOCK_EX and not once:
             once.append(True)
-            other.resource._opened = False
-            other.resource.open()
+            tagged_rows(sqlite_url(tmp_path)).resource.open()
         lock(file, how)
 
     monkeypatch.setattr(sqlite.fcntl, "flock", start_first)
     assert world.prepare(T).status_code == 200
     assert once
-    for made in (world, other):
-        made.resource.close()
+    world.resource.close()
 
 
 class Child:
@@ -186,6 +182,7 @@ class Child:
         command = [sys.executable, __file__, url]
         self._child = subprocess.Popen(
             command,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": PATH},
@@ -197,14 +194,13 @@ class Child:
         return self._child
 
     def __exit__(self, *_: object) -> None:
-        assert self._child.stdout is not None
         self._child.kill()
-        self._child.wait(120)
-        self._child.stdout.close()
+        with self._child:
+            self._child.wait(AT_LAST)
 
 
 if __name__ == "__main__":
     with tagged_rows(sys.argv[1]).writing(T):
         sys.stdout.write("writing\n")
         sys.stdout.flush()
-        time.sleep(60)
+        sys.stdin.read()  # until it is killed, or nobody is there any more

@@ -8,7 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.participant import KINDS, ONE, OTHER, World, keep
+from support.participant import KINDS, ONE, OTHER, World, journal_of, keep
+from support.waiting import AT_LAST, PAUSE
 
 T = "orders.7.1"
 
@@ -30,7 +31,7 @@ def blocks(url: str, thread: threading.Thread) -> bool:
         while thread.is_alive():
             if connection.execute(waiting).fetchone() != (0,):
                 return True
-            thread.join(0.02)
+            thread.join(PAUSE)
     return False
 
 
@@ -46,7 +47,7 @@ def test_a_decision_waits_for_the_end_of_a_prepare(
     overtake = threading.Thread(
         target=lambda: found.append(OVERTAKE[by](other).status_code)
     )
-    journal, waited = world.resource._journal, []
+    journal, waited = journal_of(world), []
 
     def look_and_sleep(note: Callable[..., Any]) -> Callable[..., Any]:
         def after_a_while(*arguments: Any, **named: Any) -> Any:
@@ -59,7 +60,7 @@ def test_a_decision_waits_for_the_end_of_a_prepare(
     for note in ("mark_prepared", "add_prepared"):
         setattr(journal, note, look_and_sleep(getattr(journal, note)))
     assert world.prepare(T).status_code == 200
-    overtake.join(120)
+    overtake.join(AT_LAST)
     assert (waited, found) == ([True], [200])
     if by == "forgotten_through":
         assert other.listed() == [(T, ONE.branch, "prepared")]

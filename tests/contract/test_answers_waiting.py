@@ -64,8 +64,9 @@ def test_a_counter_that_begins_anew_refuses_nobody(
         assert first.prepare(f"orders.{attempt}.1").status_code == 200
         assert first.commit(f"orders.{attempt}.1", ONE).status_code == 200
     first.resource.close()
-    name = first.resource._journal.tables.branch.name
     with psycopg.connect(postgres_database) as connection:
+        named = "SELECT tablename FROM pg_tables WHERE tablename LIKE '%_tpc_branch'"
+        ((name,),) = connection.execute(named).fetchall()
         connection.execute(f"DELETE FROM {name}; ALTER SEQUENCE {name}_tag_seq RESTART")
     world = KINDS[kind](postgres_database)
     assert world.prepare("orders.3.1", OTHER).status_code == 200
