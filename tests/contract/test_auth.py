@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from support.participant import ONE, OTHER, World, sqlite_url
+from support.texts import texts
 from werkzeug.test import TestResponse
 
 from tracing_2pc.core.access import TokenGate
@@ -17,6 +18,7 @@ from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.participant import TaggedRows
 
+TEXTS = texts("contract")
 T = "orders.7.1"
 TOKENS = {
     "job": "job-token-0123456789",
@@ -45,13 +47,13 @@ class As(World):
     def __init__(self, world: World, token: str | None) -> None:
         self.resource, self.visible, self.app = world.resource, world.visible, world.app
         self.name = world.name
-        self._header = None if token is None else f"Bearer {token}"
+        self.header = None if token is None else f"Bearer {token}"
 
     @property
     def client(self) -> Any:
         client = super().client
-        if self._header is not None:
-            client.environ_base["HTTP_AUTHORIZATION"] = self._header
+        if self.header is not None:
+            client.environ_base["HTTP_AUTHORIZATION"] = self.header
         return client
 
 
@@ -211,7 +213,7 @@ def test_an_executor_aborts_what_its_task_is_still_writing(world: World) -> None
 def test_what_is_no_token(world: World, header: str) -> None:
     """Anything but a known bearer token is 401, with how to do it, on every route."""
     asked = As(world, None)
-    asked._header = header
+    asked.header = header
     for route, (ask, may) in ROUTES.items():
         answer = ask(asked)
         if "none" in may:
@@ -225,7 +227,7 @@ def test_what_is_no_token(world: World, header: str) -> None:
 def test_the_scheme_is_read_in_any_case(world: World) -> None:
     """`bearer`, as RFC 9110 has it."""
     asked = As(world, None)
-    asked._header = f"bEARER  {TOKENS['job']}"
+    asked.header = f"bEARER  {TOKENS['job']}"
     assert asked.prepare(T).status_code == 200
 
 
@@ -358,12 +360,12 @@ def test_no_tokens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     empty = tmp_path / "empty"
     empty.write_text("# nothing yet\n\n")
     for tokens in (None, tmp_path / "missing", empty, tmp_path):
-        with pytest.raises(ConfigurationError, match="tracing-2pc init"):
+        with pytest.raises(ConfigurationError, match=TEXTS["how to make tokens"]):
             participant_blueprint(resource(tmp_path), tokens=tokens)
     monkeypatch.setenv("TPC_TOKENS_FILE", "")
-    with pytest.raises(ConfigurationError, match="tracing-2pc init"):
+    with pytest.raises(ConfigurationError, match=TEXTS["how to make tokens"]):
         participant_blueprint(resource(tmp_path))
-    with pytest.raises(ConfigurationError, match="not both"):
+    with pytest.raises(ConfigurationError, match=TEXTS["tokens or insecure"]):
         participant_blueprint(resource(tmp_path), tokens=empty, insecure=True)
 
 
@@ -383,22 +385,22 @@ def test_the_environment_names_the_file(
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("job", "expected `role token"),
-        (f"job {UNKNOWN} orders more", "expected `role token"),
-        (f"admin {UNKNOWN}", "the role must be"),
-        (UNKNOWN, "expected `role token"),
-        (f"{UNKNOWN} job", "the role must be"),
-        ("job tooshort", "16 to 512"),
-        ("job " + "x" * 513, "16 to 512"),
-        ("job " + "\u00e9" * 20, "ASCII"),
-        (f"job {UNKNOWN} Orders", "lower-case"),
-        (f"operator {TOKENS['viewer']}", "stands above"),
+        ("job", "the form of a line"),
+        (f"job {UNKNOWN} orders more", "the form of a line"),
+        (f"admin {UNKNOWN}", "no such role"),
+        (UNKNOWN, "the form of a line"),
+        (f"{UNKNOWN} job", "no such role"),
+        ("job tooshort", "the length of a token"),
+        ("job " + "x" * 513, "the length of a token"),
+        ("job " + "\u00e9" * 20, "the letters of a token"),
+        (f"job {UNKNOWN} Orders", "the form of an application"),
+        (f"operator {TOKENS['viewer']}", "a token twice"),
     ],
 )
 def test_a_line_that_is_no_token(line: str, what: str) -> None:
     """The error says which line, and never what stands in it."""
     lines = [f"viewer {TOKENS['viewer']}", line]
-    with pytest.raises(ConfigurationError, match=what) as raised:
+    with pytest.raises(ConfigurationError, match=TEXTS[what]) as raised:
         TokenGate(lines, "tokens")
     assert "line 2" in str(raised.value)
     assert not any(token in str(raised.value) for token in EVERY_TOKEN)

@@ -14,9 +14,11 @@ from support.participant import (
     ONE,
     TWIN,
     World,
+    database_of,
     keep,
     orders,
     records,
+    rows_table,
 )
 from support.participant import Branch as Sent
 from support.tracing import span_tree
@@ -36,7 +38,7 @@ def _no_sender(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_sqlite(world: World) -> bool:
-    return bool(world.resource._database.engine.dialect.name == "sqlite")
+    return bool(database_of(world).engine.dialect.name == "sqlite")
 
 
 def prepared(world: World) -> list[str]:
@@ -112,12 +114,12 @@ def test_a_statement_says_what_it_is_and_nothing_of_what_it_holds(
     assert world.prepare(T, branch).status_code == 200
     assert world.commit(T, branch).status_code == 200
     system = "sqlite" if on_sqlite(world) else "postgresql"
-    url = world.resource._database.engine.url
+    url = database_of(world).engine.url
     place = {"db.namespace": Path(url.database).name}
     if not on_sqlite(world):
         host = url.host or url.query["host"]
         place |= {"server.address": host, "server.port": url.port or 5432}
-    with world.resource._database.setup() as connection:
+    with database_of(world).setup() as connection:
         tables = sa.inspect(connection).get_table_names()
     statements = [span for span in exported() if span.kind is SpanKind.CLIENT]
     assert len(statements) == 3
@@ -147,9 +149,9 @@ def test_a_refused_record_is_seen_at_its_statement(
 ) -> None:
     """By the class of the error; what was not kept was not made durable."""
     keep(world, T, ONE)
-    with world.resource._database.setup() as connection:
+    with database_of(world).setup() as connection:
         tables = sa.inspect(connection).get_table_names()
-        table = "orders" if "orders" in tables else world.resource._store._table.name
+        table = "orders" if "orders" in tables else rows_table(world)
         connection.exec_driver_sql(f"CREATE UNIQUE INDEX one ON {table} (id)")
     before = len(exported())
     assert world.prepare("orders.8.1", TWIN).status_code == 409

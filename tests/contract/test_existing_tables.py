@@ -15,6 +15,7 @@ from support.participant import (
     Branch,
     World,
     arrow,
+    database_of,
     json_lines,
     keep,
     prepared_transactions,
@@ -24,11 +25,13 @@ from support.participant import (
     sqlite_url,
     tagged_rows,
 )
+from support.texts import texts
 
 from tracing_2pc.participant.resources import column_table
 from tracing_2pc.participant.resources.column_table import ColumnTable
 from tracing_2pc.participant.resources.columns import check_fit
 
+TEXTS = texts("contract")
 D = decimal.Decimal
 UTC = datetime.timezone.utc
 NOON = datetime.datetime(2024, 2, 29, 12, 0, 0, 123_456)  # noqa: DTZ001
@@ -64,7 +67,8 @@ def run(url: str, statement: str) -> None:
 
 
 POSTGRESQL = pytest.mark.parametrize("table", ["postgresql"], indirect=True)
-BOTH = pytest.mark.parametrize("table", ["sqlite", "postgresql"], indirect=True)
+LATER = pytest.param("postgresql", marks=pytest.mark.ci)
+BOTH = pytest.mark.parametrize("table", ["sqlite", LATER], indirect=True)
 
 CHANGED: dict[str, tuple[str, pa.Array, str, str]] = {
     "2^53+1": ("double precision", pa.array([2**53 + 1]), "DOUBLE PRECISION", "int64"),
@@ -211,7 +215,9 @@ DOMAINS = """CREATE DOMAIN short AS varchar(3); CREATE DOMAIN cents AS numeric(1
 
 
 @POSTGRESQL
-@pytest.mark.parametrize("rows", [1, 20_000], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "rows", [1, pytest.param(20_000, marks=pytest.mark.ci)], ids=["few", "many"]
+)
 @pytest.mark.parametrize("what", CHANGED)
 def test_what_would_change_is_refused(
     table: Table, postgres_database: str, what: str, rows: int
@@ -225,7 +231,8 @@ def test_what_would_change_is_refused(
     answer = world.prepare("orders.1.1", branch)
     told = answer.get_json()
     assert (answer.status_code, told["vote"]) == (400, "abort")
-    assert told["detail"].endswith(f"v is {there} there, {sent} was sent")
+    said = TEXTS["another type was sent"].format(there=there, sent=sent)
+    assert told["detail"].endswith(said)
     assert (world.visible(), world.listed()) == (0, [])
 
 
@@ -248,7 +255,7 @@ def test_what_sqlite_would_change_is_refused(table: Table, what: str) -> None:
     branch = Branch(arrow(pa.table({"id": [1], "v": values})), 1)
     answer = world.prepare("orders.1.1", branch)
     assert (answer.status_code, answer.get_json()["vote"]) == (400, "abort")
-    assert f"{values.type} was sent" in answer.get_json()["detail"]
+    assert str(values.type) in answer.get_json()["detail"]
     assert world.visible() == 0
 
 
@@ -283,7 +290,7 @@ KEPT: dict[str, tuple[str, pa.Array, Any]] = {
     "a domain of a list": ("tags", pa.array(["{a,b}"]), ...),
     "text of a domain of a domain": ("wmail", pa.array(["a "]), "a "),
     "a list of numbers of a domain": ("pos[]", pa.array(["{1,2}"]), ...),
-    "pause": ("pause", pa.array(["00:00:05"]), datetime.timedelta(seconds=5)),
+    "pause": ("pause", pa.array(["00:00:05"]), datetime.timedelta(0, 5)),
     "a domain of labels": ("paint", pa.array(["red"]), "red"),
     "range": ("int4range", pa.array(["[1,5)"]), ...),
     "no number": ("double precision", pa.array([float("-inf")]), float("-inf")),
@@ -319,9 +326,10 @@ def test_what_the_table_fills_may_be_left_out(table: Table) -> None:
         "id integer PRIMARY KEY, v bigint, w bigint DEFAULT 7, "
         "x bigint GENERATED ALWAYS AS (v * 2) STORED"
     )
-    if world.resource._database.engine.dialect.name == "postgresql":
+    url = str(database_of(world).engine.url)
+    if not url.startswith("sqlite"):
         run(
-            str(world.resource._database.engine.url),
+            url,
             "ALTER TABLE orders ALTER id ADD GENERATED ALWAYS AS IDENTITY",
         )
     keep(world, "orders.1.1", records(v=[1, 2]))
@@ -329,9 +337,11 @@ def test_what_the_table_fills_may_be_left_out(table: Table) -> None:
     shown = select(world.resource, "SELECT v, w, x FROM orders ORDER BY id")
     assert shown == [(1, 7, 2), (2, 7, 4), (3, 8, 6)]
     lacking = world.prepare("orders.3.1", records(w=[1])).get_json()
-    assert (lacking["vote"], lacking["detail"][-10:]) == ("abort", "missing: v")
+    assert lacking["vote"] == "abort"
+    assert lacking["detail"].endswith(TEXTS["a column is missing"])
     given = world.prepare("orders.3.1", records(v=[1], x=[2])).get_json()
-    assert (given["vote"], given["detail"][-12:]) == ("abort", "generated: x")
+    assert given["vote"] == "abort"
+    assert given["detail"].endswith(TEXTS["a column is generated"])
 
 
 @BOTH
@@ -342,14 +352,13 @@ def test_a_column_that_was_dropped(table: Table) -> None:
     whole, rest = records(id=[1], v=[1], w=[1]), records(id=[2], v=[2])
     keep(world, "orders.1.1", whole)
     if rows == "orders_tpc":
-        run(str(world.resource._database.engine.url), "DROP VIEW orders")
-    run(str(world.resource._database.engine.url), f"ALTER TABLE {rows} DROP COLUMN w")
-    first = world.prepare("orders.2.1", whole)
+        run(str(database_of(world).engine.url), "DROP VIEW orders")
+    run(str(database_of(world).engine.url), f"ALTER TABLE {rows} DROP COLUMN w")
+    first = world.prepare("orders.2.1", whole, once=True)
     assert (first.status_code, "vote" in first.get_json()) == (503, False)
-    assert "has been altered" in first.get_json()["detail"]
     second = world.prepare("orders.2.1", whole)
     assert (second.status_code, second.get_json()["vote"]) == (400, "abort")
-    assert second.get_json()["detail"].endswith("not in the table: w")
+    assert second.get_json()["detail"].endswith(TEXTS["a column is not there"])
     assert world.prepare("orders.2.1", rest).status_code == 200
 
 
@@ -375,6 +384,7 @@ def test_a_column_that_is_dropped_beside_another_prepare(
     assert world.prepare("orders.1.1", records(id=[1], v=[1])).status_code == 200
 
 
+@pytest.mark.ci
 @POSTGRESQL
 def test_a_row_that_is_too_large_for_a_page(table: Table) -> None:
     """It never fits: a vote to abort, not "ask again"."""
@@ -382,9 +392,10 @@ def test_a_row_that_is_too_large_for_a_page(table: Table) -> None:
     world = table(", ".join(f"{name} bigint" for name in names))
     answer = world.prepare("orders.1.1", records(**{name: [1] for name in names}))
     assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
-    assert "too large for a row" in answer.get_json()["detail"]
+    assert TEXTS["no page holds it"] in answer.get_json()["detail"]
 
 
+@pytest.mark.ci
 @POSTGRESQL
 def test_a_statement_timeout(table: Table, postgres_database: str) -> None:
     """What takes longer takes longer again: a vote to abort names the setting."""

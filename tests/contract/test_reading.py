@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,11 +17,16 @@ from support.participant import (
     TRACE,
     Branch,
     World,
+    database_of,
+    journal_of,
     orders,
     sqlite_url,
     tagged_rows,
+    variant,
 )
 from support.spark import serving
+from support.texts import texts
+from support.waiting import PATIENT
 
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, Holds, Shown, TransactionId
@@ -31,7 +35,11 @@ from tracing_2pc.http import contract, reading
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.participant.engine import Query
 
+TEXTS = texts("contract")
 T = TransactionId("orders", 7, 1)
+on_each_database = pytest.mark.parametrize(
+    "made", [variant("TaggedRows", d) for d in ("sqlite", "postgresql")], indirect=True
+)
 SECOND = Branch(orders(5, 6), 2, "1.2")
 
 
@@ -50,7 +58,7 @@ def reachable(world: World) -> Iterator[HttpParticipant]:
     """Serve a participant, and yield what reads it."""
     world.name = "ledger"
     with contextlib.closing(world.resource), serving(world.app) as url:
-        yield HttpParticipant("ledger", url, None, 5.0)
+        yield HttpParticipant("ledger", url, None, PATIENT)
 
 
 def test_what_is_in_doubt_is_listed_and_shown(world: World) -> None:
@@ -70,7 +78,7 @@ def test_what_is_in_doubt_is_listed_and_shown(world: World) -> None:
             (str(T), "0.1", 3),
             (str(T), "1.2", 2),
         ]
-        assert all(0 <= branch.age < 60 for branch in listed.branches)
+        assert all(branch.age >= 0 for branch in listed.branches)
         assert listed.branches[0].carrier == TRACE
         assert len(participant.prepared().branches) == 3
         shown = participant.show(T)
@@ -81,7 +89,7 @@ def test_what_is_in_doubt_is_listed_and_shown(world: World) -> None:
             assert branch.state is BranchState.PREPARED
             assert branch.sealed_at is None
             assert branch.prepared_at is not None
-            assert 0 <= shown.now - branch.prepared_at < 60
+            assert branch.prepared_at <= shown.now
 
 
 def test_prepared_transactions_say_what_the_server_holds_back(
@@ -200,7 +208,7 @@ def test_a_list_that_fails_on_page_2_says_so(
         listing = participant.prepared()
     assert len(listing.branches) == 2
     assert listing.missing is not None
-    assert "answered 500" in listing.missing
+    assert "500" in listing.missing
 
 
 GOOD = {
@@ -236,7 +244,9 @@ def test_what_is_not_exactly_a_list_is_no_answer(tmp_path: Path, said: object) -
     def spoil(_: Response) -> Response:
         return Response(json.dumps(said), 200, mimetype="application/json")
 
-    unavailable = pytest.raises(ParticipantUnavailableError, match="without a list")
+    unavailable = pytest.raises(
+        ParticipantUnavailableError, match=TEXTS["an answer is no list"]
+    )
     with reachable(world) as participant, unavailable:
         participant.prepared()
 
@@ -270,12 +280,13 @@ def test_a_carrier_that_cannot_be_read_is_an_empty_one(
     assert [branch.carrier for branch in listing.branches] == [{}, {}]
 
 
+@on_each_database
 def test_a_carrier_that_was_spoilt_at_rest_is_an_empty_one(world: World) -> None:
     """What is stored and cannot be read keeps nobody from listing or committing."""
     with reachable(world) as participant:
         world.prepare(str(T), ONE)
-        journal = world.resource._journal.tables.transaction
-        with world.resource._database.engine.begin() as connection:
+        journal = journal_of(world).tables.transaction
+        with database_of(world).engine.begin() as connection:
             connection.execute(journal.update().values(carrier='["nothing'))
         (branch,) = participant.prepared().branches
         assert branch.carrier == {}
@@ -287,6 +298,7 @@ LONG_STATE = ",".join(f"vendor{n}={'x' * 100}" for n in range(28))
 """3,000 characters, which are allowed."""
 
 
+@on_each_database
 def test_a_long_trace_context_makes_no_list_unreadable(world: World) -> None:
     """Of `tracestate` 512 characters of whole members are kept."""
     assert len(LONG_STATE) > 3000
@@ -304,11 +316,11 @@ def test_a_long_trace_context_makes_no_list_unreadable(world: World) -> None:
 
 def in_doubt(world: World, branches: int, carrier: dict[str, str]) -> None:
     """Put a transaction with so many prepared branches into the journal."""
-    tables, resource = world.resource._journal.tables, world.resource
+    tables = journal_of(world).tables
     id_ = {"application": "orders", "batch": 7, "attempt": 1}
     branch = {**id_, "task_attempt": 1, "state": "prepared", "rows": 1}
     branch |= {"digest": ONE.digest, "since": 1.0}
-    with resource._database.engine.begin() as connection:
+    with database_of(world).engine.begin() as connection:
         text = json.dumps(carrier)
         connection.execute(tables.transaction.insert().values(**id_, carrier=text))
         rows = [{**branch, "partition": number} for number in range(branches)]
@@ -323,7 +335,7 @@ def test_a_page_is_bounded_in_bytes(tmp_path: Path, value: str) -> None:
     page = world.client.get("/transactions?limit=700")
     assert len(page.data) < contract.MAX_ANSWER_BYTES
     with reachable(world) as participant:
-        listing = dataclasses.replace(participant, timeout=60.0).prepared()
+        listing = participant.prepared()
     assert listing.complete
     assert [b.branch.partition for b in listing.branches] == list(range(700))
 
@@ -333,7 +345,7 @@ def test_a_list_of_more_than_a_commit_can_name(tmp_path: Path) -> None:
     world = tagged_rows(sqlite_url(tmp_path))
     in_doubt(world, 20_500, TRACE)
     with reachable(world) as participant:
-        listing = dataclasses.replace(participant, timeout=60.0).prepared()
+        listing = participant.prepared()
     assert listing.complete
     assert [b.branch.partition for b in listing.branches] == list(range(20_500))
 
@@ -367,8 +379,9 @@ def test_what_is_not_exactly_a_transaction_is_no_answer(
 
 def test_nobody_there() -> None:
     """No list and no answer about a transaction; not an empty one."""
-    participant = HttpParticipant("p", "http://127.0.0.1:9", None, 0.5)
-    with pytest.raises(ParticipantUnavailableError, match="nothing listens"):
+    participant = HttpParticipant("p", "http://127.0.0.1:9", None, PATIENT)
+    nobody = TEXTS["nobody listens"]
+    with pytest.raises(ParticipantUnavailableError, match=nobody):
         participant.prepared()
-    with pytest.raises(ParticipantUnavailableError, match="nothing listens"):
+    with pytest.raises(ParticipantUnavailableError, match=nobody):
         participant.show(T)

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +28,7 @@ from support.participant import (
     sqlite_url,
 )
 from support.stateful import explore
+from support.waiting import until
 from werkzeug.test import TestResponse
 
 Cell = tuple[int, str]
@@ -573,12 +573,21 @@ class ParticipantMachine(RuleBasedStateMachine):
             self._old.pop().resource.close()
 
     def _until_death_is_known(self) -> None:
-        until = time.monotonic() + 120
-        while any(state == "writing" for _, _, state in self._listed()):
-            assert time.monotonic() < until, "a dead writer is taken for a living one"
+        # Else a dead writer is taken for a living one.
+        until(lambda: all(state != "writing" for _, _, state in self._listed()))
 
 
-@pytest.mark.parametrize("where", CONTRACT_KINDS)
+HELD_OUTSIDE = pytest.param(
+    ("PreparedTransactions", "postgresql"),
+    id="PreparedTransactions-postgresql",
+    marks=pytest.mark.ci,
+)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [k if k.id != HELD_OUTSIDE.id else HELD_OUTSIDE for k in CONTRACT_KINDS],
+)
 def test_any_history_is_answered_by_the_table(
     request: pytest.FixtureRequest, tmp_path: Path, where: tuple[str, str]
 ) -> None:

@@ -15,9 +15,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.participant import ONE, Branch, World, orders, sqlite_url, tagged_rows
+from support.participant import (
+    ONE,
+    Branch,
+    World,
+    database_of,
+    orders,
+    sqlite_url,
+    tagged_rows,
+)
 from support.spark import serving
-from support.waiting import until
+from support.waiting import AT_LAST, PAUSE, until
 
 from participants import processes
 from tracing_2pc.http import time_limits
@@ -88,7 +96,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     with processes.stopping(server):
         server.start()
-        server.until_answers(f"{url}/health/ready", 120)
+        server.until_answers(f"{url}/health/ready", AT_LAST)
         yield url
 
 
@@ -99,7 +107,7 @@ def connected(url: str, count: int, sent: bytes) -> Iterator[list[socket.socket]
     with contextlib.ExitStack() as stack:
         sockets = []
         for _ in range(count):
-            one = socket.create_connection((parts.hostname, parts.port), 60)
+            one = socket.create_connection((parts.hostname, parts.port), AT_LAST)
             sockets.append(stack.enter_context(one))
             with contextlib.suppress(OSError):  # let go already
                 one.sendall(sent)
@@ -112,7 +120,7 @@ def dripping(sockets: list[socket.socket]) -> Iterator[None]:
     over = threading.Event()
 
     def drip() -> None:
-        while not over.wait(0.2):
+        while not over.wait(PAUSE):
             for one in sockets:
                 with contextlib.suppress(OSError):
                     one.send(b"x", socket.MSG_DONTWAIT)
@@ -150,7 +158,7 @@ def of_branch(transaction: str, branch: Branch) -> dict[str, str]:
 
 def ask(url: str, path: str, body: bytes, **headers: str) -> int:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=AT_LAST)
     about = {
         "Tpc-Version": "1",
         "Tpc-Participant": "ledger",
@@ -201,7 +209,7 @@ def world(
     new_database: Callable[[], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
-    monkeypatch.setattr(time_limits, "PATIENCE", 0.5)
+    monkeypatch.setattr(time_limits, "PATIENCE", 10 * PAUSE)
     monkeypatch.setattr(time_limits, "SLOWEST", 1 << 20)
     url = sqlite_url(tmp_path) if request.param == "sqlite" else new_database()
     made = tagged_rows(url)
@@ -225,9 +233,8 @@ def test_half_open_uploads_end(world: World, drips: bool) -> None:
     with serving(world.app) as url, contextlib.ExitStack() as stack:
         sockets = []
         for text in head:
-            (one,) = stack.enter_context(connected(url, 1, text.encode()))
-            one.sendall(ONE.body[:40])
-            sockets.append(one)
+            sent = text.encode() + ONE.body[:40]
+            sockets += stack.enter_context(connected(url, 1, sent))
         if drips:
             stack.enter_context(dripping(sockets))
         for one in sockets:
@@ -235,7 +242,7 @@ def test_half_open_uploads_end(world: World, drips: bool) -> None:
             assert b" 503 " in answer.split(b"\r\n")[0]
         until(lambda: world.listed() == [])
         assert world.prepare(T).status_code == 200
-        pool: Any = world.resource._database.engine.pool
+        pool: Any = database_of(world).engine.pool
         until(lambda: pool.checkedout() == 0)
 
 
@@ -253,7 +260,7 @@ def test_a_long_body_that_drips_ends(shipped: str) -> None:
 def test_a_long_body_is_read_whole_and_no_byte_more(shipped: str) -> None:
     """Three prepares on one connection, in pieces that fit nobody's buffers."""
     parts = urlsplit(shipped)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=AT_LAST)
     with contextlib.closing(connection):
         for number, rows in enumerate((3, 200_000, 3)):
             branch = Branch(orders(*range(rows)), rows, f"{number}.{number}")
