@@ -188,7 +188,7 @@ def test_a_list_that_is_too_long_says_so(
     with reachable(paged) as participant:
         listing = participant.prepared()
     assert len(listing.branches) == 4
-    assert listing.missing == "is longer than 4 branches"
+    assert listing.missing == TEXTS["a list of more than these"].format(count=4)
 
 
 def test_a_list_that_fails_on_page_2_says_so(

@@ -30,6 +30,8 @@ from support.waiting import AT_LAST, PAUSE, until
 from participants import processes
 from tracing_2pc.http import time_limits
 
+pytestmark = pytest.mark.ci
+
 TOKEN = "a-token-of-the-job-0123456789"
 MANY = 1_000
 T = "orders.7.1"

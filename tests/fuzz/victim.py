@@ -66,7 +66,7 @@ class _Victim:
         before = self._world.visible()
         transaction = f"orders.{next(self._batches)}.1"
         branch = Branch(case.body, case.rows, content_type=case.content_type)
-        answer = self._world.prepare(transaction, branch)
+        answer = self._world.prepare(transaction, branch, once=True)
         effect = None
         if answer.status_code == 200 and case.rows:
             committed = self._world.commit(transaction, branch)

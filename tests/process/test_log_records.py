@@ -289,7 +289,7 @@ assert world.prepare("orders.7.1").status_code == 200
 def broken(*arguments):
     raise OSError(28, "No space left on device")
 world.resource.commit = broken
-assert world.commit("orders.7.1", ONE).status_code == 503
+assert world.commit("orders.7.1", ONE, once=True).status_code == 503
 log.info("outside")
 assert seen.pop() == ["outside", "", "", ""]
 print(json.dumps(seen))
