@@ -22,6 +22,7 @@ from support.participant import (
     TWIN,
     Branch,
     World,
+    keep,
     orders,
     started,
 )
@@ -52,8 +53,7 @@ def prepared(world: World, branch: Branch = ONE) -> None:
 
 
 def committed(world: World) -> None:
-    prepared(world)
-    assert world.commit(T, ONE).status_code == 200
+    keep(world, T, ONE)
 
 
 def aborted(world: World) -> None:
@@ -72,8 +72,7 @@ def resolved_abort(world: World) -> None:
 
 
 def another_committed(world: World) -> None:
-    assert world.prepare(PREVIOUS).status_code == 200
-    assert world.commit(PREVIOUS, ONE).status_code == 200
+    keep(world, PREVIOUS, ONE)
 
 
 def forgotten(world: World) -> None:

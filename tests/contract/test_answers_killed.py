@@ -40,6 +40,14 @@ from tracing_2pc.participant import TaggedRows
 T = "orders.7.1"
 
 
+AT_ONCE = [
+    variant(kind, database)
+    for kind in ("TaggedRows", "Outbox")
+    for database in ("sqlite", "postgresql")
+]
+"""Those that read a small body into memory, before they note anything."""
+
+
 @pytest.fixture(params=CONTRACT_KINDS)
 def made(
     request: pytest.FixtureRequest, tmp_path: Path
@@ -61,10 +69,9 @@ def test_nobody_waits_for_a_slow_upload(world: World) -> None:
     assert (world.in_doubt(), world.visible()) == (0, 1)
 
 
+@pytest.mark.parametrize("made", AT_ONCE, indirect=True)
 def test_a_small_body_holds_nothing_while_it_arrives(world: World) -> None:
     """Nobody sees a branch before all of it is there, and it is refused as late."""
-    if not store_of(world).at_once_bytes:
-        pytest.skip("bodies are not read into memory there")
     keep(world, "orders.6.1", OTHER)
     uploads = [Upload(world, T, branch, {}, large=False) for branch in (ONE, TWIN)]
     assert world.listed() == []
@@ -75,14 +82,15 @@ def test_a_small_body_holds_nothing_while_it_arrives(world: World) -> None:
     assert (world.in_doubt(), world.visible()) == (0, 4)
 
 
+@pytest.mark.parametrize(
+    "made", [kind for kind in AT_ONCE if "postgresql" in kind.id], indirect=True
+)
 def test_what_comes_while_its_rows_are_written_is_seen(
     made: tuple[World, str, str],
 ) -> None:
     """They are written without the lock, so an abort does not wait for them."""
     world, kind, url = made
     store = store_of(world)
-    if not store.at_once_bytes or not url.startswith("postgresql"):
-        pytest.skip("nothing can come between there")
     other = ALL_KINDS[kind](url)
     keep(world, "orders.6.1", OTHER)
     write_rows, aborted = store.write_rows, []
