@@ -252,6 +252,16 @@ class Job:
     def happened(self, verb: str, fault: Fault) -> list[SeenRequest]:
         return [s for s in self.proxy.seen if (s.verb, s.fault) == (verb, fault)]
 
+    def landed_once(
+        self, verb: str, fault: Fault, expected: set[tuple[int, ...]]
+    ) -> None:
+        """The batch is in both, and the participant answered the fault's request so."""
+        self.nothing_is_open()
+        self.holds(1)
+        (seen,) = self.happened(verb, fault)
+        assert statuses_of(seen) in expected
+        assert "redirected" not in {s.verb for s in self.proxy.seen}
+
     def nothing_is_open(self) -> None:
         """Nobody holds a branch without a decision, and the log owes nobody any."""
         self.proxy.release()
@@ -359,11 +369,7 @@ def test_a_prepare_is_asked_again_and_the_batch_lands_once(
     job = open_job()
     job.plan("prepare", fault)
     assert job.apply(0) is True
-    job.nothing_is_open()
-    job.holds(1)
-    (seen,) = job.happened("prepare", fault)
-    assert statuses_of(seen) in OF_PREPARE[fault]
-    assert "redirected" not in {s.verb for s in job.proxy.seen}
+    job.landed_once("prepare", fault, OF_PREPARE[fault])
 
 
 @each_kind
@@ -375,11 +381,7 @@ def test_a_commit_is_delivered_until_it_is_acknowledged(
     job = open_job()
     job.plan("commit", fault)
     assert job.apply(0) is True
-    job.nothing_is_open()
-    job.holds(1)
-    (seen,) = job.happened("commit", fault)
-    assert statuses_of(seen) in EXPECTED[fault]
-    assert "redirected" not in {s.verb for s in job.proxy.seen}
+    job.landed_once("commit", fault, EXPECTED[fault])
 
 
 @pytest.mark.parametrize(
@@ -397,11 +399,7 @@ def test_an_abort_is_delivered_before_the_next_attempt(
         job.apply(0, fail)
     job.holds(0)
     assert job.apply(0) is True
-    job.nothing_is_open()
-    job.holds(1)
-    (seen,) = job.happened("abort", fault)
-    assert statuses_of(seen) in EXPECTED[fault]
-    assert "redirected" not in {s.verb for s in job.proxy.seen}
+    job.landed_once("abort", fault, EXPECTED[fault])
 
 
 @pytest.mark.parametrize("fault", UNANSWERED)
