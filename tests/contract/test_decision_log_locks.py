@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.log_tables import lock_waits, locked
+from support.waiting import AT_LAST, PATIENT, until
 
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.store.engines.database import Database
-from tracing_2pc.store.log import database, statements
+from tracing_2pc.store.log import database
 
 RECORD = TransactionId("orders", 0, 1)
 
@@ -24,7 +26,7 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     url = f"sqlite:///{tmp_path}/decisions.db"
     if request.param == "postgresql":
         url = request.getfixturevalue("postgres_database")
-    opened = database.connect(url)
+    opened = database.connect(url, lock_wait=PATIENT)
     SqlDecisionLog(opened).create()
     yield opened
     opened.close()
@@ -60,11 +62,11 @@ def test_begin_decide_and_forget_come_one_after_another(
     begin(log)
     finish(log)
     done: list[Any] = []
-    waiting = threading.Thread(target=lambda: done.append(CALLS[call](log)))
-    with base.durable() as connection:
-        connection.execute(statements.LOCK_APPLICATION, {"of": "orders"})
-        waiting.start()
-        waiting.join(1.5)
-        assert waiting.is_alive()
-    waiting.join(120)
+    other = threading.Thread(target=lambda: done.append(CALLS[call](log)))
+    with lock_waits(base) as waits:
+        with locked(base, "orders"):
+            other.start()
+            until(lambda: done or waits())
+            assert not done
+        other.join(AT_LAST)
     assert len(done) == 1

@@ -1,13 +1,73 @@
-"""What the tables of a decision log hold, and how they are read."""
+"""What the tables of a decision log hold, how they are read, and who waits for them."""
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
 
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.store.engines.database import Database
+from tracing_2pc.store.log import statements
+
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
+
+
+@contextlib.contextmanager
+def locked(base: Database, application: str) -> Iterator[sa.Connection]:
+    """Hold an application's lock as a driver does that is under way."""
+    with base.durable() as connection:
+        stay(connection)
+        connection.execute(statements.LOCK_APPLICATION, {"of": application})
+        yield connection
+
+
+def stay(connection: sa.Connection) -> None:
+    """Let the server keep an open transaction, however long nothing is asked in it."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+
+
+@contextlib.contextmanager
+def lock_waits(base: Database) -> Iterator[Callable[[], bool]]:
+    """Say whether somebody waits for a lock that somebody else holds.
+
+    PostgreSQL tells. In SQLite a transaction that has asked for the one lock, and has
+    not got it, waits if nobody can have it now.
+    """
+    asked: list[sa.Connection] = []
+
+    def ask(by: sa.Connection, _: object, statement: str, *__: object) -> None:
+        if statement == "BEGIN IMMEDIATE":
+            asked.append(by)
+
+    def get(by: sa.Connection, _: object, statement: str, *__: object) -> None:
+        if statement == "BEGIN IMMEDIATE":
+            asked.remove(by)
+
+    def waits() -> bool:
+        if base.url.get_backend_name() == "postgresql":
+            with base.reading() as connection:
+                return bool(connection.exec_driver_sql(WAITING).scalar())
+        path = str(base.url.database)
+        with contextlib.closing(sqlite3.connect(path, timeout=0)) as other:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return bool(asked)
+        return False
+
+    sa.event.listen(base.durable_engine, "before_cursor_execute", ask)
+    sa.event.listen(base.durable_engine, "after_cursor_execute", get)
+    yield waits
+    sa.event.remove(base.durable_engine, "before_cursor_execute", ask)
+    sa.event.remove(base.durable_engine, "after_cursor_execute", get)
 
 
 def explain(base: Database, statement: sa.Executable, values: dict[str, Any]) -> str:

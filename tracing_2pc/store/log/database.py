@@ -15,10 +15,17 @@ LOCK_WAIT: Final = 30.0
 """Seconds to wait for a lock that another driver holds."""
 
 
-def connect(reference: str, *, must_exist: bool = False) -> Database:
+def connect(
+    reference: str, *, must_exist: bool = False, lock_wait: float = LOCK_WAIT
+) -> Database:
     """Prepare the connections for a URL or `env:NAME`; opens none yet.
 
     What they raise is `DecisionLogError`, without any password of the URL.
+
+    Args:
+        reference: where the log is.
+        must_exist: refuse a SQLite file that is not there.
+        lock_wait: seconds to wait for a lock that another driver holds.
 
     Raises:
         ConfigurationError: not a URL of ours, one with a literal password, or, if it
@@ -26,11 +33,11 @@ def connect(reference: str, *, must_exist: bool = False) -> Database:
     """
     url = database_url(reference, "log")
     if url.get_backend_name() == "postgresql":
-        return open_postgresql(url, "log", lock_wait=LOCK_WAIT, failure=_failure)
+        return open_postgresql(url, "log", lock_wait=lock_wait, failure=_failure)
     path = Path(url.database or "")
     if must_exist and not path.is_file():
         raise ConfigurationError(missing_log(str(path)))
-    database = open_sqlite(url, "log", lock_wait=LOCK_WAIT, failure=_failure)
+    database = open_sqlite(url, "log", lock_wait=lock_wait, failure=_failure)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
