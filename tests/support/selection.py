@@ -45,8 +45,6 @@ OWN_SPARK = {"spark/test_connect.py", "spark/test_spark_writers.py"}
 """Files whose tests share a Spark of their own; the others of `spark/` share one."""
 
 MORE = (
-    ("contract/test_decision_log.py", "[postgresql"),
-    ("contract/test_decision_log_sql.py", "processes_agree[sqlite]"),
     ("contract/test_external_branches.py", "cut_short"),
     ("contract/test_external_branches.py", "the_rest_of"),
     ("contract/test_outbox.py", "[postgresql]"),
@@ -59,7 +57,6 @@ MORE = (
     ("contract/test_sink_contract.py", "InOneCall::"),
     ("contract/test_sink_contract.py", "killed["),
     ("contract/test_tagged_rows_values.py", "[postgresql"),
-    ("contract/test_watcher.py", "[postgresql"),
     ("component/test_cli_resolve.py", "terminal_it_asks[-"),
     ("component/test_cli_resolve.py", "terminal_it_asks[7-"),
     ("component/test_cli_resolve.py", "terminal_it_asks[y-"),
