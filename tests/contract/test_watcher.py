@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import socket
 import threading
 import time
@@ -17,8 +18,10 @@ import sqlalchemy as sa
 from opentelemetry.trace import StatusCode
 from support.participant import KINDS, ONE, TRACE, World
 from support.spark import serving
+from support.texts import texts
 from support.tracing import span_tree
-from support.watch import NAMES, SETTINGS, Site, names_of, site
+from support.waiting import AT_LAST, AT_ONCE, PATIENT
+from support.watch import NAMES, OVERDUE, SETTINGS, Site, names_of, site
 
 from tracing_2pc.cli.watch import LINES, items, line
 from tracing_2pc.core.errors import ParticipantUnavailableError
@@ -41,6 +44,7 @@ from tracing_2pc.sinks.participant_sink import TracedParticipant
 from tracing_2pc.tracing import instruments, transaction
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
+TEXTS = texts("log")
 T = TransactionId("orders", 7, 1)
 LEDGER, NOTIFIER = map(participant_source, ("ledger", "notifier"))
 LOG_OF_ORDERS = Source(SourceKind.RECORDS, application="orders")
@@ -92,7 +96,7 @@ def test_all_is_well(at: Site) -> None:
     assert watching(at).sweep().clean
     at.begin()
     at.prepare(T)
-    at.time.sleep(600)
+    at.time.advance(600)
     assert watching(at).sweep().clean, "its driver has its own timeout"
 
 
@@ -104,12 +108,12 @@ def test_a_participant_that_is_down_is_stuck_and_then_decided_not_applied(
     at.down("notifier")
     at.log.acknowledge(T, "ledger")
     at.worlds["ledger"].commit(str(T), ONE)
-    at.time.sleep(400)
+    at.time.advance(400)
     watcher = watching(at)
     sweep = watcher.sweep()
     assert names_of(list(sweep.diagnoses)) == [(str(T), "stuck")]
     assert sweep.diagnoses[0].participants == ("notifier",)
-    assert "nothing listens" in sweep.unreadable[NOTIFIER]
+    assert TEXTS["down"] in sweep.unreadable[NOTIFIER]
     at.up("notifier")
     sweep = watcher.sweep()
     assert names_of(list(sweep.added)) == [(str(T), "decided_not_applied")]
@@ -124,18 +128,18 @@ def test_a_journal_that_is_removed_behind_our_back_is_lost(at: Site) -> None:
     at.write(
         "ledger", "DELETE FROM orders_tpc_branch", "DELETE FROM orders_tpc_transaction"
     )
-    at.time.sleep(30)
+    at.time.advance(30)
     (found,) = watching(at).sweep().diagnoses
     assert (str(found.diagnosis), found.participants) == ("lost", ("ledger",))
     assert str(found.severity) == "critical"
-    assert "ledger says unknown" in found.why
+    assert TEXTS["says unknown"].format(name="ledger") in found.why
 
 
 def test_forgotten_through_that_ran_ahead_is_lost(at: Site) -> None:
     """It has forgotten what the log has not finished."""
     at.committing()
     at.worlds["ledger"].commit("orders.9.1", forgotten_through=8)
-    at.time.sleep(30)
+    at.time.advance(30)
     # Below forgotten_through what is prepared is kept and listed; it answers 410.
     assert said(at) == [(str(T), "lost")]
 
@@ -143,7 +147,7 @@ def test_forgotten_through_that_ran_ahead_is_lost(at: Site) -> None:
 def test_what_the_log_forgets_while_we_look_is_not_lost(at: Site) -> None:
     """410 means something only while the log has not finished it."""
     at.committing()
-    at.time.sleep(30)
+    at.time.advance(30)
 
     def finish() -> None:
         for name in NAMES:
@@ -162,22 +166,22 @@ def test_what_the_log_forgets_while_we_look_is_not_lost(at: Site) -> None:
 def test_prepared_without_a_record_is_orphaned(at: Site) -> None:
     """An application of another log: said, with a remark, never to be aborted."""
     at.prepare("bookings.3.1", "ledger")
-    at.time.sleep(200)
+    at.time.advance(200)
     assert said(at) == []
-    at.time.sleep(200)
+    at.time.advance(200)
     (found,) = watching(at).sweep().diagnoses
     assert (str(found.diagnosis), found.participants) == ("orphaned", ("ledger",))
     assert found.verdict is Verdict.LEAVE
-    assert "another log may own it" in found.why
+    assert TEXTS["of another log"] in found.why
 
 
 def test_prepared_below_forgotten_through_is_orphaned(at: Site) -> None:
     """Its record was forgotten: nobody knows any more what was decided."""
     at.prepare("orders.3.1", "ledger")
-    at.time.sleep(400)
+    at.time.advance(400)
     (found,) = watching(at).sweep().diagnoses
     assert (str(found.diagnosis), found.verdict) == ("orphaned", Verdict.ESCALATE)
-    assert "its record is forgotten (forgotten_through 6)" in found.why
+    assert TEXTS["forgotten"].format(batch=6) in found.why
 
 
 def test_one_committed_by_hand_and_another_aborted_is_diverged(at: Site) -> None:
@@ -185,17 +189,17 @@ def test_one_committed_by_hand_and_another_aborted_is_diverged(at: Site) -> None
     at.committing()
     assert at.worlds["ledger"].resolve(str(T), "commit").status_code == 200
     assert at.worlds["notifier"].resolve(str(T), "abort").status_code == 200
-    at.time.sleep(30)
+    at.time.advance(30)
     (found,) = watching(at).sweep().diagnoses
     assert (str(found.diagnosis), found.participants) == ("diverged", ("notifier",))
-    assert found.why == "it is decided commit, and notifier has aborted it"
+    assert found.why == TEXTS["contradicted"].format(name="notifier")
 
 
 def test_an_attempt_that_nobody_decides_is_stuck(at: Site) -> None:
     """Its driver died: it is past every timeout that a driver has."""
     at.begin()
     at.prepare(T)
-    at.time.sleep(1000)
+    at.time.advance(1000)
     (found,) = watching(at).sweep().diagnoses
     assert (str(found.diagnosis), found.verdict) == ("stuck", Verdict.ABORT)
     assert found.participants == NAMES
@@ -208,10 +212,8 @@ def test_a_prepare_that_lands_after_the_first_look_is_not_spoken_of(at: Site) ->
     """Even if its clock says that it is old: it was not in both lists."""
 
     def land() -> None:
-        journal = at.worlds["ledger"].resource._journal
-        journal.clock, real = (lambda: at.time.time - 4000), journal.clock
-        at.prepare("bookings.3.1", "ledger")
-        journal.clock = real
+        with at.time.earlier(4000):
+            at.prepare("bookings.3.1", "ledger")
 
     at.time.at_pause.append(land)
     watcher = watching(at)
@@ -224,14 +226,13 @@ def test_what_begins_after_the_log_was_read_is_no_orphan(
     at: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lists come first: what is in them and not in the log is never too new."""
-    at.worlds["ledger"].resource._journal.clock = lambda: at.time.time - 4000
     real = at.log.unfinished_applications
 
     def then_begin() -> list[str]:
         found = real()
         at.begin()
-        at.prepare(T, "ledger")
-        at.worlds["ledger"].resource._journal.clock = at.time
+        with at.time.earlier(4000):
+            at.prepare(T, "ledger")
         return found
 
     monkeypatch.setattr(at.log, "unfinished_applications", then_begin)
@@ -241,7 +242,7 @@ def test_what_begins_after_the_log_was_read_is_no_orphan(
 def test_what_is_decided_while_we_look_is_not_spoken_of(at: Site) -> None:
     """It is in the first list and not in the second."""
     at.prepare("bookings.3.1", "ledger")
-    at.time.sleep(400)
+    at.time.advance(400)
     world = at.worlds["ledger"]
     at.time.at_pause.append(lambda: world.commit("bookings.3.1", ONE))
     assert said(at) == []
@@ -255,7 +256,7 @@ def test_a_list_that_fails_on_page_2_says_nothing(
     for name in NAMES:
         at.prepare("bookings.3.1", name)
         at.prepare("bookings.4.1", name)
-    at.time.sleep(400)
+    at.time.advance(400)
     ledger = at.worlds["ledger"].resource
     real = ledger.list_open
 
@@ -281,28 +282,28 @@ def test_a_commit_that_hangs_is_named_before_it_is_stuck(at: Site) -> None:
     assert sweep.clean
     (told,) = items(sweep)
     assert (told["event"], told["transaction"]) == ("waiting", str(id_))
-    assert told["why"].startswith("orders is held back by notifier since 22:13:20 UTC")
-    assert line(told).endswith("(1 try; the last answer: answered 503)")
+    assert told["why"].startswith(TEXTS["held back"].format(name="notifier"))
+    assert line(told).endswith(TEXTS["last answer"].format(answer="answered 503"))
     assert list(items(watcher.sweep())) == [], "it is said once"
 
 
 def test_a_participant_that_hangs_holds_up_no_other(at: Site) -> None:
     """It takes connections and never answers: a sweep ends without it."""
     at.prepare("bookings.3.1", "notifier")
-    at.time.sleep(400)
+    at.time.advance(400)
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         url = f"http://127.0.0.1:{hanging.getsockname()[1]}"
-        at.observed["ledger"] = HttpParticipant("ledger", url, None, 0.3)
+        at.observed["ledger"] = HttpParticipant("ledger", url, None, AT_ONCE)
         sweep = watching(at).sweep()
-    assert "no answer to GET /transactions at http" in sweep.unreadable[LEDGER]
-    assert "within 0.3 s" in sweep.unreadable[LEDGER]
+    said = sweep.unreadable[LEDGER]
+    assert re.search(TEXTS["no answer"].format(seconds=AT_ONCE), said)
     assert names_of(list(sweep.diagnoses)) == [("bookings.3.1", "orphaned")]
 
 
 def test_a_participant_that_is_down_keeps_what_was_said_of_it(at: Site) -> None:
     """An orphan has not gone because nobody can look at it now."""
     at.prepare("bookings.3.1", "ledger")
-    at.time.sleep(400)
+    at.time.advance(400)
     watcher = watching(at)
     assert len(watcher.sweep().added) == 1
     at.down("ledger")
@@ -320,14 +321,14 @@ def test_who_is_waited_for_without_an_address_is_named_at_once(at: Site) -> None
     del at.observed["notifier"]
     watcher = watching(at)
     assert watcher.sweep().clean, "its driver may be at it"
-    at.time.sleep(SETTINGS.safety_interval)
+    at.time.advance(SETTINGS.safety_interval)
     sweep = watcher.sweep()
     assert sweep.newly_unreadable == (NOTIFIER,)
-    assert "no address here, and orders.7.1 waits for it" in sweep.unreadable[NOTIFIER]
+    assert TEXTS["no address"] in sweep.unreadable[NOTIFIER]
     assert not sweep.diagnoses
     at.committing(8)
-    at.time.sleep(SETTINGS.safety_interval)
-    assert "orders.7.1 and 1 more wait for it" in watcher.sweep().unreadable[NOTIFIER]
+    at.time.advance(SETTINGS.safety_interval)
+    assert TEXTS["no address for two"] in watcher.sweep().unreadable[NOTIFIER]
 
 
 def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
@@ -342,7 +343,7 @@ def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
     sold = at.begin(3, application="sales").id
     at.prepare(sold)
     at.decide(sold)
-    at.time.sleep(1)
+    at.time.advance(1)
     at.committing()
     at.write(
         "ledger", "DELETE FROM orders_tpc_branch", "DELETE FROM orders_tpc_transaction"
@@ -350,12 +351,12 @@ def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
     at.prepare("foreign.1.1", "ledger")
     guarded = World(world.resource, world.visible, tokens=tokens, name="guarded")
     url = at.stack.enter_context(serving(guarded.app))
-    at.time.sleep(400)
-    at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", 2.0)
+    at.time.advance(400)
+    at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", PATIENT)
     watcher = watching(at)
     sweep = watcher.sweep()
     assert list(sweep.unreadable) == [BEYOND_ORDERS]
-    assert "bound to orders" in sweep.unreadable[BEYOND_ORDERS]
+    assert TEXTS["bound"] in sweep.unreadable[BEYOND_ORDERS]
     assert not sweep.clean
     assert "ledger" in watcher.succeeded
     assert (str(T), "lost") in names_of(list(sweep.diagnoses))
@@ -377,12 +378,12 @@ def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(
 
     assert found() == []
     steady[0] += 400
-    at.time.sleep(400)
+    at.time.advance(400)
     assert found() == [(str(T), "stuck")]
     at.time.time -= 7200
     assert found() == [(str(T), "stuck")]
     said = watcher.last.unreadable[Source(SourceKind.CLOCK)]
-    assert "the last step of orders.7.1 is 113 min ahead of this machine's" in said
+    assert TEXTS["clock set back"] in said
     assert not watching(at).sweep().diagnoses, "who has watched nothing knows nothing"
     at.begin(8)
     steady[0] += 60
@@ -397,7 +398,7 @@ def test_what_gets_on_after_the_clock_was_set_back_is_not_stuck(at: Site) -> Non
     watcher = watching(at, steady=lambda: steady[0])
     assert watcher.sweep().clean
     steady[0] += 400
-    at.time.sleep(400)
+    at.time.advance(400)
     assert watcher.sweep().clean, "its driver has its own timeout"
     at.time.time -= 7200
     at.decide(id_)
@@ -422,7 +423,7 @@ def test_a_token_that_is_bound_meanwhile_makes_nothing_well(
     )
     at.prepare("foreign.1.1", "ledger")
     at.prepare("sales.1.1", "ledger")
-    at.time.sleep(400)
+    at.time.advance(400)
     watcher = watching(at)
     before = set(names_of(list(watcher.sweep().diagnoses)))
     assert before >= {
@@ -431,7 +432,7 @@ def test_a_token_that_is_bound_meanwhile_makes_nothing_well(
     world = at.worlds["ledger"]
     guarded = World(world.resource, world.visible, tokens=tokens, name="guarded")
     url = at.stack.enter_context(serving(guarded.app))
-    at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", 2.0)
+    at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", PATIENT)
     assert not watcher.sweep().removed
     world.abort("sales.1.1")
     assert names_of(list(watcher.sweep().removed)) == [("sales.1.1", "orphaned")]
@@ -440,7 +441,7 @@ def test_a_token_that_is_bound_meanwhile_makes_nothing_well(
 def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:
     """No record that can be read: leave alone; its heartbeat stands still."""
     at.prepare("bookings.3.1", "ledger")
-    at.time.sleep(400)
+    at.time.advance(400)
     watcher = watching(at)
     observe_sweeps(watcher, NAMES, at.time)
     watcher.sweep()
@@ -448,9 +449,9 @@ def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:
     heart = 'tpc_watcher_last_success_timestamp_seconds{participant="%s"}'
     assert measured()[heart % "log"] == before
     at.prepare("bookings.4.1", "ledger")
-    at.time.sleep(400)
-    file = Path(str(at.log._database.url.database))
-    at.log._database.close()
+    at.time.advance(400)
+    file = Path(str(at.base.url.database))
+    at.base.close()
     for left in file.parent.iterdir():
         left.unlink()
     file.write_bytes(b"no database" * 1000)
@@ -465,7 +466,7 @@ def test_a_record_that_cannot_be_trusted_silences_its_application(at: Site) -> N
     """Nothing is guessed of it; of another application everything is said."""
     at.committing()
     at.prepare("bookings.3.1", "ledger")
-    at.time.sleep(1000)
+    at.time.advance(1000)
     tamper(at)
     assert said(at) == [("bookings.3.1", "orphaned")]
 
@@ -473,7 +474,7 @@ def test_a_record_that_cannot_be_trusted_silences_its_application(at: Site) -> N
 def test_a_record_that_cannot_be_trusted_is_told(at: Site) -> None:
     """Its application is blocked: silence about it is no good news, nor forgets any."""
     at.committing()
-    at.time.sleep(1000)
+    at.time.advance(1000)
     watcher = watching(at)
     before = watcher.sweep().diagnoses
     tamper(at)
@@ -486,7 +487,7 @@ def test_a_record_that_cannot_be_trusted_is_told(at: Site) -> None:
 
 
 def tamper(at: Site) -> None:
-    with at.log._database.durable() as connection:
+    with at.base.durable() as connection:
         connection.execute(sa.text("UPDATE tpc_transaction SET run = 'x'"))
 
 
@@ -494,7 +495,7 @@ def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> No
     """A person knows of it already; what is wrong with it is still looked at."""
     at.committing()
     at.log.quarantine(T, "for a test")
-    at.time.sleep(1000)
+    at.time.advance(1000)
     watcher = watching(at)
     observe_sweeps(watcher, NAMES, at.time)
     assert watcher.sweep().clean
@@ -523,7 +524,7 @@ def test_foreign_prepared_transactions_are_left_alone(
                 connection.execute("INSERT INTO theirs VALUES (1)")
                 gid = f"theirs-{connection.info.dbname}"
                 connection.execute(f"PREPARE TRANSACTION '{gid}'")
-        at.time.sleep(400)
+        at.time.advance(400)
         (found,) = watching(at).sweep().diagnoses
         assert str(found.transaction) == "bookings.3.1"
         assert found.participants == ("ledger",), "the other database's is not its own"
@@ -550,7 +551,7 @@ def test_a_prepared_transaction_that_is_rolled_back_by_hand_is_lost(
             )
             for (gid,) in connection.execute(query).fetchall():
                 connection.execute(f"ROLLBACK PREPARED '{gid}'")
-        at.time.sleep(30)
+        at.time.advance(30)
         assert said(at) == [(str(T), "lost")]
 
 
@@ -564,7 +565,7 @@ def test_recover_finishes_what_is_decided_and_aborts_what_ran_out_of_time(
     at.committing()
     old = at.begin(0, application="bookings").id
     at.prepare(old)
-    at.time.sleep(1000)
+    at.time.advance(1000)
     young = at.begin(8, run="next").id
     watcher = watching(at, recover=True)
     watcher.sweep()
@@ -586,7 +587,7 @@ def test_two_watchers_at_once_recover_everything_once(at: Site) -> None:
             at.prepare(record.id)
             at.decide(record.id)
             ids.append(record.id)
-    at.time.sleep(30)
+    at.time.advance(30)
     watchers = [watching(at, recover=True, holder=holder) for holder in ("one", "two")]
     sweeps: list[Sweep] = []
     threads = [
@@ -595,7 +596,7 @@ def test_two_watchers_at_once_recover_everything_once(at: Site) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(AT_LAST)
     assert len(sweeps) == 2
     handled = [str(r.record.id) for sweep in sweeps for r in sweep.recovered]
     assert sorted(handled) == sorted(map(str, ids)), "each by one of them"
@@ -606,11 +607,11 @@ def test_two_watchers_at_once_recover_everything_once(at: Site) -> None:
 def test_who_dies_with_a_lease_is_replaced(at: Site) -> None:
     """It ends by itself; and at once where a watcher stops."""
     at.committing()
-    at.time.sleep(30)
+    at.time.advance(30)
     assert at.log.take_lease("orders", "dead", 120)
     other = watching(at, recover=True, holder="other")
     assert other.sweep().recovered == ()
-    at.time.sleep(120)
+    at.time.advance(120)
     assert [item.done for item in other.sweep().recovered] == [True]
     other.stop()
     assert at.log.take_lease("orders", "next", 120)
@@ -624,7 +625,7 @@ def test_a_diagnosis_is_told_when_it_appears_and_when_it_goes(
 ) -> None:
     """Once each, as a line, as an object, and in the log with its ids."""
     at.prepare("bookings.3.1", "ledger")
-    at.time.sleep(400)
+    at.time.advance(400)
     watcher = watching(at)
     with caplog.at_level(logging.INFO, "tracing_2pc.operations.watcher"):
         (found,) = items(watcher.sweep())
@@ -638,10 +639,10 @@ def test_a_diagnosis_is_told_when_it_appears_and_when_it_goes(
     assert logged.__dict__["tpc_transaction_id"] == "bookings.3.1"
     assert (found["event"], found["diagnosis"]) == ("found", "orphaned")
     assert found["verdict"] == "leave"
-    assert "found      warning orphaned bookings.3.1: 3 rows" in line(found)
+    assert TEXTS["found"] in line(found)
     at.worlds["ledger"].resolve("bookings.3.1", "abort")
     (gone,) = items(watcher.sweep())
-    assert line(gone).endswith("gone       warning orphaned bookings.3.1")
+    assert line(gone).endswith(TEXTS["gone"])
 
 
 def labels(application: str, diagnosis: str, participant: str) -> str:
@@ -686,7 +687,7 @@ def test_ten_thousand_orphans(
     told = list(items(sweep))
     assert len(told) == LINES + 1
     assert told[-1]["more"] == 10_000 - LINES
-    assert line(told[-1]).endswith(f"and {10_000 - LINES} more")
+    assert line(told[-1]).endswith(TEXTS["more"].format(count=10_000 - LINES))
     assert len([r for r in caplog.records if r.msg.startswith("found")]) == 100
     assert len([s for s in exported() if s.name == "tpc.in_doubt.snapshot"]) == 100
     diagnoses = {k: v for k, v in measured().items() if k.startswith("tpc_diagnoses")}
@@ -697,9 +698,7 @@ def test_ten_thousand_orphans(
 
 
 def test_measurements_are_there_from_the_start_and_cost_no_statement(
-    at: Site,
-    measured: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    at: Site, measured: Any
 ) -> None:
     """Every combination, so that an alert resolves; ages grow between two sweeps."""
     watcher = watching(at)
@@ -709,12 +708,17 @@ def test_measurements_are_there_from_the_start_and_cost_no_statement(
     age = 'tpc_oldest_unfinished_age_seconds{state="committing"}'
     assert measured()[age] == 0
     at.committing()
-    at.time.sleep(100)
+    at.time.advance(100)
     watcher.sweep()
-    at.time.sleep(11)
-    with monkeypatch.context() as patch:
-        patch.setattr(at.log, "_database", None)
-        now = measured()
+    at.time.advance(11)
+    asked: list[object] = []
+
+    def note(*statement: object) -> None:
+        asked.append(statement)
+
+    sa.event.listen(at.base.durable_engine, "before_cursor_execute", note)
+    now = measured()
+    assert not asked
     assert now['tpc_unfinished_transactions{state="committing"}'] == 1
     assert now['tpc_unfinished_transactions{state="active"}'] == 0
     assert now[age] == 100 + SETTINGS.pause + 11
@@ -726,7 +730,7 @@ def test_a_participant_without_an_address_is_counted_as_other(
 ) -> None:
     """Labels are configured names, and nothing else that a record may say."""
     at.committing()
-    at.time.sleep(400)
+    at.time.advance(400)
     del at.observed["notifier"]
     watcher = watching(at)
     observe_sweeps(watcher, ["ledger"], at.time)
@@ -744,7 +748,7 @@ def test_an_age_is_the_transactions_own_whatever_its_diagnosis_is_called(
     before = "tpc_oldest_diagnosed_age_seconds"
     record = at.begin()
     at.prepare(record.id)
-    at.time.sleep(1800)
+    at.time.advance(1800)
     at.decide(record.id)
     at.down("notifier")
     at.log.acknowledge(record.id, "ledger")
@@ -753,13 +757,13 @@ def test_an_age_is_the_transactions_own_whatever_its_diagnosis_is_called(
     observe_sweeps(watcher, NAMES, at.time)
     watcher.sweep()
     assert not [k for k in measured() if k.startswith(before)], "nothing is wrong yet"
-    at.time.sleep(400)
+    at.time.advance(400)
     watcher.sweep()
-    at.time.sleep(30)
+    at.time.advance(30)
     since = 1 + 400 + 1 + 30
     assert measured()[before + labels("orders", "stuck", "notifier")] == since
     at.up("notifier")
-    at.time.sleep(20)
+    at.time.advance(20)
     watcher.sweep()
     ages = {k: v for k, v in measured().items() if k.startswith(before)}
     now = labels("orders", "decided_not_applied", "notifier")
@@ -776,9 +780,9 @@ def test_a_commit_that_is_not_acknowledged_has_an_age_as_it_was_read(
     observe_sweeps(watcher, NAMES, at.time)
     watcher.sweep()
     assert not [k for k in measured() if "pending" in k], "it may be under way"
-    at.time.sleep(20)
+    at.time.advance(20)
     watcher.sweep()
-    at.time.sleep(30)
+    at.time.advance(30)
     assert measured()[pending % "ledger"] == measured()[pending % "notifier"] == 21
     at.log.acknowledge(T, "ledger")
     watcher.sweep()
@@ -792,7 +796,7 @@ def test_applications_are_named_in_metrics_up_to_a_number(
     """The rest counts as other: no name from outside makes series without end."""
     for number in range(25):
         at.prepare(f"foreign{number}.1.1", "ledger")
-    at.time.sleep(400)
+    at.time.advance(400)
     watcher = watching(at)
     observe_sweeps(watcher, NAMES, at.time)
     watcher.sweep()
@@ -816,7 +820,7 @@ def test_what_is_stuck_is_seen_in_its_own_trace(at: Site, exported: Any) -> None
     begun = at.time.time
     while at.time.time < begun + 1300:
         watcher.sweep()
-        at.time.sleep(49)
+        at.time.advance(49)
     spans = [s for s in exported() if s.name == "tpc.in_doubt.snapshot"]
     ages = [int(s.attributes["tpc.age"]) for s in spans]
     assert [age // 300 for age in ages] == [1, 2, 4]
@@ -843,7 +847,7 @@ def test_what_is_stuck_has_its_root(
         at.decide(T, decision)
     for name in NAMES:
         at.down(name)
-    at.time.sleep(2000)
+    at.time.advance(2000)
     watching(at).sweep()
     assert span_tree(s for s in exported() if s.name != "tpc.recovery") == [
         "tpc.transaction",
@@ -869,8 +873,8 @@ def test_a_snapshot_may_be_a_trace_of_its_own(
     """
     carrier = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-{flags}"}
     named = {"run": "r", "query": None, "participants": NAMES, "carrier": carrier}
-    at.log.begin("bookings", 0, timeout=60.0, **named)
-    at.time.sleep(2000 + days * 24 * HOUR)
+    at.log.begin("bookings", 0, timeout=OVERDUE, **named)
+    at.time.advance(2000 + days * 24 * HOUR)
     watching(at).sweep()
     (span,) = (s for s in exported() if s.name == "tpc.in_doubt.snapshot")
     assert span.parent is None
@@ -898,7 +902,7 @@ def test_snapshots_are_an_hour_apart_at_most() -> None:
 def test_a_sweep_does_not_read_what_is_finished(at: Site) -> None:
     """As many statements, and as many rows, whatever else the log holds."""
     at.committing()
-    at.time.sleep(100)
+    at.time.advance(100)
 
     def cost() -> int:
         seen: list[str] = []
@@ -906,14 +910,14 @@ def test_a_sweep_does_not_read_what_is_finished(at: Site) -> None:
         def note(_: Any, __: Any, statement: str, *___: Any) -> None:
             seen.append(statement)
 
-        engine = at.log._database.reading_engine
+        engine = at.base.reading_engine
         sa.event.listen(engine, "before_cursor_execute", note)
         watching(at).sweep()
         sa.event.remove(engine, "before_cursor_execute", note)
         return len(seen)
 
     before = cost()
-    with at.log._database.durable() as connection:
+    with at.base.durable() as connection:
         connection.exec_driver_sql(
             "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
             " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 10"
@@ -930,7 +934,7 @@ def test_a_try_that_fails_as_before_is_told_once(at: Site) -> None:
     at.down("notifier")
     at.begin(8, run="next")
     watcher = watching(at, recover=True)
-    at.time.sleep(30)
+    at.time.advance(30)
     told = [[item["event"] for item in items(watcher.sweep())] for _ in range(3)]
     assert told == [["unreadable", "waiting", "tried"], [], []]
 
@@ -938,7 +942,7 @@ def test_a_try_that_fails_as_before_is_told_once(at: Site) -> None:
 def test_what_is_not_traced_gets_no_snapshot(at: Site, exported: Any) -> None:
     """A span without a root would be a trace that nobody can place."""
     at.log.begin("bookings", 0, run="r", query=None, participants=NAMES, carrier={})
-    at.time.sleep(2000)
+    at.time.advance(2000)
     sweep = watching(at).sweep()
     assert names_of(list(sweep.diagnoses)) == [("bookings.0.1", "stuck")]
     assert [s for s in exported() if s.name == "tpc.in_doubt.snapshot"] == []

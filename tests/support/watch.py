@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from support.participant import ONE, Branch, World, orders, sqlite_url, tagged_rows
 from support.spark import serving
+from support.waiting import PATIENT
 from tracing_2pc.core.model import (
     BranchId,
     TransactionId,
@@ -22,16 +23,33 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection.participants import ReadableParticipant
-from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.store.engines.database import Database
+from tracing_2pc.store.engines.urls import database_url
+from tracing_2pc.store.log import database
 
 NAMES = ("ledger", "notifier")
-SETTINGS = Settings(
-    request_timeout=10.0,
+OVERDUE = 900.0
+"""Seconds by the clock of a test: who has not decided until then is not at it."""
+
+
+class OnTwoClocks(Settings):
+    """Participants are waited for by the machine's clock, all else by a test's.
+
+    So none of these times must be longer than another.
+    """
+
+    def __post_init__(self) -> None:
+        """Compare nothing."""
+
+
+SETTINGS = OnTwoClocks(
+    request_timeout=PATIENT,
     safety_interval=20.0,
     orphan_after=300.0,
     stuck_after=300.0,
     stuck_critical=900.0,
-    transaction_timeout=900.0,
+    transaction_timeout=OVERDUE,
     pause=1.0,
     sweep=60.0,
     inline_tries=3,
@@ -52,6 +70,17 @@ class Time:
         return self.time
 
     def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.time += seconds
+
+    @contextlib.contextmanager
+    def earlier(self, seconds: float) -> Iterator[None]:
+        """Let something be done as if it were so long ago."""
+        self.time -= seconds
+        yield
         self.time += seconds
 
     def pause(self, seconds: float) -> None:
@@ -67,7 +96,9 @@ class Site:
 
     folder: Path
     time: Time
+    base: Database
     log: SqlDecisionLog
+    urls: dict[str, str]
     worlds: dict[str, World]
     observed: dict[str, ReadableParticipant]
     stack: contextlib.ExitStack
@@ -108,18 +139,24 @@ class Site:
 
     def down(self, name: str) -> None:
         """Let nothing listen where a participant was."""
-        self.observed[name] = HttpParticipant(name, "http://127.0.0.1:9", None, 2.0)
+        self.observed[name] = _at(name, "http://127.0.0.1:9")
 
     def up(self, name: str) -> None:
         """Serve it again, from what it has on disk."""
         url = self.stack.enter_context(serving(self.worlds[name].app))
-        self.observed[name] = HttpParticipant(name, url, None, SETTINGS.request_timeout)
+        self.observed[name] = _at(name, url)
 
     def write(self, name: str, *statements: str) -> None:
         """Change a participant's database behind its back."""
-        with self.worlds[name].resource._database.engine.begin() as connection:
+        engine = sa.create_engine(database_url(self.urls[name], name))
+        with engine.begin() as connection:
             for statement in statements:
                 connection.execute(sa.text(statement))
+        engine.dispose()
+
+
+def _at(name: str, url: str) -> HttpParticipant:
+    return HttpParticipant(name, url, None, PATIENT)
 
 
 @contextlib.contextmanager
@@ -134,12 +171,15 @@ def site(
     """Serve the participants, each with a database of its own."""
     time = time or Time()
     with contextlib.ExitStack() as stack:
-        opened = open_log(log or f"sqlite:///{folder}/log/decisions.db", now=time.now)
-        stack.callback(opened.close)
-        made = Site(folder, time, opened, {}, {}, stack)
+        base = database.connect(log or f"sqlite:///{folder}/log/decisions.db")
+        stack.callback(base.close)
+        opened = SqlDecisionLog(base, now=time.now)
+        opened.create()
+        made = Site(folder, time, base, opened, {}, {}, {}, stack)
         for name in NAMES:
             (folder / name).mkdir(parents=True, exist_ok=True)
             url = urls(name) if urls else sqlite_url(folder / name)
+            made.urls[name] = url
             world = make(url, clock=time)
             world.name = name
             stack.callback(world.resource.close)
