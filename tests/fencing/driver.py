@@ -15,9 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-from fencing_support import Checkpoint, Ending, Query
+from fencing_support import Checkpoint, Ending, Query, sink_to
+from support.waiting import AT_ONCE
 
-from tracing_2pc import ParticipantSink, Settings
+from tracing_2pc import Settings
 from tracing_2pc.core.model import Receipt, TransactionRecord
 from tracing_2pc.store import open_log
 
@@ -50,12 +51,16 @@ def main(
     folder: str, log: str, a: str, b: str, run: str, batches: str, seconds: str
 ) -> int:
     """Drive, and write down how it went."""
-    sink = ParticipantSink({"a": a, "b": b}, token=None)
-    settings = Settings.load(backoff_base=0.05, backoff_cap=0.5)
+    settings = Settings.load(backoff_base=AT_ONCE, backoff_cap=0.5)
     checkpoint = Checkpoint.at(Path(folder, "checkpoint"))
     with contextlib.closing(open_log(log)) as opened:
         query = Paced(
-            run, checkpoint, opened, sink, settings=settings, seconds=float(seconds)
+            run,
+            checkpoint,
+            opened,
+            sink_to(a, b),
+            settings=settings,
+            seconds=float(seconds),
         )
         endings = drive(query, int(batches))
     text = json.dumps([dataclasses.asdict(ending) for ending in endings])

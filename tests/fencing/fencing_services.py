@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fencing_support import sink_to
 from support.service import create_app
 from support.spark import held, serving
 
@@ -40,7 +41,7 @@ class Services:
     b: Service
 
     def sink(self) -> ParticipantSink:
-        return ParticipantSink({"a": self.a.url, "b": self.b.url}, token=None)
+        return sink_to(self.a.url, self.b.url)
 
     def held(self) -> tuple[Counter[int], Counter[int]]:
         return self.a.held(), self.b.held()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from support.spark import ROWS
+from support.waiting import AT_ONCE, PATIENT
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.errors import TwoPhaseError
@@ -36,7 +37,7 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 APPLICATION = "fence"
 PARTITIONS = 2
-QUICK = Settings(request_timeout=5.0, backoff_base=0.05, backoff_cap=0.5)
+QUICK = Settings(backoff_base=AT_ONCE, backoff_cap=0.5)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,6 +172,11 @@ class Query:
         read = numbers(self.after + record.id.batch)
         rows = [{"value": value} for value in read[partition::PARTITIONS]]
         return write_branch(self.sink, context, [pa.RecordBatch.from_pylist(rows)])
+
+
+def sink_to(a: str, b: str) -> ParticipantSink:
+    """Return a sink that waits for its two participants, as long as it takes."""
+    return ParticipantSink({"a": a, "b": b}, token=None, timeout=PATIENT)
 
 
 def numbers(batch: int) -> list[int]:

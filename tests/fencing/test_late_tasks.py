@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers
-from support.participant import KINDS, KINDS_AND_DATABASES, Upload, World, records
+from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers, sink_to
+from support.participant import KINDS, Upload, World, records
 from support.spark import ROWS, serving
+from support.texts import texts
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
@@ -25,6 +26,7 @@ from tracing_2pc.core.states import Refusal
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.store import SqlDecisionLog, open_log
 
+TEXTS = texts("fencing")
 OTHER = f"{APPLICATION}.1.2"
 """The attempt at batch 1 that the next run commits."""
 
@@ -90,9 +92,21 @@ class Late:
         assert self.log.unfinished() == []
 
 
-@pytest.fixture(params=KINDS_AND_DATABASES)
+@pytest.fixture(
+    params=[
+        pytest.param(("TaggedRows", "sqlite"), id="TaggedRows-sqlite"),
+        pytest.param(
+            ("PreparedTransactions", "postgresql"),
+            id="PreparedTransactions-postgresql",
+            marks=pytest.mark.ci,
+        ),
+    ]
+)
 def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> list[World]:
-    """Two participants of a kind, each with a database of its own."""
+    """Two participants of a kind, each with a database of its own.
+
+    Of each way to hold what is prepared one: every kind answers by the same table.
+    """
     kind, database = request.param
     if database == "postgresql":
         new = request.getfixturevalue("new_database")
@@ -112,7 +126,7 @@ def late(worlds: list[World], tmp_path: Path) -> Iterator[Late]:
         log = open_log(f"sqlite:///{tmp_path / 'log.db'}")
         stack.callback(log.close)
         checkpoint = Checkpoint.at(tmp_path / "checkpoint")
-        yield Late(*worlds, log, checkpoint, ParticipantSink(urls, token=None))
+        yield Late(*worlds, log, checkpoint, sink_to(**urls))
 
 
 @contextlib.contextmanager
@@ -131,11 +145,11 @@ def test_a_late_task_after_the_abort(late: Late) -> None:
     assert late.in_doubt() == (1, 1)
     newer.coordinator(late.sink.participants).begin(1, newer.run, late.checkpoint.query)
     assert late.in_doubt() == (0, 0)
-    with refused(Refusal.CONFLICT, "this transaction is sealed: aborted"):
+    with refused(Refusal.CONFLICT, TEXTS["sealed"].format(state="aborted")):
         older.task(record, 1)
     newer.apply(1)
     late.assert_holds(batches=2)
-    with refused(Refusal.CONFLICT, "this transaction is sealed: aborted"):
+    with refused(Refusal.CONFLICT, TEXTS["sealed"].format(state="aborted")):
         older.task(record, 0, TWIN)
     late.assert_holds(batches=2)
 
@@ -147,7 +161,7 @@ def test_a_late_task_after_the_commit_of_another_attempt(late: Late) -> None:
     older.task(record, 0)
     late.run("newer", AbortsGetLost).apply(1)
     assert late.in_doubt() == (1, 1)
-    with refused(Refusal.CONFLICT, f"{OTHER} has committed this batch"):
+    with refused(Refusal.CONFLICT, TEXTS["by another"].format(id=OTHER)):
         older.task(record, 1)
     assert late.in_doubt() == (1, 1)
     late.run("newer").apply(2)
@@ -162,7 +176,7 @@ def test_a_late_task_after_forgotten_through(late: Late) -> None:
     newer = late.run("newer", keep=0.0)
     for batch in (1, 2, 3):
         newer.apply(batch)
-    with refused(Refusal.FORGOTTEN, "at or below forgotten_through 1"):
+    with refused(Refusal.FORGOTTEN, TEXTS["forgotten"].format(batch=1)):
         older.task(record, 1)
     late.assert_holds(batches=4)
 
@@ -219,7 +233,7 @@ def test_a_twin_that_prepares_after_the_commit_is_refused(late: Late) -> None:
         return query.write(record)
 
     apply(late, query, write)
-    with refused(Refusal.CONFLICT, "this transaction is sealed: committed"):
+    with refused(Refusal.CONFLICT, TEXTS["sealed"].format(state="committed")):
         query.task(written[0], 0, TWIN)
     late.assert_holds(batches=1)
 

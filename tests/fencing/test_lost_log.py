@@ -19,6 +19,7 @@ import pytest
 from fencing_services import Services, services
 from fencing_support import APPLICATION, Checkpoint, Query
 from support.spark import numbers_of
+from support.texts import texts
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import ConfigurationError
@@ -26,6 +27,7 @@ from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import Decision
 from tracing_2pc.store import SqlDecisionLog, open_log
 
+TEXTS = texts("fencing")
 BATCHES = 3
 """Committed by the lost log: batches 0, 1 and 2."""
 
@@ -75,7 +77,7 @@ class World:
 
     def assert_refused(self, batches: int = BATCHES) -> None:
         """The query still cannot go on: nothing was written, here or there."""
-        with pytest.raises(ConfigurationError, match="tracing-2pc adopt --application"):
+        with pytest.raises(ConfigurationError, match=TEXTS["lost"]):
             self.query().start(BATCHES + 2)
         assert self.log.applications() == []
         assert self.services.a.held() == numbers_of(batches)
@@ -87,7 +89,7 @@ class World:
         assert self.log.unfinished() == []
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
 def world(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -123,13 +125,12 @@ def test_nothing_in_flight(world: World) -> None:
     """
     code, said = world.adopt()
     assert code == 0, said
-    assert "batch 2 is committed: Spark goes on with batch 3" in said
-    assert f"fence is query {world.checkpoint.query} and goes on with batch 3" in said
-    assert "nothing was written" in said
+    for text in ("Spark goes on", "the query goes on", "nothing written"):
+        assert TEXTS[text].format(query=world.checkpoint.query) in said
     world.assert_refused()
     code, said = world.adopt(*WHY)
-    assert (code, "start the query" in said) == (0, True)
-    assert "committed nowhere; its replay is written as fence.3.1" in said
+    assert (code, TEXTS["start it"] in said) == (0, True)
+    assert TEXTS["committed nowhere"].format(id="fence.3.1") in said
     world.assert_goes_on()
 
 
@@ -139,12 +140,9 @@ def test_in_flight_and_in_both(world: World) -> None:
     world.assert_refused()
     code, said = world.adopt()
     assert code == 0
-    assert "batch 2 is begun and not committed: Spark runs it again" in said
-    assert "a: fence.2.1 committed, 10 rows" in said
-    assert (
-        "would be written: fence.2.1 is committed at a and b; its replay is skipped"
-        in said
-    )
+    assert TEXTS["Spark runs it again"] in said
+    assert TEXTS["at a"].format(id="fence.2.1", state="committed") in said
+    assert TEXTS["committed at both"].format(id="fence.2.1") in said
     world.assert_refused()
     assert world.adopt(*WHY)[0] == 0
     adopted = TransactionId(APPLICATION, 2, 1)
@@ -173,9 +171,7 @@ def test_other_participants_do_not_confirm_an_adopted_batch(
     (tmp_path / "others").mkdir()
     with (
         services(tmp_path / "others") as others,
-        pytest.raises(
-            ConfigurationError, match=r"finished in this log, but . answered"
-        ),
+        pytest.raises(ConfigurationError, match=TEXTS["finished here alone"]),
     ):
         world.query(to=others).start(BATCHES + 1)
     world.assert_goes_on()
@@ -190,8 +186,8 @@ def test_in_flight_and_in_none(world: World) -> None:
     world.assert_refused()
     code, said = world.adopt(*WHY)
     assert code == 0
-    assert "a: fence.3.1 prepared, 10 rows" in said
-    assert "committed nowhere; its replay is written as fence.3.2" in said
+    assert TEXTS["at a"].format(id="fence.3.1", state="prepared") in said
+    assert TEXTS["committed nowhere"].format(id="fence.3.2") in said
     assert world.services.in_doubt() == (2, 2)
     world.assert_goes_on()
     assert world.services.in_doubt() == (2, 2)
@@ -201,7 +197,7 @@ def test_in_flight_and_in_none(world: World) -> None:
         assert commands[name][:2] == ["resolve", "fence.3.1"]
         by_mistake = ["--commit" if w == "--abort" else w for w in commands[name]]
         code, said = world.run(*by_mistake, "--yes")
-        assert (code, "only --abort is possible" in said) == (2, True), said
+        assert (code, TEXTS["only abort"] in said) == (2, True), said
         code, said = world.run(*commands[name], "--yes")
         assert code == 0, said
     assert world.services.in_doubt() == (0, 0)
@@ -229,7 +225,7 @@ def test_attempts_that_were_aborted_are_counted(world: World) -> None:
     query.sink.participants["b"].abort(aborted)
     code, said = world.adopt(*WHY)
     assert code == 0
-    assert "written as fence.3.4" in said
+    assert TEXTS["committed nowhere"].format(id="fence.3.4") in said
     world.assert_goes_on()
 
 
@@ -239,14 +235,14 @@ def test_in_flight_and_in_one_that_the_other_can_follow(world: World) -> None:
     query.sink.participants["a"].commit(record)
     code, said = world.adopt(*WHY)
     assert code == 1
-    assert "nothing was written: fence.3.1 is committed at a and not" in said
+    assert TEXTS["committed at one"] in said
     world.assert_refused(BATCHES + 1)
     world.wait_as_orphans_must()
     commands = orphans(said)
     assert commands.keys() == {"b"}
     code, resolved = world.run(*commands["b"], "--yes")
     assert code == 0, resolved
-    assert "fence.3.1 is committed at a and b" in world.adopt(*WHY)[1]
+    assert TEXTS["committed at both"].format(id="fence.3.1") in world.adopt(*WHY)[1]
     world.assert_goes_on()
 
 
@@ -260,14 +256,13 @@ def test_in_flight_and_in_one_only(world: World) -> None:
     aborted = dataclasses.replace(record, decision=Decision.ABORT)
     query.sink.participants["b"].abort(aborted)
     code, said = world.adopt(*WHY)
-    assert (code, "put Spark's commit of batch 3 into" in said) == (1, True)
-    assert "b: fence.3.1 aborted" in said
+    assert (code, TEXTS["put it into the checkpoint"] in said) == (1, True)
     (item,) = [json.loads(line) for line in world.adopt("--json")[1].splitlines()]
     assert (item["committed"], item["undecidable"]) == (["a"], True)
     world.assert_refused(BATCHES + 1)
     world.checkpoint.commit(3)
     code, said = world.adopt(*WHY)
-    assert (code, "b has not committed batch 3 of fence" in said) == (1, True)
+    assert (code, TEXTS["not committed"].format(name="b", batch=3) in said) == (1, True)
     assert world.run("init", "--application", APPLICATION, "--from-batch", "4")[0] == 0
     world.query().start(BATCHES + 2)
     later = numbers_of(BATCHES + 2) - numbers_of(BATCHES + 1)
@@ -285,7 +280,7 @@ def test_what_spark_has_passed_is_not_aborted(world: World) -> None:
     world.checkpoint.commit(3)
     code, said = world.adopt(*WHY)
     assert code == 1
-    assert "fence.3.1 is prepared at b, and Spark has passed its batch" in said
+    assert TEXTS["Spark has passed it"] in said
     assert world.log.applications() == []
     (command,) = orphans(said).values()
     assert command[:5] == ["resolve", "fence.3.1", "--at", "b", "--commit"]
@@ -302,7 +297,7 @@ def test_what_nobody_has_committed_and_spark_has_passed_is_named(world: World) -
     world.checkpoint.commit(3)
     code, said = world.adopt(*WHY)
     assert code == 1
-    assert said.count("nobody here knows what was decided") == 2
+    assert said.count(TEXTS["nobody knows"]) == 2
     assert "--abort" not in said
     assert world.log.applications() == []
 
@@ -315,7 +310,7 @@ def test_participants_of_an_earlier_state_are_not_taken_over(world: World) -> No
     code, said = world.adopt(*WHY)
     assert code == 1
     for name in ("a", "b"):
-        assert f"{name} has not committed batch 5 of fence" in said
+        assert TEXTS["not committed"].format(name=name, batch=5) in said
     assert world.log.applications() == []
 
 
@@ -340,7 +335,10 @@ def test_an_attempt_that_nobody_heard_of_hides_no_other(world: World) -> None:
         participant.commit(record)
     assert str(record.id) == "fence.3.2"
     code, said = world.adopt(*WHY)
-    assert (code, "fence.3.2 is committed at a and b" in said) == (0, True)
+    assert (code, TEXTS["committed at both"].format(id="fence.3.2") in said) == (
+        0,
+        True,
+    )
     world.assert_goes_on()
 
 
@@ -355,7 +353,7 @@ def test_a_commit_by_hand_is_no_proof(world: World) -> None:
         )
         assert said[0] == 0, said
     code, said_by_adopt = world.adopt(*WHY)
-    assert (code, "was committed by hand wherever" in said_by_adopt) == (1, True)
+    assert (code, TEXTS["by hand"] in said_by_adopt) == (1, True)
     assert world.log.applications() == []
 
 
@@ -363,10 +361,10 @@ def test_what_is_known_is_not_adopted(world: World) -> None:
     """Neither an application of this log, nor its query under another name: 2."""
     assert world.adopt(*WHY)[0] == 0
     code, said = world.adopt(*WHY)
-    assert (code, "nothing is to be adopted. Start the query" in said) == (2, True)
+    assert (code, TEXTS["nothing to adopt"] in said) == (2, True)
     other = ("--application", "other")
     code, said = world.adopt(*other)
-    assert (code, "go on with application='fence'" in said) == (2, True)
+    assert (code, TEXTS["not renamed"] in said) == (2, True)
 
 
 def test_an_older_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
@@ -375,24 +373,19 @@ def test_an_older_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
         if not done:
             (tmp_path / "older" / "commits" / "0").unlink()
         code, said = world.adopt("--checkpoint", str(tmp_path / "older"))
-        assert (code, "it is an older copy" in said) == (2, True), said
+        assert (code, TEXTS["an older copy"] in said) == (2, True), said
     world.assert_refused()
 
 
 @pytest.mark.parametrize(
     ("participants", "words", "code", "said"),
     [
-        ("a={a},b=http://127.0.0.1:9", WHY, 1, "nothing listens at"),
-        ("a={b},b={a}", WHY, 1, "participant 'a'"),
-        ("", WHY, 2, "no participant here holds anything of application 'fence'"),
-        (
-            "a={a},b={b}",
-            (*WHY, "--application", "fance"),
-            2,
-            "holds anything of application",
-        ),
-        ("a={a},b={b}", ("--yes",), 2, "--reason: say why"),
-        ("a={a},b={b}", (*WHY, "--checkpoint", "nowhere"), 2, "No such file"),
+        ("a={a},b=http://127.0.0.1:9", WHY, 1, "down"),
+        ("a={b},b={a}", WHY, 1, "another name"),
+        ("", WHY, 2, "held by nobody"),
+        ("a={a},b={b}", (*WHY, "--application", "fance"), 2, "held by nobody"),
+        ("a={a},b={b}", ("--yes",), 2, "no reason"),
+        ("a={a},b={b}", (*WHY, "--checkpoint", "nowhere"), 2, "no folder"),
     ],
 )
 def test_what_cannot_be_known_is_not_written(
@@ -408,5 +401,6 @@ def test_what_cannot_be_known_is_not_written(
     monkeypatch.setenv("TPC_PARTICIPANTS", participants.format(a=a, b=b))
     ended, output = world.adopt(*words)
     assert (ended, output.count("\n")) == (code, 1), output
-    assert said in output
+    name = words[-1] if "fance" in words else APPLICATION
+    assert TEXTS[said].format(name=name) in output
     world.assert_refused()

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fencing_support import Checkpoint, Query
+from fencing_support import Checkpoint, Query, sink_to
 from support.participant import World, tagged_rows
 from support.spark import ROWS, serving
 
-from tracing_2pc import ParticipantSink
 from tracing_2pc.store import open_log
 
 
@@ -35,7 +34,7 @@ def query(worlds: list[World], tmp_path: Path) -> Iterator[Query]:
             contextlib.closing(open_log(f"sqlite:///{tmp_path / 'log.db'}"))
         )
         checkpoint = Checkpoint.at(tmp_path / "checkpoint")
-        first = Query("first", checkpoint, log, ParticipantSink(urls, token=None))
+        first = Query("first", checkpoint, log, sink_to(**urls))
         first.apply(0)
         yield first
 

@@ -12,15 +12,16 @@ import json
 import os
 import signal
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fencing_services import Services, services
 from fencing_support import APPLICATION, Ending, state
 from support.spark import numbers_of
+from support.texts import texts
+from support.waiting import AT_LAST, PAUSE, until
 
 from participants.demo_report import count_states
 from participants.processes import Process
@@ -30,6 +31,7 @@ from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import Fault, FaultProxy
 
+TEXTS = texts("fencing")
 HERE = Path(__file__).parent
 BATCHES = 4
 PAUSED = f"{APPLICATION}.1.1"
@@ -68,9 +70,8 @@ class Driver(Process):
             TPC_FAILPOINT_SIGNAL="STOP",
         )
         look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
-        until(lambda: os.waitid(os.P_PID, self.pid, look) is not None)
-        found = os.waitid(os.P_PID, self.pid, look)
-        assert found is not None
+        found = until(lambda: os.waitid(os.P_PID, self.pid, look))
+        assert found
         assert found.si_code == os.CLD_STOPPED, self.tail()
 
     def wake(self) -> None:
@@ -78,7 +79,7 @@ class Driver(Process):
 
     def endings(self) -> list[Ending]:
         """Wait for its end, and return how its batches ended."""
-        code = self.wait(60)
+        code = self.wait(AT_LAST)
         assert code in {0, 1}, self.tail()
         text = (self._folder / f"{self.name}.json").read_text()
         return [Ending(**item) for item in json.loads(text)]
@@ -128,7 +129,7 @@ class World:
         assert self.log.unfinished() == []
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
 def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_database"))
@@ -153,7 +154,7 @@ class Point:
         in_doubt: branches that a and b have prepared for it.
         becomes: what the newer driver makes of it.
         error: how batch 1 ends for the woken driver; empty where its decision stood.
-        says: in that error's words.
+        says: in that error's words, by their name.
     """
 
     failpoint: str
@@ -164,37 +165,48 @@ class Point:
     says: str
 
 
+BETWEEN_COMMITS = Point(
+    "delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""
+)
+
 LATE = [
     Point(
         "driver.before_decide:2",
         *(ACTIVE, (2, 2), ABORTED),
-        *("AbortedError", "before its votes were in: a newer run took over"),
+        *("AbortedError", "before its votes"),
     ),
     Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, "", ""),
-    Point("delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""),
+    BETWEEN_COMMITS,
 ]
 
 POINTS = [
     Point(
         "driver.before_begin:2",
         *(None, (0, 0), COMMITTED),
-        *("AbortedError", "was superseded by run newer: stop this query"),
+        *("AbortedError", "superseded"),
     ),
     Point(
         "driver.after_begin:2",
         *(ACTIVE, (0, 0), ABORTED),
-        *("AbortedError", "somebody else while its tasks ran: a newer run took over"),
+        *("AbortedError", "while its tasks ran"),
     ),
     Point(
         "executor.after_pre_commit:3",
         *(ACTIVE, (1, 1), ABORTED),
-        *("AbortedError", "somebody else while its tasks ran: a newer run took over"),
+        *("AbortedError", "while its tasks ran"),
     ),
-    *LATE,
+    *LATE[:-1],
 ]
 
 
-@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.failpoint)
+@pytest.mark.parametrize(
+    "point",
+    [
+        *(pytest.param(point, marks=pytest.mark.ci) for point in POINTS),
+        BETWEEN_COMMITS,
+    ],
+    ids=lambda point: point.failpoint,
+)
 def test_a_paused_driver_is_fenced(world: World, point: Point) -> None:
     """Wherever a driver sleeps while another takes over, each row lands once.
 
@@ -216,8 +228,8 @@ def test_a_paused_driver_is_fenced(world: World, point: Point) -> None:
     older.wake()
     first, woken, *after = older.endings()
     assert first == Ending(0)
-    assert (woken.batch, woken.error) == (1, point.error), woken.message
-    assert point.says in woken.message
+    assert woken.batch == 1
+    assert_ended(woken, point)
     assert_refused(after)
     world.assert_exactly_once()
     assert world.counts() == stood
@@ -227,17 +239,18 @@ FORGOTTEN = [
     Point(
         "driver.after_begin:2",
         *(ACTIVE, (0, 0), ABORTED),
-        *("ParticipantRefusedError", "at or below forgotten_through 1"),
+        *("ParticipantRefusedError", "forgotten"),
     ),
     Point(
         "executor.after_pre_commit:3",
         *(ACTIVE, (1, 1), ABORTED),
-        *("ParticipantRefusedError", "at or below forgotten_through 1"),
+        *("ParticipantRefusedError", "forgotten"),
     ),
     *LATE,
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("log_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("point", FORGOTTEN, ids=lambda point: point.failpoint)
 def test_a_driver_that_slept_until_all_was_forgotten(
@@ -256,13 +269,13 @@ def test_a_driver_that_slept_until_all_was_forgotten(
     stood = world.counts()
     older.wake()
     _, woken, *after = older.endings()
-    assert woken.error == point.error, woken.message
-    assert point.says in woken.message
+    assert_ended(woken, point)
     assert_refused(after)
     world.assert_exactly_once()
     assert world.counts() == stood
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("log_url", ["sqlite"], indirect=True)
 def test_a_driver_that_slept_before_its_first_batch(world: World) -> None:
     """The log has never heard of it, and tells it that it is late; nothing is opened.
@@ -279,19 +292,20 @@ def test_a_driver_that_slept_before_its_first_batch(world: World) -> None:
     *late, last = older.endings()
     for ending in late:
         assert ending.error == "ConfigurationError"
-        assert "this driver slept too long" in ending.message
+        assert TEXTS["slept too long"] in ending.message
     assert last == Ending(BATCHES - 1)
     world.assert_exactly_once()
     assert world.counts() == stood
 
 
+@pytest.mark.ci
 def test_two_drivers_that_live_do_not_abort_each_other_for_ever(world: World) -> None:
     """Of two that run at the same time the newer goes on, at the cost of one attempt.
 
     The older loses the batch that it was at, and is refused from then on, however
     often it asks; while it does, the newer finishes batch after batch.
     """
-    older = world.driver("older", batches=1000, seconds=0.3)
+    older = world.driver("older", batches=10_000, seconds=PAUSE)
     older.start()
     until(lambda: world.counts()[COMMITTED] > 0)
     newer = world.driver("newer", batches=5)
@@ -300,7 +314,7 @@ def test_two_drivers_that_live_do_not_abort_each_other_for_ever(world: World) ->
     assert [ending.error for ending in ended] == [""] * 5
     *_, lost, second, third, fourth, fifth = older.endings()
     for ending in (second, third, fourth, fifth):
-        assert "superseded by run newer: stop this query" in ending.message
+        assert TEXTS["superseded"] in ending.message
     assert lost.error in {"AbortedError", "ParticipantRefusedError"}
     assert world.counts()[ABORTED] <= 1
     world.assert_exactly_once(ended[-1].batch + 1)
@@ -310,10 +324,16 @@ def test_a_failpoint_knows_two_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A word that is neither is refused where it is armed, not where it would fire."""
     monkeypatch.setenv("TPC_FAILPOINT", "driver.before_begin")
     monkeypatch.setenv("TPC_FAILPOINT_SIGNAL", "TERM")
-    with pytest.raises(ConfigurationError, match="=TERM: expected KILL or STOP"):
+    with pytest.raises(ConfigurationError, match=TEXTS["two signals"]):
         failpoints.arm()
     monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("it is armed"))
     failpoints.failpoint("driver.before_begin")
+
+
+def assert_ended(woken: Ending, point: Point) -> None:
+    """The batch in which a driver was paused ended as is promised there."""
+    assert woken.error == point.error, woken.message
+    assert not point.says or TEXTS[point.says].format(batch=1) in woken.message
 
 
 def assert_refused(endings: list[Ending]) -> None:
@@ -321,11 +341,4 @@ def assert_refused(endings: list[Ending]) -> None:
     assert [ending.batch for ending in endings] == [2, 3]
     for ending in endings:
         assert ending.error == "AbortedError"
-        assert "superseded by run newer: stop this query" in ending.message
-
-
-def until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
+        assert TEXTS["superseded"] in ending.message

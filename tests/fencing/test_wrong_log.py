@@ -22,6 +22,8 @@ from fencing_services import Services, services
 from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers, state
 from support.spark import numbers_of
 from support.sqlite import copy_database
+from support.texts import texts
+from support.waiting import AT_LAST
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import (
@@ -32,6 +34,9 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import Receipt, TransactionRecord
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import SqlDecisionLog, open_log
+
+TEXTS = texts("fencing")
+pytestmark = pytest.mark.ci
 
 BATCHES = 3
 """Committed before anything goes wrong: batches 0, 1 and 2."""
@@ -86,7 +91,7 @@ class World:
         found = []
         for service in (self.services.a, self.services.b):
             with urllib.request.urlopen(
-                f"{service.url}/transactions/{transaction}", timeout=120
+                f"{service.url}/transactions/{transaction}", timeout=AT_LAST
             ) as answer:
                 found.append(json.load(answer)["state"])
         return found
@@ -126,9 +131,9 @@ def test_an_empty_log(world: World) -> None:
     Way out: the right log, if there is one; or `tracing-2pc adopt`; or, as it did here,
     `tracing-2pc init --from-batch N`, where nothing was in flight.
     """
-    with pytest.raises(ConfigurationError, match="the wrong one, point `log`") as told:
+    with pytest.raises(ConfigurationError, match=TEXTS["another log"]) as told:
         world.query(log="empty").start(BATCHES + 1)
-    assert f"init --application {APPLICATION} --from-batch 3" in str(told.value)
+    assert TEXTS["init"].format(batch=3) in str(told.value)
     world.assert_holds(BATCHES)
     world.query().start(BATCHES + 1)
     world.assert_holds(BATCHES + 1)
@@ -147,15 +152,19 @@ def test_an_empty_log_and_a_batch_that_spark_did_not_commit(world: World) -> Non
     Without that it is refused for ever, and never written.
     """
     world.checkpoint().lose_commit(2)
-    with pytest.raises(ConfigurationError, match="--from-batch 2"):
+    with pytest.raises(ConfigurationError, match=TEXTS["init"].format(batch=2)):
         world.query(log="empty").start(BATCHES + 1)
     init = ("init", "--application", APPLICATION, "--from-batch", "2")
     assert world.operator(*init, log="empty") == 0
-    with pytest.raises(HeuristicError, match="this transaction is committed here"):
+    with pytest.raises(
+        HeuristicError, match=TEXTS["committed here"].format(id="fence.2.1")
+    ):
         world.query(log="empty").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     conclude(world, "fence.2.1", log="empty")
-    with pytest.raises(ParticipantRefusedError, match=r"fence\.2\.1 has committed"):
+    with pytest.raises(
+        ParticipantRefusedError, match=TEXTS["by another"].format(id="fence.2.1")
+    ):
         world.query(log="empty").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.checkpoint().commit(2)
@@ -175,11 +184,15 @@ def test_a_log_that_knows_nothing_and_a_lost_checkpoint(world: World, log: str) 
     if log != "empty":
         other(world, log)
     for _ in range(2):
-        with pytest.raises(HeuristicError, match=r"fence\.0\.1.*quarantined"):
+        with pytest.raises(
+            HeuristicError, match=TEXTS["quarantined"].format(id="fence.0.1")
+        ):
             world.query(log=log, checkpoint="new").start(BATCHES)
         world.assert_holds(BATCHES)
     conclude(world, "fence.0.1", log=log)
-    with pytest.raises(ParticipantRefusedError, match=r"fence\.0\.1 has committed"):
+    with pytest.raises(
+        ParticipantRefusedError, match=TEXTS["by another"].format(id="fence.0.1")
+    ):
         world.query(log=log, checkpoint="new").start(BATCHES)
     world.assert_holds(BATCHES)
     afresh(world, log=log)
@@ -195,9 +208,7 @@ def test_a_log_that_knows_nothing_and_participants_that_forgot(world: World) -> 
     """
     forgetting = dataclasses.replace(QUICK, keep_finished=0.0)
     world.query(settings=forgetting).start(BATCHES + 2)
-    with pytest.raises(
-        HeuristicError, match=r"fence\.0\.1.*at or below forgotten_through"
-    ):
+    with pytest.raises(HeuristicError, match=TEXTS["forgotten"].format(batch=2)):
         world.query(log="empty", checkpoint="new").start(BATCHES)
     world.assert_holds(BATCHES + 2)
     afresh(world, log="empty", after=BATCHES + 2)
@@ -219,7 +230,7 @@ def test_an_old_copy_of_the_log_and_a_lost_checkpoint(world: World) -> None:
 
     Way out: the checkpoint; and where it is gone for good, a new application.
     """
-    with pytest.raises(ConfigurationError, match="restore the checkpoint, or choose"):
+    with pytest.raises(ConfigurationError, match=TEXTS["another checkpoint"]):
         world.query(log="old", checkpoint="new").start(BATCHES)
     world.assert_holds(BATCHES)
     world.query(log="old").start(BATCHES + 1)
@@ -234,10 +245,12 @@ def test_an_old_copy_of_log_and_checkpoint(world: World) -> None:
     Way out: the newer log and checkpoint; or a new application, as Spark's offsets of
     the lost batches are nowhere else.
     """
-    with pytest.raises(HeuristicError, match=r"fence\.1\.1.*committed here"):
+    with pytest.raises(
+        HeuristicError, match=TEXTS["committed here"].format(id="fence.1.1")
+    ):
         world.query(log="old", checkpoint="old").start(BATCHES)
     world.assert_quarantined("fence.1.1", "old")
-    with pytest.raises(HeuristicError, match="A person must look"):
+    with pytest.raises(HeuristicError, match=TEXTS["a person must look"]):
         world.query(log="old", checkpoint="old").start(BATCHES)
     world.assert_holds(BATCHES)
     afresh(world, log="old")
@@ -250,7 +263,9 @@ def test_an_old_copy_and_a_batch_that_spark_did_not_commit(world: World) -> None
     Way out: as with an empty log, conclude and put the commit into the checkpoint.
     """
     world.checkpoint().lose_commit(2)
-    with pytest.raises(HeuristicError, match=r"fence\.2\.1.*committed here"):
+    with pytest.raises(
+        HeuristicError, match=TEXTS["committed here"].format(id="fence.2.1")
+    ):
         world.query(log="old").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     conclude(world, "fence.2.1", log="old")
@@ -273,7 +288,9 @@ def test_a_copy_from_before_a_decision(world: World) -> None:
             return receipts
 
     world.query(BackedUp).start(BATCHES + 1)
-    with pytest.raises(HeuristicError, match=r"fence\.3\.1.*committed here"):
+    with pytest.raises(
+        HeuristicError, match=TEXTS["committed here"].format(id="fence.3.1")
+    ):
         world.query(log="middle").start(BATCHES + 2)
     world.assert_holds(BATCHES + 1)
     conclude(world, "fence.3.1", log="middle")
@@ -291,9 +308,11 @@ def test_an_old_copy_that_lacks_a_decision_only_one_had_heard(world: World) -> N
     """
     query = world.query()
     query.sink.participants["a"].commit(decided(query))
-    with pytest.raises(HeuristicError, match=r"'a' refused.*committed here"):
+    with pytest.raises(
+        HeuristicError, match=TEXTS["committed here"].format(id="fence.3.1")
+    ):
         world.query(log="old").start(BATCHES + 2)
-    with pytest.raises(HeuristicError, match="A person must look"):
+    with pytest.raises(HeuristicError, match=TEXTS["a person must look"]):
         world.query(log="old").start(BATCHES + 2)
     assert world.services.held() == (numbers_of(BATCHES + 1), numbers_of(BATCHES))
     assert world.look("fence.3.1") == ["committed", "aborted"]
@@ -325,7 +344,7 @@ def test_a_copy_from_after_a_decision(world: World) -> None:
 def test_the_log_of_another_application(world: World) -> None:
     """Refused, for it does not know this one. Way out: point `log` at the right one."""
     other(world, "another application's")
-    with pytest.raises(ConfigurationError, match="the wrong one, point `log`"):
+    with pytest.raises(ConfigurationError, match=TEXTS["another log"]):
         world.query(log="another application's").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     other(world, "another application's")
@@ -340,7 +359,7 @@ def test_the_same_name_in_somebody_elses_log(world: World, checkpoint: str) -> N
     Way out: point `log` at the right one; it has heard nothing of this.
     """
     staging(world, batches=2)
-    with pytest.raises(ConfigurationError, match="belongs to query"):
+    with pytest.raises(ConfigurationError, match=TEXTS["another checkpoint"]):
         world.query(log="staging", checkpoint=checkpoint).start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.assert_holds(2, world.others)
@@ -355,7 +374,7 @@ def test_the_log_of_a_copy_that_is_ahead(world: World) -> None:
     """
     copied(world)
     staging(world, batches=BATCHES + 2)
-    with pytest.raises(ConfigurationError, match="checkpoint is older than the log"):
+    with pytest.raises(ConfigurationError, match=TEXTS["an older checkpoint"]):
         world.query(log="staging").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.query().start(BATCHES + 1)
@@ -370,9 +389,7 @@ def test_the_log_of_a_copy_whose_newest_batch_is_ours(world: World) -> None:
     """
     copied(world)
     staging(world, batches=BATCHES + 1)
-    with pytest.raises(
-        ConfigurationError, match=r"fence\.3\.1 is finished in this log, but . answered"
-    ):
+    with pytest.raises(ConfigurationError, match=TEXTS["finished here alone"]):
         world.query(log="staging").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.query().start(BATCHES + 1)
@@ -388,7 +405,9 @@ def test_the_log_of_a_copy_with_a_commit_under_way(world: World) -> None:
     """
     copied(world)
     decided(world.query(log="staging", checkpoint="staging", to=world.others))
-    with pytest.raises(HeuristicError, match=r"fence\.3\.1 is decided commit and quar"):
+    with pytest.raises(
+        HeuristicError, match=TEXTS["quarantined"].format(id="fence.3.1")
+    ):
         world.query(log="staging").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.query().start(BATCHES + 1)
