@@ -23,7 +23,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         made.log.initialise("orders", 7)
         made.log.initialise("sales", 3)
         done = made.committing(7)
-        made.time.sleep(2)
+        made.time.advance(2)
         for name in NAMES:
             commit(made, str(done), name)
         made.log.finish(done)
@@ -35,7 +35,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         made.decide(sold)
         made.worlds["ledger"].resolve(str(sold), "abort")
         made.log.quarantine(sold, "ledger answered 409 aborted")
-        made.time.sleep(400)
+        made.time.advance(400)
         made.down("notifier")
         yield made
 

@@ -25,7 +25,7 @@ from support.console import (
     state_of,
 )
 from support.spark import serving
-from support.waiting import until
+from support.waiting import AT_LAST, until
 from support.watch import Site, fresh
 
 from tracing_2pc.core.model import TransactionId
@@ -38,6 +38,7 @@ NARROW, BROAD = {"width": 400, "height": 800}, {"width": 1200, "height": 900}
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.ci,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: make browser"),
 ]
 
@@ -69,6 +70,7 @@ def opened(chromium: Any, url: str) -> Iterator[Open]:
 
     def open_page(token: str | None = OPERATOR, **options: Any) -> Any:
         context = chromium.new_context(**{"viewport": BROAD, **options})
+        context.set_default_timeout(AT_LAST * 1_000)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -106,7 +108,7 @@ def reason_of(page: Any, button: str) -> Any:
 
 
 def sees(page: Any, text: str) -> None:
-    page.get_by_text(text).first.wait_for(timeout=20_000)
+    page.get_by_text(text).first.wait_for()
 
 
 def assert_there(found: Any, times: int = 1) -> None:
@@ -163,7 +165,7 @@ def test_a_refused_request_is_found_and_dropped(opened: Open, at: Site) -> None:
     """From the first page to the record of it; its body runs nothing."""
     with mailer_of(at, EVIL, "x" * 3_000) as mailer:
         page = opened()
-        page.get_by_role("link", name="2 refused requests").click(timeout=60_000)
+        page.get_by_role("link", name="2 refused requests").click()
         sees(page, "notifier gave no list: nothing listens")
         check(page, BROAD, "refused")
         page.get_by_role("link", name=MAILED).click()
@@ -269,7 +271,7 @@ def test_every_page_is_readable(
     for number in range(20):
         at.worlds["ledger"].prepare(str(many), fresh(2, f"{number}.{number}"))
     at.prepare("bookings.3.1", "ledger")
-    at.time.sleep(400)
+    at.time.advance(400)
     page = opened(token=None, color_scheme=scheme, viewport=size)
     name = f"{scheme}-{size['width']}"
     check(page, size, f"login-{name}")
@@ -379,7 +381,7 @@ def test_a_page_that_is_not_refreshed_says_why_where_it_is_seen(
     page.clock.install()
     page.goto(f"{page.url}transactions/{STUCK}")
     sees(page, "Refreshed every 5 s while you look.")
-    log = Path(str(at.log._database.durable_engine.url.database))
+    log = Path(str(at.base.url.database))
     log.rename(log.with_suffix(".away"))
     page.clock.fast_forward(6_000)
     sees(page, "Not refreshed: the decision log cannot be read")

@@ -20,8 +20,9 @@ from support.console import (
 )
 from support.participant import World, end, records, refusing_outbox, sqlite_url
 from support.spark import serving
-from support.waiting import until
-from support.watch import SETTINGS, Site
+from support.texts import texts
+from support.waiting import PATIENT, until
+from support.watch import Site
 
 from tracing_2pc.console import state
 from tracing_2pc.core.model import RequestKey
@@ -29,6 +30,7 @@ from tracing_2pc.core.states import RequestState
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.operations.resolve import LONGEST_REASON
 
+TEXTS = texts("console")
 PAGE = f"/refused/mailer/{MAILED}"
 SECOND = "orders.7.1.0.1.1"
 EVIL = "<script>alert('x')</script>\"'>&<img src=x onerror=alert(1)>"
@@ -72,7 +74,7 @@ def test_a_viewer_sees_what_was_refused_and_has_no_form(
     assert SECOND in text
     assert "/confirm" not in page
     page = viewer.get(PAGE)
-    assert "Log in as operator to do this." in page
+    assert TEXTS["for operators"] in page
     assert "/confirm" not in page
     for step in ("confirm", "resolve"):
         fields = {"option": "drop", "reason": "r", "row": "0", "fingerprint": "x"}
@@ -116,11 +118,11 @@ def test_a_token_of_one_application_sees_those_of_that_one(app: Flask) -> None:
     bound = Visitor(app.test_client())
     bound.log_in(BOUND)
     page = bound.get("/refused")
-    assert "Its partner has refused nothing." in page
+    assert TEXTS["nothing refused"] in page
     assert "orders" not in page
     assert bound.client.get(PAGE).status_code == 403
-    until(lambda: "being asked which requests" not in bound.get("/"))
-    assert "refused request" not in bound.get("/")
+    until(lambda: TEXTS["being asked"] not in bound.get("/"))
+    assert TEXTS["refused"] not in bound.get("/")
 
 
 # --- what a form does ----------------------------------------------------------------
@@ -128,17 +130,17 @@ def test_a_token_of_one_application_sees_those_of_that_one(app: Flask) -> None:
 
 def test_a_request_is_sent_again_and_signed(operator: Visitor, mailer: World) -> None:
     """It needs no reason; the form may be sent twice, and the list is new."""
-    assert "It goes back into its queue" in operator.get(PAGE)
+    assert TEXTS["goes back"] in operator.get(PAGE)
     seal = confirm(operator, "again", reason="")
     assert signed_by_hand(mailer) == []
     for _ in range(2):
         answer = operator.post(f"{PAGE}/resolve", option="again", fingerprint=seal)
         assert (answer.status_code, answer.location) == (303, "/refused")
         page = operator.get("/refused")
-        assert f"Request {MAILED} at mailer waits in its queue" in page
+        assert TEXTS["waits"].format(key=MAILED) in page
         assert f'href="{PAGE}"' not in page
         assert SECOND in page
-    assert "waits in its queue" not in operator.get("/refused")
+    assert TEXTS["waits"].format(key=MAILED) not in operator.get("/refused")
     assert mailer.visible() == 1
     assert signed_by_hand(mailer) == [(MAILED, "again", "Ada at the console", "")]
 
@@ -149,27 +151,27 @@ def test_a_request_is_dropped_with_a_reason_and_the_number(
     """Kept with name and reason; sent twice it says the same, and again is refused."""
     page = operator.post(f"{PAGE}/confirm", option="drop", reason="by phone")
     text = page.get_data(as_text=True)
-    for said in (MAILED, "It will never be sent.", "by phone", "Ada at the console"):
+    for said in (MAILED, TEXTS["never sent"], "by phone", "Ada at the console"):
         assert said in text
     fields = {"option": "drop", "reason": "by phone"}
     fields["fingerprint"] = fingerprint_in(text)
     for row in ("", "1", MAILED):
         answer = operator.post(f"{PAGE}/resolve", **fields, row=row)
         assert answer.status_code == 400
-        assert "Type the number of the row" in answer.get_data(as_text=True)
+        assert TEXTS["type the number"] in answer.get_data(as_text=True)
     assert signed_by_hand(mailer) == []
     for reason in ("by phone", "another one"):
         fields["reason"] = reason
         answer = operator.post(f"{PAGE}/resolve", **fields, row="0")
         assert answer.status_code == 303
-        assert f"Request {MAILED} at mailer is dropped" in operator.get("/refused")
+        assert TEXTS["dropped"].format(key=MAILED) in operator.get("/refused")
     signed = (MAILED, "drop", "Ada at the console", "by phone")
     assert signed_by_hand(mailer) == [signed]
     fields = {"option": "again", "fingerprint": fields["fingerprint"]}
     answer = operator.post(f"{PAGE}/resolve", **fields)
     assert answer.status_code == 409
     text = answer.get_data(as_text=True)
-    assert "was dropped by hand: it is not sent again" in text
+    assert TEXTS["dropped by hand"] in text
     assert 'href="/refused"' in text
 
 
@@ -183,7 +185,7 @@ def test_a_drop_needs_a_reason_that_can_be_kept(
         for step in ("confirm", "resolve"):
             answer = operator.post(f"{PAGE}/{step}", **fields)
             assert answer.status_code == 400
-            assert "say why" in answer.get_data(as_text=True)
+            assert TEXTS["say why"] in answer.get_data(as_text=True)
     fields = {"option": "again", "reason": "two\nlines"}
     assert operator.post(f"{PAGE}/confirm", **fields).status_code == 400
     assert operator.post(f"{PAGE}/confirm", option="resolve").status_code == 400
@@ -196,14 +198,14 @@ def test_a_request_that_was_refused_once_more_is_shown_again(
     """What a person has confirmed was about another answer of the partner."""
     seal = confirm(operator, "drop")
     key, queue = RequestKey.parse(MAILED), mailer.resource._queue
-    at = HttpParticipant("mailer", operator_url(mailer), None, 10.0)
+    at = HttpParticipant("mailer", operator_url(mailer), None, PATIENT)
     assert at.send_again(key, who="bob", reason="") is RequestState.WAITING
     assert queue.move_to_quarantine(queue.next("orders")[0], 400)
     fields = {"option": "drop", "reason": "r", "row": "0", "fingerprint": seal}
     answer = operator.post(f"{PAGE}/resolve", **fields)
     text = answer.get_data(as_text=True)
     assert answer.status_code == 409
-    assert "has changed since: read it again" in text
+    assert TEXTS["changed since"] in text
     assert "answered 400" in text
     assert [one[1] for one in signed_by_hand(mailer)] == ["again"]
     fields["fingerprint"] = fingerprint_in(text)
@@ -219,10 +221,10 @@ def test_what_is_not_there_is_said(operator: Visitor, mailer: World) -> None:
     """An unknown key, no key, nobody of that name, one without an outbox."""
     unknown = "orders.9.1.0.1.0"
     for path, said in (
-        (f"/refused/mailer/{unknown}", f"{unknown} is not in quarantine at mailer"),
-        ("/refused/mailer/orders.9.1", "expected &lt;application&gt;.&lt;batch&gt;"),
-        (f"/refused/nobody/{MAILED}", "no participant of that name"),
-        (f"/refused/ledger/{MAILED}", "ledger has no outbox"),
+        (f"/refused/mailer/{unknown}", TEXTS["not in quarantine"].format(key=unknown)),
+        ("/refused/mailer/orders.9.1", TEXTS["form of a key"]),
+        (f"/refused/nobody/{MAILED}", TEXTS["no participant"]),
+        (f"/refused/ledger/{MAILED}", TEXTS["no outbox"]),
     ):
         answer = operator.client.get(path)
         assert answer.status_code == 404
@@ -231,7 +233,7 @@ def test_what_is_not_there_is_said(operator: Visitor, mailer: World) -> None:
     assert operator.post(f"{path}/confirm", option="again").status_code == 409
     answer = operator.post(f"{path}/resolve", option="again", fingerprint="x")
     assert answer.status_code == 409
-    said = f"no request {unknown} is in quarantine here"
+    said = TEXTS["no request"].format(key=unknown)
     assert said in answer.get_data(as_text=True)
     assert signed_by_hand(mailer) == []
 
@@ -243,14 +245,12 @@ def test_an_outbox_that_is_down_is_a_line_and_its_forms_do_nothing(
     other = refusing_outbox(sqlite_url(tmp_path, "texter"), records(text=["a"]))
     other.name = "texter"
     with serving(other.app) as url:
-        at.observed["texter"] = HttpParticipant(
-            "texter", url, None, SETTINGS.request_timeout
-        )
+        at.observed["texter"] = HttpParticipant("texter", url, None, PATIENT)
         seal = confirm(operator, "again")
         at.down("mailer")
         page = operator.get("/refused")
         for name in ("mailer", "notifier"):
-            assert f"{name} gave no list: nothing listens at" in page
+            assert TEXTS["no list"].format(name=name) in page
         assert f'href="/refused/texter/{MAILED}"' in page
         assert "/refused/mailer/" not in page
         assert operator.client.get(PAGE).status_code == 502
@@ -258,7 +258,7 @@ def test_an_outbox_that_is_down_is_a_line_and_its_forms_do_nothing(
             fields = {"option": "again", "fingerprint": seal}
             answer = operator.post(f"{PAGE}/{step}", **fields)
             assert answer.status_code == 502
-            assert "nothing listens at" in answer.get_data(as_text=True)
+            assert TEXTS["down"] in answer.get_data(as_text=True)
     end(other.resource)
     assert signed_by_hand(mailer) == []
 
@@ -271,11 +271,11 @@ def test_pages_that_wait_for_participants_keep_their_number(
     monkeypatch.setattr(state, "RESOLVING", 0)
     person = Visitor(console_of(at).test_client())
     person.log_in(OPERATOR)
-    assert "no outbox was asked" in person.get("/refused")
+    assert TEXTS["no outbox asked"] in person.get("/refused")
     assert person.client.get(PAGE).status_code == 503
     answer = person.post(f"{PAGE}/confirm", option="again")
     assert answer.status_code == 503
-    assert "nothing was done" in answer.get_data(as_text=True)
+    assert TEXTS["nothing was done"] in answer.get_data(as_text=True)
 
 
 # --- what is shown -------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_a_body_is_text_and_bounded(operator: Visitor) -> None:
         assert "\u202e" not in shown
         assert len(shown) < 15_000
     assert all("&lt;script&gt;alert(" in shown for shown in pages)
-    assert "the beginning of 3,012 characters" in long_one
+    assert TEXTS["the beginning"] in long_one
 
 
 def test_what_cannot_be_sent_as_utf_8_is_shown_all_the_same(
@@ -315,9 +315,9 @@ def test_what_cannot_be_sent_as_utf_8_is_shown_all_the_same(
 
 def test_the_first_page_counts_them_and_leads_there(viewer: Visitor) -> None:
     """Beside the transactions, and without waiting for an outbox."""
-    page = until(lambda: "2 refused requests</a>" in (p := viewer.get("/")) and p)
-    assert '<a href="/refused">2 refused requests</a>' in page
-    assert "Whether requests were refused at notifier is" in page
+    page = until(lambda: f"{TEXTS['two refused']}</a>" in (p := viewer.get("/")) and p)
+    assert f'<a href="/refused">{TEXTS["two refused"]}</a>' in page
+    assert TEXTS["whether refused"] in page
 
 
 def test_a_page_shows_the_oldest_and_says_that_there_are_more(
@@ -330,8 +330,8 @@ def test_a_page_shows_the_oldest_and_says_that_there_are_more(
     page = person.get("/refused")
     assert MAILED in page
     assert SECOND not in page
-    assert "There are more." in page
-    until(lambda: "1 refused request or more" in person.get("/"))
+    assert TEXTS["there are more"] in page
+    until(lambda: TEXTS["one or more refused"] in person.get("/"))
 
 
 def test_many_who_look_ask_an_outbox_once(
@@ -350,7 +350,7 @@ def test_many_who_look_ask_an_outbox_once(
     monkeypatch.setattr(HttpParticipant, "quarantined", counting)
     person = Visitor(console_of(at).test_client())
     person.log_in(VIEWER)
-    until(lambda: "2 refused requests" in person.get("/"))
+    until(lambda: TEXTS["two refused"] in person.get("/"))
     for _ in range(20):
         person.get("/")
         person.get("/refused")
@@ -361,4 +361,4 @@ def test_a_site_without_outboxes_says_so(viewer: Visitor, at: Site) -> None:
     """And every participant that answers is asked."""
     at.up("notifier")
     at.observed["mailer"] = at.observed["notifier"]  # a thread reads: none is removed
-    assert "No participant has an outbox." in viewer.get("/refused")
+    assert TEXTS["nobody has an outbox"] in viewer.get("/refused")

@@ -17,15 +17,23 @@ from pathlib import Path
 
 import pytest
 from support.console import OURS, csrf_in
-from support.waiting import until
+from support.waiting import AT_LAST, PATIENT, until
 
 from participants.processes import free_ports
 from tracing_2pc.cli import main
-from tracing_2pc.console.server import PATIENCE, THREADS, gate_of
+from tracing_2pc.console.server import THREADS, gate_of
 from tracing_2pc.console.state import ASKING, RESOLVING
 from tracing_2pc.core.model import BranchId, branch_receipts
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import open_log
+
+LATER = "\n".join(
+    f'{name} = "{2 * PATIENT + number:g}s"\n'
+    for number, name in enumerate(
+        ["safety_interval", "orphan_after", "stuck_after", "stuck_critical"]
+    )
+)
+"""Settings that must be longer than a request may take, each than those before it."""
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +65,7 @@ def started(folder: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str],
     yield start
     for process in processes:
         process.kill()
-        process.wait(120)
+        process.wait(AT_LAST)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -74,10 +82,10 @@ def test_it_says_how_to_log_in_and_ends_when_told(
     found = re.fullmatch(r"console at (\S+): log in with (\S{32})\n", line)
     assert found, line
     assert found[1] == f"http://{listen}/"
-    with urllib.request.urlopen(f"{found[1]}health/live", timeout=120) as answer:
+    with urllib.request.urlopen(f"{found[1]}health/live", timeout=AT_LAST) as answer:
         assert answer.read() == b"ok\n"
     process.send_signal(end)
-    assert process.wait(120) == 0
+    assert process.wait(AT_LAST) == 0
 
 
 def test_it_starts_before_its_log_does(
@@ -90,7 +98,9 @@ def test_it_starts_before_its_log_does(
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     process, line = started("--listen", listen)
     assert line.startswith(f"console at http://{listen}/: log in with"), line
-    with urllib.request.urlopen(f"http://{listen}/health/live", timeout=120) as answer:
+    with urllib.request.urlopen(
+        f"http://{listen}/health/live", timeout=AT_LAST
+    ) as answer:
         assert answer.read() == b"ok\n"
     assert process.poll() is None
 
@@ -151,7 +161,7 @@ def test_strangers_who_never_finish_a_request_hold_nobody_up(
     for one in slow:
         one.sendall(begun)
     live = f"http://127.0.0.1:{port}/health/live"
-    with urllib.request.urlopen(live, timeout=3 * PATIENCE) as answer:
+    with urllib.request.urlopen(live, timeout=AT_LAST) as answer:
         assert answer.status == 200
     for one in slow:
         one.close()
@@ -170,7 +180,10 @@ def test_an_address_in_use_is_said_at_once(
 def test_pages_that_wait_for_a_participant_hold_the_list_up_for_nobody(
     folder: Path, started: Callable[..., tuple[subprocess.Popen[str], str]]
 ) -> None:
-    """One hangs, and more pages are open than there are threads: the list comes."""
+    """One hangs, and more pages are open than there are threads: the list comes.
+
+    It hangs until its listener is closed: nobody's patience ends before.
+    """
     assert 0 < ASKING + RESOLVING < THREADS
     with socket.create_server(("127.0.0.1", 0), backlog=100) as hanging:
         ids = _undelivered(folder, *hanging.getsockname()[:2])
@@ -191,7 +204,7 @@ def test_pages_that_wait_for_a_participant_hold_the_list_up_for_nobody(
         assert "Unfinished" in _text(person, f"http://{listen}/")
         assert len(pages) == len(ids) - ASKING, "it came before whoever waits"
     for one in looking:
-        one.join(60)
+        one.join(AT_LAST)
     alone = [text for text in pages.values() if "this is the log alone" in text]
     assert len(pages) == len(ids)
     assert len(ids) - len(alone) == ASKING
@@ -204,7 +217,7 @@ def _undelivered(folder: Path, host: str, port: int) -> list[str]:
     address = f'participants = {{ledger = "http://{host}:{port}"}}\n'
     settings.write_text(settings.read_text() + address)
     (folder / "token").write_text("an-operator-0123456789")
-    more = 'token = "file:token"\nrequest_timeout = "15s"\n'
+    more = f'token = "file:token"\nrequest_timeout = "{PATIENT:g}s"\n{LATER}'
     settings.write_text(settings.read_text() + more)
     log = open_log("sqlite:///state/decisions.db")
     ids = []
@@ -232,11 +245,11 @@ def _logged_in(at: str, folder: Path) -> urllib.request.OpenerDirector:
     person.addheaders = list(OURS.items())
     (token,) = re.findall(r"^operator (\S+)", (folder / "tokens").read_text(), re.M)
     fields = {"csrf": csrf_in(_text(person, f"{at}/login")), "token": token, "name": ""}
-    person.open(f"{at}/login", urllib.parse.urlencode(fields).encode(), 20).close()
+    person.open(f"{at}/login", urllib.parse.urlencode(fields).encode(), AT_LAST).close()
     return person
 
 
 def _text(person: urllib.request.OpenerDirector, url: str) -> str:
-    with person.open(url, timeout=60) as answer:
+    with person.open(url, timeout=AT_LAST) as answer:
         text: str = answer.read().decode()
     return text

@@ -20,6 +20,7 @@ from support.participant import (
     sqlite_url,
 )
 from support.spark import serving
+from support.waiting import PATIENT
 from support.watch import SETTINGS, Site
 from tracing_2pc.console.app import console
 from tracing_2pc.console.state import ConsoleSources
@@ -68,8 +69,7 @@ def mailer_of(at: Site, *texts: str) -> Iterator[World]:
     world = refusing_outbox(url, records(text=list(texts)), "mailer")
     with serving(world.app) as served:
         world.app.config["SERVED"] = served
-        timeout = SETTINGS.request_timeout
-        at.observed["mailer"] = HttpParticipant("mailer", served, None, timeout)
+        at.observed["mailer"] = HttpParticipant("mailer", served, None, PATIENT)
         yield world
     end(world.resource)
 
