@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from support.waiting import AT_LAST
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import (
     ContractError,
@@ -108,7 +109,7 @@ class Actor:
             assert self.ended, f"{self.name} went on after its death"
 
     def _until_it_stops(self) -> None:
-        assert self._back.acquire(timeout=60), f"{self.name} does not stop"
+        assert self._back.acquire(timeout=AT_LAST), f"{self.name} does not stop"
         if self.ended:
             self._thread.join()
         if isinstance(self.ended_by, AssertionError | HeuristicError | ContractError):
