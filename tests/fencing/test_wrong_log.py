@@ -42,6 +42,13 @@ BATCHES = 3
 """Committed before anything goes wrong: batches 0, 1 and 2."""
 
 
+def raises(
+    error: type[Exception], says: str, /, **values: object
+) -> contextlib.AbstractContextManager[pytest.ExceptionInfo[Any]]:
+    """Expect an error, by its class and by the sentence of that name."""
+    return pytest.raises(error, match=TEXTS[says].format(**values))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class World:
     """Participants, ours and other people's, and logs and checkpoints by name."""
@@ -131,7 +138,7 @@ def test_an_empty_log(world: World) -> None:
     Way out: the right log, if there is one; or `tracing-2pc adopt`; or, as it did here,
     `tracing-2pc init --from-batch N`, where nothing was in flight.
     """
-    with pytest.raises(ConfigurationError, match=TEXTS["another log"]) as told:
+    with raises(ConfigurationError, "another log") as told:
         world.query(log="empty").start(BATCHES + 1)
     assert TEXTS["init"].format(batch=3) in str(told.value)
     world.assert_holds(BATCHES)
@@ -152,19 +159,15 @@ def test_an_empty_log_and_a_batch_that_spark_did_not_commit(world: World) -> Non
     Without that it is refused for ever, and never written.
     """
     world.checkpoint().lose_commit(2)
-    with pytest.raises(ConfigurationError, match=TEXTS["init"].format(batch=2)):
+    with raises(ConfigurationError, "init", batch=2):
         world.query(log="empty").start(BATCHES + 1)
     init = ("init", "--application", APPLICATION, "--from-batch", "2")
     assert world.operator(*init, log="empty") == 0
-    with pytest.raises(
-        HeuristicError, match=TEXTS["committed here"].format(id="fence.2.1")
-    ):
+    with raises(HeuristicError, "committed here", id="fence.2.1"):
         world.query(log="empty").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     conclude(world, "fence.2.1", log="empty")
-    with pytest.raises(
-        ParticipantRefusedError, match=TEXTS["by another"].format(id="fence.2.1")
-    ):
+    with raises(ParticipantRefusedError, "by another", id="fence.2.1"):
         world.query(log="empty").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.checkpoint().commit(2)
@@ -184,15 +187,11 @@ def test_a_log_that_knows_nothing_and_a_lost_checkpoint(world: World, log: str) 
     if log != "empty":
         other(world, log)
     for _ in range(2):
-        with pytest.raises(
-            HeuristicError, match=TEXTS["quarantined"].format(id="fence.0.1")
-        ):
+        with raises(HeuristicError, "quarantined", id="fence.0.1"):
             world.query(log=log, checkpoint="new").start(BATCHES)
         world.assert_holds(BATCHES)
     conclude(world, "fence.0.1", log=log)
-    with pytest.raises(
-        ParticipantRefusedError, match=TEXTS["by another"].format(id="fence.0.1")
-    ):
+    with raises(ParticipantRefusedError, "by another", id="fence.0.1"):
         world.query(log=log, checkpoint="new").start(BATCHES)
     world.assert_holds(BATCHES)
     afresh(world, log=log)
@@ -208,7 +207,7 @@ def test_a_log_that_knows_nothing_and_participants_that_forgot(world: World) -> 
     """
     forgetting = dataclasses.replace(QUICK, keep_finished=0.0)
     world.query(settings=forgetting).start(BATCHES + 2)
-    with pytest.raises(HeuristicError, match=TEXTS["forgotten"].format(batch=2)):
+    with raises(HeuristicError, "forgotten", batch=2):
         world.query(log="empty", checkpoint="new").start(BATCHES)
     world.assert_holds(BATCHES + 2)
     afresh(world, log="empty", after=BATCHES + 2)
@@ -230,7 +229,7 @@ def test_an_old_copy_of_the_log_and_a_lost_checkpoint(world: World) -> None:
 
     Way out: the checkpoint; and where it is gone for good, a new application.
     """
-    with pytest.raises(ConfigurationError, match=TEXTS["another checkpoint"]):
+    with raises(ConfigurationError, "another checkpoint"):
         world.query(log="old", checkpoint="new").start(BATCHES)
     world.assert_holds(BATCHES)
     world.query(log="old").start(BATCHES + 1)
@@ -245,12 +244,10 @@ def test_an_old_copy_of_log_and_checkpoint(world: World) -> None:
     Way out: the newer log and checkpoint; or a new application, as Spark's offsets of
     the lost batches are nowhere else.
     """
-    with pytest.raises(
-        HeuristicError, match=TEXTS["committed here"].format(id="fence.1.1")
-    ):
+    with raises(HeuristicError, "committed here", id="fence.1.1"):
         world.query(log="old", checkpoint="old").start(BATCHES)
     world.assert_quarantined("fence.1.1", "old")
-    with pytest.raises(HeuristicError, match=TEXTS["a person must look"]):
+    with raises(HeuristicError, "a person must look"):
         world.query(log="old", checkpoint="old").start(BATCHES)
     world.assert_holds(BATCHES)
     afresh(world, log="old")
@@ -263,9 +260,7 @@ def test_an_old_copy_and_a_batch_that_spark_did_not_commit(world: World) -> None
     Way out: as with an empty log, conclude and put the commit into the checkpoint.
     """
     world.checkpoint().lose_commit(2)
-    with pytest.raises(
-        HeuristicError, match=TEXTS["committed here"].format(id="fence.2.1")
-    ):
+    with raises(HeuristicError, "committed here", id="fence.2.1"):
         world.query(log="old").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     conclude(world, "fence.2.1", log="old")
@@ -288,9 +283,7 @@ def test_a_copy_from_before_a_decision(world: World) -> None:
             return receipts
 
     world.query(BackedUp).start(BATCHES + 1)
-    with pytest.raises(
-        HeuristicError, match=TEXTS["committed here"].format(id="fence.3.1")
-    ):
+    with raises(HeuristicError, "committed here", id="fence.3.1"):
         world.query(log="middle").start(BATCHES + 2)
     world.assert_holds(BATCHES + 1)
     conclude(world, "fence.3.1", log="middle")
@@ -308,11 +301,9 @@ def test_an_old_copy_that_lacks_a_decision_only_one_had_heard(world: World) -> N
     """
     query = world.query()
     query.sink.participants["a"].commit(decided(query))
-    with pytest.raises(
-        HeuristicError, match=TEXTS["committed here"].format(id="fence.3.1")
-    ):
+    with raises(HeuristicError, "committed here", id="fence.3.1"):
         world.query(log="old").start(BATCHES + 2)
-    with pytest.raises(HeuristicError, match=TEXTS["a person must look"]):
+    with raises(HeuristicError, "a person must look"):
         world.query(log="old").start(BATCHES + 2)
     assert world.services.held() == (numbers_of(BATCHES + 1), numbers_of(BATCHES))
     assert world.look("fence.3.1") == ["committed", "aborted"]
@@ -344,7 +335,7 @@ def test_a_copy_from_after_a_decision(world: World) -> None:
 def test_the_log_of_another_application(world: World) -> None:
     """Refused, for it does not know this one. Way out: point `log` at the right one."""
     other(world, "another application's")
-    with pytest.raises(ConfigurationError, match=TEXTS["another log"]):
+    with raises(ConfigurationError, "another log"):
         world.query(log="another application's").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     other(world, "another application's")
@@ -359,7 +350,7 @@ def test_the_same_name_in_somebody_elses_log(world: World, checkpoint: str) -> N
     Way out: point `log` at the right one; it has heard nothing of this.
     """
     staging(world, batches=2)
-    with pytest.raises(ConfigurationError, match=TEXTS["another checkpoint"]):
+    with raises(ConfigurationError, "another checkpoint"):
         world.query(log="staging", checkpoint=checkpoint).start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.assert_holds(2, world.others)
@@ -374,7 +365,7 @@ def test_the_log_of_a_copy_that_is_ahead(world: World) -> None:
     """
     copied(world)
     staging(world, batches=BATCHES + 2)
-    with pytest.raises(ConfigurationError, match=TEXTS["an older checkpoint"]):
+    with raises(ConfigurationError, "an older checkpoint"):
         world.query(log="staging").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.query().start(BATCHES + 1)
@@ -389,7 +380,7 @@ def test_the_log_of_a_copy_whose_newest_batch_is_ours(world: World) -> None:
     """
     copied(world)
     staging(world, batches=BATCHES + 1)
-    with pytest.raises(ConfigurationError, match=TEXTS["finished here alone"]):
+    with raises(ConfigurationError, "finished here alone"):
         world.query(log="staging").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.query().start(BATCHES + 1)
@@ -405,9 +396,7 @@ def test_the_log_of_a_copy_with_a_commit_under_way(world: World) -> None:
     """
     copied(world)
     decided(world.query(log="staging", checkpoint="staging", to=world.others))
-    with pytest.raises(
-        HeuristicError, match=TEXTS["quarantined"].format(id="fence.3.1")
-    ):
+    with raises(HeuristicError, "quarantined", id="fence.3.1"):
         world.query(log="staging").start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.query().start(BATCHES + 1)
