@@ -16,6 +16,7 @@ from support.console import (
     csrf_in,
     state_of,
 )
+from support.texts import texts
 from support.waiting import until
 from support.watch import Site
 
@@ -24,6 +25,7 @@ from tracing_2pc.core.access import Caller, Role
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.http.error_responses import Problem
 
+TEXTS = texts("console")
 PAGES = ["/", f"/transactions/{STUCK}", "/transactions/nobody.1.1"]
 RESOLVING = [f"/transactions/{STUCK}/confirm", f"/transactions/{STUCK}/resolve"]
 
@@ -70,7 +72,7 @@ def test_only_what_needs_no_session_is_open(app: Flask) -> None:
 def test_a_viewer_sees_all_and_resolves_nothing(viewer: Visitor, at: Site) -> None:
     """No form on the page, and none that is made by hand is taken."""
     page = viewer.get(f"/transactions/{QUARANTINED}")
-    assert "Log in as operator" in page
+    assert TEXTS["for operators"] in page
     assert "/confirm" not in page
     for path in ("confirm", "resolve"):
         answer = viewer.post(
@@ -107,7 +109,7 @@ def test_a_token_of_one_application_reads_of_no_other_in_what_is_doubted(
     viewer, bound = Visitor(app.test_client()), Visitor(app.test_client())
     viewer.log_in(VIEWER)
     bound.log_in(BOUND)
-    for said in ("it has no address here", "ahead of this machine"):
+    for said in (TEXTS["no address"], TEXTS["a clock behind"]):
         until(lambda: said in bound.get("/"))  # noqa: B023 - at once
         assert STUCK in viewer.get("/")
         assert "orders" not in bound.get("/")

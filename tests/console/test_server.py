@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.console import OURS, csrf_in
+from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, until
 
 from participants.processes import free_ports
@@ -27,6 +28,7 @@ from tracing_2pc.core.model import BranchId, branch_receipts
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import open_log
 
+TEXTS = texts("console")
 LATER = "\n".join(
     f'{name} = "{2 * PATIENT + number:g}s"\n'
     for number, name in enumerate(
@@ -97,7 +99,7 @@ def test_it_starts_before_its_log_does(
     monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     process, line = started("--listen", listen)
-    assert line.startswith(f"console at http://{listen}/: log in with"), line
+    assert line.startswith(TEXTS["it is at"].format(listen=listen)), line
     with urllib.request.urlopen(
         f"http://{listen}/health/live", timeout=AT_LAST
     ) as answer:
@@ -110,7 +112,7 @@ def test_the_settings_name_the_tokens(
 ) -> None:
     """Then no other one is made, and none is shown."""
     _, line = started("--listen", f"127.0.0.1:{free_ports(1)[0]}")
-    assert line.endswith("log in with a viewer's or operator's token of tokens\n")
+    assert line.endswith(TEXTS["tokens of a file"] + "\n")
     for token in (folder / "tokens").read_text().split():
         assert len(token) < 20 or token not in line
 
@@ -118,13 +120,13 @@ def test_the_settings_name_the_tokens(
 def test_others_are_told_to_come_by_https(folder: Path) -> None:
     """Where it listens for them: a form is refused without."""
     _, said = gate_of("0.0.0.0:8090", str(folder / "tokens"))
-    assert "from other machines by https, through a proxy" in said
+    assert TEXTS["by https"] in said
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--listen", "0.0.0.0:8090"], "others can reach it"),
+        (["--listen", "0.0.0.0:8090"], TEXTS["others can reach it"]),
         (["--listen", "8090"], "--listen"),
         (["--tokens-file", "nowhere"], "nowhere"),
         (["--log", "sqlite:///nowhere/decisions.db"], "nowhere"),
@@ -174,7 +176,7 @@ def test_an_address_in_use_is_said_at_once(
     with socket.create_server(("127.0.0.1", 0)) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         assert main(["console", "--listen", listen]) == 2
-    assert f"--listen {listen}: Address already in use" in capsys.readouterr().err
+    assert TEXTS["in use"].format(listen=listen) in capsys.readouterr().err
 
 
 def test_pages_that_wait_for_a_participant_hold_the_list_up_for_nobody(
@@ -205,10 +207,10 @@ def test_pages_that_wait_for_a_participant_hold_the_list_up_for_nobody(
         assert len(pages) == len(ids) - ASKING, "it came before whoever waits"
     for one in looking:
         one.join(AT_LAST)
-    alone = [text for text in pages.values() if "this is the log alone" in text]
+    alone = [text for text in pages.values() if TEXTS["the log alone"] in text]
     assert len(pages) == len(ids)
     assert len(ids) - len(alone) == ASKING
-    assert all("decided commit" in text for text in pages.values())
+    assert all(TEXTS["decided"] in text for text in pages.values())
 
 
 def _undelivered(folder: Path, host: str, port: int) -> list[str]:
