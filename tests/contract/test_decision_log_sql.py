@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def base(url: str) -> Iterator[Database]:
     """The connections of an empty log."""
-    opened = database.connect(url)
+    opened = database.connect(url, lock_wait=PATIENT)
     SqlDecisionLog(opened).create()
     yield opened
     opened.close()
@@ -100,7 +100,16 @@ def receipts() -> list[Receipt]:
 
 
 def commit(log: SqlDecisionLog, batch: int = 0) -> TransactionRecord:
-    decided = log.decide(begin(log, batch).id, COMMIT, receipts())
+    return decide(log, begin(log, batch).id, COMMIT, receipts())
+
+
+def decide(
+    log: SqlDecisionLog,
+    id_: TransactionId,
+    wanted: Decision,
+    receipts: Sequence[Receipt] = (),
+) -> TransactionRecord:
+    decided = log.decide(id_, wanted, receipts)
     assert decided is not None
     return decided
 
@@ -392,8 +401,7 @@ def test_an_attempt_with_a_newer_one_cannot_commit(
     """Even if begin had not aborted it: only the newest may (rule 14)."""
     record = begin(log)
     sneak_in(base, record, 2)
-    told = log.decide(record.id, COMMIT, receipts())
-    assert told is not None
+    told = decide(log, record.id, COMMIT, receipts())
     assert (told.decision, told.receipts) == (ABORT, ())
     assert log.read(record.id) == told
 
@@ -404,8 +412,7 @@ def test_a_committed_batch_cannot_commit_again(
     """Even if begin had not noticed the replay: once per batch (rule 18)."""
     second = sneak_in(base, commit(log), 2)
     votes = [r for r in receipts() if r.participant in second.participants]
-    told = log.decide(second.id, COMMIT, votes)
-    assert told is not None
+    told = decide(log, second.id, COMMIT, votes)
     assert told.decision is ABORT
 
 
@@ -490,8 +497,7 @@ def test_a_connection_lost_at_the_commit_is_unknown(
     ):
         log.decide(record.id, COMMIT, receipts())
     sa.event.remove(base.durable_engine, "commit", cut)
-    told = log.decide(record.id, ABORT)
-    assert told is not None
+    told = decide(log, record.id, ABORT)
     assert told.decision is (COMMIT if arrives else ABORT)
     base.close()
 
@@ -655,14 +661,36 @@ def test_every_change_locks_its_application_first(postgres_database: str) -> Non
     base.close()
 
 
+CALLS: dict[str, Callable[[SqlDecisionLog], Any]] = {
+    "begin": lambda log: begin(log, 2),
+    "decide": lambda log: log.decide(TransactionId("orders", 1, 1), ABORT),
+    "forget": lambda log: log.forget("orders", finished_before=NOW + 1, limit=9),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_begin_decide_and_forget_come_one_after_another(
+    log: SqlDecisionLog, base: Database, call: str
+) -> None:
+    """While one of them is under way, no other of the application looks at anything."""
+    finish(log, commit(log))
+    begin(log, 1)
+    done: list[Any] = []
+    other = threading.Thread(target=lambda: done.append(CALLS[call](log)))
+    with lock_waits(base) as waits:
+        with locked(base, "orders"):
+            other.start()
+            until(lambda: done or waits())
+            assert not done
+        other.join(AT_LAST)
+    assert len(done) == 1
+
+
 @pytest.mark.parametrize("change", ["quarantine", "give_up"])
 def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
-    url: str, monkeypatch: pytest.MonkeyPatch, change: str
+    log: SqlDecisionLog, base: Database, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """What one process has finished no other opens again, by what it had read."""
-    base = database.connect(url, lock_wait=PATIENT)
-    log = SqlDecisionLog(base, now=lambda: NOW)
-    log.create()
     record = commit(log)
     log.acknowledge(record.id, "ledger")
     answered = threading.Event()
@@ -694,7 +722,6 @@ def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
     assert current is not None
     states = {"quarantine": "quarantined", "give_up": "committed"}
     assert current.state == states[change]
-    base.close()
 
 
 # --- what is in the tables -----------------------------------------------------------
@@ -806,8 +833,7 @@ def test_superseded_runs_are_kept_in_bounds(
     write(base, filler)
     for batch in (1, 2):
         begin(log, batch, run="newest")
-        decided = log.decide(TransactionId("orders", batch, 1), COMMIT, receipts())
-        assert decided is not None
+        decided = decide(log, TransactionId("orders", batch, 1), COMMIT, receipts())
         finish(log, decided)
     begin(log, 3, run="newest")
     kept = []
@@ -872,8 +898,7 @@ def drive(url: str, run: str) -> list[tuple[str, str]]:
     told = []
     for _ in range(5):
         record = begin(log, run=run)
-        decided = log.decide(record.id, COMMIT, receipts())
-        assert decided is not None
+        decided = decide(log, record.id, COMMIT, receipts())
         told.append((str(decided.id), str(decided.decision)))
     log.close()
     return told

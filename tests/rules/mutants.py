@@ -1059,8 +1059,7 @@ MUTANTS: Final = (
     Mutant(
         "one at a time",
         "SQLite: begin and decide do not lock before they read",
-        "contract/test_decision_log_locks.py::"
-        "test_begin_decide_and_forget_come_one_after_another[sqlite-decide]",
+        SQL_TEST + "test_begin_decide_and_forget_come_one_after_another[sqlite-decide]",
         (edit_text(SQLITE_ENGINE, "_DURABLE", "BEGIN IMMEDIATE", "BEGIN"),),
     ),
     Mutant(
