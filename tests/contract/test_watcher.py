@@ -84,6 +84,23 @@ def watching(
     )  # fmt: skip
 
 
+def lose(at: Site) -> None:
+    """Let the ledger know nothing any more."""
+    journal = ("orders_tpc_branch", "orders_tpc_transaction")
+    at.write("ledger", *(f"DELETE FROM {table}" for table in journal))
+
+
+def bind(at: Site, application: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the ledger be asked with a token that is for one application."""
+    monkeypatch.setenv("BOUND", "viewer-0123456789abcdef")
+    tokens = at.folder / "tokens"
+    tokens.write_text(f"viewer viewer-0123456789abcdef {application}\n")
+    world = at.worlds["ledger"]
+    guarded = World(world.resource, world.visible, tokens=tokens, name="guarded")
+    url = at.stack.enter_context(serving(guarded.app))
+    at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", PATIENT)
+
+
 def said(at: Site) -> list[tuple[str, str]]:
     return names_of(list(watching(at).sweep().diagnoses))
 
@@ -125,9 +142,7 @@ def test_a_participant_that_is_down_is_stuck_and_then_decided_not_applied(
 def test_a_journal_that_is_removed_behind_our_back_is_lost(at: Site) -> None:
     """Before anybody delivers, and before it counts as stuck."""
     at.committing()
-    at.write(
-        "ledger", "DELETE FROM orders_tpc_branch", "DELETE FROM orders_tpc_transaction"
-    )
+    lose(at)
     at.time.advance(30)
     (found,) = watching(at).sweep().diagnoses
     assert (str(found.diagnosis), found.participants) == ("lost", ("ledger",))
@@ -335,24 +350,16 @@ def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
     at: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of that one everything is told; that there may be more is told, too."""
-    monkeypatch.setenv("BOUND", "viewer-0123456789abcdef")
-    tokens = at.folder / "tokens"
-    tokens.write_text("viewer viewer-0123456789abcdef orders\n")
-    world = at.worlds["ledger"]
     at.log.initialise("sales", 3)
     sold = at.begin(3, application="sales").id
     at.prepare(sold)
     at.decide(sold)
     at.time.advance(1)
     at.committing()
-    at.write(
-        "ledger", "DELETE FROM orders_tpc_branch", "DELETE FROM orders_tpc_transaction"
-    )
+    lose(at)
     at.prepare("foreign.1.1", "ledger")
-    guarded = World(world.resource, world.visible, tokens=tokens, name="guarded")
-    url = at.stack.enter_context(serving(guarded.app))
     at.time.advance(400)
-    at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", PATIENT)
+    bind(at, "orders", monkeypatch)
     watcher = watching(at)
     sweep = watcher.sweep()
     assert list(sweep.unreadable) == [BEYOND_ORDERS]
@@ -414,13 +421,8 @@ def test_a_token_that_is_bound_meanwhile_makes_nothing_well(
     at: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was said of other applications stays: nobody has looked at it again."""
-    monkeypatch.setenv("BOUND", "viewer-0123456789abcdef")
-    tokens = at.folder / "tokens"
-    tokens.write_text("viewer viewer-0123456789abcdef sales\n")
     at.committing()
-    at.write(
-        "ledger", "DELETE FROM orders_tpc_branch", "DELETE FROM orders_tpc_transaction"
-    )
+    lose(at)
     at.prepare("foreign.1.1", "ledger")
     at.prepare("sales.1.1", "ledger")
     at.time.advance(400)
@@ -429,12 +431,9 @@ def test_a_token_that_is_bound_meanwhile_makes_nothing_well(
     assert before >= {
         (str(T), "lost"), ("foreign.1.1", "orphaned"), ("sales.1.1", "orphaned")
     }  # fmt: skip
-    world = at.worlds["ledger"]
-    guarded = World(world.resource, world.visible, tokens=tokens, name="guarded")
-    url = at.stack.enter_context(serving(guarded.app))
-    at.observed["ledger"] = HttpParticipant("ledger", url, "env:BOUND", PATIENT)
+    bind(at, "sales", monkeypatch)
     assert not watcher.sweep().removed
-    world.abort("sales.1.1")
+    at.worlds["ledger"].abort("sales.1.1")
     assert names_of(list(watcher.sweep().removed)) == [("sales.1.1", "orphaned")]
 
 
