@@ -183,7 +183,13 @@ def test_without_a_terminal_it_must_be_said(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "done"), [("7", True), ("yes", True), ("y", False), ("", False)]
+    ("typed", "done"),
+    [
+        pytest.param("7", True, marks=pytest.mark.ci),
+        ("yes", True),
+        pytest.param("y", False, marks=pytest.mark.ci),
+        pytest.param("", False, marks=pytest.mark.ci),
+    ],
 )
 def test_on_a_terminal_it_asks(operator: Operator, typed: str, done: bool) -> None:
     """Effect and cost first; only the batch number or *yes* does it."""
