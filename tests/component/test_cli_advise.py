@@ -18,7 +18,9 @@ from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import SqlDecisionLog, open_log
 
 NAMES = ("ledger", "notifier")
-TIMEOUT = 600.0
+ON_RECORD = 600.0
+"""The transaction timeout of the job."""
+
 Both = pytest.CaptureFixture[str]
 
 
@@ -42,13 +44,13 @@ def write(log: SqlDecisionLog, time: Time, batch: int, rows: int) -> None:
     """One batch of a stream: 2 s, a millisecond for each row, half a second to tell."""
     record = log.begin(
         "orders", batch, run="run", query="query", participants=NAMES, carrier={},
-        timeout=TIMEOUT,
+        timeout=ON_RECORD,
     ).record  # fmt: skip
-    time.sleep(1.5 + 0.001 * rows)
+    time.time += 1.5 + 0.001 * rows
     vote = Vote.COMMIT if rows else Vote.READ_ONLY
     receipts = branch_receipts(BranchId(0, 1), rows, "", dict.fromkeys(NAMES, vote))
     log.decide(record.id, Decision.COMMIT, receipts)
-    time.sleep(0.5)
+    time.time += 0.5
     for name in NAMES:
         log.acknowledge(record.id, name)
     log.finish(record.id)
@@ -91,7 +93,7 @@ def test_a_program_gets_one_object(
     assert item["measured"]["begin_to_decision"]["median"] == pytest.approx(3.0)
     assert item["shortest"] == pytest.approx(30.0, abs=1e-4)
     assert item["longest"] == pytest.approx(117 / 1.15, abs=1e-4)
-    assert (item["timeout"], item["timeout_in_force"]) == (900.0, TIMEOUT)
+    assert (item["timeout"], item["timeout_in_force"]) == (900.0, ON_RECORD)
     assert item["findings"] == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from support.cli import Operator
 from support.participant import ONE, World, prepared_transactions
 from support.spark import serving
+from support.waiting import PATIENT
 
 from tracing_2pc.cli.check import lines
 from tracing_2pc.core.settings import Settings
@@ -272,7 +273,7 @@ def test_what_is_no_participant(operator: Operator, tmp_path: Path) -> None:
     app.add_url_rule("/", defaults={"path": ""}, view_func=lambda path: "hello")
     app.add_url_rule("/<path:path>", "rest", lambda path: "hello")
     with serving(app) as url:
-        found = HttpParticipant("ledger", url, None, 2.0).describe()
+        found = HttpParticipant("ledger", url, None, PATIENT).describe()
     assert "answered 200 without a list" in str(found.unready)
 
 
@@ -281,7 +282,7 @@ def test_slots_for_prepared_transactions(new_database: Callable[[], str]) -> Non
     world = prepared_transactions(new_database())
     world.prepare("orders.7.1", ONE)
     with serving(world.app) as url:
-        found = HttpParticipant("ledger", url, None, 5.0).describe()
+        found = HttpParticipant("ledger", url, None, PATIENT).describe()
     world.resource.close()
     assert found.gauges["tpc.prepared_slots.used"] >= 1
     assert found.gauges["tpc.prepared_slots.max"] > 1

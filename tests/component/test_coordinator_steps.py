@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.deadline import by_hand, wait_for_watchers
 from support.protocol import FakeClock, World
-from support.waiting import until
+from support.waiting import AT_LAST, until
 
 from tracing_2pc.core import failpoints
 from tracing_2pc.core.errors import AbortedError, CommitPendingError, ContractError
@@ -136,11 +136,11 @@ def test_what_is_not_decided_is_not_delivered(world: World) -> None:
     assert (world.a.heard, world.in_doubt()) == ([], 4)
 
 
-def test_out_of_time_the_abort_is_asked_for_first(world: World) -> None:
+def test_out_of_time_the_abort_is_asked_for_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A log that hangs when it is read delays neither the abort nor the tasks' end."""
-    world.settings = dataclasses.replace(
-        world.settings, request_timeout=0.05, transaction_timeout=0.1
-    )
+    over = by_hand(monkeypatch)
     real, early = world.log.read, []
 
     def read(id_: TransactionId) -> Any:
@@ -151,6 +151,7 @@ def test_out_of_time_the_abort_is_asked_for_first(world: World) -> None:
     def slow(record: TransactionRecord) -> Any:
         world.log.read = read  # type: ignore[method-assign]
         receipts = world.write(record)
+        over.set()
         until(lambda: world.cancelled)
         world.log.read = real  # type: ignore[method-assign]
         return receipts
@@ -160,15 +161,15 @@ def test_out_of_time_the_abort_is_asked_for_first(world: World) -> None:
     assert early == []
 
 
-def test_a_failed_batch_has_no_deadline_any_more(world: World) -> None:
+def test_a_failed_batch_has_no_deadline_any_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An abort that is slow to send is not taken for tasks that are slow."""
-    world.settings = dataclasses.replace(
-        world.settings, request_timeout=0.05, transaction_timeout=0.2
-    )
-    real = world.a.abort
+    over, real = by_hand(monkeypatch), world.a.abort
 
     def abort(record: TransactionRecord) -> None:
-        time.sleep(0.5)
+        over.set()
+        wait_for_watchers()
         real(record)
 
     world.a.abort = abort  # type: ignore[method-assign]
@@ -208,7 +209,7 @@ def test_an_armed_failpoint_changes_nothing_but_its_moment(
     Answers that come together go on record together, with the end of the transaction.
     """
     world.settings = dataclasses.replace(world.settings, on_pending="fail")
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=AT_LAST)
     for participant in (world.a, world.b):
         monkeypatch.setattr(participant, "commit", lambda record: both.wait())
     seen: list[int] = []

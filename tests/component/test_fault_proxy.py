@@ -8,12 +8,12 @@ import http.server
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.served import served
+from support.served import served, unserved
+from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
 
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError
@@ -94,14 +94,14 @@ def participant() -> Iterator[Participant]:
 
 @pytest.fixture
 def proxy(participant: Participant) -> Iterator[FaultProxy]:
-    with FaultProxy(participant.url, timeout=10) as proxy:
+    with FaultProxy(participant.url, timeout=PATIENT) as proxy:
         yield proxy
 
 
 class Client:
     """One connection to a proxy."""
 
-    def __init__(self, url: str, timeout: float = 10) -> None:
+    def __init__(self, url: str, timeout: float = PATIENT) -> None:
         address = url.removeprefix("http://")
         self.connection = http.client.HTTPConnection(address, timeout=timeout)
 
@@ -192,7 +192,7 @@ def test_a_connection_that_the_participant_closed_is_opened_again(
     for _ in range(3):
         participant.hung_up.clear()
         assert client.post("commit") is not None
-        assert participant.hung_up.wait(120)
+        assert participant.hung_up.wait(AT_LAST)
     assert participant.connections == 3
 
 
@@ -315,7 +315,7 @@ def test_the_bytes_of_an_answer_that_is_none(proxy: FaultProxy, fault: Fault) ->
     """Half a body and an end, or no HTTP at all and an end."""
     proxy.plan("commit", fault)
     host, _, port = proxy.url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as client:
+    with socket.create_connection((host, int(port)), timeout=PATIENT) as client:
         client.sendall(b"POST /commit HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
         got = b"".join(iter(lambda: client.recv(65536), b""))
     if fault is Fault.GARBAGE:
@@ -331,7 +331,7 @@ def test_a_duplicate_arrives_at_the_same_moment(
 ) -> None:
     """Both are with the participant before either is answered; one answer returns."""
     both = threading.Barrier(2)
-    participant.meet = lambda: both.wait(120)
+    participant.meet = lambda: both.wait(AT_LAST)
     proxy.plan("prepare", Fault.DUPLICATE)
     answer = ask(proxy, "prepare")
     assert answer is not None
@@ -364,8 +364,8 @@ def test_a_later_duplicate_comes_by_itself_after_its_time(
     participant.meet = arrived.release
     proxy.plan("commit", Fault.DUPLICATE_LATER, after=0.01)
     ask(proxy, "commit")
-    assert arrived.acquire(timeout=120)
-    assert arrived.acquire(timeout=120)
+    assert arrived.acquire(timeout=AT_LAST)
+    assert arrived.acquire(timeout=AT_LAST)
 
 
 def test_a_delayed_request_arrives_when_its_client_has_given_up(
@@ -375,9 +375,9 @@ def test_a_delayed_request_arrives_when_its_client_has_given_up(
     arrived = threading.Event()
     participant.meet = arrived.set
     proxy.plan("commit", Fault.DELAY)
-    client = Client(proxy.url, timeout=0.05)
+    client = Client(proxy.url, timeout=AT_ONCE)
     assert client.post("commit") is None
-    assert arrived.wait(120)
+    assert arrived.wait(AT_LAST)
     proxy.release()
     assert participant.verbs == ["commit"]
     assert proxy.seen[0].statuses == (200,)
@@ -395,7 +395,7 @@ def test_a_client_that_is_still_there_gets_the_delayed_answer(
     thread.start()
     while after is None and not participant.heard:
         proxy.release()
-    thread.join(120)
+    thread.join(AT_LAST)
     assert answers[0] is not None
     assert answers[0][0] == 200
     assert proxy.seen[0].returned == 200
@@ -480,9 +480,7 @@ def test_a_fault_that_cannot_happen_is_refused(
 
 def test_a_participant_that_is_down_gives_no_answer() -> None:
     """The client's connection is closed, and it is on record that it was asked."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with FaultProxy(f"http://127.0.0.1:{port}") as proxy:
+    with unserved() as url, FaultProxy(url) as proxy:
         assert ask(proxy, "commit") is None
         assert proxy.seen[0].statuses == (None,)
 
@@ -539,15 +537,14 @@ def test_nothing_is_left_at_the_end(participant: Participant) -> None:
         proxy.plan("prepare", Fault.LATE_AFTER_ABORT)
         client.post("commit")
         ask(proxy, "prepare")
-        impatient = Client(proxy.url, timeout=30)
+        impatient = Client(proxy.url)
         answers: list[Any] = []
         waiting = threading.Thread(
             target=lambda: answers.append(impatient.post("commit"))
         )
         waiting.start()
-        while len(proxy.seen) < 4:
-            time.sleep(0.001)
-    waiting.join(120)
+        until(lambda: len(proxy.seen) == 4)
+    waiting.join(AT_LAST)
     client.connection.close()
     assert answers == [None]
     assert participant.verbs == ["commit", "commit"]
@@ -559,14 +556,16 @@ def test_nothing_is_left_at_the_end(participant: Participant) -> None:
 def test_what_is_under_way_at_the_end_is_finished(participant: Participant) -> None:
     """The participant does it, its client hears of it, and only then `with` ends."""
     arrived = threading.Event()
-    participant.meet = lambda: (arrived.set(), time.sleep(0.1))
+    before = set(threading.enumerate())
     answers: list[Any] = []
     with FaultProxy(participant.url) as proxy:
+        (accepting,) = set(threading.enumerate()) - before
+        participant.meet = lambda: (arrived.set(), accepting.join(AT_LAST))
         asking = threading.Thread(target=lambda: answers.append(ask(proxy, "commit")))
         asking.start()
-        assert arrived.wait(120)
+        assert arrived.wait(AT_LAST)
     assert proxy.seen[0].statuses == (200,)
-    asking.join(120)
+    asking.join(AT_LAST)
     assert answers[0] is not None
 
 

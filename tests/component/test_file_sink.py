@@ -25,6 +25,7 @@ import pytest
 from pyarrow import dataset
 from support.file_job import FileJob, ids_of, main, rows_of
 from support.tracing import span_tree
+from support.waiting import PAUSE
 
 from tracing_2pc import FileSink
 from tracing_2pc.core.errors import (
@@ -191,7 +192,7 @@ def test_killed_anywhere_each_row_is_there_once(tmp_path: Path, point: str) -> N
     over = threading.Event()
 
     def read() -> None:
-        while not over.wait(0.2):
+        while not over.wait(PAUSE):
             seen.append(by_duckdb(out))
 
     reader = threading.Thread(target=read)

@@ -101,9 +101,9 @@ def test_without_attributes_nothing_is_warned_of(
     """The limit alone changes nothing, and neither does its absence."""
 
     class Quiet(Sink):
-        store_timeout = 1
+        store_timeout = DAY
 
-    world.age = DAY
+    world.age = 2 * DAY
     for batch, kind in enumerate((Sink, Quiet)):
         world.kind = kind
         world.start().batch(batch, [1])

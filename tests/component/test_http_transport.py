@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import socketserver
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.served import served
+from support.waiting import AT_ONCE, PATIENT, PAUSE, UNDELAYED
 
 from tracing_2pc.core.content import digest_of
 from tracing_2pc.core.errors import (
@@ -32,7 +34,8 @@ from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
 from tracing_2pc.http.client import HttpParticipant
 
 ID = TransactionId("orders", 3, 1)
-Raw = Callable[[bytes], bytes]
+DRIP = PAUSE / 5
+"""Between two bytes: the longest line of HTTP then takes as long as `PATIENT`."""
 
 
 def record(decision: Decision = Decision.COMMIT) -> TransactionRecord:
@@ -53,6 +56,11 @@ def answer(status: str, **item: Any) -> bytes:
     return raw(status, json.dumps({"transaction_id": str(ID), **item}).encode())
 
 
+def is_whole(said: bytes) -> bool:
+    head, _, body = said.partition(b"\r\n\r\n")
+    return f"Content-Length: {len(body)}".encode() in head.split(b"\r\n")
+
+
 class Wire:
     """A server that says exactly what the test wants, and keeps what it heard."""
 
@@ -60,7 +68,8 @@ class Wire:
         self.says: list[bytes] = []
         self.heard: list[tuple[str, dict[str, str], bytes]] = []
         self.connections = 0
-        self.drip = 0.0
+        self.drips = b""
+        """What comes after that, a byte at a time, again and again."""
 
 
 @pytest.fixture
@@ -80,16 +89,16 @@ def wire() -> Iterator[tuple[Wire, HttpParticipant]]:
                 said = wire.says.pop(0)
                 self.wfile.write(said)
                 with contextlib.suppress(OSError):  # who asked has gone
-                    for byte in getattr(said, "body", b""):
-                        time.sleep(wire.drip)
+                    for byte in itertools.cycle(wire.drips):
+                        time.sleep(DRIP)
                         self.wfile.write(bytes([byte]))
-                if not said or b"Content-Length" not in said:
+                if not is_whole(said):
                     return
 
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
     with served(server):
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        yield wire, HttpParticipant("p", url, None, 3.0)
+        yield wire, HttpParticipant("p", url, None, PATIENT)
 
 
 def test_a_commit_names_its_branches_and_forgotten_through(
@@ -173,7 +182,7 @@ def test_a_definite_no_says_what_is_there(
 
 def test_nobody_there(wire: tuple[Wire, HttpParticipant]) -> None:
     """A refused connection is no answer either."""
-    participant = HttpParticipant("p", "http://127.0.0.1:9", None, 0.5)
+    participant = HttpParticipant("p", "http://127.0.0.1:9", None, PATIENT)
     with pytest.raises(ParticipantUnavailableError, match="nothing listens"):
         participant.abort(record(Decision.ABORT))
 
@@ -304,7 +313,7 @@ def test_a_vote_to_abort_is_still_called_one(
 
 def test_a_port_where_nothing_listens_is_named_with_the_cure() -> None:
     """A request that was not sent changes nothing, and says so."""
-    participant = HttpParticipant("p", "http://127.0.0.1:9", None, 0.5)
+    participant = HttpParticipant("p", "http://127.0.0.1:9", None, PATIENT)
     with pytest.raises(ParticipantUnavailableError) as caught:
         prepare(participant)
     assert str(caught.value) == (
@@ -331,7 +340,7 @@ def test_the_token_is_read_where_it_is_used(
     import cloudpickle
 
     server, open_one = wire
-    participant = HttpParticipant("p", open_one.url, "env:MY_TOKEN", 1.0)
+    participant = HttpParticipant("p", open_one.url, "env:MY_TOKEN", PATIENT)
     monkeypatch.setenv("MY_TOKEN", "s3cret-s3cret")
     assert b"s3cret" not in cloudpickle.dumps(participant)
     assert "s3cret" not in repr(participant)
@@ -375,7 +384,7 @@ def test_a_token_file_with_two_lines_is_refused_and_not_shown(
     """An easy mistake while rotating: said without the secret, and nothing is sent."""
     server, open_one = wire
     (tmp_path / "token").write_text("s3cret-old\ns3cret-new\n")
-    participant = HttpParticipant("p", open_one.url, f"file:{tmp_path}/token", 1.0)
+    participant = HttpParticipant("p", open_one.url, f"file:{tmp_path}/token", PATIENT)
     with pytest.raises(ConfigurationError, match="one token") as caught:
         participant.commit(record())
     assert "s3cret" not in str(caught.value)
@@ -385,10 +394,10 @@ def test_a_token_file_with_two_lines_is_refused_and_not_shown(
 @pytest.mark.parametrize(
     ("head", "rest"),
     [
-        answer("200 OK", state="committed").partition(b"{")[::2],
-        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 20),
-        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 3),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0" * 60),
+        (raw("200 OK", bytes(1 << 16)).partition(b"\0")[0], b" "),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"y"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0"),
     ],
     ids=["body", "headers", "continue", "chunk"],
 )
@@ -397,23 +406,11 @@ def test_an_answer_that_drips_is_no_answer(
 ) -> None:
     """The timeout holds for the whole answer, not only for each read."""
     server, participant = wire
-
-    class Dripping(list[bytes]):
-        def pop(self, index: Any = 0) -> Any:
-            return Drip(head, rest)
-
-    class Drip(bytes):
-        def __new__(cls, head: bytes, body: bytes) -> Drip:
-            made = super().__new__(cls, head)
-            made.body = body  # type: ignore[attr-defined]
-            return made
-
-    server.says = Dripping()
-    server.drip = 0.2
+    server.says, server.drips = [head], rest
     started = time.monotonic()
     with pytest.raises(ParticipantUnavailableError):
-        dataclasses.replace(participant, timeout=1.0).commit(record())
-    assert time.monotonic() - started < 8
+        dataclasses.replace(participant, timeout=AT_ONCE).commit(record())
+    assert time.monotonic() - started < UNDELAYED
 
 
 def test_a_transaction_of_as_many_branches_as_there_may_be_is_shown(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,8 +15,10 @@ from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan
+from support.deadline import by_hand
 from support.metrics import Measured
 from support.protocol import DriverDiedError, FakeClock, World
+from support.waiting import until
 
 from bench.driver import apply, coordinator, tasks
 from bench.records import numbers
@@ -199,15 +200,14 @@ def test_who_votes_abort_is_the_cause(measured: Measured, any_world: World) -> N
 def test_out_of_time_is_counted_by_its_driver_once(
     measured: Measured,
     world: World,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the clock that runs out, and not again when the driver hears of it."""
-    world.settings = _failing(world, request_timeout=0.05, transaction_timeout=0.1)
-    expired = world.cancelled
+    over = by_hand(monkeypatch)
 
     def slow(record: TransactionRecord) -> list[Receipt]:
-        until = time.monotonic() + 120
-        while not expired and time.monotonic() < until:
-            time.sleep(0.01)
+        over.set()
+        until(lambda: world.cancelled)
         return list(world.write(record))
 
     with pytest.raises(AbortedError):
@@ -295,5 +295,5 @@ def test_a_refusal_is_an_answer(measured: Measured, world: World) -> None:
     assert decisions(found) == {"commit": 1}
 
 
-def _failing(world: World, **settings: float) -> Settings:
-    return dataclasses.replace(world.settings, on_pending="fail", **settings)
+def _failing(world: World) -> Settings:
+    return dataclasses.replace(world.settings, on_pending="fail")

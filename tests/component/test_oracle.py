@@ -4,12 +4,12 @@ import ast
 import json
 import sqlite3
 import sys
-import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.served import served
+from support.waiting import AT_ONCE, PATIENT
 from werkzeug.serving import make_server
 
 from participants import oracle, partner
@@ -55,9 +55,11 @@ class World:
         with closing(self._store._connect()) as connection:
             connection.execute(f"DELETE FROM notification WHERE {where}")
 
-    def faults(self, days=DAYS):
+    def faults(self, days=DAYS, stall=AT_ONCE):
         """Return lost, duplicated, wrong, split."""
-        verdict = oracle.judge(self.ledger, self.partner, days, timeout=3, stall=0.3)
+        verdict = oracle.judge(
+            self.ledger, self.partner, days, timeout=PATIENT, stall=stall
+        )
         counts = (verdict.lost, verdict.duplicated, verdict.wrong, verdict.split)
         assert verdict.good == (counts == (0, 0, 0, 0))
         return counts
@@ -75,7 +77,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def world(server, tmp_path, monkeypatch):
     """Everything is there, once, right and together."""
-    monkeypatch.setattr(actual, "SETTLE", 0.1)
+    monkeypatch.setattr(actual, "SETTLE", AT_ONCE)
     port, store = server
     with closing(store._connect()) as connection:
         connection.executescript("DELETE FROM notification; DELETE FROM request")
@@ -87,7 +89,7 @@ ONE = "rowid = (SELECT min(rowid) FROM flights_daily)"
 
 def test_a_good_world_is_good(world):
     """Counts are the source's; nothing is noted."""
-    verdict = oracle.judge(world.ledger, world.partner, DAYS, timeout=3)
+    verdict = oracle.judge(world.ledger, world.partner, DAYS, timeout=PATIENT)
     assert verdict.good
     assert (verdict.batches, verdict.records) == (2, 842 + 943)
     assert verdict.deliveries == verdict.requests == len(world.notices)
@@ -183,20 +185,25 @@ def test_postgresql_types_are_read_as_the_same_rows(postgres_database):
     assert actual.ledger_rows(url) == [(("2013-01-01", "EWR", "UA"), (3, 1, -7, 0))]
 
 
-def test_it_waits_for_the_outbox(world):
-    """What the partner gets a little later is not lost."""
-    flight = next(iter(world.notices))
+def test_it_waits_for_the_outbox(world, monkeypatch):
+    """What the partner gets after the first look is not lost."""
+    late, look = [next(iter(world.notices))], actual.received_by
+
+    def look_and_tell(partner):
+        seen = look(partner)
+        while late:
+            world.tell("k0", late.pop())
+        return seen
+
+    monkeypatch.setattr(actual, "received_by", look_and_tell)
     world.forget("key = 'k0'")
-    later = threading.Timer(0.2, world.tell, ("k0", flight))
-    later.start()
-    assert world.faults() == (0, 0, 0, 0)
-    later.join()
+    assert world.faults(stall=PATIENT) == (0, 0, 0, 0)
 
 
 def test_the_first_faults_are_named_and_the_rest_counted(world):
     """A person sees which, without a page of them."""
     world.sql("DELETE FROM flights_daily")
-    verdict = oracle.judge(world.ledger, world.partner, (1,), timeout=3)
+    verdict = oracle.judge(world.ledger, world.partner, (1,), timeout=PATIENT)
     lost = [note for note in verdict.notes if note.startswith("lost:")]
     assert lost[0].startswith("lost: ledger 2013-01-01 EWR")
     assert lost[5] == f"lost: and {verdict.lost - 5:,} more"

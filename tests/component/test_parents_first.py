@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer
+from support.waiting import AT_LAST
 
 from tracing_2pc.tracing.sdk import parents_first
 from tracing_2pc.tracing.sdk.parents_first import ParentsFirst
@@ -107,7 +108,7 @@ def test_a_span_that_garbage_ends_stops_nothing(
         target=lambda: world.tracer.start_span("next").end(), daemon=True
     )
     done.start()
-    done.join(120)
+    done.join(AT_LAST)
     assert not done.is_alive()
     assert world.out() == ["lost", "next"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.metrics import Measured, assert_of_the_registry, samples
 from support.participant import KINDS, ONE, TWIN, World, sqlite_url, tagged_rows
+from support.served import unserved
 
 from tracing_2pc.core import names
 from tracing_2pc.participant import TaggedRows
@@ -177,16 +177,14 @@ print(client.get("/metrics").text)
 
 def test_a_lost_span_is_counted(tmp_path: Path) -> None:
     """An operator sees at the participant that its collector is not there."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path,
-        env=env,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    with unserved() as url:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            cwd=tmp_path,
+            env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": url},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     (lost,) = (line for line in done.stdout.splitlines() if "dropped_total{" in line)
     assert lost == 'tpc_telemetry_dropped_total{signal="traces"} 3'

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.served import served
+from support.waiting import AT_ONCE, PATIENT
 from werkzeug.serving import make_server
 
 from participants import partner
@@ -92,10 +93,10 @@ def test_a_fault_without_a_count_lasts_until_it_is_switched_off(client):
 
 def test_a_delay_is_a_delay(client):
     """The answer comes late, and is right."""
-    client.post("/faults", json={"delay": 0.2, "times": 1})
+    client.post("/faults", json={"delay": AT_ONCE, "times": 1})
     started = time.monotonic()
     assert notify(client).status_code == 201
-    assert time.monotonic() - started >= 0.2
+    assert time.monotonic() - started >= AT_ONCE
 
 
 def test_a_dropped_answer_was_applied(tmp_path):
@@ -110,7 +111,7 @@ def test_a_dropped_answer_was_applied(tmp_path):
 
 
 def _post(port):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENT)
     try:
         body = json.dumps({"n": 1})
         headers = {"Idempotency-Key": "k1"}

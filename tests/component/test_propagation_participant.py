@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.participant import ONE, OTHER, World, sqlite_url
 from werkzeug.test import TestResponse
@@ -76,7 +76,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(headers=st.dictionaries(st.sampled_from(NAMES), values, min_size=1))
 def test_no_header_changes_an_answer(world: World, headers: dict[str, str]) -> None:
     """Any bytes in any trace header: the same statuses, the same bodies, no error."""

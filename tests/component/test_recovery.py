@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.protocol import DriverDiedError, FakeClock, World
 from support.tracing import span_tree
+from support.waiting import AT_LAST, AT_ONCE
 
 from tracing_2pc.core.errors import (
     CommitPendingError,
@@ -33,6 +34,8 @@ from tracing_2pc.testing import InMemoryDecisionLog
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 T = TransactionId("orders", 0, 1)
+LIMIT = Settings().transaction_timeout
+AGES = 10.0**9
 
 
 @pytest.fixture
@@ -47,13 +50,7 @@ def recovery(world: World, *names: str) -> Recovery:
 
 def begin_other(world: World) -> None:
     world.log.begin(
-        "other",
-        0,
-        run="r",
-        query=None,
-        participants=["a"],
-        carrier={},
-        timeout=900.0,
+        "other", 0, run="r", query=None, participants=["a"], carrier={}, timeout=LIMIT
     )
 
 
@@ -122,10 +119,10 @@ def test_the_timeout_on_record_counts_and_not_the_readers(tmp_path: Path) -> Non
     """
     clock = FakeClock()
     with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
-        world = World(log, clock, transaction_timeout=10**9)
+        world = World(log, clock, transaction_timeout=AGES)
         leave_active(world)
-        own = Settings(request_timeout=0.05, transaction_timeout=0.06)
-        time.sleep(0.1)
+        own = Settings(request_timeout=AT_ONCE, transaction_timeout=AT_ONCE + AT_ONCE)
+        time.sleep(own.transaction_timeout)
         assert [item.done for item in recover(log, own, None)] == [False]
         assert log.unfinished()[0].state is TransactionState.ACTIVE
         left = [
@@ -133,7 +130,7 @@ def test_the_timeout_on_record_counts_and_not_the_readers(tmp_path: Path) -> Non
             for step in view_transaction(log, {}, T, own).next
             if step.at is not None
         ]
-        assert left == [pytest.approx(time.time() + 10**9, abs=600)]
+        assert left == [pytest.approx(time.time() + AGES, abs=AT_LAST)]
 
 
 def test_who_does_not_answer_is_named_and_asked_the_next_time(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.metrics import Measured
 from support.participant import ONE
+from support.waiting import PATIENT
 from support.watch import Site, site
 
 from tracing_2pc.core.errors import (
@@ -160,7 +161,7 @@ def test_an_orphan_is_resolved_where_it_is(
 ) -> None:
     """Done there and nowhere else; signed before it is asked, and after."""
     at.prepare(FOREIGN)
-    at.time.sleep(301)
+    at.time.time += 301
     orphan(at, FOREIGN, outcome)
     assert [at.worlds[n].in_doubt() for n in ("ledger", "notifier")] == [0, 1]
     assert at.worlds["ledger"].visible() == rows
@@ -174,7 +175,7 @@ def test_an_orphan_is_resolved_where_it_is(
 def test_a_young_one_is_no_orphan_yet(at: Site) -> None:
     """By the participant's clock; the message says how long still."""
     at.prepare(FOREIGN, "ledger")
-    at.time.sleep(60)
+    at.time.time += 60
     with pytest.raises(ContractError, match=r"for 60 s only.*wait another 4 min"):
         orphan(at, FOREIGN)
     assert at.worlds["ledger"].in_doubt() == 1
@@ -185,7 +186,7 @@ def test_a_young_one_is_no_orphan_yet(at: Site) -> None:
 def test_what_the_log_can_finish_is_no_orphan(at: Site, decided: bool) -> None:
     """The message says how the log finishes it."""
     at.committing() if decided else at.prepare(at.begin().id)
-    at.time.sleep(10_000)
+    at.time.time += 10_000
     word = "commit" if decided else "abort"
     with pytest.raises(ContractError, match=f"resolve {T} --{word}`, without --at"):
         orphan(at, T, Decision.ABORT)
@@ -196,14 +197,14 @@ def test_what_may_still_be_begun_is_no_orphan(at: Site) -> None:
     """The log has lost it and can write a record of the same id: its query does."""
     later = TransactionId("orders", 8, 1)
     at.prepare(later, "ledger")
-    at.time.sleep(301)
+    at.time.time += 301
     with pytest.raises(ContractError, match="Start its query"):
         orphan(at, later)
     at.begin(8)
     newer = at.begin(9, run="next").id
     assert newer.batch == 9
     at.prepare("orders.8.7", "notifier")
-    at.time.sleep(301)
+    at.time.time += 301
     orphan(at, TransactionId("orders", 8, 7), participant=at.observed["notifier"])
 
 
@@ -213,7 +214,7 @@ def test_below_forgotten_through_only_abort_is_left(at: Site) -> None:
     at.prepare(old, "ledger")
     at.prepare("orders.7.9", "ledger")
     at.worlds["ledger"].commit("orders.7.9", ONE, forgotten_through=6)
-    at.time.sleep(301)
+    at.time.time += 301
     with pytest.raises(ContractError, match="only --abort is safe"):
         orphan(at, old, Decision.COMMIT)
     orphan(at, old, Decision.ABORT)
@@ -228,7 +229,7 @@ def test_what_the_participant_refuses_is_on_record(at: Site) -> None:
     at.prepare(FOREIGN, "ledger")
     at.prepare("bookings.3.2", "ledger")
     at.worlds["ledger"].commit("bookings.3.2", ONE)
-    at.time.sleep(301)
+    at.time.time += 301
     with pytest.raises(ParticipantRefusedError, match="only abort is safe"):
         orphan(at, FOREIGN, Decision.COMMIT)
     assert [after for _, _, after in audit(at, FOREIGN)] == [
@@ -245,7 +246,7 @@ def test_what_the_log_has_aborted_is_not_committed_by_hand(at: Site) -> None:
         at.log.acknowledge(T, name)
     at.log.finish(T)
     at.prepare(T, "ledger")
-    at.time.sleep(301)
+    at.time.time += 301
     with pytest.raises(ContractError, match="only --abort"):
         orphan(at, T, Decision.COMMIT)
     orphan(at, T, Decision.ABORT)
@@ -266,7 +267,7 @@ def test_without_an_answer_the_audit_says_so(at: Site) -> None:
             raise ParticipantUnavailableError("not done", refusal=refusal)
 
     at.prepare(FOREIGN, "ledger")
-    at.time.sleep(301)
+    at.time.time += 301
     real = at.observed["ledger"]
     assert isinstance(real, HttpParticipant)
     for refusal, after in (  # noqa: B007 - read by the participant
@@ -274,14 +275,14 @@ def test_without_an_answer_the_audit_says_so(at: Site) -> None:
         (Refusal.NOT_ALLOWED, "ledger answered not allowed"),
     ):
         with pytest.raises(ParticipantUnavailableError):
-            orphan(at, FOREIGN, participant=Silent("ledger", real.url, None, 2.0))
+            orphan(at, FOREIGN, participant=Silent("ledger", real.url, None, PATIENT))
         assert audit(at, FOREIGN)[-1][2] == after
 
 
 def test_without_a_log_nothing_is_resolved(at: Site, tmp_path: Path) -> None:
     """What it would have said is not known (rule 9)."""
     at.prepare(FOREIGN, "ledger")
-    at.time.sleep(301)
+    at.time.time += 301
     at.log.close()
     (tmp_path / "log" / "decisions.db").write_bytes(b"no database" * 1000)
     with pytest.raises(TwoPhaseError):
@@ -298,7 +299,7 @@ def test_a_deed_is_a_span_that_is_linked_to_the_transaction(
 ) -> None:
     """A trace of its own; the participant's part is below it."""
     at.prepare(FOREIGN, "ledger")
-    at.time.sleep(301)
+    at.time.time += 301
     orphan(at, FOREIGN)
     spans = {span.name: span for span in exported()}
     deed = spans["tpc.operator"]
@@ -325,7 +326,7 @@ def test_deeds_are_counted_when_they_are_done(
 def test_a_driver_that_begins_it_meanwhile_is_seen(at: Site) -> None:
     """By hand nothing is committed that a driver has just put on record."""
     at.prepare(T, "ledger")  # by another log, or before this one was restored
-    at.time.sleep(1000)
+    at.time.time += 1000
 
     class BegunMeanwhile(SqlDecisionLog):
         def read(self, transaction: TransactionId) -> TransactionRecord | None:

@@ -5,31 +5,43 @@ from __future__ import annotations
 import http.client
 import http.server
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from support.served import served
 from support.spark import serving
+from support.waiting import AT_LAST, PATIENT, PAUSE
 
 
-def test_a_request_that_nobody_waits_for_ends_before_its_server() -> None:
+def test_a_request_that_nobody_waits_for_ends_before_its_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So what it works on, a database's connection say, can be closed after it."""
     begun, ended = threading.Event(), threading.Event()
+    ending, shut_down = threading.Event(), socketserver.BaseServer.shutdown
+
+    def end(server: socketserver.BaseServer) -> None:
+        ending.set()
+        shut_down(server)
 
     def slow(environ: Any, start_response: Any) -> Iterable[bytes]:
         begun.set()
-        time.sleep(0.5)
+        ending.wait(AT_LAST)
+        time.sleep(PAUSE)  # a server that does not wait is over by then
         ended.set()
         start_response("204 No Content", [])
         return []
 
+    monkeypatch.setattr(socketserver.BaseServer, "shutdown", end)
     with serving(slow) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port))) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert begun.wait(120)
+            assert begun.wait(AT_LAST)
     assert ended.is_set()
 
 
@@ -49,7 +61,7 @@ def test_a_connection_that_is_kept_open_ends_with_its_server() -> None:
     before = threading.enumerate()
     with served(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Idle)) as server:
         client = http.client.HTTPConnection(
-            "127.0.0.1", server.server_port, timeout=120
+            "127.0.0.1", server.server_port, timeout=PATIENT
         )
         client.request("GET", "/")
         assert client.getresponse().status == 204

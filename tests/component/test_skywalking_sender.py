@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from support import telemetry as telemetry_support
 from support.skywalking import Oap, World, certificate, serving
-from support.waiting import until
+from support.waiting import AT_LAST, PATIENT, until
 
 from tracing_2pc.skywalking import propagator, sender
 from tracing_2pc.skywalking.start import CERTIFICATES, TOKEN, start
@@ -24,8 +24,9 @@ SENDS_TO_SKYWALKING = {
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = propagator.processor()
+    monkeypatch.setattr(sender, "TIMEOUT", PATIENT)
     yield
     propagator.use(before)
 
@@ -126,7 +127,7 @@ def test_a_redirect_is_no_answer(world: World) -> None:
     """Spans and token go to the address that was given, or nowhere."""
     world.oap.status = 302
     world.tracer.start_span("x").end()
-    assert not world.provider.force_flush(1_000)
+    assert not world.flush()
     assert world.oap.posts == []
     world.oap.status = 200
     until(lambda: world.oap.segments)
@@ -165,7 +166,7 @@ def test_a_job_says_why_it_is_not_traced(ours: Path) -> None:
     code = f"{telemetry_support.PRELUDE}{code}lifecycle.start('job')\nmade()\n"
     told = {**SENDS_TO_SKYWALKING, CERTIFICATES: str(ours)}
     with telemetry_support.started("-c", code, **told) as running:
-        out, _ = running.running.communicate(timeout=90)
+        out, _ = running.running.communicate(timeout=AT_LAST)
     assert "tracing did not start: ConfigurationError" in out
     assert "make it https" in out
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import baggage, propagate, trace
 from opentelemetry.instrumentation.requests import RequestsInstrumentor
@@ -222,7 +222,7 @@ def participant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     rows.close()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(sw8=HEADERS, correlation=HEADERS)
 def test_hostile_headers_change_no_answer(
     global_world: World, participant: Any, sw8: str, correlation: str

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from support.participant import PartnerApi, World, sqlite_url
 from support.spark import serving
+from support.waiting import PATIENT
 
 from tracing_2pc.core.errors import (
     ParticipantRefusedError,
@@ -50,7 +51,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def asked(world: World) -> Iterator[HttpParticipant]:
     """A participant below a path, as its clients see it."""
     with serving(world.app) as url:
-        yield HttpParticipant("participant", url, None, 5.0)
+        yield HttpParticipant("participant", url, None, PATIENT)
 
 
 def only(found: list[ReadableSpan], kind: SpanKind) -> ReadableSpan:
@@ -165,7 +166,7 @@ def test_a_partner_gets_its_message_and_no_span_its_path(
     partner.answers = [503]
     request = Request(1, 2, "{}", T, BranchId(0, 1), {})
     hook = f"{partner.url}/services/T000/s3cret"
-    sender = HttpPartner(hook, None, {}, None, 5.0, name="notices")
+    sender = HttpPartner(hook, None, {}, None, PATIENT, name="notices")
     answer = sender.send(request)
     assert (answer.code, partner.got[0][0]) == (503, "/services/T000/s3cret")
     post, send = exported()

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from support.log_tables import count_committed
 from support.tracing import assert_registered, span_tree
+from support.waiting import AT_LAST
 
 from bench.driver import APPLICATION, apply, coordinator
 from bench.records import numbers
@@ -379,7 +380,7 @@ def test_an_exporter_that_blocks_holds_nothing_up(log, sink, monkeypatch) -> Non
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     try:
         apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
-        assert reached.wait(120)
+        assert reached.wait(AT_LAST)
         apply(driver(log, sink), 1, writes(sink, [numbers(1)]))
         assert count_committed(log, APPLICATION) == 2
         assert not ended.is_set()

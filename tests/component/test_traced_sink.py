@@ -24,6 +24,7 @@ from support.traced_sink import (
     through_the_log,
 )
 from support.tracing import read_trace_file, span_tree
+from support.waiting import PATIENT
 
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import ContractError
@@ -83,18 +84,18 @@ class PartnerSink:
 
     def pre_commit(self, handle):
         requests.post(
-            f"{self.url}/prepare", json=handle, timeout=120
+            f"{self.url}/prepare", json=handle, timeout=PATIENT
         ).raise_for_status()
         handle["rows"].clear()
 
     def commit(self, handle):
         requests.post(
-            f"{self.url}/commit/{handle['id']}", timeout=120
+            f"{self.url}/commit/{handle['id']}", timeout=PATIENT
         ).raise_for_status()
 
     def abort(self, handle):
         requests.post(
-            f"{self.url}/rollback/{handle['id']}", timeout=120
+            f"{self.url}/rollback/{handle['id']}", timeout=PATIENT
         ).raise_for_status()
 
 

@@ -17,7 +17,7 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import ReadableSpan
 from support.participant import ONE, PartnerApi, World, sqlite_url
 from support.tracing import span_tree
-from test_participant_outbox import eventually
+from support.waiting import PATIENT, until
 
 from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.http.partner import HttpPartner
@@ -165,7 +165,7 @@ def checked_and_sent(
     try:
         assert world.prepare(T, headers=STRANGER).status_code == 200
         assert world.commit(T, ONE).status_code == 200
-        eventually(lambda: len(named(exported, "tpc.outbox.send")) == 3)
+        until(lambda: len(named(exported, "tpc.outbox.send")) == 3)
     finally:
         resource.close()
 
@@ -190,7 +190,7 @@ def test_a_partner_hears_no_baggage_that_was_kept_once(
 ) -> None:
     """Of a journal that an earlier version wrote."""
     request = Request(1, 1, "{}", TransactionId("a", 1, 1), BranchId(0, 0), STRANGER)
-    assert HttpPartner(partner.url, None, {}, None, 5).send(request).is_taken
+    assert HttpPartner(partner.url, None, {}, None, PATIENT).send(request).is_taken
     (heard,) = heard_by(partner)
     assert heard["traceparent"].split("-")[1] == TRACE
     assert "baggage" not in heard

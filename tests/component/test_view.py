@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.waiting import PATIENT
 from support.watch import NAMES, SETTINGS, Site, names_of, site
 
 from tracing_2pc.cli import explain, show
@@ -39,7 +40,7 @@ def commands(found: TransactionView) -> list[tuple[str, bool]]:
 def test_a_transaction_under_way(at: Site) -> None:
     """What the log and each participant hold, in order; nothing is wrong with it."""
     at.begin()
-    at.time.sleep(2)
+    at.time.time += 2
     at.prepare(T)
     found = view(at)
     assert (found.state, found.decision) == (TransactionState.ACTIVE, None)
@@ -70,7 +71,7 @@ def test_decided_and_one_participant_down(at: Site) -> None:
     at.log.acknowledge(T, "ledger")
     at.log.postpone(T, "notifier", "nothing listens", at.time.now() + 5)
     at.down("notifier")
-    at.time.sleep(400)
+    at.time.time += 400
     found = view(at)
     assert names_of(list(found.diagnoses)) == [(str(T), "stuck")]
     ledger, notifier = found.deliveries
@@ -100,7 +101,7 @@ def test_a_commit_that_hangs_says_who_holds_the_application_back(
     for _ in range(tries):
         why = "participant 'notifier': no answer within 5 s"
         at.log.postpone(T, "notifier", why, None)
-    at.time.sleep(5 if tries else 15)
+    at.time.time += 5 if tries else 15
     clock = time.strftime("%H:%M:%S", time.gmtime(decided))
     said = f"orders is held back by notifier since {clock} UTC"
     if tries:
@@ -119,7 +120,7 @@ def test_quarantined_says_what_each_way_out_costs(at: Site) -> None:
     at.committing()
     at.worlds["ledger"].resolve(str(T), "abort")
     at.log.quarantine(T, "ledger answered 409 aborted")
-    at.time.sleep(60)
+    at.time.time += 60
     found = view(at)
     assert found.reason == "ledger answered 409 aborted"
     assert names_of(list(found.diagnoses)) == [(str(T), "diverged")]
@@ -153,7 +154,7 @@ def test_what_a_person_has_closed_is_wrong_no_more(at: Site) -> None:
     at.worlds["notifier"].resolve(str(T), "abort")
     at.log.quarantine(T, "ledger answered 409 aborted")
     at.log.conclude(T, "mixed", who="ada", why="both were rolled back")
-    at.time.sleep(60)
+    at.time.time += 60
     found = view(at)
     assert found.diagnoses == ()
     assert "a person has closed it as it is" in found.left_alone
@@ -173,7 +174,7 @@ def test_what_persons_did_is_in_the_timeline(at: Site) -> None:
 def test_an_orphan_has_no_record_and_no_safe_way(at: Site) -> None:
     """What is prepared for another log, or forgotten: only a person can tell."""
     at.prepare("bookings.3.1", "ledger")
-    at.time.sleep(400)
+    at.time.time += 400
     found = view(at, TransactionId("bookings", 3, 1))
     assert (found.state, found.known) == (None, False)
     assert names_of(list(found.diagnoses)) == [("bookings.3.1", "orphaned")]
@@ -187,7 +188,7 @@ def test_an_orphan_has_no_record_and_no_safe_way(at: Site) -> None:
 def test_a_commit_that_arrives_while_we_look_is_no_orphan(at: Site) -> None:
     """Who holds what the log has closed is asked again."""
     at.committing()
-    at.time.sleep(400)
+    at.time.time += 400
     first = at.log.read
 
     def finish_first(id_: TransactionId) -> object:
@@ -220,7 +221,7 @@ def test_times_of_a_participant_are_corrected(at: Site) -> None:
 def test_a_view_is_plain_json(at: Site) -> None:
     """Ids and words as text: what the command line prints, and a page asks for."""
     at.committing()
-    at.time.sleep(400)
+    at.time.time += 400
     said = json.loads(json.dumps(view(at).to_json()))
     assert said["transaction"] == str(T)
     assert said["state"] == "committing"
@@ -249,7 +250,7 @@ def test_an_aborted_transaction_that_is_still_prepared_may_be_aborted(at: Site) 
         at.log.acknowledge(T, name)
     at.log.finish(T)
     at.prepare(T, "ledger")
-    at.time.sleep(400)
+    at.time.time += 400
     found = view(at)
     assert names_of(list(found.diagnoses)) == [(str(T), "orphaned")]
     resolve = f"tracing-2pc resolve {T} --at ledger --abort --reason …"
@@ -260,7 +261,7 @@ def test_what_the_log_has_lost_waits_for_its_query(at: Site) -> None:
     """A record of this id can still be written: nobody resolves it by hand."""
     later = TransactionId("orders", 8, 1)
     at.prepare(later, "ledger")
-    at.time.sleep(400)
+    at.time.time += 400
     found = view(at, later)
     assert commands(found) == []
     assert "when it begins batch 8" in found.next[0].what
@@ -269,7 +270,7 @@ def test_what_the_log_has_lost_waits_for_its_query(at: Site) -> None:
 def test_a_young_orphan_says_from_when_on_it_may_be_resolved(at: Site) -> None:
     """Before that both ways are refused."""
     at.prepare("bookings.3.1", "ledger")
-    at.time.sleep(60)
+    at.time.time += 60
     found = view(at, TransactionId("bookings", 3, 1))
     assert all(
         action.effect.endswith("refused for another 4 min (orphan_after)")
@@ -284,7 +285,7 @@ def test_a_token_that_is_missing_is_said_and_the_log_is_shown(
     """As for any participant that cannot be read."""
     at.begin()
     monkeypatch.delenv("TPC_TOKEN", raising=False)
-    guarded = HttpParticipant("ledger", "http://127.0.0.1:9", "env:TPC_TOKEN", 2.0)
+    guarded = HttpParticipant("ledger", "http://127.0.0.1:9", "env:TPC_TOKEN", PATIENT)
     at.observed["ledger"] = guarded
     found = view(at)
     assert found.state is TransactionState.ACTIVE

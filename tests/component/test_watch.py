@@ -21,9 +21,8 @@ from flask import request
 from support.metrics import samples
 from support.participant import World, tagged_rows
 from support.spark import serving
-from support.waiting import until
+from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
 
-from participants.processes import free_ports
 from tracing_2pc.cli import main
 from tracing_2pc.core.access import LoopbackGate, TokenGate
 from tracing_2pc.core.errors import ConfigurationError
@@ -39,8 +38,8 @@ from tracing_2pc.tracing import instruments
 QUICK = {
     "TPC_PAUSE": "100ms",
     "TPC_SWEEP": "200ms",
-    "TPC_SAFETY_INTERVAL": "1s",
-    "TPC_REQUEST_TIMEOUT": "900ms",
+    "TPC_SAFETY_INTERVAL": "250s",
+    "TPC_REQUEST_TIMEOUT": "200s",
     "TPC_ORPHAN_AFTER": "5m",
     "TPC_TOKEN": "anything",
 }
@@ -201,25 +200,33 @@ def test_a_watch_serves_what_it_sees_until_it_is_stopped(
     at: World,
     measured: Any,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Sweep after sweep; a diagnosis is told once, and measured until it goes."""
     orphan(at)
-    (port,) = free_ports(1)
-    stop, told = threading.Event(), list[Sweep]()
+    stop, told, ports = threading.Event(), list[Sweep](), list[int]()
+
+    @contextlib.contextmanager
+    def serve_and_tell(*about: Any) -> Iterator[int]:
+        with serve_metrics(*about) as port:
+            ports.append(port)
+            yield port
+
+    monkeypatch.setattr(metrics_server, "serve_metrics", serve_and_tell)
     settings = Settings.load(_empty(tmp_path))  # without the tokens of `init`
-    listen = f"127.0.0.1:{port}"
+    more = {"listen": "127.0.0.1:0", "stop": stop}
     with contextlib.closing(_log(tmp_path)) as log:
         thread = threading.Thread(
-            target=lambda: watch(log, settings, told.append, listen=listen, stop=stop)
+            target=lambda: watch(log, settings, told.append, **more)
         )
         thread.start()
-        until = time.monotonic() + 120
-        while len(told) < 3 and time.monotonic() < until:
-            time.sleep(0.02)
-        found = samples(get(port, "/metrics").data.decode())
-        ready = get(port, "/health/ready").status
-        stop.set()
-        thread.join(120)
+        try:
+            until(lambda: len(told) >= 3 or not thread.is_alive())
+            found = samples(get(ports[0], "/metrics").data.decode())
+            ready = get(ports[0], "/health/ready").status
+        finally:
+            stop.set()
+            thread.join(AT_LAST)
     assert not thread.is_alive()
     assert ready == 200
     labels = 'application="bookings",diagnosis="orphaned",participant="ledger"'
@@ -242,15 +249,14 @@ def test_a_signal_ends_a_watch(at: World, asked: list[str], tmp_path: Path) -> N
     """SIGTERM: with 0, at once, whatever it waits for."""
     orphan(at)
     command = [sys.executable, "-m", "tracing_2pc", "watch", "--recover"]
-    patient = {"TPC_PAUSE": "300s", "TPC_SWEEP": "600s"}
-    patient |= {"TPC_REQUEST_TIMEOUT": "60s", "TPC_SAFETY_INTERVAL": "61s"}
+    patient = {"TPC_PAUSE": f"{PATIENT:g}s", "TPC_SWEEP": f"{AT_LAST:g}s"}
     environment = {**os.environ, **patient}
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
-        until(lambda: "/transactions" in asked or process.poll(), seconds=120)
+        until(lambda: "/transactions" in asked or process.poll() is not None)
         os.kill(process.pid, signal.SIGTERM)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=UNDELAYED)
     assert process.returncode == 0
     assert "orphaned bookings.3.1" in output
 
@@ -262,29 +268,33 @@ stop = threading.Event()
 with _signals(stop):
     with stop._cond:  # as in the midst of a wait
         os.kill(os.getpid(), signal.SIGTERM)
-    print(stop.wait(60))
+    print(stop.wait())
 """
 
 
 def test_a_signal_in_the_midst_of_a_wait_ends_it() -> None:
     """Wherever the main thread is; it once hung there for ever."""
     command = [sys.executable, "-c", WAITING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=AT_LAST)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
 def test_who_drips_a_request_to_it_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger keeps no thread by sending a header now and then."""
-    monkeypatch.setattr(metrics_server, "_PATIENCE", 0.5)
-    with serve_metrics("127.0.0.1", 0, LoopbackGate(), lambda: True) as port:
-        stranger = socket.create_connection(("127.0.0.1", port))
-        stranger.settimeout(0.1)
-        stranger.sendall(b"GET /metrics HTTP/1.0\r\n")
-        until = time.monotonic() + 60
-        with contextlib.closing(stranger), contextlib.suppress(ConnectionError):
-            while time.monotonic() < until:
-                with contextlib.suppress(TimeoutError):
-                    if stranger.recv(1000):
-                        break
-                stranger.sendall(b"X: y\r\n")
-        assert time.monotonic() < until
+    monkeypatch.setattr(metrics_server, "_PATIENCE", AT_ONCE)
+
+    def is_let_go() -> bool:
+        try:
+            stranger.sendall(b"y")
+            stranger.recv(1000)
+        except (TimeoutError, ConnectionError) as error:
+            return isinstance(error, ConnectionError)
+        return True
+
+    with (
+        serve_metrics("127.0.0.1", 0, LoopbackGate(), lambda: True) as port,
+        socket.create_connection(("127.0.0.1", port)) as stranger,
+    ):
+        stranger.settimeout(PAUSE)
+        stranger.sendall(b"GET /metrics HTTP/1.0\r\nX: ")
+        until(is_let_go)

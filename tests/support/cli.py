@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from support.telemetry import PATH
+from support.waiting import AT_LAST
 from support.watch import Site, site
 from tracing_2pc.cli import main
 
@@ -110,4 +111,4 @@ def on_a_terminal(
     except OSError:  # Linux says so when the other side has closed it
         pass
     os.close(ours)
-    return running.wait(60), shown.decode()
+    return running.wait(AT_LAST), shown.decode()

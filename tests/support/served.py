@@ -13,6 +13,14 @@ Server = TypeVar("Server", bound=socketserver.TCPServer)
 
 
 @contextlib.contextmanager
+def unserved() -> Iterator[str]:
+    """Yield a URL where nobody listens, nor can: its port is held."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
+@contextlib.contextmanager
 def served(server: Server) -> Iterator[Server]:
     """Serve from threads, and end with them: what one still does is done before.
 

@@ -18,7 +18,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
 
 from support.served import served
-from tracing_2pc.skywalking import propagator
+from support.waiting import AT_LAST, PATIENT
+from tracing_2pc.skywalking import propagator, sender
 from tracing_2pc.skywalking.start import start
 
 
@@ -50,7 +51,7 @@ class Oap(ThreadingHTTPServer):
         connection, address = super().get_request()
         if self._tls is None:
             return connection, address
-        connection.settimeout(5)
+        connection.settimeout(PATIENT)
         try:
             return self._tls.wrap_socket(connection, server_side=True), address
         except OSError:
@@ -172,19 +173,24 @@ class World:
         return self.provider.get_tracer("test")
 
     def tree(self) -> list[str]:
-        assert self.provider.force_flush(10_000)
+        assert self.flush()
         return self.oap.tree()
+
+    def flush(self) -> bool:
+        """Send what has ended; say whether the collector has taken it all."""
+        return self.provider.force_flush(int(1000 * PATIENT))
 
     def close(self) -> None:
         """Send no more. After it the collector may go without cutting a handshake."""
         self.provider.shutdown()
         if thread := self.processor._sender._thread:
-            thread.join(120)
+            thread.join(AT_LAST)
             assert not thread.is_alive()
 
 
 @pytest.fixture
-def world(oap: Oap) -> Iterator[World]:
+def world(oap: Oap, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(sender, "TIMEOUT", PATIENT)
     before = propagator.processor()
     world = World(oap)
     yield world

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.served import unserved
+from support.waiting import AT_LAST
 from tracing_2pc.testing import Collector
 
 DEAD = ("not there", "refusing", "hanging")
@@ -59,9 +60,8 @@ record = TransactionRecord(
 def dead(how: str) -> Iterator[str]:
     """Yield the endpoint of a collector that takes nothing; it is so to the end."""
     if how == "not there":
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+        with unserved() as url:
+            yield url
         return
     with Collector() as collector:
         collector.refuse() if how == "refusing" else collector.hang()
@@ -86,7 +86,7 @@ class Program:
     def ended(self) -> float:
         """Return how long it took to end, from now on; it must end well."""
         since = time.monotonic()
-        assert self.running.wait(90) == 0
+        assert self.running.wait(AT_LAST) == 0
         return time.monotonic() - since
 
 

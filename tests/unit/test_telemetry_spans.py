@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.sdk.resources import Resource
@@ -389,7 +389,6 @@ header = st.one_of(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
         st.sampled_from(["traceparent", "Traceparent", "tracestate", "baggage", "x"]),
