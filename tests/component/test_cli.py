@@ -19,7 +19,7 @@ from tracing_2pc.core.access import Role, TokenGate
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
 from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.participant import TaggedRows
@@ -221,47 +221,6 @@ def test_recover_leaves_a_batch_in_progress_to_its_driver_and_ends_with_0(
     assert main(["recover", "--json"]) == 0
     (item,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (item["done"], item["under_way"]) == (False, True)
-
-
-def test_resolve_signs_for_what_a_person_decides(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Quarantined: the decided word resumes it, the other is refused; or conclude."""
-    main(["init"])
-    with log_of(folder) as log:
-        begin(log, ["ledger"], decided=True)
-        log.quarantine(ID, "for a test")
-    assert main([*RESOLVE, "--abort", "--reason", "because"]) == 2
-    assert main([*RESOLVE, "--commit", "--reason", "  "]) == 2
-    capsys.readouterr()
-    assert main([*RESOLVE, "--commit", "--reason", "it is there again"]) == 1
-    said = capsys.readouterr().out
-    assert "'ledger' is on record, but has no address here" in said
-    assert "tracing-2pc recover" in said
-    with log_of(folder) as log:
-        record = log.read(ID)
-        assert record is not None
-        assert record.state is TransactionState.COMMITTING
-        log.quarantine(ID, "again")
-    assert main([*RESOLVE, "--conclude", "mixed", "--reason", "lost"]) == 0
-    with log_of(folder) as log:
-        record = log.read(ID)
-        assert record is not None
-        assert record.state is TransactionState.CONCLUDED
-        assert log.unfinished() == []
-
-
-def test_resolve_aborts_what_is_undecided_and_never_commits_it(folder: Path) -> None:
-    """Nobody knows every vote: only abort is safe, because it is write-once."""
-    main(["init"])
-    with log_of(folder) as log:
-        begin(log, ["ledger"], decided=False)
-    assert main([*RESOLVE, "--commit", "--reason", "x"]) == 2
-    assert main([*RESOLVE, "--abort", "--reason", "x"]) == 1, "nobody was told"
-    with log_of(folder) as log:
-        record = log.read(ID)
-    assert record is not None
-    assert record.state is TransactionState.ABORTING
 
 
 def test_resolve_keeps_the_reason_whatever_it_does() -> None:

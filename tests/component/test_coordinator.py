@@ -251,17 +251,6 @@ def test_stop_returns_while_a_participant_is_down(world: World) -> None:
     assert state(world, "orders.0.1") is TransactionState.COMMITTING
 
 
-def test_commits_reach_a_participant_in_batch_order(world: World) -> None:
-    """The next batch begins only when the one before it is acknowledged."""
-    world.b.silent = 100
-    world.settings = _with(world, on_pending="fail")
-    with pytest.raises(CommitPendingError):
-        world.run_batch(0)
-    world.b.silent = 0
-    world.run_batch(1, run="run-2")
-    assert world.b.heard[-2:] == ["commit orders.0.1", "commit orders.1.1"]
-
-
 def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(
     world: World,
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import errno
 import json
 import os
@@ -17,14 +16,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import duckdb
 import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import dataset
 from support.file_job import FileJob, ids_of, main, rows_of
-from support.tracing import span_tree
 from support.waiting import PAUSE
 
 from tracing_2pc import FileSink
@@ -144,6 +141,7 @@ def test_each_batch_is_there_once(
     """In each format, with folders or without, for each reader; nothing is left."""
     out = tmp_path / "out"
     orders = job(FileSink(out, kind, partition_by=by))
+    assert orders.sink.driver_path, "small batches"
     assert [orders.apply(0), orders.apply(1), orders.apply(1)] == [True, True, False]
     assert by_duckdb(out, kind) == by_arrow(out, kind) == ids_of(0, 1)
     folders = {p.parent.name for p in out.rglob(f"*.{kind}")}
@@ -303,17 +301,6 @@ def test_rows_are_written_as_they_come(
 # --- the decision, again and too late -----------------------------------------------
 
 
-def test_a_commit_is_repeated(tmp_path: Path) -> None:
-    """With the handles as the log keeps them; branches that are not named are gone."""
-    sink = FileSink(tmp_path / "out")
-    handle, _ = prepared(sink), prepared(sink, branch="0.1")
-    kept = type(handle)(**json.loads(json.dumps(dataclasses.asdict(handle))))
-    for _ in range(3):
-        sink.commit_transaction("orders.0.1", [kept])
-        assert visible(tmp_path / "out") == [0, 1]
-        assert aside(tmp_path / "out") == []
-
-
 def test_a_loop_of_ones_own_may_commit_branch_by_branch(tmp_path: Path) -> None:
     """`commit` for each, and `abort_transaction` with those to keep: the same ends."""
     sink = FileSink(tmp_path / "out")
@@ -403,16 +390,6 @@ def test_a_late_task_of_what_is_over_is_never_seen(tmp_path: Path, job: Jobs) ->
     assert visible(out) == ids_of(0, 1)
     FileSink(out).commit_transaction("other.0.1", [other])
     assert visible(out) == sorted([*ids_of(0, 1), 0, 1])
-
-
-def test_a_late_abort_spares_the_attempt_after_it(tmp_path: Path) -> None:
-    """It names its transaction; the next attempt may be writing."""
-    sink = FileSink(tmp_path / "out")
-    prepared(sink)
-    prepared(sink, of=TransactionId("orders", 0, 2))
-    for _ in range(2):
-        sink.abort_transaction("orders.0.1", [])
-        assert aside(tmp_path / "out") == ["files.orders.0.2"]
 
 
 def test_a_contradiction_is_refused(tmp_path: Path) -> None:
@@ -671,19 +648,6 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="orders cannot write to"):
         FileSink(tmp_path / "file" / "out").check_job("orders")
-
-
-def test_it_goes_to_executors_and_is_traced(
-    tmp_path: Path, exported: Callable[[], Any]
-) -> None:
-    """As any sink; it writes small batches in the driver, too."""
-    sink = cloudpickle.loads(cloudpickle.dumps(FileSink(tmp_path / "out")))
-    handle = prepared(sink)
-    sink.commit_transaction("orders.0.1", [handle])
-    names = [line.strip() for line in span_tree(exported())]
-    phases = ("begin", "invoke", "pre_commit", "commit")
-    assert names == [f"FileSink.{phase}" for phase in phases]
-    assert sink.driver_path is True
 
 
 # --- columns and values ---------------------------------------------------------------

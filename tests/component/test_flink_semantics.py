@@ -477,28 +477,6 @@ def test_a_failed_abort_is_repeated_by_the_next_start(world: World) -> None:
     assert world.partner.rows == [1]
 
 
-def test_a_lost_vote_commits_nothing(world: World) -> None:
-    """Flink's committer waits for every committable: so does the decision."""
-    run = world.start()
-    record = run.open(0)
-    receipts = run.write(record, [1], [2])
-    with pytest.raises(ContractError, match="no vote"):
-        run.coordinator.close(record, receipts[:0])
-    assert (world.partner.rows, world.partner.prepared) == ([], {})
-
-
-def test_what_the_partner_will_never_commit_waits_for_a_person(world: World) -> None:
-    """Flink discards such a committable; here it is quarantined. Nothing is lost."""
-    world.start().killed_after_decision(0, [1])
-    never = ParticipantRefusedError("account 17 is closed")
-    world.partner.raises["recover_and_commit"] = never
-    with pytest.raises(HeuristicError, match="account 17 is closed"):
-        world.start().batch(0)
-    assert world.state("orders.0.1") is TransactionState.QUARANTINED
-    with pytest.raises(HeuristicError, match="account 17 is closed"):
-        world.start().batch(0)
-
-
 # --- async ---------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.served import served
+from support.texts import texts
 from support.waiting import AT_ONCE, PATIENT, PAUSE, UNDELAYED
 
 from tracing_2pc.core.content import digest_of
@@ -34,6 +35,7 @@ from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
 from tracing_2pc.http.client import HttpParticipant
 
 ID = TransactionId("orders", 3, 1)
+TEXTS = texts("component")
 DRIP = PAUSE / 5
 """Between two bytes: the longest line of HTTP then takes as long as `PATIENT`."""
 
@@ -180,13 +182,6 @@ def test_a_definite_no_says_what_is_there(
     assert (caught.value.refusal, caught.value.state) == (refusal, state)
 
 
-def test_nobody_there(wire: tuple[Wire, HttpParticipant]) -> None:
-    """A refused connection is no answer either."""
-    participant = HttpParticipant("p", "http://127.0.0.1:9", None, PATIENT)
-    with pytest.raises(ParticipantUnavailableError, match="nothing listens"):
-        participant.abort(record(Decision.ABORT))
-
-
 def test_one_connection_for_many_transactions(
     wire: tuple[Wire, HttpParticipant],
 ) -> None:
@@ -260,7 +255,10 @@ def test_who_was_not_asked_has_not_voted(
     what: str,
     cure: str,
 ) -> None:
-    """One line: what came, for which transaction, from which address, what to do."""
+    """One line: what came, for which transaction, from which address, what to do.
+
+    So it is while a commit is repeated.
+    """
     monkeypatch.setenv("MY_TOKEN", "a-token-of-a-job")
     server, open_one = wire
     participant = dataclasses.replace(open_one, token="env:MY_TOKEN")
@@ -268,31 +266,15 @@ def test_who_was_not_asked_has_not_voted(
     with pytest.raises(ParticipantRefusedError) as caught:
         prepare(participant)
     text = str(caught.value)
-    assert "votes abort" not in text
+    assert TEXTS["votes abort"] not in text
     assert f"{what} of orders.3.1 at {participant.url}" in text
-    assert "nobody voted" in text
+    assert TEXTS["nobody voted"] in text
     assert text.endswith(cure)
-
-
-@pytest.mark.parametrize(
-    ("said", "cure"), [(ELSEWHERE, MEND_ADDRESS), (UNKNOWN_TOKEN, MEND_TOKEN)]
-)
-def test_an_answer_to_a_commit_that_is_none_names_its_address_and_the_cure(
-    wire: tuple[Wire, HttpParticipant],
-    monkeypatch: pytest.MonkeyPatch,
-    said: bytes,
-    cure: str,
-) -> None:
-    """The same words are in the log's record while the commit is repeated."""
-    monkeypatch.setenv("MY_TOKEN", "a-token-of-a-job")
-    server, open_one = wire
-    participant = dataclasses.replace(open_one, token="env:MY_TOKEN")
     server.says = [said]
-    with pytest.raises(ParticipantUnavailableError) as caught:
+    with pytest.raises(ParticipantUnavailableError) as unknown:
         participant.commit(record())
-    text = str(caught.value)
-    assert f"to POST /commit of orders.3.1 at {participant.url}" in text
-    assert text.endswith(cure)
+    assert f"to POST /commit of orders.3.1 at {participant.url}" in str(unknown.value)
+    assert str(unknown.value).endswith(cure)
 
 
 def test_a_vote_to_abort_is_still_called_one(

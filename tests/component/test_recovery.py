@@ -161,18 +161,24 @@ def test_quarantined_is_left_to_a_person(world: World) -> None:
     assert world.b.heard == heard
 
 
-def test_an_unreadable_log_means_leave_alone(world: World) -> None:
-    """Nothing is sent when the log cannot be read (rule 9)."""
-    leave_committing(world)
-    heard = list(world.b.heard)
+def test_a_log_that_fails_half_way_means_leave_alone(world: World) -> None:
+    """One application could be read, the other could not: nothing is sent (rule 9)."""
+    for application in ("apart", "orders"):
+        begun = world.log.begin(
+            application, 0, run="r", query=None, participants=["a"], carrier={}
+        )
+        world.log.decide(begun.record.id, Decision.ABORT)
+    real = world.log.unfinished
 
-    def unreadable(*_: object) -> list[TransactionRecord]:
-        raise DecisionLogError("down")
+    def fails(application: str | None = None) -> list[TransactionRecord]:
+        if application == "orders":
+            raise DecisionLogError("down")
+        return real(application)
 
-    world.log.unfinished = unreadable  # type: ignore[method-assign]
+    world.log.unfinished = fails  # type: ignore[method-assign]
     with pytest.raises(DecisionLogError):
         list(recovery(world).sweep())
-    assert world.b.heard == heard
+    assert world.a.heard == []
 
 
 def test_a_record_that_is_refused_stops_only_its_application(

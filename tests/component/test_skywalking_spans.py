@@ -258,19 +258,6 @@ def test_correlation_is_baggage(world: World) -> None:
     assert baggage.get_all(received) == {"sw.tenant": "a"}
 
 
-def test_only_sw8_makes_the_same_parent_everywhere(world: World) -> None:
-    """A Java agent's ids are not OpenTelemetry's: a trace id is made of them."""
-    headers: dict[str, str] = {}
-    with world.tracer.start_as_current_span("x") as span:
-        SkyWalkingPropagator().inject(headers)
-    once = SkyWalkingPropagator().extract(headers, trace.Context())
-    again = SkyWalkingPropagator().extract(headers, trace.Context())
-    made = [trace.get_current_span(c).get_span_context() for c in (once, again)]
-    assert made[0] == made[1]
-    assert made[0].is_remote
-    assert made[0].trace_id == span.get_span_context().trace_id
-
-
 PROGRAM = """
 import os, sys
 from opentelemetry import trace

@@ -95,6 +95,9 @@ def test_a_server_span_is_named_as_an_instrumentation_would(
         ("GET /transactions", "list"),
         ("POST /prepare", "prepare"),
     ]
+    assert [f"GET {s.attributes['http.route']}" for s in servers[:2]] == [
+        s.name for s in servers[:2]
+    ]
     shown, listed, _ = servers
     assert shown.attributes["url.path"] == f"/transactions/{T}"
     assert (listed.attributes["url.path"], listed.attributes["url.scheme"]) == (

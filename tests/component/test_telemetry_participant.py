@@ -50,21 +50,3 @@ def test_a_prepare_says_what_was_voted(
     found = [s.attributes for s in exported() if s.name == "POST /prepare"]
     assert [one["tpc.vote"] for one in found] == ["commit", "read_only", "abort"]
     resource.close()
-
-
-def test_a_server_span_says_its_route(
-    tmp_path: Path,
-    exported: Callable[[], list[ReadableSpan]],
-) -> None:
-    """As the service has it: no id is in it."""
-    world = World(TaggedRows(sqlite_url(tmp_path), "orders"), lambda: 0)
-    world.prepare("orders.7.1")
-    world.show("orders.7.1")
-    world.listed("?application=orders")
-    routes = [s.attributes.get("http.route") for s in exported()]
-    assert [route for route in routes if route] == [
-        "/prepare",
-        "/transactions/<transaction_id>",
-        "/transactions",
-    ]
-    world.resource.close()

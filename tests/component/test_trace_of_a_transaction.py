@@ -17,6 +17,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from support.log_tables import count_committed
+from support.protocol import FakeParticipant
 from support.tracing import assert_registered, span_tree
 from support.waiting import AT_LAST
 
@@ -24,9 +25,9 @@ from bench.driver import APPLICATION, apply, coordinator
 from bench.records import numbers
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core import names
-from tracing_2pc.core.errors import HeuristicError, ParticipantRefusedError
+from tracing_2pc.core.errors import HeuristicError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
-from tracing_2pc.core.states import TransactionState
+from tracing_2pc.core.states import Refusal, TransactionState
 from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks import write_branch
@@ -200,15 +201,9 @@ def test_the_delivery_is_out_before_anybody_is_asked(
 ) -> None:
     """A driver that waits for a service, or dies doing so, leaves a whole trace."""
     seen: list[list[str]] = []
-
-    class Slow:
-        def commit(self, record: TransactionRecord) -> None:
-            seen.append([s.name for s in exported()])
-
-        abort = commit
-
-    slow = coordinator(log, {"slow": Slow()})  # type: ignore[dict-item]
-    apply(slow, 0, nothing)
+    slow = FakeParticipant("slow")
+    slow.commit = lambda _: seen.append([s.name for s in exported()])  # type: ignore[method-assign]
+    apply(coordinator(log, {"slow": slow}), 0, nothing)
     assert seen == [[names.BEGIN, names.DECIDE, names.TRANSACTION, names.DELIVER]]
     deliver = next(s for s in exported() if s.name == names.DELIVER)
     assert deliver.attributes["tpc.pending"] == 1
@@ -258,35 +253,20 @@ def test_a_run_that_takes_over_tells_both_stories(
     assert orphans == ["tpc.transaction"] * 2
 
 
-class _Down:
-    """A participant that does not answer until it is told to."""
-
-    def __init__(self) -> None:
-        self.up = False
-
-    def commit(self, record: TransactionRecord) -> None:
-        from tracing_2pc.core.errors import ParticipantUnavailableError
-
-        if not self.up:
-            raise ParticipantUnavailableError("down")
-
-    abort = commit
-
-
 def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(
     exported: Spans,
     log: SqlDecisionLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever sends a decision on exports the root, of an abort as of a commit."""
-    down = _Down()
+    down = FakeParticipant("down", silent=10**9)
     with pytest.raises(RuntimeError):
-        apply(coordinator(log, {"down": down}), 0, failing)  # type: ignore[dict-item]
+        apply(coordinator(log, {"down": down}), 0, failing)
     (record,) = log.unfinished(APPLICATION)
     assert record.state is TransactionState.ABORTING
     another_process(monkeypatch)
-    before, down.up = len(roots(exported())), True
-    again = coordinator(log, {"down": down})  # type: ignore[dict-item]
+    before, down.silent = len(roots(exported())), 0
+    again = coordinator(log, {"down": down})
     again.recover()
     again.recover()
     (root,) = roots(exported())[before:]
@@ -333,14 +313,9 @@ def test_a_quarantine_and_its_end_are_errors_in_the_trace(
     log: SqlDecisionLog,
 ) -> None:
     """When an answer contradicts the decision, and when a person has closed it."""
-
-    class Refuses(_Down):
-        def commit(self, record: TransactionRecord) -> None:
-            raise ParticipantRefusedError("aborted here", state="aborted")
-
-    refusing = coordinator(log, {"ledger": Refuses()})  # type: ignore[dict-item]
+    ledger = FakeParticipant("ledger", refusal=(Refusal.CONFLICT, "aborted"))
     with pytest.raises(HeuristicError):
-        apply(refusing, 0, nothing)
+        apply(coordinator(log, {"ledger": ledger}), 0, nothing)
     (began,) = named(exported(), names.QUARANTINE)
     (record,) = log.unfinished(APPLICATION)
     resolve(log, record.id, wanted="mixed", reason="looked at both", who="me")

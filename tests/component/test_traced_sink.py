@@ -199,24 +199,6 @@ def test_a_record_that_fails_shows_in_the_one_invoke_span(exported):
     assert "customer" not in exported()[1].to_json()
 
 
-def test_begin_without_context_is_accepted(exported):
-    @traced_sink
-    class Traced(Plain):
-        pass
-
-    with spans.span(names.BRANCH):
-        sink = shipped(Traced())
-        handle = sink.begin()
-        assert sink.begin(branch_of({})) == {}
-        sink.pre_commit(handle)
-    assert span_tree(exported()) == [
-        "tpc.branch",
-        "  Traced.begin",
-        "  Traced.begin",
-        "  Traced.pre_commit",
-    ]
-
-
 def test_the_class_stays_what_it_was():
     assert PartnerSink.__name__ == "PartnerSink"
     assert PartnerSink.__doc__ == "Tells a partner."
@@ -384,20 +366,6 @@ def test_trace_headers_are_those_of_the_phase(exported):
     (commit,) = exported()
     assert seen["traceparent"][36:52] == f"{commit.context.span_id:016x}"
     assert trace_headers() == {}
-
-
-def test_with_tracing_off_nothing_is_added():
-    @traced_sink
-    class Off(Plain):
-        pass
-
-    sink = shipped(Off())
-    handle = sink.begin()
-    sink.invoke(handle, 1)
-    sink.pre_commit(handle)
-    sink.commit(handle)
-    assert handle == {}
-    assert branches.OPEN == {}
 
 
 PROGRAM = """

@@ -266,20 +266,26 @@ class Failing(TextMapPropagator):
 MARK = "WRITTEN-BY-A-STRANGER"
 
 
+BAGGAGE = {
+    "no pair": MARK,
+    "no key": f"{MARK} =",
+    "no ASCII": f"ok=1,{MARK}=\u00e9",
+    "a long member": f"{MARK}={'x' * 5000}",
+    "too long": f"{MARK}={'x' * 9000}",
+    "too many": ",".join(f"{MARK}{n}=1" for n in range(200)),
+}
+
+
 @pytest.mark.parametrize(
-    "baggage",
+    ("baggage", "trusting", "failing"),
     [
-        MARK,
-        f"{MARK} =",
-        f"ok=1,{MARK}=\u00e9",
-        f"{MARK}={'x' * 5000}",
-        f"{MARK}={'x' * 9000}",
-        ",".join(f"{MARK}{n}=1" for n in range(200)),
+        *((text, True, False) for text in BAGGAGE.values()),
+        (MARK, False, False),
+        (MARK, True, True),
+        (MARK, False, True),
     ],
-    ids=["no pair", "no key", "no ASCII", "a long member", "too long", "too many"],
+    ids=[*BAGGAGE, "distrusting", "failing", "distrusting, failing"],
 )
-@pytest.mark.parametrize("trusting", [True, False])
-@pytest.mark.parametrize("failing", [True, False])
 def test_nothing_of_a_stranger_reaches_a_log(
     tmp_path: Path,
     exported: Exported,

@@ -444,7 +444,7 @@ MUTANTS: Final = (
     Mutant(
         9,
         "a log that cannot be read looks empty to recovery",
-        "component/test_recovery_guards.py::test_a_log_that_fails_half_way_means_leave_alone",
+        RECOVERY_TEST + "test_a_log_that_fails_half_way_means_leave_alone",
         (edit(RECOVERY, "_read", "raise", "continue"),),
     ),
     Mutant(

@@ -109,6 +109,8 @@ class World:
         self.runs = 0
         self.kind: Callable[[Partner], Any] = Sink
         self.tries = 1
+        self.left: list[BranchId] = []
+        """Branches that killed tasks of each batch have prepared: nobody chose them."""
 
     def start(self) -> Run:
         self.runs += 1
@@ -144,13 +146,21 @@ class Run:
         self, record: TransactionRecord, *partitions: Sequence[int]
     ) -> list[Receipt]:
         """Write each partition in a task of its own; they count from 0."""
+        for branch in self.world.left:
+            self._task(record, branch, [0])
         receipts: list[Receipt] = []
         for number, rows in enumerate(partitions):
-            names = tuple(participants_of(self.sink))
-            context = BranchContext(record.id, BranchId(number, number), names, {})
-            batches = [pa.RecordBatch.from_pydict({"n": pa.array(rows, pa.int64())})]
-            receipts += write_branch(self.sink, context, batches)
+            receipts += self._task(record, BranchId(number, number), rows)
         return receipts
+
+    def _task(
+        self, record: TransactionRecord, branch: BranchId, rows: Sequence[int]
+    ) -> tuple[Receipt, ...]:
+        context = BranchContext(
+            record.id, branch, tuple(participants_of(self.sink)), {}
+        )
+        batch = pa.RecordBatch.from_pydict({"n": pa.array(rows, pa.int64())})
+        return write_branch(self.sink, context, [batch])
 
     def batch(self, batch: int, *partitions: Sequence[int]) -> bool:
         """Run a batch to its end."""
