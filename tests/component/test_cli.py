@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.cli import on_a_terminal
 from support.spark import serving
+from support.texts import texts
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.access import Role, TokenGate
@@ -25,6 +26,8 @@ from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import InMemoryDecisionLog
+
+TEXTS = texts("component")
 
 ID = TransactionId("orders", 0, 1)
 RESOLVE = ("resolve", str(ID), "--yes")
@@ -156,7 +159,7 @@ def test_recover_finishes_at_the_participants_of_the_settings(
     with log_of(folder) as log:
         begin(log, ["ledger"], decided=True)
     assert main(["recover"]) == 1
-    assert "has no address here" in capsys.readouterr().out
+    assert TEXTS["no address"] in capsys.readouterr().out
     app = create_app(f"sqlite:///{folder}/ledger.db")
     with serving(app) as url, contextlib.closing(app.extensions["resource"]):
         monkeypatch.setenv("TPC_PARTICIPANTS", f"ledger={url}")
@@ -202,7 +205,7 @@ def test_recover_says_what_it_was_answered(
             assert main(["recover"]) == 1
             said = capsys.readouterr().out
             assert f"to POST /commit of orders.0.1 at {url} {why}, which is no" in said
-            assert "set TPC_TOKEN to a token of its tokens file" in said
+            assert TEXTS["what to set as a token"].format(variable="TPC_TOKEN") in said
             assert "no answer" not in said
 
 
@@ -216,7 +219,7 @@ def test_recover_leaves_a_batch_in_progress_to_its_driver_and_ends_with_0(
     capsys.readouterr()
     assert main(["recover"]) == 0
     said = capsys.readouterr().out
-    assert "active: left to its driver" in said
+    assert TEXTS["left to its driver"] in said
     assert said.endswith("0 finished, 1 under way, 0 left\n")
     assert main(["recover", "--json"]) == 0
     (item,) = map(json.loads, capsys.readouterr().out.splitlines())
@@ -334,7 +337,7 @@ def test_no_log_is_not_good_news(
     """A log that is not there is said to be missing, and is not made."""
     more = ["--reason", "x"] if command[0] == "resolve" else []
     assert main([*command, *more, "--log", "sqlite:///nowhere/x.db"]) == 2
-    assert "no decision log at nowhere/x.db" in capsys.readouterr().err
+    assert TEXTS["no log"].format(path="nowhere/x.db") in capsys.readouterr().err
     assert not (folder / "nowhere").exists()
 
 
@@ -346,7 +349,7 @@ def test_an_unknown_application_is_not_good_news(
     with log_of(folder) as log:
         begin(log, ["ledger"], decided=True)
     assert main(["recover", "--application", "nobody"]) == 2
-    assert "it knows: orders" in capsys.readouterr().err
+    assert TEXTS["known applications"].format(names="orders") in capsys.readouterr().err
 
 
 def test_forget_drops_by_hand_what_is_old(
@@ -361,7 +364,7 @@ def test_forget_drops_by_hand_what_is_old(
     capsys.readouterr()
     assert main(forget) == 2
     said = capsys.readouterr()
-    assert "give --yes. 249 transactions of orders would be forgotten" in said.err
+    assert TEXTS["asks for --yes"].format(n=249, application="orders") in said.err
     assert said.out == ""
     for more, dry in ((["--dry-run"], True), (["--yes"], False)):
         assert main([*forget, *more]) == 0
@@ -389,7 +392,7 @@ def test_forget_says_how_many_and_asks(folder: Path, typed: str, done: bool) -> 
             finished(log, batch)
         forget = ("forget", "--application", "orders", "--before", "0s")
         code, shown = on_a_terminal(*forget, typed=typed)
-        assert "2 transactions of orders will be forgotten, for ever" in shown
+        assert TEXTS["forgets for ever"].format(n=2, application="orders") in shown
         assert code == (0 if done else 1)
         assert log.forgotten_by_application() == {"orders": 1 if done else None}
 
@@ -411,7 +414,7 @@ def test_the_help_says_what_exit_codes_mean(
     for arguments in (["--help"], ["ls", "--help"], ["resolve", "--help"]):
         with pytest.raises(SystemExit):
             main(arguments)
-        assert "1 something is left or wrong; 2 fix the call" in capsys.readouterr().out
+        assert TEXTS["exit codes"] in capsys.readouterr().out
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

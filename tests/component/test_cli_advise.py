@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from support.cli import ROOT
+from support.texts import texts
 from support.watch import Time
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.model import BranchId, branch_receipts
 from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.store import SqlDecisionLog, open_log
+
+TEXTS = texts("component")
 
 NAMES = ("ledger", "notifier")
 ON_RECORD = 600.0
@@ -73,7 +76,7 @@ def test_it_says_what_was_measured_and_what_follows(
     out = capsys.readouterr().out.replace("2023-11-14 22:13:20", "2026-11-23 10:00:00")
     page = (ROOT / "docs" / "trigger.md").read_text(encoding="utf-8")
     assert f"$ tracing-2pc advise --application orders\n{out}```" in page
-    assert "transaction_timeout  15 min; in force: 10 min" in out
+    assert TEXTS["in force"].format(advised="15 min", given="10 min") in out
 
 
 def test_a_program_gets_one_object(
@@ -105,7 +108,7 @@ def test_too_few_records_end_with_1_and_say_how_many_are_needed(
     assert main(["advise", "--application", "orders"]) == 1
     out = capsys.readouterr().out
     assert "19 batches" in out
-    assert "20 batches with rows are needed" in out
+    assert TEXTS["batches needed"].format(n=20) in out
     assert "interval" not in out
 
 
@@ -117,7 +120,7 @@ def test_what_stands_in_the_way_ends_with_1(
     asked = ("advise", "--application", "orders", "--recover-within", "10")
     assert main(asked) == 1
     text = " ".join(capsys.readouterr().out.split())
-    assert "Batches follow each other without a pause" in text
+    assert TEXTS["without a pause"] in text
     assert re.search(r"They meet at --recover-within 3[23]\. ", text)
     assert main([*asked, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["findings"]
@@ -138,7 +141,7 @@ def test_an_unknown_application_is_refused(log: SqlDecisionLog, capsys: Both) ->
     """With those that the log knows; and a recovery in no time is no wish."""
     log.initialise("orders", 0)
     assert main(["advise", "--application", "order"]) == 2
-    assert "it knows: orders" in capsys.readouterr().err
+    assert TEXTS["known applications"].format(names="orders") in capsys.readouterr().err
     asked = ("--recover-within", "0")
     assert main(["advise", "--application", "orders", *asked]) == 2
-    assert "more than 0" in capsys.readouterr().err
+    assert TEXTS["more than 0"] in capsys.readouterr().err

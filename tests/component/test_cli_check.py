@@ -13,6 +13,7 @@ import pytest
 from support.cli import Operator
 from support.participant import ONE, World, prepared_transactions
 from support.spark import serving
+from support.texts import texts
 from support.waiting import PATIENT
 
 from tracing_2pc.cli.check import lines
@@ -20,6 +21,8 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.http import reading
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.operations.check import check
+
+TEXTS = texts("component")
 
 TOKENS = {role: f"{role}-token-0123456789" for role in ("job", "operator", "viewer")}
 TOKENS["executor"] = "executor-token-0123456789"
@@ -68,7 +71,10 @@ def test_a_participant_that_is_down(now: Operator) -> None:
     """Its address is in the cure."""
     now.reach(ledger="http://127.0.0.1:9")
     assert problems(now) == ["ledger: nothing listens at http://127.0.0.1:9"]
-    assert "mend its address (http://127.0.0.1:9)" in now.says("check")[1]
+    assert (
+        TEXTS["mend the address"].format(url="http://127.0.0.1:9")
+        in now.says("check")[1]
+    )
 
 
 def test_variables_of_opentelemetry_that_have_no_effect(
@@ -95,7 +101,7 @@ def test_two_addresses_of_one_service(now: Operator) -> None:
     assert problems(now) == [
         "notifier: the addresses of 'ledger' and 'notifier' lead to one service"
     ]
-    assert "mend the addresses in `participants`" in now.says("check")[1]
+    assert TEXTS["mend the addresses"] in now.says("check")[1]
 
 
 def test_an_address_of_another_participant(now: Operator) -> None:
@@ -132,7 +138,7 @@ def test_no_log(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPC_LOG", "sqlite:///nowhere/x.db")
     (found,) = problems(now)
     assert found.startswith("log: there is no decision log at nowhere/x.db")
-    assert "for a new log only: run `tracing-2pc init`" in now.says("check")[1]
+    assert TEXTS["for a new log only"] in now.says("check")[1]
     assert checked(now)[1]["participants"][0]["role"] == "anybody"
 
 
@@ -221,8 +227,8 @@ def test_a_viewer_who_resolves_is_told_whose_token_it_takes(
     code, _, err = guarded.says("resolve", "bookings.3.1", *deed)
     assert code == 1
     assert "answered 403 to POST /resolve of bookings.3.1 at http://127.0.0.1:" in err
-    assert "(role viewer: this needs the role operator)" in err
-    assert "export TPC_TOKEN=$(sed -n 's/^operator //p' tokens)" in err
+    assert TEXTS["needs an operator"].format(role="viewer", needed="operator") in err
+    assert TEXTS["operator's token"] in err
     assert ledger.in_doubt() == 1
 
 
@@ -247,7 +253,7 @@ def test_a_token_that_is_not_taken(
     assert why.format(url) in found[0]
     assert found[0].startswith("ledger: ")
     cure = checked(guarded)[1]["problems"][0]["cure"]
-    assert cure.endswith("export TPC_TOKEN=$(sed -n 's/^operator //p' tokens)")
+    assert cure.endswith(TEXTS["operator's token"])
     column = "refused" if token else "none was sent"
     assert re.search(f"ledger +ready +{column} ", guarded.says("check")[1])
 
@@ -260,7 +266,9 @@ def test_a_token_that_is_bound_to_an_application(
     (found,) = problems(guarded)
     assert found.startswith("ledger: its token is bound to orders: what others have")
     code, out, _ = guarded.says("ls")
-    assert "ledger beyond orders: the token is bound to orders" in out
+    assert (
+        TEXTS["bound token"].format(participant="ledger", application="orders") in out
+    )
     assert code == 1
     assert "beyond" not in guarded.says("ls", "--application", "orders")[1]
 
@@ -274,7 +282,7 @@ def test_what_is_no_participant(operator: Operator, tmp_path: Path) -> None:
     app.add_url_rule("/<path:path>", "rest", lambda path: "hello")
     with serving(app) as url:
         found = HttpParticipant("ledger", url, None, PATIENT).describe()
-    assert "answered 200 without a list" in str(found.unready)
+    assert TEXTS["no list"] in str(found.unready)
 
 
 def test_slots_for_prepared_transactions(new_database: Callable[[], str]) -> None:

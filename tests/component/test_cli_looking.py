@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from support.cli import ROOT, Operator, on_a_terminal, steady
 from support.participant import ONE
 from support.telemetry import PATH
+from support.texts import texts
 from support.watch import NAMES, fresh
 
 from tracing_2pc import cli
@@ -26,6 +27,8 @@ from tracing_2pc.core.states import ParticipantState, TransactionState
 from tracing_2pc.inspection import listing, participants
 from tracing_2pc.inspection.listing import list_transactions
 from tracing_2pc.store.log import reader
+
+TEXTS = texts("component")
 
 T = TransactionId("orders", 7, 1)
 HOSTILE = "\x1b[31mred\x1b]0;title\x07\nsecond line\u202eright to left" + "x" * 5000
@@ -158,7 +161,10 @@ def test_the_list_names_who_is_waited_for_without_an_address(
     )  # type: ignore[attr-defined]
     code, out, _ = operator.says("ls")
     assert code == 1
-    assert "notifier: it has no address here, and orders.7.1 waits for it" in out
+    assert (
+        TEXTS["waits without an address"].format(participant="notifier", transaction=T)
+        in out
+    )
     assert "no address" not in operator.says("ls", "--log-only")[1]
 
 
@@ -348,7 +354,7 @@ def test_explain_says_what_a_forced_way_costs(operator: Operator) -> None:
     assert code == 1
     safe, forced = out.index("safe: tracing"), out.index("FORCED: tracing")
     assert safe < forced
-    assert "diverged: it is decided commit, and ledger has aborted it." in out
+    assert TEXTS["contradicts"].format(participant="ledger") in out
     shown = " ".join(out.split())
     assert "(ledger answered 409 aborted). Work on it has stopped" in shown
     assert "ledger    aborted, resolved there by hand" in out
@@ -373,10 +379,10 @@ def test_explain_calls_nothing_safe_that_a_participant_has_lost(
         wrong = "lost: it is decided commit, and what was prepared is not there"
     at.time.time = time.time()
     text = " ".join(operator.says("explain", str(T))[1].split())
-    assert "The decision is durable." in text
-    assert "nothing is lost" not in text
+    assert TEXTS["durable"] in text
+    assert TEXTS["nothing is lost"] not in text
     assert wrong in text
-    assert "ledger will contradict that, and it is quarantined." in text
+    assert TEXTS["will be quarantined"].format(participant="ledger") in text
     operator.says("recover")
     record = at.log.read(T)
     assert record is not None
@@ -388,7 +394,7 @@ def test_explain_names_a_clock_that_was_set_back(operator: Operator) -> None:
     operator.at.time.time = time.time() + 7260
     operator.at.committing()
     text = operator.says("explain", str(T))[1].replace("\n", " ")
-    assert "Nothing yet: its last step is on record as 2 h ahead of this" in text
+    assert TEXTS["ahead"].format(age="2 h") in text
 
 
 def test_explain_of_what_is_right(operator: Operator) -> None:
@@ -398,7 +404,7 @@ def test_explain_of_what_is_right(operator: Operator) -> None:
     code, out, _ = operator.says("explain", "orders.5.1")
     assert code == 0
     assert "orders.5.1 is committed: every participant has acknowledged." in out
-    assert "  Nothing, and nothing is needed." in out
+    assert TEXTS["nothing to do"] in out
 
 
 def test_a_forgotten_branch_is_explained(operator: Operator) -> None:
@@ -438,7 +444,7 @@ def test_an_id_that_nobody_knows(
     assert found == code
     assert out or err.startswith("tracing-2pc: transaction id")
     if (command, code) == ("explain", 2) and out:
-        assert "`tracing-2pc ls` lists those that it has." in out.replace("\n", " ")
+        assert TEXTS["list those that are known"] in out.replace("\n", " ")
     assert "\x1b" not in out + err
 
 
@@ -478,7 +484,7 @@ def shown_with(operator: Operator, branches: int) -> str:
 
 def test_many_branches_are_bounded(operator: Operator) -> None:
     """Twenty are printed, the rest is counted."""
-    assert "… 10 more; --json shows more" in shown_with(operator, branches=30)
+    assert TEXTS["more branches"].format(n=10) in shown_with(operator, branches=30)
 
 
 def test_the_timeline_counts_all_branches(
@@ -487,7 +493,7 @@ def test_the_timeline_counts_all_branches(
     """Those too that are not printed: fewer rows than decided would be a loss."""
     monkeypatch.setattr(participants, "BRANCHES", 2)
     shown = shown_with(operator, branches=5)
-    assert "ledger  prepared 5 branches, 15 rows" in shown
+    assert TEXTS["all branches"].format(n=5, rows=15) in shown
 
 
 def test_colours_are_for_terminals(operator: Operator) -> None:
@@ -497,7 +503,7 @@ def test_colours_are_for_terminals(operator: Operator) -> None:
     code, shown = on_a_terminal("ls")
     assert code == 1
     assert "\x1b[33morders.7.1" in shown
-    assert "asking ledger, notifier …" in shown
+    assert TEXTS["who is asked"].format(names="ledger, notifier") in shown
     _, plain = on_a_terminal("ls", "--log-only", NO_COLOR="1")
     assert "\x1b[33m" not in plain
 

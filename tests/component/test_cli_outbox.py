@@ -10,6 +10,9 @@ import pytest
 from support.cli import Operator, on_a_terminal
 from support.participant import World, end, records, refusing_outbox, select, sqlite_url
 from support.spark import serving
+from support.texts import texts
+
+TEXTS = texts("component")
 
 KEY = "orders.7.1.0.1.0"
 WHY = ("--reason", "the card was valid", "--yes")
@@ -72,7 +75,7 @@ def test_again(operator: Operator, mailer: World) -> None:
     queue.confirmed(queue.next("orders")[0])
     code, _, err = operator.says("outbox", "drop", KEY, *WHY)
     assert code == 1
-    assert "a person had it sent again" in err
+    assert TEXTS["sent again by a person"] in err
     _, (item,) = operator.json("outbox", "again", KEY, "--yes")
     assert item == {"key": KEY, "participant": "mailer", "state": "sent"}
 
@@ -124,7 +127,7 @@ def test_two_outboxes_of_one_application(
         operator.reach(mailer=first, texter=url)
         code, _, err = operator.says("outbox", "again", KEY, "--yes")
         assert code == 2
-        assert "at mailer and texter: name one of them by --participant" in err
+        assert TEXTS["two outboxes"].format(names="mailer and texter") in err
         words = ("again", KEY, "--participant", "texter", "--yes")
         assert operator.says("outbox", *words)[0] == 0
         assert (mailer.visible(), other.visible()) == (0, 1)
@@ -140,13 +143,13 @@ def test_an_order_that_is_repeated_does_not_act_elsewhere(
         operator.reach(mailer=first, texter="http://127.0.0.1:9")
         code, _, err = operator.says("outbox", "drop", KEY, *WHY)
         assert (code, mailer.visible()) == (2, 0)
-        assert "at mailer, and may be known, too, at texter: say which" in err
+        assert TEXTS["may be elsewhere"].format(one="mailer", other="texter") in err
         operator.reach(mailer=first, texter=url)
         words = ("outbox", "drop", KEY, *WHY, "--participant", "mailer")
         assert operator.says(*words)[::2] == (0, "")
         code, _, err = operator.says("outbox", "drop", KEY, *WHY)
         assert code == 2
-        assert "at texter, and was dropped at mailer: say which is meant" in err
+        assert TEXTS["dropped elsewhere"].format(one="texter", other="mailer") in err
     end(other.resource)
 
 
@@ -165,9 +168,9 @@ def test_a_person_is_shown_it_and_asked(operator: Operator, mailer: World) -> No
         words = ("outbox", "drop", KEY, "--reason", "no")
         code, shown = on_a_terminal(*words, typed="1", **where)
         assert code == 1
-        assert "nothing was done" in shown
+        assert TEXTS["not done"] in shown
         assert '"text"' in shown
-        assert "It will never be sent." in shown
+        assert TEXTS["never sent"] in shown
         code, shown = on_a_terminal(*words, typed="0", **where)
     assert code == 0
     (row,) = select(mailer.resource, "SELECT action FROM outbox_tpc_by_hand")

@@ -7,9 +7,12 @@ import time
 import pytest
 from support.cli import Operator, on_a_terminal
 from support.participant import ONE
+from support.texts import texts
 
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
+
+TEXTS = texts("component")
 
 T = TransactionId("orders", 7, 1)
 FOREIGN = TransactionId("bookings", 3, 1)
@@ -46,7 +49,7 @@ def test_who_is_down_stays_unfinished(operator: Operator) -> None:
     code, out, _ = resolve(operator, "--commit")
     assert code == 1
     assert out.startswith("orders.7.1 is committing; not acknowledged: notifier")
-    assert "`tracing-2pc recover` goes on with it" in out
+    assert TEXTS["goes on by recover"] in out
     _, (found,) = operator.json("resolve", str(T), "--commit", *WHY)
     assert (found["done"], found["pending"]) == (False, ["notifier"])
 
@@ -81,7 +84,7 @@ def test_the_other_word_is_refused(operator: Operator) -> None:
     operator.at.committing()
     code, _, err = resolve(operator, "--abort")
     assert code == 2
-    assert "decided commit, which stands" in err
+    assert TEXTS["stands"] in err
     assert [w.in_doubt() for w in operator.at.worlds.values()] == [1, 1]
 
 
@@ -100,7 +103,7 @@ def test_a_participant_that_never_comes_back(operator: Operator) -> None:
     assert operator.at.begin(8).id.batch == 8
     assert "given up" in operator.says("show", str(T))[1]
     out = operator.says("explain", str(T))[1]
-    assert "closed by a person" in out
+    assert TEXTS["closed by a person"] in out
     assert "given up" in " ".join(out.split())
 
 
@@ -110,7 +113,7 @@ def test_who_else_is_down_is_still_waited_for(operator: Operator) -> None:
     operator.reach(ledger="http://127.0.0.1:9", notifier="http://127.0.0.2:9")
     code, out, _ = resolve(operator, "--give-up", "notifier")
     assert (code, state(operator)) == (1, TransactionState.COMMITTING)
-    assert "not acknowledged: ledger" in out
+    assert TEXTS["not acknowledged"].format(names="ledger") in out
     assert "notifier" not in out
     code, out, err = resolve(operator, "--give-up", "notifier")
     assert (code, "does not wait for notifier" in err) == (2, True)
@@ -126,7 +129,7 @@ def test_giving_up_shows_its_cost_and_asks(operator: Operator) -> None:
     code, shown = on_a_terminal(*words, typed="no")
     assert (code, state(operator)) == (1, TransactionState.COMMITTING)
     shown = " ".join(shown.split())
-    assert "costs: 3 rows of the batch may never be committed at notifier" in shown
+    assert TEXTS["cost of giving up"].format(rows=3, participant="notifier") in shown
     assert on_a_terminal(*words, typed="7")[0] == 0
     assert state(operator) is TransactionState.CONCLUDED
 
@@ -178,7 +181,7 @@ def test_without_a_terminal_it_must_be_said(operator: Operator) -> None:
     operator.at.begin()
     code, _, err = operator.says("resolve", str(T), "--abort", "--reason", "x")
     assert code == 2
-    assert "no terminal to ask on, so nothing was done: give --yes" in err
+    assert TEXTS["no terminal"] in err
     assert state(operator) is TransactionState.ACTIVE
 
 
@@ -197,13 +200,13 @@ def test_on_a_terminal_it_asks(operator: Operator, typed: str, done: bool) -> No
     code, shown = on_a_terminal(
         "resolve", str(T), "--abort", "--reason", "wrong input", typed=typed or " "
     )
-    assert "decides abort, once" in shown
-    assert "costs: 6 rows that are prepared are dropped" in shown
+    assert TEXTS["decides abort"] in shown
+    assert TEXTS["cost of an abort"].format(rows=6) in shown
     assert shown.index("costs:") < shown.index("Type the batch number, 7, or yes:")
     assert code == (0 if done else 1)
     wanted = TransactionState.ABORTED if done else TransactionState.ACTIVE
     assert state(operator) is wanted
-    assert ("nothing was done" in shown) is not done
+    assert (TEXTS["not done"] in shown) is not done
 
 
 def test_what_was_done_by_hand_is_explained(operator: Operator) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.deadline import by_hand
 from support.protocol import DriverDiedError, FakeClock, World
+from support.texts import texts
 from support.waiting import until
 
 from tracing_2pc.core.errors import (
@@ -30,6 +31,8 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
 from tracing_2pc.protocol import coordinator as coordinator_module
 from tracing_2pc.store import open_log
+
+TEXTS = texts("component")
 
 
 @pytest.fixture
@@ -276,7 +279,7 @@ def test_a_driver_that_is_replaced_while_its_tasks_run_is_told_so(world: World) 
         world.run_batch(0, run="run-2")
         raise RuntimeError("refused: sealed")
 
-    with pytest.raises(AbortedError, match="a newer run took over") as told:
+    with pytest.raises(AbortedError, match=TEXTS["taken over"]) as told:
         world.run_batch(0, write=write)
     assert str(told.value.__cause__) == "refused: sealed"
     assert told.value.transaction_id == "orders.0.1"
@@ -380,7 +383,7 @@ def test_an_abort_that_meets_a_commit_is_quarantined_at_once(world: World) -> No
         world.b.refusal = (Refusal.CONFLICT, "committed")
         raise ZeroDivisionError
 
-    with pytest.raises(HeuristicError, match="decided abort and quarantined"):
+    with pytest.raises(HeuristicError, match=TEXTS["quarantined abort"]):
         world.run_batch(0, write=fail)
     assert state(world, "orders.0.1") is TransactionState.QUARANTINED
 
@@ -415,7 +418,9 @@ def test_a_participant_that_lost_its_address_is_named(world: World) -> None:
     with pytest.raises(CommitPendingError):
         world.run_batch(0)
     record = world.log.unfinished("orders")[0]
-    with pytest.raises(ConfigurationError, match="'b' is on record"):
+    with pytest.raises(
+        ConfigurationError, match=TEXTS["on record"].format(participant="b")
+    ):
         world.delivery("a").send_once(record)
     assert state(world, "orders.0.1") is TransactionState.COMMITTING
 
@@ -432,7 +437,7 @@ def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
         until(lambda: world.cancelled)
         return receipts
 
-    with pytest.raises(AbortedError, match="out of time"):
+    with pytest.raises(AbortedError, match=TEXTS["out of time"]):
         world.run_batch(0, write=slow)
     assert world.cancelled == ["orders.0.1"]
     assert "no decision yet: transaction=orders.0.1" in caplog.text

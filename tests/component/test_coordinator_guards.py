@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 from support.protocol import FakeClock, World
 from support.sqlite import copy_database
+from support.texts import texts
 
 from tracing_2pc.core.errors import (
     CommitPendingError,
@@ -27,6 +28,8 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import open_log
+
+TEXTS = texts("component")
 
 FIRST = TransactionId("orders", 0, 1)
 
@@ -148,7 +151,7 @@ def test_who_waits_for_an_acknowledgement_looks_into_the_log(world: World) -> No
         world.log.quarantine(FIRST, "for a test")
 
     world.clock.sleep = meanwhile  # type: ignore[method-assign]
-    with pytest.raises(HeuristicError, match="another process found that"):
+    with pytest.raises(HeuristicError, match=TEXTS["found by another"]):
         world.run_batch(0)
     assert world.b.heard == ["commit orders.0.1"]
 
@@ -194,7 +197,9 @@ def test_the_log_is_not_asked_for_a_commit_without_every_vote(world: World) -> N
         return list(world.write(record))[:-1]
 
     world.log.decide = decide  # type: ignore[method-assign]
-    with pytest.raises(ContractError, match="no vote of b about branch 1"):
+    with pytest.raises(
+        ContractError, match=TEXTS["missing vote"].format(participant="b", branch=1)
+    ):
         world.run_batch(0, write=write)
     assert asked == [Decision.ABORT]
     assert (world.in_doubt(), world.visible()) == (0, 0)
@@ -307,7 +312,7 @@ def test_a_log_that_says_abort_after_all_is_not_taken_for_done(
         world.log.finish(FIRST)
 
     older.take_over_in_the_wait(others_abort)
-    with pytest.raises(HeuristicError, match="an older copy"):
+    with pytest.raises(HeuristicError, match=TEXTS["an older copy"]):
         world.run_batch(0, write=older.write_and_copy)
     assert world.run_batch(0, run="run-2") is True
     assert world.visible() == 4

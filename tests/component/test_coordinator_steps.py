@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.deadline import by_hand, wait_for_watchers
 from support.protocol import FakeClock, World
+from support.texts import texts
 from support.waiting import AT_LAST, until
 
 from tracing_2pc.core import failpoints
@@ -21,6 +22,8 @@ from tracing_2pc.protocol import deadline
 from tracing_2pc.protocol.delivery import send_abort
 from tracing_2pc.sinks.base import read_only
 from tracing_2pc.testing import InMemoryDecisionLog
+
+TEXTS = texts("component")
 
 FIRST = TransactionId("orders", 0, 1)
 SECOND = TransactionId("orders", 0, 2)
@@ -116,7 +119,7 @@ def test_no_abort_is_sent_that_is_not_decided(
     """After the decision nobody aborts, and before it the log is asked."""
     record = dataclasses.replace(opened(world), decision=decision)
     world.write(record)
-    with pytest.raises(ContractError, match="not decided abort"):
+    with pytest.raises(ContractError, match=TEXTS["not decided"]):
         send_abort(world.a, record)
     assert (world.a.heard, world.in_doubt()) == ([], 4)
 

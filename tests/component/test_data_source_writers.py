@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.stream_world import HAS_ARROW_WRITERS
+from support.texts import texts
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.errors import AbortedError, ConfigurationError
@@ -22,6 +23,8 @@ from tracing_2pc.store import SqlDecisionLog, open_log
 if not HAS_ARROW_WRITERS:
     pytest.skip("it needs PySpark 4.1", allow_module_level=True)
 from tracing_2pc.spark.data_source import BatchWriter, StreamWriter, TaskMessage
+
+TEXTS = texts("sinks")
 
 
 @pytest.fixture
@@ -72,7 +75,7 @@ def test_a_lost_message_is_a_missing_vote(
 ) -> None:
     """Nothing is committed without it."""
     transaction = begin(log, "run")
-    with pytest.raises(AbortedError, match="Nothing was committed"):
+    with pytest.raises(AbortedError, match=TEXTS["nothing committed"]):
         writer.commit([empty(transaction), None], 0)
     assert state(log, transaction) is TransactionState.ACTIVE
 
@@ -130,7 +133,10 @@ def test_a_late_task_does_not_take_over(
 ) -> None:
     """Its query was stopped before it began anything; the next one is at work."""
     transaction = begin(log, "next")
-    with pytest.raises(AbortedError, match="run next of orders has gone on"):
+    with pytest.raises(
+        AbortedError,
+        match=TEXTS["another run"].format(run="next", application="orders"),
+    ):
         writer._write(0, "late", None, iter(()))
     assert state(log, transaction) is TransactionState.ACTIVE
 
@@ -142,7 +148,9 @@ def test_of_two_writes_that_drew_one_number_one_is_refused(
     record = log.read(TransactionId.parse(begin(log, "first")))
     assert record
     second = BatchWriter(writer._job, 0, is_drawn=True)
-    with pytest.raises(AbortedError, match="another write has taken batch 0 of orders"):
+    with pytest.raises(
+        AbortedError, match=TEXTS["number taken"].format(batch=0, application="orders")
+    ):
         second._check_replay(record, "second")
     second._check_replay(record, "first")  # a late twin of the one that took it
     BatchWriter(writer._job, 0)._check_replay(record, "second")  # a replay

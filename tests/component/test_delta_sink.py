@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from support.file_job import FileJob, ids_of, rows_of
+from support.texts import texts
 
 from tracing_2pc import DeltaSink, FileSink
 from tracing_2pc.core.errors import (
@@ -33,6 +34,8 @@ from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.sinks import CompositeSink
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import SinkContract
+
+TEXTS = texts("sinks")
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed here")
 DeltaTable, write_deltalake = deltalake.DeltaTable, deltalake.write_deltalake
@@ -215,9 +218,11 @@ def test_nulls_and_forms_of_a_type(tmp_path: Path) -> None:
     large = pa.array([["x"]], kind)
     good = pa.RecordBatch.from_pydict({"parts": large, "id": [1], "at": paris})
     short = pa.RecordBatch.from_pydict({"id": [2]})
-    with pytest.raises(ConfigurationError, match="'id' has nulls"):
+    with pytest.raises(ConfigurationError, match=TEXTS["nulls"].format(column="id")):
         prepared(sink, pa.RecordBatch.from_pydict({"id": pa.array([None], "int64")}))
-    with pytest.raises(ConfigurationError, match="'id' is missing"):
+    with pytest.raises(
+        ConfigurationError, match=TEXTS["missing column"].format(column="id")
+    ):
         prepared(sink, good.select(["at"]))
     handles = [prepared(sink, good), prepared(sink, short, branch="1.1")]
     sink.commit_transaction(str(T), handles)
@@ -238,7 +243,7 @@ def test_a_file_that_somebody_harmed_is_not_listed(
             file.unlink() if harm == "gone" else file.write_bytes(b"PAR1")
             super().commit_transaction(transaction_id, handles)
 
-    with pytest.raises(HeuristicError, match=r"orders\.0\.1 cannot be listed"):
+    with pytest.raises(HeuristicError, match=TEXTS["not listed"]):
         job(Careless(out)).apply(0)
     assert (visible(out), DeltaTable(out).version()) == ([], 0)
 
@@ -254,7 +259,10 @@ def test_a_table_that_changed_after_the_vote_is_not_harmed(out: Path) -> None:
     handle = prepared(sink, of=TransactionId("orders", 1, 1))
     text = pa.table({"id": ["9"], "region": ["n"]})
     write_deltalake(out, text, mode="overwrite", schema_mode="overwrite")
-    with pytest.raises(ParticipantRefusedError, match="column 'id' is int64"):
+    with pytest.raises(
+        ParticipantRefusedError,
+        match=TEXTS["another type"].format(column="id", kind="int64"),
+    ):
         sink.commit_transaction("orders.1.1", [handle])
     assert [row["id"] for row in rows(out)] == ["9"]
 
@@ -289,12 +297,15 @@ def test_the_attempt_is_known_after_compaction_and_clean_up(out: Path) -> None:
     version = DeltaTable(out).version()
     sink.commit_transaction(str(T), [handle])
     for of, files in (second, [other]), (T, [foreign]), (T, []):
-        with pytest.raises(ParticipantRefusedError, match="nothing proves"):
+        with pytest.raises(ParticipantRefusedError, match=TEXTS["nothing proves"]):
             sink.commit_transaction(str(of), files)
-    with pytest.raises(ParticipantRefusedError, match="is committed in"):
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["committed"]):
         sink.abort_transaction(str(T), [])
     sink.abort_transaction(str(second), [])
-    with pytest.raises(ParticipantRefusedError, match="has batch 0 of orders already"):
+    with pytest.raises(
+        ParticipantRefusedError,
+        match=TEXTS["batch is there"].format(batch=0, application="orders"),
+    ):
         prepared(sink, of=second)
     assert (visible(out), DeltaTable(out).version()) == ([0, 1], version)
 
@@ -310,9 +321,9 @@ def test_an_older_batch_is_repeated_if_the_history_proves_it(out: Path) -> None:
     DeltaTable(out).create_checkpoint()
     for version in range(2):
         (out / "_delta_log" / f"{version:020}.json").unlink()
-        with pytest.raises(ParticipantRefusedError, match="nothing proves"):
+        with pytest.raises(ParticipantRefusedError, match=TEXTS["nothing proves"]):
             sink.commit_transaction(str(T), [foreign])
-    with pytest.raises(ParticipantRefusedError, match="history is too short"):
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["short history"]):
         sink.commit_transaction(str(T), [handle])
     sink.commit_transaction(str(later), [newest])
     assert (visible(out), DeltaTable(out).version()) == ([0, 0, 1, 1], 2)
@@ -381,7 +392,7 @@ def test_a_start_with_another_table_writes_nothing(
         return job(sink, run=run)
 
     def refused(run: str) -> None:
-        with pytest.raises(ConfigurationError, match="not the table that the last"):
+        with pytest.raises(ConfigurationError, match=TEXTS["another table"]):
             start(run).apply(1)
         assert ([*out.rglob("*.parquet*")], DeltaTable(out).version()) == ([], 0)
         out.rename(tmp_path / run)
@@ -470,9 +481,9 @@ def test_another_folder_is_not_the_table(tmp_path: Path, out: Path) -> None:
     handle = prepared(sink)
     out.rename(there)
     DeltaTable.create(out, SCHEMA)
-    with pytest.raises(ConfigurationError, match="another folder here"):
+    with pytest.raises(ConfigurationError, match=TEXTS["another folder"]):
         prepared(sink)
-    with pytest.raises(ParticipantUnavailableError, match="not the folder"):
+    with pytest.raises(ParticipantUnavailableError, match=TEXTS["not the folder"]):
         sink.commit_transaction(str(T), [handle])
     (out / "_delta_log").rename(tmp_path / "away")
     out.rename(tmp_path / "empty")

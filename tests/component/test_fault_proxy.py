@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 from support.served import served, unserved
+from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
 
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.http import contract
 from tracing_2pc.testing import Fault, FaultProxy, SeenRequest
+
+TEXTS = texts("component")
 
 T = "orders.7.1"
 BRANCH = "0.3"
@@ -511,7 +514,7 @@ def test_a_url_that_it_cannot_forward_to_is_refused(url: str) -> None:
 def test_it_listens_inside_of_with_only(participant: Participant) -> None:
     """There is no address before, and nobody there after."""
     proxy = FaultProxy(participant.url)
-    with pytest.raises(ConfigurationError, match="inside of `with`"):
+    with pytest.raises(ConfigurationError, match=TEXTS["only inside of with"]):
         _ = proxy.url
     with proxy:
         assert ask(proxy, "commit") is not None

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 from support.file_job import FileJob, ids_of, main, rows_of
+from support.texts import texts
 from support.waiting import PAUSE
 
 from tracing_2pc import FileSink
@@ -36,6 +37,8 @@ from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.sinks import CompositeSink, branch_files, files
 from tracing_2pc.store import open_log
+
+TEXTS = texts("sinks")
 
 T = TransactionId("orders", 0, 1)
 ROWS = pa.RecordBatch.from_pydict({"id": [0, 1], "region": ["north", "south"]})
@@ -324,7 +327,7 @@ def test_a_file_that_somebody_removed_is_no_commit(tmp_path: Path, job: Jobs) ->
             super().commit_transaction(transaction_id, handles)
 
     orders = job(Careless(tmp_path / "out"))
-    with pytest.raises(HeuristicError, match=r"orders\.0\.1.* neither prepared nor in"):
+    with pytest.raises(HeuristicError, match=TEXTS["neither prepared nor there"]):
         orders.apply(0)
     assert visible(tmp_path / "out") == []
     assert manifests(tmp_path / "out") == {}
@@ -425,7 +428,7 @@ def test_another_logs_manifest_is_no_commit_of_ours(tmp_path: Path) -> None:
                 theirs.apply(0)
 
         ours.sink = Slow(out)
-        with pytest.raises(HeuristicError, match="with other files"):
+        with pytest.raises(HeuristicError, match=TEXTS["other files"]):
             ours.apply(0, rows_of(0)[:1])
     assert visible(out) == ids_of(0)
 
@@ -442,7 +445,7 @@ def test_batches_that_another_log_has_committed_are_refused(
     sink.check_job("orders")
     with (
         contextlib.closing(open_log(f"sqlite:///{tmp_path}/new.db")) as log,
-        pytest.raises(ParticipantRefusedError, match=r"up to 2.*another application"),
+        pytest.raises(ParticipantRefusedError, match=TEXTS["another application"]),
     ):
         FileJob(sink, log).apply(0)
     assert visible(out) == ids_of(0, 1, 2)
@@ -542,7 +545,7 @@ def test_a_folder_that_is_not_mounted_is_waited_for(tmp_path: Path, job: Jobs) -
             super().commit_transaction(transaction_id, handles)
 
     orders = job(Unmounted(out))
-    with pytest.raises(CommitPendingError, match="not the folder that the tasks wrote"):
+    with pytest.raises(CommitPendingError, match=TEXTS["not the folder of the tasks"]):
         orders.apply(0)
     assert not out.exists()
     gone.rename(out)
@@ -561,7 +564,7 @@ def test_a_start_without_the_mount_writes_nothing(tmp_path: Path, job: Jobs) -> 
 
     start("first").apply(0)
     out.parent.rename(nas)
-    with pytest.raises(ConfigurationError, match="is it mounted"):
+    with pytest.raises(ConfigurationError, match=TEXTS["mounted"]):
         start("second").apply(1)
     assert not list(out.rglob("*.parquet*"))
     out.parent.rename(tmp_path / "mount point")
@@ -614,7 +617,7 @@ def test_an_empty_batch_does_not_make_a_folder_where_none_is_mounted(
     sink = FileSink(tmp_path / "out")
     sink.check_job("orders")
     (tmp_path / "out").rename(tmp_path / "gone")
-    with pytest.raises(ParticipantUnavailableError, match="not the folder"):
+    with pytest.raises(ParticipantUnavailableError, match=TEXTS["not the folder"]):
         sink.commit_transaction("orders.0.1", [])
     assert not (tmp_path / "out").exists()
     FileSink(tmp_path / "out").commit_transaction("orders.0.1", [])
@@ -646,7 +649,9 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
 ) -> None:
     """In one line."""
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match="orders cannot write to"):
+    with pytest.raises(
+        ConfigurationError, match=TEXTS["cannot write"].format(application="orders")
+    ):
         FileSink(tmp_path / "file" / "out").check_job("orders")
 
 
@@ -680,7 +685,7 @@ def test_too_many_folders_of_one_task_are_refused(
     monkeypatch.setattr(branch_files, "MAX_FILES", 2)
     sink = FileSink(tmp_path / "out", partition_by="id")
     rows = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "n": [1, 2, 3]})
-    with pytest.raises(ConfigurationError, match="repartition the DataFrame by these"):
+    with pytest.raises(ConfigurationError, match=TEXTS["repartition"]):
         write(sink, rows)
 
 
@@ -797,5 +802,5 @@ def test_what_is_wrong_is_said_where_the_sink_is_made(about: Any, says: str) -> 
     """In one line."""
     with pytest.raises(ConfigurationError, match=says):
         FileSink("out", **about)
-    with pytest.raises(ConfigurationError, match="needs a folder"):
+    with pytest.raises(ConfigurationError, match=TEXTS["needs a folder"]):
         FileSink("")

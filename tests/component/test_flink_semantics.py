@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.own_sink import Base, Partner, Sink, World, ends
+from support.texts import texts
 
 from tracing_2pc.core.errors import (
     CommitPendingError,
@@ -30,6 +31,8 @@ from tracing_2pc.sinks.base import (
     read_only,
 )
 from tracing_2pc.store import open_log
+
+TEXTS = texts("sinks")
 
 
 class Snake:
@@ -216,8 +219,8 @@ def test_who_relies_on_recover_and_abort_is_told_at_start(
     """It would never be called, and branches would stay prepared."""
     check_leftovers(Snake(world.partner))  # type: ignore[arg-type]
     (message,) = caplog.messages
-    assert "has no abort_transaction" in message
-    assert "Its recover_and_abort is not called" in message
+    assert TEXTS["lacks abort_transaction"] in message
+    assert TEXTS["recover_and_abort is not called"] in message
 
 
 @pytest.mark.parametrize("kind", [Snake, Camel])
@@ -487,7 +490,7 @@ def test_an_async_phase_is_refused_without_the_decorator(world: World) -> None:
         async def commit(self, handle: Any) -> None:  # type: ignore[override]
             await asyncio.sleep(0)
 
-    with pytest.raises(ContractError, match=r"Later\.commit is async.*asyncio\.run"):
+    with pytest.raises(ContractError, match=TEXTS["async phase"]):
         participants_of(Later(world.partner))
 
 

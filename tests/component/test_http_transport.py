@@ -342,7 +342,7 @@ def test_rows_without_a_vote_to_commit_are_refused(
     server, participant = wire
     said = {"state": "prepared", "vote": vote, "rows": 2, "digest": digest_of(b"rows")}
     server.says = [answer("200 OK", **said)]
-    with pytest.raises(ParticipantRefusedError, match="does not vote commit"):
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["no vote to commit"]):
         prepare(participant)
 
 

@@ -10,6 +10,7 @@ import pytest
 from support.cli import Operator
 from support.console import VIEWER, Visitor, console_of
 from support.participant import ONE
+from support.texts import texts
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import (
@@ -29,6 +30,8 @@ from tracing_2pc.spark.foreach_batch import ForeachBatch
 from tracing_2pc.spark.job import Job
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+TEXTS = texts("sinks")
 
 T = TransactionId("orders", 7, 1)
 
@@ -128,7 +131,7 @@ def test_only_the_job_is_named_as_the_cure_for_its_own_sink(
     assert "Archive" in out
     assert "participants` in tpc.toml" not in out
     assert "tracing-2pc recover" not in out
-    assert "start the job" in out
+    assert TEXTS["start the job"] in out
 
 
 def test_what_is_stuck_at_the_jobs_own_sink_says_who_can_end_it(
@@ -137,7 +140,7 @@ def test_what_is_stuck_at_the_jobs_own_sink_says_who_can_end_it(
     """An alert repeats this text: it must not send anybody to `recover`."""
     committing(operator)
     shown = " ".join(operator.says("show", str(T))[1].split())
-    assert "only the job can tell Archive, a sink of its own: start it" in shown
+    assert TEXTS["start it"].format(sink="Archive") in shown
 
 
 def test_recover_says_that_only_the_job_can_tell_its_own_sink(
@@ -155,7 +158,7 @@ def test_recover_says_that_only_the_job_can_tell_its_own_sink(
     assert current
     with pytest.raises(ConfigurationError) as caught:
         delivery.send_once(current)
-    assert "'Archive' is a sink of the job's own" in str(caught.value)
+    assert TEXTS["own sink"].format(sink="Archive") in str(caught.value)
     assert "Start the job" in str(caught.value)
     assert "tpc.toml" not in str(caught.value)
 
@@ -167,9 +170,9 @@ def test_the_console_names_the_job_too(
     committing(operator)
     shown = page(operator, f"/transactions/{T}")
     assert "start the job of orders" in shown
-    assert "Deliver commit again" not in shown
+    assert TEXTS["deliver"] not in shown
     assert "the job&#39;s own" in shown
-    assert "Nothing: it needs nobody" not in shown
+    assert TEXTS["needs nobody"] not in shown
 
 
 def test_an_abort_that_a_sink_could_not_be_told_is_on_record(
@@ -186,16 +189,16 @@ def test_an_abort_that_a_sink_could_not_be_told_is_on_record(
     code, out, _ = operator.says("explain", str(T))
     assert code == 1
     assert "not told: Archive may hold branches of orders.7.1" in out
-    assert "every participant has acknowledged" not in out
-    assert "look into what Archive keeps of orders.7.1" in out
+    assert TEXTS["all acknowledged"] not in out
+    assert TEXTS["look there"].format(sink="Archive", transaction=T) in out
     code, out, _ = operator.says("show", str(T))
     assert code == 1
-    assert "not told: Archive may hold branches" in out
-    assert "Archive was not told all" in out
-    assert "not told all of it: Archive" in operator.says("ls")[1]
+    assert TEXTS["may hold branches"].format(sink="Archive") in out
+    assert TEXTS["not told all"].format(sink="Archive") in out
+    assert TEXTS["not told all of it"].format(sink="Archive") in operator.says("ls")[1]
     (found, *_) = operator.json("ls")[1]
     assert found["untold"] == ["Archive"]
     shown = page(operator, f"/transactions/{T}")
-    assert "not told: Archive may hold branches" in shown
-    assert "All is well" not in shown
-    assert "not told all of it: Archive" in page(operator, "/")
+    assert TEXTS["may hold branches"].format(sink="Archive") in shown
+    assert TEXTS["all is well"] not in shown
+    assert TEXTS["not told all of it"].format(sink="Archive") in page(operator, "/")

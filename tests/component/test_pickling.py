@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.texts import texts
 
 from tracing_2pc import ParticipantSink, traced_sink
 from tracing_2pc.core.errors import ContractError
 from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.spark.pickling import check_pickles
+
+TEXTS = texts("sinks")
 
 
 @traced_sink
@@ -104,7 +107,7 @@ def test_the_attribute_that_does_not_pickle_is_named(
     (line,) = str(caught.value).splitlines()
     said = f"Archive{attribute} does not pickle (TypeError: cannot pickle"
     assert line.startswith(said)
-    assert line.endswith("open what else it needs in the phase that uses it")
+    assert line.endswith(TEXTS["open later"])
     assert not log.exists()
 
 
@@ -114,7 +117,7 @@ def test_it_is_named_under_spark_connect_too(
     """In the client, before it sends the callback to the server."""
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     sink, log = Archive(threading.Lock()), f"sqlite:///{tmp_path}/log.db"
-    with pytest.raises(ContractError, match=r"^Archive\.connection does not pickle"):
+    with pytest.raises(ContractError, match=TEXTS["does not pickle"]):
         two_phase_commit(sink, application="orders", log=log)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.protocol import DriverDiedError, FakeClock, World
+from support.texts import texts
 from support.tracing import span_tree
 from support.waiting import AT_LAST, AT_ONCE
 
@@ -32,6 +33,8 @@ from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import InMemoryDecisionLog
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+TEXTS = texts("component")
 
 T = TransactionId("orders", 0, 1)
 LIMIT = Settings().transaction_timeout
@@ -87,7 +90,7 @@ def test_a_current_attempt_is_left_to_its_driver(world: World) -> None:
     leave_active(world)
     world.clock.time += 899
     (item,) = recovery(world).sweep()
-    assert (item.done, item.remark) == (False, "active: left to its driver")
+    assert (item.done, item.remark) == (False, TEXTS["left to its driver"])
     assert world.in_doubt() == 4
 
 
@@ -147,7 +150,7 @@ def test_one_that_cannot_be_finished_does_not_stop_the_others(world: World) -> N
     begin_other(world)
     world.clock.time += 901
     swept = {i.record.id.application: i for i in recovery(world, "a").sweep()}
-    assert "has no address here" in swept["orders"].remark
+    assert TEXTS["no address"] in swept["orders"].remark
     assert swept["other"].done
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.metrics import Measured
 from support.participant import ONE
+from support.texts import texts
 from support.waiting import PATIENT
 from support.watch import Site, site
 
@@ -25,6 +26,8 @@ from tracing_2pc.core.states import Decision, Refusal, TransactionState
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.operations.resolve import GiveUp, resolve, resolve_orphan
 from tracing_2pc.store import SqlDecisionLog
+
+TEXTS = texts("component")
 
 T = TransactionId("orders", 7, 1)
 FOREIGN = TransactionId("bookings", 3, 1)
@@ -74,7 +77,7 @@ def test_the_decided_word_is_delivered_again_and_signed_for(at: Site) -> None:
 def test_another_word_than_the_decided_one_is_refused(at: Site, wanted: Any) -> None:
     """It would split the transaction; nothing is signed, nothing changes."""
     at.committing()
-    with pytest.raises(ContractError, match="--commit delivers the decision again"):
+    with pytest.raises(ContractError, match=TEXTS["delivers again"]):
         resolve(at.log, T, wanted=wanted, reason="x", who="ada")
     assert audit(at, T) == []
     record = at.log.read(T)
@@ -138,14 +141,16 @@ def test_a_participant_that_is_gone_for_good_is_given_up(
 def test_only_what_is_decided_and_not_acknowledged_is_given_up(at: Site) -> None:
     """The message says what is to be done instead; nothing is signed."""
     at.begin()
-    with pytest.raises(ContractError, match="undecided: --abort decides it first"):
+    with pytest.raises(ContractError, match=TEXTS["undecided"]):
         gone(at)
     at.prepare(T)
     at.decide(T)
-    with pytest.raises(ContractError, match="waits for ledger and notifier"):
+    with pytest.raises(
+        ContractError, match=TEXTS["waited for"].format(names="ledger and notifier")
+    ):
         gone(at, "legder")
     at.log.quarantine(T, "ledger answered 409 aborted")
-    with pytest.raises(ContractError, match="quarantined: --conclude closes it"):
+    with pytest.raises(ContractError, match=TEXTS["conclude instead"]):
         gone(at)
     assert audit(at, T) == []
 
@@ -176,7 +181,7 @@ def test_a_young_one_is_no_orphan_yet(at: Site) -> None:
     """By the participant's clock; the message says how long still."""
     at.prepare(FOREIGN, "ledger")
     at.time.time += 60
-    with pytest.raises(ContractError, match=r"for 60 s only.*wait another 4 min"):
+    with pytest.raises(ContractError, match=TEXTS["too young"]):
         orphan(at, FOREIGN)
     assert at.worlds["ledger"].in_doubt() == 1
     assert audit(at, FOREIGN) == []
@@ -198,7 +203,7 @@ def test_what_may_still_be_begun_is_no_orphan(at: Site) -> None:
     later = TransactionId("orders", 8, 1)
     at.prepare(later, "ledger")
     at.time.time += 301
-    with pytest.raises(ContractError, match="Start its query"):
+    with pytest.raises(ContractError, match=TEXTS["start its query"]):
         orphan(at, later)
     at.begin(8)
     newer = at.begin(9, run="next").id
@@ -215,7 +220,7 @@ def test_below_forgotten_through_only_abort_is_left(at: Site) -> None:
     at.prepare("orders.7.9", "ledger")
     at.worlds["ledger"].commit("orders.7.9", ONE, forgotten_through=6)
     at.time.time += 301
-    with pytest.raises(ContractError, match="only --abort is safe"):
+    with pytest.raises(ContractError, match=TEXTS["only abort"]):
         orphan(at, old, Decision.COMMIT)
     orphan(at, old, Decision.ABORT)
     assert [after for _, _, after in audit(at, old)] == [
@@ -254,7 +259,7 @@ def test_what_the_log_has_aborted_is_not_committed_by_hand(at: Site) -> None:
 
 def test_nothing_there_is_said(at: Site) -> None:
     """An id that the participant does not hold is a wrong call."""
-    with pytest.raises(ConfigurationError, match="which says unknown"):
+    with pytest.raises(ConfigurationError, match=TEXTS["not held there"]):
         orphan(at, FOREIGN)
 
 

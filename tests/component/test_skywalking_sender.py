@@ -12,10 +12,13 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from support import telemetry as telemetry_support
 from support.skywalking import Oap, World, certificate, serving
+from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, until
 
 from tracing_2pc.skywalking import propagator, sender
 from tracing_2pc.skywalking.start import CERTIFICATES, TOKEN, start
+
+TEXTS = texts("component")
 
 SENDS_TO_SKYWALKING = {
     "OTEL_TRACES_EXPORTER": "skywalking",
@@ -141,7 +144,7 @@ def test_a_redirect_is_no_answer(world: World) -> None:
     [
         ({"endpoint": "oap:12800"}, "expected http://host:port"),
         ({"endpoint": "https://me:pw@oap"}, "must not hold a password"),
-        ({"certificates": "{ours}"}, "make it https"),
+        ({"certificates": "{ours}"}, TEXTS["make it https"]),
         ({"endpoint": "https://oap", "certificates": "/not/there"}, "No such file"),
         ({"endpoint": "https://oap", "certificates": "{key}"}, "(?i)no.certificate"),
         ({"token": "s3cret\nmore"}, "one line"),
@@ -167,8 +170,8 @@ def test_a_job_says_why_it_is_not_traced(ours: Path) -> None:
     told = {**SENDS_TO_SKYWALKING, CERTIFICATES: str(ours)}
     with telemetry_support.started("-c", code, **told) as running:
         out, _ = running.running.communicate(timeout=AT_LAST)
-    assert "tracing did not start: ConfigurationError" in out
-    assert "make it https" in out
+    assert TEXTS["tracing did not start"] in out
+    assert TEXTS["make it https"] in out
 
 
 @pytest.mark.parametrize("by", ["variable", "argument"])

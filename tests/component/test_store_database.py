@@ -7,10 +7,13 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy as sa
+from support.texts import texts
 
 from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.log import database
+
+TEXTS = texts("component")
 
 
 @pytest.mark.parametrize(
@@ -98,14 +101,16 @@ def test_other_addresses_are_refused(url: str) -> None:
 def test_an_empty_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """`env:NAME` without a value says which name."""
     monkeypatch.delenv("LOG_URL", raising=False)
-    with pytest.raises(ConfigurationError, match="LOG_URL is empty"):
+    with pytest.raises(
+        ConfigurationError, match=TEXTS["empty variable"].format(variable="LOG_URL")
+    ):
         open_log("env:LOG_URL")
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x"])
 def test_memory_is_not_a_log(url: str) -> None:
     """It would forget decisions with its process."""
-    with pytest.raises(ConfigurationError, match="lost with its process"):
+    with pytest.raises(ConfigurationError, match=TEXTS["no memory"]):
         open_log(url)
 
 
@@ -121,7 +126,7 @@ def test_a_missing_folder_is_made(
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """A file stands in the way: settings to fix, not a log to wait for."""
     (tmp_path / "state").write_text("a file")
-    with pytest.raises(ConfigurationError, match=r"cannot make folder .*state"):
+    with pytest.raises(ConfigurationError, match=TEXTS["no folder"]):
         open_log(f"sqlite:///{tmp_path}/state/decisions.db")
 
 

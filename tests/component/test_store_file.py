@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.texts import texts
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.store import open_log
 from tracing_2pc.store.engines import sqlite
 from tracing_2pc.store.engines.sqlite import check_disk
+
+TEXTS = texts("component")
 
 LOCAL = "25 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"
 TABLE = "\n".join(
@@ -73,11 +76,11 @@ def test_a_log_is_not_opened_on_a_network_file_system(
         sqlite, "check_disk", lambda path, setting: check_disk(path, setting, table)
     )
     share = tmp_path / "share"
-    with pytest.raises(ConfigurationError, match="network file system"):
+    with pytest.raises(ConfigurationError, match=TEXTS["network file system"]):
         open_log(f"sqlite:///{share}/d.db")
     assert not share.exists()
     share.mkdir()
     (share / "d.db").touch()
-    with pytest.raises(ConfigurationError, match="network file system"):
+    with pytest.raises(ConfigurationError, match=TEXTS["network file system"]):
         open_log(f"sqlite:///{share}/d.db", must_exist=True)
     open_log(f"sqlite:///{tmp_path}/here/d.db").close()

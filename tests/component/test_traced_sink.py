@@ -15,6 +15,7 @@ import pytest
 import requests
 from opentelemetry.trace import StatusCode
 from support.served import served
+from support.texts import texts
 from support.traced_sink import (
     Plain,
     Refusing,
@@ -34,6 +35,8 @@ from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import branches
 from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+TEXTS = texts("sinks")
 
 
 @pytest.fixture(autouse=True)
@@ -291,7 +294,7 @@ def test_methods_may_have_other_names(exported):
 
 
 def test_a_method_that_is_not_there_is_refused():
-    with pytest.raises(ContractError, match="no method 'opne'"):
+    with pytest.raises(ContractError, match=TEXTS["no method"].format(name="opne")):
         traced_sink(begin="opne")(Plain)
 
 

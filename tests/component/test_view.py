@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.texts import texts
 from support.waiting import PATIENT
 from support.watch import NAMES, SETTINGS, Site, names_of, site
 
@@ -18,6 +19,8 @@ from tracing_2pc.core.states import Decision, ParticipantState, TransactionState
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.inspection.summary import complaints
 from tracing_2pc.inspection.view import TransactionView, view_transaction
+
+TEXTS = texts("component")
 
 T = TransactionId("orders", 7, 1)
 
@@ -157,7 +160,7 @@ def test_what_a_person_has_closed_is_wrong_no_more(at: Site) -> None:
     at.time.time += 60
     found = view(at)
     assert found.diagnoses == ()
-    assert "a person has closed it as it is" in found.left_alone
+    assert TEXTS["closed as it is"] in found.left_alone
 
 
 def test_what_persons_did_is_in_the_timeline(at: Site) -> None:
@@ -264,7 +267,7 @@ def test_what_the_log_has_lost_waits_for_its_query(at: Site) -> None:
     at.time.time += 400
     found = view(at, later)
     assert commands(found) == []
-    assert "when it begins batch 8" in found.next[0].what
+    assert TEXTS["when it begins"].format(batch=8) in found.next[0].what
 
 
 def test_a_young_orphan_says_from_when_on_it_may_be_resolved(at: Site) -> None:

@@ -21,6 +21,7 @@ from flask import request
 from support.metrics import samples
 from support.participant import World, tagged_rows
 from support.spark import serving
+from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
 
 from tracing_2pc.cli import main
@@ -34,6 +35,8 @@ from tracing_2pc.operations.watch import watch
 from tracing_2pc.operations.watcher import Sweep
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.tracing import instruments
+
+TEXTS = texts("component")
 
 QUICK = {
     "TPC_PAUSE": "100ms",
@@ -148,7 +151,7 @@ def test_strangers_are_not_answered_without_tokens(tmp_path: Path) -> None:
     """Beyond this machine only with a tokens file; with one, for everybody."""
     assert isinstance(open_gate("127.0.0.1", None, LoopbackGate()), LoopbackGate)
     for host in ("0.0.0.0", "192.0.2.1", "::"):
-        with pytest.raises(ConfigurationError, match="others can reach it"):
+        with pytest.raises(ConfigurationError, match=TEXTS["strangers"]):
             open_gate(host, None, LoopbackGate())
     tokens = tmp_path / "tokens"
     tokens.write_text("viewer 0123456789abcdef\n")
