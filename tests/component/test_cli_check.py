@@ -44,8 +44,8 @@ def problems(operator: Operator) -> list[str]:
 @pytest.fixture
 def now(operator: Operator) -> Operator:
     """All clocks tell the same."""
-    for world in operator.at.worlds.values():
-        world.resource._journal.clock = time.time
+    for clock in operator.at.clocks.values():
+        clock.read = time.time
     return operator
 
 
@@ -120,7 +120,7 @@ def test_an_address_of_another_participant(now: Operator) -> None:
 
 def test_a_shifted_clock(now: Operator) -> None:
     """Which way, by how much, and why it matters."""
-    now.at.worlds["ledger"].resource._journal.clock = lambda: time.time() - 90
+    now.at.clocks["ledger"].read = lambda: time.time() - 90
     (found,) = problems(now)
     assert found.startswith("ledger: its clock is 90 s behind this machine's: ages of")
 
@@ -188,19 +188,16 @@ def test_secrets_are_not_shown(
 
 
 @pytest.fixture
-def guarded(operator: Operator, tmp_path: Path) -> Operator:
+def guarded(now: Operator, tmp_path: Path) -> Operator:
     """A ledger that wants tokens."""
     file = tmp_path / "tokens"
     bound = f"viewer {BOUND} orders\n"
     of_roles = (f"{role} {token}\n" for role, token in TOKENS.items())
     file.write_text(bound + "".join(of_roles))
-    ledger = operator.at.worlds["ledger"]
-    ledger.resource._journal.clock = time.time
-    operator.at.worlds["notifier"].resource._journal.clock = time.time
+    ledger = now.at.worlds["ledger"]
     world = World(ledger.resource, ledger.visible, tokens=file, name="guarded")
-    url = operator.at.stack.enter_context(serving(world.app))
-    operator.reach(ledger=url)
-    return operator
+    now.reach(ledger=now.at.stack.enter_context(serving(world.app)))
+    return now
 
 
 @pytest.mark.parametrize("role", ["job", "operator", "viewer"])
@@ -219,9 +216,9 @@ def test_a_viewer_who_resolves_is_told_whose_token_it_takes(
 ) -> None:
     """It may look, so nothing was wrong until then."""
     ledger = guarded.at.worlds["ledger"]
-    ledger.resource._journal.clock = lambda: time.time() - 400
+    guarded.at.clocks["ledger"].read = lambda: time.time() - 400
     guarded.at.prepare("bookings.3.1", "ledger")
-    ledger.resource._journal.clock = time.time
+    guarded.at.clocks["ledger"].read = time.time
     monkeypatch.setenv("TPC_TOKEN", TOKENS["viewer"])
     deed = ("--at", "ledger", "--abort", "--reason", "not ours", "--yes")
     code, _, err = guarded.says("resolve", "bookings.3.1", *deed)

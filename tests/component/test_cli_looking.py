@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 
 import pytest
-import sqlalchemy as sa
 from support.cli import ROOT, Operator, on_a_terminal, steady
 from support.participant import ONE
 from support.telemetry import PATH
@@ -457,9 +458,9 @@ def test_hostile_text_is_harmless(operator: Operator, command: list[str]) -> Non
     at.log.postpone(T, "notifier", HOSTILE, time.time())
     at.log.sign(f"deliver {T}", who=HOSTILE, why=HOSTILE, before=None, after=HOSTILE)
     at.log.quarantine(T, HOSTILE)
-    with at.log._database.durable_engine.begin() as connection:
-        statement = sa.text("UPDATE tpc_run SET run = :text")
-        connection.execute(statement, {"text": HOSTILE})
+    path = at.folder / "log" / "decisions.db"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE tpc_run SET run = ?", (HOSTILE,))
     at.time.time = time.time()
     code, out, err = operator.says(*command)
     assert code == 1

@@ -59,9 +59,11 @@ def test_it_lists_what_waits_for_a_person(operator: Operator, mailer: World) -> 
     assert (code, out) == (0, "no participant has an outbox\n")
 
 
-def test_again(operator: Operator, mailer: World) -> None:
+def test_again(
+    operator: Operator, mailer: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Back in its queue, and repeated it says the same; the log is not needed."""
-    operator._set("TPC_LOG", "")
+    monkeypatch.setenv("TPC_LOG", "")
     for _ in range(2):
         code, out, _ = operator.says("outbox", "again", KEY, "--yes")
         line = f"request {KEY} at mailer waits in its queue, and will be sent again\n"

@@ -25,7 +25,6 @@ from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import Decision, Refusal, TransactionState
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.operations.resolve import GiveUp, resolve, resolve_orphan
-from tracing_2pc.store import SqlDecisionLog
 
 TEXTS = texts("component")
 
@@ -333,14 +332,15 @@ def test_a_driver_that_begins_it_meanwhile_is_seen(at: Site) -> None:
     at.prepare(T, "ledger")  # by another log, or before this one was restored
     at.time.time += 1000
 
-    class BegunMeanwhile(SqlDecisionLog):
-        def read(self, transaction: TransactionId) -> TransactionRecord | None:
-            found = super().read(transaction)
-            if found is None:
-                at.begin()
-            return found
+    read = at.log.read
 
-    at.log = BegunMeanwhile(at.log._database, now=at.time.now)
+    def begun_meanwhile(transaction: TransactionId) -> TransactionRecord | None:
+        found = read(transaction)
+        if found is None:
+            at.begin()
+        return found
+
+    at.log.read = begun_meanwhile  # type: ignore[method-assign]
     with pytest.raises(ContractError, match=r"orders\.7\.1"):
         orphan(at, T, Decision.COMMIT)
     assert at.worlds["ledger"].show(str(T)).get_json()["state"] == "prepared"

@@ -212,7 +212,7 @@ def test_a_commit_that_arrives_while_we_look_is_no_orphan(at: Site) -> None:
 def test_times_of_a_participant_are_corrected(at: Site) -> None:
     """Its clock is an hour ahead: its events stand where they belong."""
     at.begin()
-    at.worlds["ledger"].resource._journal.clock = lambda: at.time.now() + 3600
+    at.clocks["ledger"].read = lambda: at.time.now() + 3600
     at.prepare(T)
     found = view(at)
     ledger, notifier = found.participants

@@ -58,6 +58,9 @@ class Ahead:
         return time.time() + self.by
 
 
+AHEAD = Ahead()
+
+
 @pytest.fixture(autouse=True)
 def _no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test has measured is not read in the next one."""
@@ -77,7 +80,8 @@ def at(
     """A folder after `init`, and a ledger that the settings name."""
     monkeypatch.chdir(tmp_path)
     assert main(["init"]) == 0
-    world = tagged_rows(f"sqlite:///{tmp_path}/ledger.db", clock=Ahead())
+    AHEAD.by = 0.0
+    world = tagged_rows(f"sqlite:///{tmp_path}/ledger.db", clock=AHEAD)
     world.name = "ledger"
     world.app.before_request(lambda: asked.append(request.path))
     with contextlib.closing(world.resource), serving(world.app) as url:
@@ -89,7 +93,7 @@ def at(
 
 def orphan(world: World) -> None:
     world.prepare("bookings.3.1")
-    world.resource._journal.clock.by = 400.0
+    AHEAD.by = 400.0
 
 
 def test_once_says_what_is_wrong_and_ends_with_1(

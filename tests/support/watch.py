@@ -90,6 +90,16 @@ class Time:
             happen()
 
 
+class OwnClock:
+    """A participant's clock: the site's, unless a test gives it another."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self.read = read
+
+    def __call__(self) -> float:
+        return self.read()
+
+
 @dataclasses.dataclass
 class Site:
     """A decision log, and participants that serve from threads of the test."""
@@ -102,6 +112,7 @@ class Site:
     worlds: dict[str, World]
     observed: dict[str, ReadableParticipant]
     stack: contextlib.ExitStack
+    clocks: dict[str, OwnClock]
 
     def begin(
         self, batch: int = 7, *, application: str = "orders", run: str = "run"
@@ -175,12 +186,13 @@ def site(
         stack.callback(base.close)
         opened = SqlDecisionLog(base, now=time.now)
         opened.create()
-        made = Site(folder, time, base, opened, {}, {}, {}, stack)
+        made = Site(folder, time, base, opened, {}, {}, {}, stack, {})
         for name in NAMES:
             (folder / name).mkdir(parents=True, exist_ok=True)
             url = urls(name) if urls else sqlite_url(folder / name)
             made.urls[name] = url
-            world = make(url, clock=time)
+            made.clocks[name] = OwnClock(time)
+            world = make(url, clock=made.clocks[name])
             world.name = name
             stack.callback(world.resource.close)
             made.worlds[name] = world
