@@ -545,7 +545,7 @@ def test_a_folder_that_is_not_mounted_is_waited_for(tmp_path: Path, job: Jobs) -
             super().commit_transaction(transaction_id, handles)
 
     orders = job(Unmounted(out))
-    with pytest.raises(CommitPendingError, match=TEXTS["not the folder of the tasks"]):
+    with pytest.raises(CommitPendingError, match=TEXTS["not the folder"]):
         orders.apply(0)
     assert not out.exists()
     gone.rename(out)

@@ -219,7 +219,7 @@ def test_who_relies_on_recover_and_abort_is_told_at_start(
     """It would never be called, and branches would stay prepared."""
     check_leftovers(Snake(world.partner))  # type: ignore[arg-type]
     (message,) = caplog.messages
-    assert TEXTS["lacks abort_transaction"] in message
+    assert TEXTS["no abort_transaction"].format(sink="partner") in message
     assert TEXTS["recover_and_abort is not called"] in message
 
 

@@ -127,7 +127,7 @@ def test_what_failed_after_the_limit_is_given_up_on_record(
     (entry,) = world.log.audit(FIRST)
     assert (entry.who, entry.what) == ("sink partner", "give up orders.0.1")
     assert "KeyError: 'orders.0.1.0.0'" in entry.why
-    assert TEXTS["age at the end"].format(seconds=86460) in entry.why
+    assert TEXTS["age at the end"].format(age=86460) in entry.why
     errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     line = "given up, data may be lost: transaction=orders.0.1 participant=partner: "
     assert any(text.startswith(line) for text in errors)
