@@ -13,14 +13,43 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from tracing_2pc.core import failpoints
 from tracing_2pc.core.errors import ContractError
 
 _PATIENCE: Final = 300.0
 """Seconds for a process that is to be killed; only what hangs takes so long."""
+
+_SLOW_TO_IMPORT: Final = (
+    "flask.testing",
+    "pandas",
+    "psycopg",
+    "pyarrow",
+    "pyspark.cloudpickle",
+    "pytest",
+    "requests",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite",
+    "werkzeug.serving",
+)
+
+
+def forking() -> ForkServerContext:
+    """Return what forks processes from one that has imported what this one has.
+
+    That is, of our own packages and of what is slow to import; so a life begins in
+    milliseconds. What nobody has imported before the first fork each life imports by
+    itself, as it does with the modules of the author, which may open something.
+    """
+    context = multiprocessing.get_context("forkserver")
+    ours = [name for name in list(sys.modules) if name.startswith("tracing_2pc.")]
+    context.set_forkserver_preload(
+        [*(name for name in _SLOW_TO_IMPORT if name in sys.modules), *sorted(ours)]
+    )
+    return context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +65,6 @@ class OtherProcess(abc.ABC):
     module: tuple[str, str]
     scratch: Path
 
-    preloaded: ClassVar[tuple[str, ...]]
-    """What each of these processes needs: the fork server imports it once."""
-
     @abc.abstractmethod
     def apply(self, moment: str | None) -> None:
         """Do it, here, and be killed at that moment if one is named."""
@@ -52,8 +78,7 @@ class OtherProcess(abc.ABC):
         Raises:
             ContractError: it raised one.
         """
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(self.preloaded))
+        context = forking()
         ours, theirs = context.Pipe(duplex=False)
         arguments = (pickle.dumps((self, moment)), dict(os.environ), theirs)
         process = context.Process(target=_be_the_process, args=arguments)

@@ -486,8 +486,6 @@ class ResourceProcess(OtherProcess):
     where: Any
     case: Case
 
-    preloaded = ("tracing_2pc.testing.resource_contract",)
-
     def apply(self, moment: str | None) -> None:
         """Ask for what is to be cut short, here."""
         contract = operator.attrgetter(self.contract)(self.import_module())()

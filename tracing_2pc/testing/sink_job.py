@@ -134,8 +134,6 @@ class SinkProcess(OtherProcess):
     application: str
     batches: Mapping[str, Sequence[Any]]
 
-    preloaded = ("pyspark.cloudpickle", "tracing_2pc.testing.sink_contract")
-
     def apply(self, moment: str | None) -> None:
         """Apply the batch, here."""
         self.import_module()
