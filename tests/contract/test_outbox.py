@@ -6,11 +6,11 @@ import contextlib
 import http.server
 import json
 import logging
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -18,53 +18,42 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from support.metrics import assert_of_the_registry, samples
-from support.participant import TRACE, Branch, World, end, records
+from support.participant import TRACE, Branch, World, records, sqlite_url
 from support.served import served
+from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
 
-from participants import processes
 from tracing_2pc.participant import Outbox
+from tracing_2pc.participant.journal.database import open_database
+from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.resources import sender
 from tracing_2pc.participant.resources.partner import PartnerAnswer
-from tracing_2pc.participant.resources.queue import Request
+from tracing_2pc.participant.resources.queue import Lease, Queue, Request
+from tracing_2pc.testing.other_process import forking
 
 T = "orders.7.1"
-TIMEOUT, LEASE = 5.0, 15.0
-"""An answer that comes later is sent again, which where much else runs is no fault."""
-
-SHORT = {"timeout": 2.0, "lease": 6.0}
-"""For who waits until they run out."""
-
-PATIENT = {"timeout": 60.0, "lease": 180.0}
-"""For who counts requests: no busy machine makes an answer so late."""
-
-SENDER = """
-import sys
-from tracing_2pc.participant import Outbox
-url, partner, timeout, lease = sys.argv[1:]
-outbox = Outbox(url, partner=partner, timeout=float(timeout), lease=float(lease))
-outbox.open()
-outbox.start()
-print("ready", flush=True)
-sys.stdin.read()
-outbox.close()
-"""
+LEASE = 3 * PATIENT
+LIMITS = {"timeout": PATIENT, "lease": LEASE}
+"""No busy machine makes an answer so late that it is sent again."""
 
 
 class Partner:
     """A partner that notes what arrives, and does to each request what is planned.
 
-    A plan is a status, or `drop` (no answer), `hang` (none until `let_go`), `slow`
-    (200, with a body that never ends). What `always` has, by the beginning of a key,
-    counts where nothing is planned.
+    A plan is a status, or `drop` (no answer), `hang` (none until `let_go`, and then
+    none), `cut` (200, without the body that it announces), `slow` (200, with a body
+    that does not end). What `always` has, by the beginning of a key, counts where
+    nothing is planned.
+
+    Args:
+        is_down: has its address, where nobody listens until `come_up`.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, *, is_down: bool = False) -> None:
         self.keys: list[str] = []
         self.traces: list[str] = []
         self.bodies: list[Any] = []
-        self.times: list[float] = []
         self.plan: list[int | str] = []
-        self.always: dict[str, int] = {}
+        self.always: dict[str, int | str] = {}
         self.most = 0
         self.let_go = threading.Event()
         self._under_way = 0
@@ -86,10 +75,18 @@ class Partner:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.url = f"http://127.0.0.1:{server.server_port}/orders"
+        self._server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), Handler, bind_and_activate=False
+        )
+        self._server.server_bind()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/orders"
         self._serving = contextlib.ExitStack()
-        self._serving.enter_context(served(server))
+        if not is_down:
+            self.come_up()
+
+    def come_up(self) -> None:
+        self._server.server_activate()
+        self._serving.enter_context(served(self._server))
 
     def _count(self, more: int) -> None:
         with self._counting:
@@ -103,17 +100,18 @@ class Partner:
         planned = self.plan.pop(0) if self.plan else next(known, 200)
         self.bodies.append(body)
         self.traces.append(request.headers["traceparent"])
-        self.times.append(time.monotonic())
         self.keys.append(key)
         if planned == "hang":
-            self.let_go.wait(120)
+            self.let_go.wait(AT_LAST)
         if planned in {"hang", "drop"}:
             request.close_connection = True
             return
-        request.send_response(200 if planned == "slow" else int(planned))
-        request.send_header("Content-Length", "100000" if planned == "slow" else "0")
+        has_body = planned in {"cut", "slow"}
+        request.send_response(200 if has_body else int(planned))
+        request.send_header("Content-Length", "100000" if has_body else "0")
         request.end_headers()
-        while planned == "slow" and not self.let_go.wait(0.1):
+        request.close_connection |= has_body
+        while planned == "slow" and not self.let_go.wait(PAUSE):
             request.wfile.write(b".")
             request.wfile.flush()
 
@@ -131,8 +129,17 @@ def partner() -> Iterator[Partner]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "_POLL", 0.05)
-    monkeypatch.setattr(sender, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(sender, "POLL", AT_ONCE)
+    monkeypatch.setattr(sender, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(sender, "LONGEST_PAUSE", 0.02)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of an empty database of this test's own, on each database in turn."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_database"))
+    return sqlite_url(tmp_path)
 
 
 any_database = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -147,8 +154,7 @@ def make(url: str, partner: Partner) -> Iterator[Make]:
     made: list[World] = []
 
     def one(*, sends: bool = True, **options: Any) -> World:
-        settings = {"partner": partner.url, "timeout": TIMEOUT, "lease": LEASE}
-        resource = Outbox(url, **{**settings, **options})
+        resource = Outbox(url, **{"partner": partner.url, **LIMITS, **options})
         if not sends:
             resource.start = lambda: None  # type: ignore[method-assign]
         made.append(World(resource, lambda: backlog(resource)))
@@ -156,40 +162,75 @@ def make(url: str, partner: Partner) -> Iterator[Make]:
 
     yield one
     for world in made:
-        end(world.resource)
-
-
-Process = subprocess.Popen[bytes]
+        world.resource.close()
 
 
 @pytest.fixture
-def sending(url: str, partner: Partner) -> Iterator[Callable[..., Process]]:
+def queue(url: str) -> Iterator[Queue]:
+    """The queue as the sender of another process has it."""
+    database = open_database(url)
+    yield Queue(Tables("outbox", "outbox"), database, time.time)
+    database.engine.dispose()
+
+
+def lease_runs_out(queue: Queue) -> None:
+    """Let it run out now, and not in half an hour; whoever has it still thinks so."""
+    with queue.deciding() as connection:
+        connection.execute(queue.sender.update().values(until=0.0))
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[sender.Sender]:
+    """Whose turn has ended, in this process, in order."""
+    ended: list[sender.Sender] = []
+    turn = sender.Sender.turn
+
+    def counted(one: sender.Sender) -> float:
+        pause = turn(one)
+        ended.append(one)
+        return pause
+
+    monkeypatch.setattr(sender.Sender, "turn", counted)
+    return ended
+
+
+@pytest.fixture
+def sending(url: str, partner: Partner) -> Iterator[Callable[[], ForkServerProcess]]:
     """Start a process that does nothing but send."""
-    started: list[Process] = []
+    with contextlib.ExitStack() as stack:
 
-    def start(limits: Mapping[str, float] = SHORT) -> Process:
-        command = [sys.executable, "-c", SENDER, url, partner.url]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        process = subprocess.Popen([*command, *map(str, limits.values())], **pipes)  # type: ignore[call-overload]
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        return process
+        def start() -> ForkServerProcess:
+            ours, theirs = forking().Pipe()
+            about = (url, partner.url, theirs)
+            process = forking().Process(target=send_alone, args=about, daemon=True)
+            process.start()
+            theirs.close()
+            stack.callback(process.join, AT_LAST)
+            stack.callback(ours.close)  # and so it ends
+            assert ours.recv() == "ready"
+            return process
 
-    yield start
-    for process in started:
-        process.communicate(timeout=120)
+        yield start
+
+
+def send_alone(url: str, partner: str, parent: Connection) -> None:
+    """Send what is queued until the parent ends; the main program of a process."""
+    outbox = Outbox(url, partner=partner, **LIMITS)
+    outbox.open()
+    outbox.start()
+    parent.send("ready")
+    with contextlib.suppress(EOFError):
+        parent.recv()
+    outbox.close()
 
 
 def backlog(resource: Outbox) -> int:
     return int(resource.gauges()["tpc.outbox.backlog"])
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.02)
+def all_sent(world: World) -> None:
+    """Wait until nothing is queued any more."""
+    until(lambda: backlog(world.resource), lambda left: left == 0)
 
 
 def ids(*found: int, branch: str = "0.1") -> Branch:
@@ -213,6 +254,13 @@ def keys_of(transaction: str, rows: int, branch: str = "0.1") -> list[str]:
     return [f"{transaction}.{branch}.{row}" for row in range(rows)]
 
 
+def look_again(world: World, batch: int) -> str:
+    """Return the key of a request that is sent after all that waits now."""
+    commit(world, f"zz.{batch}.1", ids(1))
+    all_sent(world)
+    return f"zz.{batch}.1.0.1.0"
+
+
 def test_nothing_before_the_commit_and_nothing_after_an_abort(
     make: Make, partner: Partner
 ) -> None:
@@ -223,14 +271,14 @@ def test_nothing_before_the_commit_and_nothing_after_an_abort(
     assert world.prepare("orders.7.2", first).status_code == 200
     assert world.prepare("orders.7.2", twin).status_code == 200
     assert world.abort(T).status_code == 200
-    time.sleep(0.3)
-    assert partner.keys == []
+    first_look = look_again(world, 1)
+    assert partner.keys == [first_look]
     for _ in range(3):  # an answer that was lost is asked for again
         assert world.commit("orders.7.2", twin).status_code == 200
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert world.abort("orders.7.2").status_code == 409
-    time.sleep(0.3)
-    assert partner.keys == ["orders.7.2.0.2.0"]
+    last_look = look_again(world, 2)
+    assert partner.keys == [first_look, "orders.7.2.0.2.0", last_look]
 
 
 def test_a_commit_by_hand_is_sent_too(make: Make, partner: Partner) -> None:
@@ -240,8 +288,8 @@ def test_a_commit_by_hand_is_sent_too(make: Make, partner: Partner) -> None:
     assert world.prepare("orders.8.1", ids(2)).status_code == 200
     assert world.resolve(T, "commit").status_code == 200
     assert world.resolve("orders.8.1", "abort").status_code == 200
-    eventually(lambda: partner.keys == [f"{T}.0.1.0"])
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
+    assert partner.keys == [f"{T}.0.1.0"]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +369,7 @@ def test_a_long_branch_is_sent_in_order(make: Make, partner: Partner) -> None:
     commit(world, "bills.900.1", ids(-2))
     sender_ = make()
     sender_.resource.start()
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert "bills.900.1.0.1.0" in partner.keys[:2]
     partner.keys.remove("bills.900.1.0.1.0")
     assert partner.keys == [*keys_of(T, rows), "orders.10.1.0.1.0"]
@@ -334,30 +382,76 @@ def test_a_long_branch_is_sent_in_order(make: Make, partner: Partner) -> None:
 def test_whatever_happens_to_the_answer_the_key_stays(
     make: Make, partner: Partner
 ) -> None:
-    """Dropped, late, refused for now: sent again with the same key, before the next."""
-    partner.plan = ["drop", 500, "hang", 503, "slow"]
-    world = make(**SHORT)
+    """Dropped, cut off, refused for now: sent again with the same key, before the
+    next.
+    """
+    partner.plan = ["drop", 500, "hang", 503, "cut"]
+    world = make()
     commit(world, T, ids(1, 2))
-    eventually(lambda: backlog(world.resource) == 0)
+    until(lambda: len(partner.keys) == 3)
+    partner.let_go.set()
+    all_sent(world)
     first, second = keys_of(T, 2)
-    assert partner.keys == [first] * 5 + [second]
+    assert partner.keys == [first] * 6 + [second]
 
 
-def test_a_partner_that_is_down(make: Make) -> None:
-    """What is committed waits, and is sent when the partner comes back."""
-    (port,) = processes.free_ports(1)
-    world = make(partner=f"http://127.0.0.1:{port}/orders")
+@any_database
+def test_an_answer_that_does_not_come_in_time_is_none(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is sent again, and the next one waits for it."""
+    monkeypatch.setattr(sender, "TRIES", 1_000_000)  # however slow the machine is
+    partner.always = {"orders": "hang"}
+    world = make(timeout=AT_ONCE)
     commit(world, T, ids(1, 2))
-    time.sleep(0.3)
+    until(lambda: len(partner.keys) > 1)
+    world.resource.close()
+    first, second = keys_of(T, 2)
+    assert set(partner.keys) == {first}
+    partner.always = {}
+    partner.let_go.set()
+    successor = make()
+    successor.resource.open()
+    successor.resource.start()
+    all_sent(successor)
+    assert partner.keys[-2:] == [first, second]
+
+
+@any_database
+def test_a_body_that_does_not_end_is_left_unread(
+    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status says that it was taken."""
+    monkeypatch.setattr(sender, "TRIES", 1_000_000)  # however slow the machine is
+    partner.always = {"orders": "slow"}
+    world = make(timeout=AT_ONCE)
+    commit(world, T, ids(1, 2))
+    all_sent(world)
+    assert list(dict.fromkeys(partner.keys)) == keys_of(T, 2)
+
+
+def test_a_partner_that_is_down(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed waits, and is sent when the partner comes back."""
+    failed: list[float] = []
+
+    def uniform(_: float, most: float) -> float:
+        failed.append(most)
+        return 0.0
+
+    monkeypatch.setattr(sender.random, "uniform", uniform)
+    down = Partner(is_down=True)
+    world = make(partner=down.url)
+    commit(world, T, ids(1, 2))
+    until(lambda: len(failed) > 2)
     assert backlog(world.resource) == 2
     assert world.client.get("/health/ready").status_code == 200
-    back = Partner(port)
+    down.come_up()
     try:
-        eventually(lambda: backlog(world.resource) == 0)
-        assert back.keys == keys_of(T, 2)
+        all_sent(world)
+        assert down.keys == keys_of(T, 2)
     finally:
         world.resource.close()
-        back.close()
+        down.close()
 
 
 @any_database
@@ -373,11 +467,11 @@ def test_pauses_grow_and_start_anew(
         return min(most, 0.01)
 
     monkeypatch.setattr(sender.random, "uniform", uniform)
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(sender, "LONGEST_PAUSE", 0.1)
     partner.plan = [500] * 5 + [200, 500]
     world = make()
     commit(world, T, ids(1, 2))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert pauses == [0.02, 0.04, 0.08, 0.1, 0.1, 0.02]
 
 
@@ -388,7 +482,7 @@ def test_a_refusal_does_not_block_the_queue(
     partner.plan = [422, 200, 413, 400]
     world = make()
     commit(world, T, cards(5))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert partner.keys == keys_of(T, 5)
     kept = world.resource.quarantined()
     assert [(k["key"], k["status"], json.loads(k["body"])) for k in kept] == [
@@ -412,11 +506,11 @@ def test_an_expired_token_loses_nothing(
     world = make(token=f"file:{token}")
     partner.always = {"orders": 401}
     commit(world, T, cards(30))
-    eventually(lambda: len(partner.keys) > 3)
+    until(lambda: len(partner.keys) > 3)
     assert measured(world)["tpc_outbox_backlog"] == 30
     token.write_text("a-new-token-of-ours")
     partner.always = {}
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert list(dict.fromkeys(partner.keys)) == keys_of(T, 30)
     assert world.resource.quarantined() == []
 
@@ -429,15 +523,14 @@ NOT_OF_THE_RECORD = [
 
 @any_database
 def test_what_does_not_speak_of_the_record_is_no_refusal(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+    make: Make, partner: Partner
 ) -> None:
     """What speaks of the sender, the route or the moment is asked again."""
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
     world = make()
     partner.plan = [status for one in NOT_OF_THE_RECORD for status in (one, 200)]
     rows = len(NOT_OF_THE_RECORD)
     commit(world, T, ids(*range(rows)))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert partner.keys == [key for key in keys_of(T, rows) for _ in range(2)]
     assert world.resource.quarantined() == []
 
@@ -445,47 +538,42 @@ def test_what_does_not_speak_of_the_record_is_no_refusal(
 def test_many_refusals_in_a_row_stop_the_sender(
     make: Make,
     partner: Partner,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Ten are put aside; then it says that it has stopped, and goes on by itself when
     the partner takes the eleventh. Other applications do not wait.
     """
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
     world = make()
     partner.always = {"orders": 422}
     commit(world, T, cards(15))
     commit(world, "bills.1.1", ids(1))
-    eventually(lambda: partner.keys.count(f"{T}.0.1.10") > 2)
-    eventually(lambda: "bills.1.1.0.1.0" in partner.keys)
+    until(lambda: partner.keys.count(f"{T}.0.1.10") > 2)
+    until(lambda: "bills.1.1.0.1.0" in partner.keys)
     assert len(world.resource.quarantined()) == 10
     assert measured(world)["tpc_outbox_stopped"] == 1
     assert "stopped" in caplog.text
     assert "card" not in str([vars(record) for record in caplog.records])
     partner.always = {}
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert len(world.resource.quarantined()) == 10
     assert measured(world)["tpc_outbox_stopped"] == 0
     assert [key for key in keys_of(T, 15) if key not in partner.keys] == []
 
 
-def test_a_person_lets_a_stopped_sender_go_on(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_person_lets_a_stopped_sender_go_on(make: Make, partner: Partner) -> None:
     """It is stopped for whoever sends next, too, until `resume`: ten more may go."""
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
     world = make()
     partner.always = {"orders": 422}
     commit(world, T, cards(15))
-    eventually(lambda: measured(world)["tpc_outbox_stopped"] == 1)
-    end(world.resource)
+    until(lambda: measured(world)["tpc_outbox_stopped"] == 1)
+    world.resource.close()
     successor = make()
     successor.resource.start()
     asked = partner.keys.count(f"{T}.0.1.10")
-    eventually(lambda: partner.keys.count(f"{T}.0.1.10") > asked + 2)
+    until(lambda: partner.keys.count(f"{T}.0.1.10") > asked + 2)
     assert len(successor.resource.quarantined()) == 10
     make(sends=False).resource.resume()
-    eventually(lambda: len(successor.resource.quarantined()) == 15)
+    until(lambda: len(successor.resource.quarantined()) == 15)
     assert measured(successor)["tpc_outbox_stopped"] == 0
 
 
@@ -494,7 +582,7 @@ def test_refusals_between_others_stop_nobody(make: Make, partner: Partner) -> No
     world = make()
     partner.plan = [422, 422, 422, 422, 200] * 4
     commit(world, T, ids(*range(20)))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert partner.keys == keys_of(T, 20)
     assert len(world.resource.quarantined()) == 16
     assert measured(world)["tpc_outbox_stopped"] == 0
@@ -504,7 +592,7 @@ def test_one_application_does_not_hold_up_another(
     make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a busy one, nor one whose requests the partner does not take."""
-    monkeypatch.setattr(sender, "_TRIES", 1_000_000)  # however slow the machine is
+    monkeypatch.setattr(sender, "TRIES", 1_000_000)  # however slow the machine is
     world = make(sends=False)
     for batch in range(3):
         commit(world, f"busy.{batch}.1", ids(*range(150)))
@@ -512,14 +600,14 @@ def test_one_application_does_not_hold_up_another(
     commit(world, "well.1.1", ids(1, 2, 3))
     partner.always = {"ill": 500}
     make().resource.start()
-    eventually(lambda: "busy.2.1.0.1.149" in partner.keys, 60)
+    until(lambda: "busy.2.1.0.1.149" in partner.keys)
     well = [place for place, k in enumerate(partner.keys) if k.startswith("well")]
     assert well[-1] < 10
     busy = [key for key in partner.keys if key.startswith("busy")]
     assert busy == [key for b in range(3) for key in keys_of(f"busy.{b}.1", 150)]
     assert {k for k in partner.keys if k.startswith("ill")} == {"ill.1.1.0.1.0"}
     partner.always = {}
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert world.resource.quarantined() == []
 
 
@@ -527,14 +615,12 @@ def test_one_application_does_not_hold_up_another(
 def test_a_request_that_fails_alone_is_passed_over(
     make: Make,
     partner: Partner,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     branches: int,
 ) -> None:
     """What the partner cannot digest is put aside once it has taken the one behind it;
     the rest is sent in order.
     """
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
     world = make()
     rows = 3 // branches
     ill = "orders.7.1.1.1.0" if branches > 1 else f"{T}.0.1.1"
@@ -544,7 +630,7 @@ def test_a_request_that_fails_alone_is_passed_over(
         for b in range(branches)
     ]
     commit(world, T, *parts)
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     in_order = [key for b in range(branches) for key in keys_of(T, rows, f"{b}.1")]
     taken = [key for key in partner.keys if key != ill]
     assert taken == [key for key in in_order if key != ill]
@@ -556,57 +642,55 @@ def test_a_request_that_fails_alone_is_passed_over(
 
 
 def test_one_that_fails_before_one_that_is_refused_stops_nobody(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+    make: Make, partner: Partner
 ) -> None:
     """A refusal shows, too, that the partner is there: both are put aside."""
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
     world = make()
     ill, refused, *rest = keys_of(T, 4)
     partner.always = {ill: 500, refused: 422}
     commit(world, T, ids(*range(4)))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     kept = {(k["key"], k["status"]) for k in world.resource.quarantined()}
     assert kept == {(ill, 500), (refused, 422)}
     assert [key for key in partner.keys if key in rest] == rest
 
 
 def test_only_one_overtakes_however_often_its_sender_ends(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+    make: Make, partner: Partner
 ) -> None:
     """What was passed over is sent a last time before anything else is."""
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
     world = make()
     ill, behind, *_ = keys_of(T, 4)
     partner.always = {ill: 500}
     commit(world, T, ids(*range(4)))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     place = partner.keys.index(behind)
     assert partner.keys[place - 1 : place + 2] == [ill, behind, ill]
 
 
 def test_a_partner_that_takes_nothing_gets_all_of_it_later(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+    make: Make, partner: Partner
 ) -> None:
     """However long: nothing is put aside while nothing behind it is taken."""
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
     world = make()
     partner.always = {"orders": 500}
     commit(world, T, ids(*range(4)))
-    eventually(lambda: len(partner.keys) > 60)
+    until(lambda: len(partner.keys) > 60)
     assert set(partner.keys) == set(keys_of(T, 2))
     partner.always = {}
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert world.resource.quarantined() == []
 
 
-def test_the_answer_to_a_sender_that_slept_counts_for_nothing(make: Make) -> None:
+def test_the_answer_to_a_sender_that_slept_counts_for_nothing(
+    make: Make, queue: Queue
+) -> None:
     """Another took over and had its answer: what it confirmed was never refused.
 
     And what both were refused is set aside once.
     """
     world = make(sends=False)
     commit(world, T, cards(2))
-    queue = world.resource._queue
     confirmed, refused = queue.next("orders")
     queue.confirmed(confirmed)
     assert queue.move_to_quarantine(confirmed, 422) is False
@@ -616,13 +700,23 @@ def test_the_answer_to_a_sender_that_slept_counts_for_nothing(make: Make) -> Non
     assert [(k["key"], k["status"]) for k in kept] == [(refused.key, 422)]
 
 
+@contextlib.contextmanager
+def listening(event: str, heard: Callable[..., None]) -> Iterator[None]:
+    """Hear what happens in the databases of this process."""
+    sa.event.listen(sa.Engine, event, heard)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, event, heard)
+
+
 def measured(world: World) -> dict[str, float]:
     text = world.client.get("/metrics").text
     assert_of_the_registry(text)
     return samples(text)
 
 
-def test_what_is_measured(make: Make, partner: Partner) -> None:
+def test_what_is_measured(make: Make, queue: Queue) -> None:
     """The backlog, and the age of the oldest request that still waits in it."""
     now = [1000.0]
     world = make(sends=False, clock=lambda: now[0])
@@ -635,7 +729,6 @@ def test_what_is_measured(make: Make, partner: Partner) -> None:
     assert measured(world)["tpc_outbox_oldest_age_seconds"] == 100
     assert world.commit("orders.8.1", ids(3, 4, 5)).status_code == 200
     now[0] = 1130.0
-    queue = world.resource._queue
     for request in queue.next("orders"):
         queue.confirmed(request)
     assert measured(world)["tpc_outbox_backlog"] == 3
@@ -647,9 +740,12 @@ def test_readiness_counts_nothing(make: Make) -> None:
     world = make(sends=False)
     commit(world, T, ids(1, 2, 3))
     asked: list[str] = []
-    engine = world.resource._database.engine
-    sa.event.listen(engine, "before_cursor_execute", lambda *a: asked.append(a[2]))
-    assert world.client.get("/health/ready").status_code == 200
+
+    def ask(_: Any, __: Any, statement: str, *___: Any) -> None:
+        asked.append(statement)
+
+    with listening("before_cursor_execute", ask):
+        assert world.client.get("/health/ready").status_code == 200
     read = [sql for sql in asked if "FROM" in sql]
     assert len(read) == 1
     assert "outbox_tpc_schema" in read[0]
@@ -657,7 +753,7 @@ def test_readiness_counts_nothing(make: Make) -> None:
 
 
 def test_one_at_a_time_however_many_processes(
-    make: Make, partner: Partner, sending: Callable[..., Process]
+    make: Make, partner: Partner, sending: Callable[[], ForkServerProcess]
 ) -> None:
     """Processes that share the database send each request once, never two at once.
 
@@ -665,19 +761,23 @@ def test_one_at_a_time_however_many_processes(
     again, by right.
     """
     for _ in range(2):
-        sending(PATIENT)
-    worlds = [make(**PATIENT) for _ in range(2)]
+        sending()
+    worlds = [make() for _ in range(2)]
     expected = []
     for batch in range(6):
         commit(worlds[batch % 2], f"orders.{batch}.1", ids(*range(4)))
         expected += keys_of(f"orders.{batch}.1", 4)
-    eventually(lambda: backlog(worlds[0].resource) == 0)
+    all_sent(worlds[0])
     assert partner.keys == expected
     assert partner.most == 1
 
 
 def test_a_killed_sender_is_followed_by_another(
-    make: Make, partner: Partner, sending: Callable[..., Process]
+    make: Make,
+    partner: Partner,
+    queue: Queue,
+    turns: list[sender.Sender],
+    sending: Callable[[], ForkServerProcess],
 ) -> None:
     """What was under way is sent again with the same key, once the lease has run out.
 
@@ -688,69 +788,94 @@ def test_a_killed_sender_is_followed_by_another(
     killed = sending()
     world = make(sends=False)
     commit(world, T, ids(1, 2, 3))
-    eventually(lambda: len(partner.keys) == 2)
+    until(lambda: len(partner.keys) == 2)
+    killed.kill()
+    killed.join(AT_LAST)
+    partner.let_go.set()
     follower = make()
     follower.resource.start()
-    killed.kill()
-    killed.wait()
-    died = time.monotonic()
-    partner.let_go.set()
-    eventually(lambda: backlog(follower.resource) == 0)
+    until(lambda: turns)
+    commit(follower, "zz.1.1", ids(9))  # it looks again
+    until(lambda: len(turns) > 1)
+    assert len(partner.keys) == 2
+    lease_runs_out(queue)
+    commit(follower, "zz.2.1", ids(9))
+    all_sent(follower)
+    sent = zip(partner.keys, partner.bodies, partner.traces, strict=True)
+    ours = [about for about in sent if not about[0].startswith("zz")]
     one, two, three = keys_of(T, 3)
-    assert partner.keys == [one, two, two, three]
-    assert partner.bodies == [{"id": 1}, {"id": 2}, {"id": 2}, {"id": 3}]
-    assert partner.times[2] - died > SHORT["lease"] / 3
+    assert [key for key, _, _ in ours] == [one, two, two, three]
+    assert [body["id"] for _, body, _ in ours] == [1, 2, 2, 3]
     trace = TRACE["traceparent"].split("-")[1]
-    assert [text.split("-")[1] for text in partner.traces] == [trace] * 4
+    assert [text.split("-")[1] for _, _, text in ours] == [trace] * 4
+
+
+def test_a_lease_runs_out_by_itself(make: Make, queue: Queue) -> None:
+    """Until then nobody else has it; and who had it is told that he lost it."""
+    make(sends=False).resource.open()
+    assert queue.hold("first", PATIENT) is Lease.TAKEN
+    assert queue.hold("second", PATIENT) is Lease.REFUSED
+    assert queue.hold("first", AT_ONCE) is Lease.RENEWED
+    until(lambda: queue.hold("second", PATIENT) is Lease.TAKEN)
+    assert queue.hold("first", PATIENT) is Lease.REFUSED
 
 
 @any_database
 @pytest.mark.parametrize("when", ["idle", "waiting", "second", "never started"])
 def test_close_is_quick(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch, when: str
+    make: Make,
+    partner: Partner,
+    turns: list[sender.Sender],
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
 ) -> None:
     """Nobody waits for a pause or a lease to end, and nothing is sent afterwards."""
-    if when == "waiting":
-        monkeypatch.setattr(sender, "_FIRST_PAUSE", 60.0)
-        monkeypatch.setattr(sender.random, "uniform", lambda least, most: most)
-        partner.plan = [500]
-    world = make(lease=60.0)
+    monkeypatch.setattr(sender, "POLL", PATIENT)
+    monkeypatch.setattr(sender, "FIRST_PAUSE", PATIENT)
+    monkeypatch.setattr(sender, "LONGEST_PAUSE", PATIENT)
+    monkeypatch.setattr(sender.random, "uniform", lambda least, most: most)
+    partner.plan = [500]
+    world = make()
     world.resource.start()
+    until(lambda: turns)
     if when == "waiting":
         commit(world, T, ids(1))
-        eventually(lambda: len(partner.keys) == 1)
-    other = make(lease=60.0, sends=when != "never started")
+        until(lambda: partner.keys)
+    other = make(sends=when != "never started")
     if when == "second":
-        eventually(lambda: world.resource._sender._held > 0)
         other.resource.start()
+        until(lambda: len(set(turns)) == 2)
     closing = world if when in {"idle", "waiting"} else other
-    time.sleep(0.2)
     started = time.monotonic()
     closing.resource.close()
     closing.resource.close()
-    assert time.monotonic() - started < 10.0
-    sent = len(partner.keys)
+    assert time.monotonic() - started < UNDELAYED
+    threads = senders()
+    assert len(threads) == (0 if closing is world else 1)
     closing.resource.start()
-    time.sleep(0.2)
-    assert len(partner.keys) == sent
+    assert senders() == threads
+
+
+def senders() -> list[threading.Thread]:
+    """Return the threads that send, of this process."""
+    return [one for one in threading.enumerate() if one.name == "tpc-outbox-sender"]
 
 
 @any_database
 def test_a_stop_is_never_missed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop that comes just as the sender wakes up is heard as well."""
-    world = make(lease=60.0)
-    outbox = world.resource._sender
+    outbox = make().resource._sender
     turned = threading.Event()
     stopping = threading.Event()
 
     def turn() -> float:
         turned.set()
-        assert stopping.wait(120)
-        return 60.0
+        assert stopping.wait(AT_LAST)
+        return PATIENT
 
-    monkeypatch.setattr(outbox, "_turn", turn)
+    monkeypatch.setattr(outbox, "turn", turn)
     outbox.start()
-    assert turned.wait(120)
+    assert turned.wait(AT_LAST)
     clear = outbox._wake.clear
 
     def clear_late() -> None:
@@ -758,39 +883,36 @@ def test_a_stop_is_never_missed(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
         clear()
 
     monkeypatch.setattr(outbox._wake, "clear", clear_late)
-    outbox._wake.set()
+    outbox.wake()
     stopping.set()
-    outbox._thread.join(120)
-    assert not outbox._thread.is_alive()
+    until(senders, lambda left: left == [])
 
 
 @any_database
 def test_a_database_that_does_not_answer(
-    make: Make,
-    partner: Partner,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    make: Make, partner: Partner, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The sender outlives it, says so without a record's content, and goes on."""
-    world = make(**SHORT)
-    queue = world.resource._queue
-    move_to_quarantine = queue.move_to_quarantine
-    failures = iter(range(2))
+    world = make()
+    failed: list[Any] = []
 
-    def fail(request: Any, *rest: Any) -> None:
-        if next(failures, None) is not None:
-            about = {"body": request.body}
-            raise sa.exc.OperationalError("INSERT", about, Exception("disk full"))
-        move_to_quarantine(request, *rest)
+    def fail(_: Any, __: Any, statement: str, about: Any, *___: Any) -> None:
+        if "INTO outbox_tpc_quarantine" in statement and len(failed) < 2:
+            failed.append(about)
+            raise sa.exc.OperationalError(statement, about, Exception("disk full"))
 
-    monkeypatch.setattr(queue, "move_to_quarantine", fail)
     caplog.set_level(logging.DEBUG, "tracing_2pc")
-    partner.plan = [422] * 3
-    commit(world, T, cards(1))
-    eventually(lambda: backlog(world.resource) == 0)
-    assert partner.keys == [f"{T}.0.1.0"] * 3
+    partner.always = {"orders": 422}
+    with listening("before_cursor_execute", fail):
+        commit(world, T, cards(1))
+        for times in (1, 2):
+            until(lambda: len(failed) >= times)  # noqa: B023
+            commit(world, f"zz.{times}.1", ids(1))  # it looks again
+        all_sent(world)
+    assert "card" in str(failed)
+    assert partner.keys.count(f"{T}.0.1.0") == 3
     assert len(world.resource.quarantined()) == 1
-    assert "did not answer: Exception" in caplog.text
+    assert caplog.text.count("did not answer: Exception") == 2
     assert "card" not in caplog.text
 
 
@@ -819,7 +941,7 @@ TAKEN, REFUSED = PartnerAnswer(200, is_taken=True), PartnerAnswer(422, is_refuse
 
 @any_database
 def test_a_sender_that_slept_reads_its_queue_again(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one had the lease meanwhile, and what it was refused was dropped: none
     of that is sent, of whatever application.
@@ -827,19 +949,18 @@ def test_a_sender_that_slept_reads_its_queue_again(
     world = make(sends=False)
     commit(world, T, ids(1, 2))
     commit(world, "pies.1.1", ids(3))
-    queue = world.resource._queue
     now = [0.0]
     clock = time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: clock() + now[0])
     others = Answers(lambda request: REFUSED)
-    other = sender.Sender(queue, others, 60.0)
+    other = sender.Sender(queue, others, LEASE)
 
     def sleep(request: Request) -> PartnerAnswer:
         if len(slow.keys) == 1:
-            now[0] += 100.0
-            queue.let_go(slept._holder)  # its lease ran out
-            other._turn()
-            queue.let_go(other._holder)
+            now[0] += LEASE
+            lease_runs_out(queue)
+            other.turn()
+            lease_runs_out(queue)
             assert set(others.keys) == {*keys_of(T, 2), "pies.1.1.0.1.0"}
             world.post(
                 "/outbox/drop", key="pies.1.1.0.1.0", who="anna", reason="stolen"
@@ -847,22 +968,21 @@ def test_a_sender_that_slept_reads_its_queue_again(
         return TAKEN
 
     slow = Answers(sleep)
-    slept = sender.Sender(queue, slow, 60.0)
-    assert slept._turn() == 0.0
-    assert slept._turn() > 0.0
+    slept = sender.Sender(queue, slow, LEASE)
+    assert slept.turn() == 0.0
+    assert slept.turn() > 0.0
     assert slow.keys == [f"{T}.0.1.0"]
 
 
 @any_database
 def test_a_fault_of_one_application_is_its_own(
     make: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    queue: Queue,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A request that cannot even be sent fails like any other: the other applications
     go on, it is logged once, without the record, and is passed over in the end.
     """
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
     world = make(sends=False)
     commit(world, T, cards(2))
     commit(world, "pies.1.1", ids(3))
@@ -874,10 +994,10 @@ def test_a_fault_of_one_application_is_its_own(
         return TAKEN
 
     partner = Answers(answer)
-    sending = sender.Sender(world.resource._queue, partner, 60.0)
+    sending = sender.Sender(queue, partner, LEASE)
     sending.start()
     try:
-        eventually(lambda: backlog(world.resource) == 0)
+        all_sent(world)
     finally:
         sending.stop()
     assert set(partner.keys[:2]) == {ill, "pies.1.1.0.1.0"}
@@ -888,7 +1008,10 @@ def test_a_fault_of_one_application_is_its_own(
 
 @any_database
 def test_that_it_stopped_is_logged_once(
-    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make: Make,
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """However often it tries, and again after it went on."""
     world = make(sends=False)
@@ -897,10 +1020,10 @@ def test_that_it_stopped_is_logged_once(
     clock = time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: clock() + now[0])
     partner = Answers(lambda request: REFUSED)
-    sending = sender.Sender(world.resource._queue, partner, 60.0)
+    sending = sender.Sender(queue, partner, LEASE)
     for stops in (1, 2):
         for _ in range(4):
-            now[0] += 100.0
-            sending._turn()
+            now[0] += LEASE
+            sending.turn()
         assert caplog.text.count("stopped") == stops
         world.resource.resume()

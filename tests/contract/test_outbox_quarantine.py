@@ -10,24 +10,35 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support.participant import World, records, select, tagged_rows
+from support.waiting import until
 from test_outbox import (
+    LEASE,
+    TAKEN,
+    Answers,
     Make,
     Partner,
+    all_sent,
     any_database,
     backlog,
     cards,
     commit,
-    eventually,
     ids,
     keys_of,
+    listening,
     make,
     measured,
     partner,
+    queue,
     quick,
+    url,
 )
 from werkzeug.test import TestResponse
 
-__all__ = ["make", "partner", "quick"]
+from tracing_2pc.participant.resources.partner import PartnerAnswer
+from tracing_2pc.participant.resources.queue import Queue, Request
+from tracing_2pc.participant.resources.sender import Sender
+
+__all__ = ["make", "partner", "queue", "quick", "url"]
 
 T = "orders.7.1"
 FIRST = f"{T}.0.1.0"
@@ -56,7 +67,7 @@ def refused(make: Make, partner: Partner, *plan: int | str, rows: int = 1) -> Wo
     partner.plan = list(plan)
     world = make()
     commit(world, T, cards(rows))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     return world
 
 
@@ -65,7 +76,7 @@ def test_what_is_in_quarantine_is_listed(make: Make, partner: Partner) -> None:
     world = refused(make, partner, 422, 200, 413, 400, rows=4)
     partner.plan = [422]
     commit(world, "bills.1.1", records(text=["ü" * 5_000]))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     pages, query = [], "?limit=2"
     while True:
         page = world.client.get(f"/outbox{query}").get_json()
@@ -83,11 +94,10 @@ def test_what_is_in_quarantine_is_listed(make: Make, partner: Partner) -> None:
     assert listed(world, "?state=dropped") == []
 
 
-def test_a_page_is_bounded_in_bytes(make: Make, partner: Partner) -> None:
+def test_a_page_is_bounded_in_bytes(make: Make, queue: Queue, partner: Partner) -> None:
     """However many long bodies there are, a client reads each page whole."""
     world = make(sends=False)
     commit(world, T, records(text=["ü" * 2_000] * 300))
-    queue = world.resource._queue
     for request in iter(lambda: queue.next("orders")[:1], []):
         assert queue.move_to_quarantine(request[0], 422)
     found: list[str] = []
@@ -107,7 +117,7 @@ def test_again_it_is_sent_with_its_key(make: Make, partner: Partner) -> None:
     world = refused(make, partner, 422)
     answer = order(world, "again")
     assert (answer.status_code, answer.get_json()["state"]) == (200, "waiting")
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert partner.keys == [FIRST, FIRST]
     assert partner.bodies[0] == partner.bodies[1]
     assert len({trace.split("-")[1] for trace in partner.traces}) == 1
@@ -124,14 +134,15 @@ def test_again_it_may_be_refused_again(make: Make, partner: Partner) -> None:
     """It is back in quarantine then, which counts how often that was tried."""
     world = refused(make, partner, 422, 400)
     assert order(world, "again", reason="").status_code == 200
-    eventually(lambda: len(partner.keys) == 2 and backlog(world.resource) == 0)
+    until(lambda: len(partner.keys) == 2)
+    all_sent(world)
     (item,) = listed(world)
     assert (item["key"], item["status"], item["again"]) == (FIRST, 400, 1)
     assert order(world, "drop").status_code == 200
     assert [row[1] for row in by_hand(world)] == ["again", "drop"]
 
 
-def test_again_it_has_its_old_place(make: Make, partner: Partner) -> None:
+def test_again_it_has_its_old_place(make: Make, queue: Queue, partner: Partner) -> None:
     """Nothing that was behind it and is not sent yet overtakes it; not a later batch,
     nor a later row of its own branch.
     """
@@ -139,7 +150,6 @@ def test_again_it_has_its_old_place(make: Make, partner: Partner) -> None:
     commit(world, T, ids(1, 2, 3))
     commit(world, "orders.8.1", ids(4, branch="0.2"))
     commit(world, "orders.10.1", ids(5))
-    queue = world.resource._queue
     for _ in range(2):
         assert queue.move_to_quarantine(queue.next("orders")[0], 422)
     first, second, third = keys_of(T, 3)
@@ -153,7 +163,7 @@ def test_again_it_has_its_old_place(make: Make, partner: Partner) -> None:
         assert order(world, "again", key).get_json()["state"] == "waiting"
         assert order(world, "again", key).get_json()["state"] == "waiting"
     make().resource.start()
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert partner.keys == [first, "orders.8.1.0.2.0", "orders.10.1.0.1.0"]
 
 
@@ -226,32 +236,35 @@ def test_who_has_no_outbox_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("action", ["again", "drop"])
 def test_it_happens_whole_or_not_at_all(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch, action: str
+    make: Make, partner: Partner, action: str
 ) -> None:
     """Cut off after its last statement, the request is in quarantine as before."""
     world = refused(make, partner, 422)
-    quarantine = world.resource._quarantine
-    sign = quarantine._sign
+    signed: list[str] = []
 
-    def fail(*about: Any, **more: Any) -> None:
-        sign(*about, **more)
-        raise sa.exc.OperationalError("INSERT", {}, Exception("gone"))
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        signed.extend([statement] * ("INTO outbox_tpc_by_hand" in statement))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(quarantine, "_sign", fail)
+    def fail(_: Any) -> None:
+        if signed:
+            raise sa.exc.OperationalError("COMMIT", {}, Exception("gone"))
+
+    with listening("after_cursor_execute", note), listening("commit", fail):
         assert order(world, action).status_code == 503
+    assert len(signed) == 1
     assert [item["key"] for item in listed(world)] == [FIRST]
     assert (by_hand(world), backlog(world.resource)) == ([], 0)
     assert order(world, action).status_code == 200
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert len(partner.keys) == {"again": 2, "drop": 1}[action]
 
 
-def test_it_is_not_lost_while_its_branch_is_taken_off_the_queue(make: Make) -> None:
+def test_it_is_not_lost_while_its_branch_is_taken_off_the_queue(
+    make: Make, queue: Queue
+) -> None:
     """A sender that saw no request left in a branch does not drop what comes back."""
     world = make(sends=False)
     commit(world, T, cards(1))
-    queue = world.resource._queue
     assert queue.move_to_quarantine(queue.next("orders")[0], 422)
     read = queue._requests
 
@@ -267,13 +280,14 @@ def test_it_is_not_lost_while_its_branch_is_taken_off_the_queue(make: Make) -> N
     assert [request.key for request in queue.next("orders")] == [FIRST]
 
 
-def test_the_answer_to_a_sender_that_slept_does_not_undo_it(make: Make) -> None:
+def test_the_answer_to_a_sender_that_slept_does_not_undo_it(
+    make: Make, queue: Queue
+) -> None:
     """It was refused, put back, and taken when a late answer comes: that one counts
     for nothing.
     """
     world = make(sends=False)
     commit(world, T, cards(2))
-    queue = world.resource._queue
     slept, _ = queue.next("orders")
     assert queue.move_to_quarantine(slept, 422)
     assert order(world, "again").status_code == 200
@@ -290,24 +304,23 @@ def test_of_a_forgotten_transaction(make: Make, partner: Partner) -> None:
     world = refused(make, partner, 422)
     assert world.commit("orders.20.1", forgotten_through=19).status_code == 200
     commit(world, "orders.21.1", ids(1))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert world.show(T).status_code == 410
     assert order(world, "again").status_code == 200
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert partner.keys[-1] == FIRST
 
 
 SECOND = "bills.3.1.0.1.0"
 
 
-def put_back_twice(world: World) -> Any:
+def put_back_twice(world: World, queue: Queue) -> Any:
     """Return what a sender read of a request that another one has sent meanwhile.
 
     A request of another application was put back afterwards.
     """
     commit(world, T, ids(1))
     commit(world, "bills.3.1", ids(2))
-    queue = world.resource._queue
     for application in ("orders", "bills"):
         assert queue.move_to_quarantine(queue.next(application)[0], 422)
         assert queue.next(application) == []  # the branch is done with
@@ -320,11 +333,12 @@ def put_back_twice(world: World) -> Any:
 
 
 @pytest.mark.parametrize("late", ["taken", "refused"])
-def test_a_late_answer_is_about_its_own_request_only(make: Make, late: str) -> None:
+def test_a_late_answer_is_about_its_own_request_only(
+    make: Make, queue: Queue, late: str
+) -> None:
     """A request that is put back is never taken for one that was put back before."""
     world = make(sends=False)
-    slept = put_back_twice(world)
-    queue = world.resource._queue
+    slept = put_back_twice(world, queue)
     if late == "taken":
         queue.confirmed(slept)
     else:
@@ -333,15 +347,15 @@ def test_a_late_answer_is_about_its_own_request_only(make: Make, late: str) -> N
     assert listed(world) == []
 
 
-def test_no_tag_comes_twice(make: Make) -> None:
+def test_no_tag_comes_twice(make: Make, queue: Queue) -> None:
     """Nor after rows about what a person decided were deleted."""
     world = make(sends=False)
-    slept = put_back_twice(world)
-    (again,) = (queue := world.resource._queue).next("bills")
+    slept = put_back_twice(world, queue)
+    (again,) = queue.next("bills")
     assert queue.move_to_quarantine(again, 422)
     assert queue.next("bills") == []
     with queue.deciding() as connection:
-        connection.execute(world.resource._quarantine.by_hand.delete())
+        connection.execute(queue.by_hand.delete())
     assert order(world, "again", SECOND).status_code == 200
     (newest,) = queue.next("bills")
     assert len({slept.tag, again.tag, newest.tag}) == 3
@@ -355,20 +369,19 @@ def test_a_refusal_of_what_was_sent_again_stops_nobody(
     world = refused(make, partner, *[422] * 10, rows=10)
     partner.always = {FIRST: 422}
     assert order(world, "again").status_code == 200
-    eventually(lambda: len(listed(world)) == 10)
+    until(lambda: len(listed(world)) == 10)
     commit(world, "orders.8.1", ids(99))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert partner.keys[-2:] == [FIRST, "orders.8.1.0.1.0"]
     assert measured(world)["tpc_outbox_stopped"] == 0
 
 
 def test_what_waits_to_be_sent_again_can_be_dropped(
-    make: Make, partner: Partner
+    make: Make, queue: Queue, partner: Partner
 ) -> None:
     """It leaves its queue, and is on record as any other."""
     world = make(sends=False)
     commit(world, T, cards(2))
-    queue = world.resource._queue
     assert queue.move_to_quarantine(queue.next("orders")[0], 422)
     assert order(world, "again").status_code == 200
     for reason in ("the card was stolen", "another"):
@@ -383,27 +396,32 @@ def test_what_waits_to_be_sent_again_can_be_dropped(
 
 @any_database
 def test_what_is_put_back_has_failures_of_its_own(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
+    make: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not those of the request that was first until then: it, too, has ten tries."""
-    world = refused(make, partner, 422)
-    sending = world.resource._sender
-    sending.stop()  # from here on a turn at a time
-    sending._stopping.clear()
+    world = make(sends=False)
+    commit(world, T, cards(1))
+    assert queue.move_to_quarantine(queue.next("orders")[0], 422)
     commit(world, "orders.8.1", ids(2, 3))
-    partner.always = {"orders": 503}
     now = [0.0]
     clock = time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: clock() + now[0])
+    ill: list[str] = ["orders"]
+
+    def answer(request: Request) -> PartnerAnswer:
+        return PartnerAnswer(503) if request.key.startswith(ill[0]) else TAKEN
+
+    partner = Answers(answer)
+    sending = Sender(queue, partner, LEASE)
 
     def turn() -> None:
-        now[0] += 100.0
-        sending._turn()
+        now[0] += 100.0  # no pause is left
+        sending.turn()
 
     for _ in range(9):
         turn()
     assert order(world, "again").status_code == 200
-    partner.always = {FIRST: 503}
+    ill[0] = FIRST
     turn()
     assert (listed(world), partner.keys[-1]) == ([], FIRST)
     for _ in range(9):
@@ -413,17 +431,16 @@ def test_what_is_put_back_has_failures_of_its_own(
 
 @any_database
 @pytest.mark.parametrize("how", ["refused again", "dropped while it waited"])
-def test_only_what_was_taken_is_called_sent(make: Make, how: str) -> None:
+def test_only_what_was_taken_is_called_sent(make: Make, queue: Queue, how: str) -> None:
     """Not what was dropped, when the row about that is deleted, as it may be."""
     world = make(sends=False)
     commit(world, T, cards(2))
-    queue = world.resource._queue
     assert queue.move_to_quarantine(queue.next("orders")[0], 422)
     assert order(world, "again").status_code == 200
     if how == "refused again":
         assert queue.move_to_quarantine(queue.next("orders")[0], 422)
     assert order(world, "drop").status_code == 200
-    table = world.resource._quarantine.by_hand
+    table = queue.by_hand
     with queue.deciding() as connection:
         connection.execute(table.delete().where(table.c.action == "drop"))
     for action in ("again", "drop"):

@@ -11,16 +11,27 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from support.participant import World, end, records
+from support.participant import World, records
 from support.served import served
-from test_outbox import any_database, backlog, commit, eventually, quick
+from support.waiting import PATIENT, until
+from test_outbox import (
+    LIMITS,
+    all_sent,
+    any_database,
+    backlog,
+    commit,
+    queue,
+    quick,
+    url,
+)
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import RequestKey
 from tracing_2pc.participant import Outbox, PartnerRequest
 from tracing_2pc.participant.resources import sender
+from tracing_2pc.participant.resources.queue import Queue
 
-__all__ = ["quick"]
+__all__ = ["queue", "quick", "url"]
 
 T = "orders.7.1"
 Plan = Callable[[str, list[Any]], tuple[int, Any]]
@@ -85,14 +96,16 @@ Make = Callable[..., World]
 def make(url: str, store: Store) -> Iterator[Make]:
     made: list[World] = []
 
-    def one(**options: Any) -> World:
-        resource = Outbox(url, partner=store.url, **options)
+    def one(*, sends: bool = True, **options: Any) -> World:
+        resource = Outbox(url, partner=store.url, **LIMITS, **options)
+        if not sends:
+            resource.start = lambda: None  # type: ignore[method-assign]
         made.append(World(resource, lambda: backlog(resource)))
         return made[-1]
 
     yield one
     for world in made:
-        end(world.resource)
+        world.resource.close()
 
 
 def put(record: Mapping[str, Any], key: RequestKey) -> PartnerRequest:
@@ -137,7 +150,7 @@ def test_a_request_of_ones_own(make: Make, store: Store) -> None:
     store.plan = lambda path, _: (409 if "2" in path.partition("?")[0] else 201, {})
     world = make(request=put, statuses=lambda s, _: [200 if s == 409 else s])
     commit(world, T, records(id=["a/ü", "2"]))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert [(method, path, key) for method, path, _, key in store.got] == [
         ("PUT", "/base/a%2F%C3%BC?version=7", f"{T}.0.1.0"),
         ("PUT", "/base/2?version=7", f"{T}.0.1.1"),
@@ -203,7 +216,7 @@ def test_a_path_is_sent_as_it_was_made(make: Make, store: Store) -> None:
     paths = ["", "/a/...?b=/../c//", "/..a", "/:@!$&'()*+,;=~", "?a=b/?", "/a%2F..%2Fb"]
     world = make(request=lambda record, _: PartnerRequest("PUT", record["path"], "{}"))
     commit(world, T, records(path=paths))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert [path for _, path, _, _ in store.got] == [f"/base{path}" for path in paths]
 
 
@@ -234,7 +247,7 @@ def test_headers_are_merged_whatever_their_case(
         ),
     )
     commit(world, T, ids(1))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     (headers,) = store.headers
     assert headers.get_all("Content-Type") == ["text/b"]
     assert headers.get_all("X-Of") == ["record"]
@@ -243,20 +256,20 @@ def test_headers_are_merged_whatever_their_case(
 
 
 @any_database
-def test_a_row_that_cannot_be_sent_stops_no_other(make: Make, store: Store) -> None:
+def test_a_row_that_cannot_be_sent_stops_no_other(
+    make: Make, store: Store, queue: Queue
+) -> None:
     """As an older release may have stored it: it is quarantined, not sent."""
-    world = make(**BULK)
+    world = make(sends=False, **BULK)
     store.plan = items()
-    world.resource._sender.start = lambda: None
     commit(world, T, ids(1, 2))
     commit(world, "bills.1.1", ids(3))
-    bad = world.resource._queue.request
-    with world.resource._database.decide("test") as connection:
+    bad = queue.request
+    with queue.deciding() as connection:
         body = json.dumps(["PUT", "/..", {}, "\ud800"])
         connection.execute(bad.update().where(bad.c.tpc_row == 1).values(body=body))
-    del world.resource._sender.start
-    world.resource.start()
-    eventually(lambda: backlog(world.resource) == 0)
+    make(**BULK).resource.start()
+    all_sent(world)
     assert sorted(store.ids()) == [[1], [3]]
     assert quarantined(world) == [(f"{T}.0.1.1", 0)]
 
@@ -264,13 +277,11 @@ def test_a_row_that_cannot_be_sent_stops_no_other(make: Make, store: Store) -> N
 def test_many_records_in_a_request(make: Make, store: Store) -> None:
     """Up to the bound, in order, of one branch, with one key for just these."""
     store.plan = items()
-    world = make(**BULK)
-    world.resource._sender.start = lambda: None  # until all is committed
+    world = make(sends=False, **BULK)
     commit(world, T, ids(*range(150)), ids(*range(150, 155), branch="1.1"))
     commit(world, "orders.8.1", ids(200))
-    del world.resource._sender.start
-    world.resource.start()
-    eventually(lambda: backlog(world.resource) == 0)
+    make(**BULK).resource.start()
+    all_sent(world)
     sent = store.ids()
     assert [record for bulk in sent for record in bulk] == [*range(155), 200]
     assert sent[0] == [*range(100)]
@@ -291,13 +302,13 @@ def test_each_record_has_its_own_outcome(make: Make, store: Store) -> None:
     world = make(**BULK)
     commit(world, T, ids(*range(6)))
     commit(world, "orders.8.1", ids(9))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert store.ids()[:2] == [[0, 1, 2, 3, 4, 5], [3]]
     assert store.ids()[-1] == [9]
     assert quarantined(world) == [(f"{T}.0.1.2", 400)]
     about = {"key": f"{T}.0.1.2", "who": "anna", "reason": "mended"}
     assert world.post("/outbox/again", **about).status_code == 200
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert store.ids()[-1] == [2]
 
 
@@ -312,16 +323,13 @@ def test_a_bulk_that_is_refused_as_a_whole(make: Make, store: Store) -> None:
     world = make(**BULK)
     commit(world, T, ids(*range(6)))
     commit(world, "orders.8.1", ids(10, 11))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert quarantined(world) == [(f"{T}.0.1.3", 400)]
     assert store.ids() == [[*range(6)], [0], [1], [2], [3], [4], [5], [10, 11]]
 
 
-def test_one_of_a_bulk_that_fails_alone(
-    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_a_bulk_that_fails_alone(make: Make, store: Store) -> None:
     """What the partner cannot digest, with all that is in its bulk, is found."""
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
 
     def plan(_: str, lines: list[Any]) -> tuple[int, Any]:
         bad = any(record["id"] == 2 for record in lines)
@@ -330,7 +338,7 @@ def test_one_of_a_bulk_that_fails_alone(
     store.plan = plan
     world = make(**BULK)
     commit(world, T, ids(*range(5)))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert quarantined(world) == [(f"{T}.0.1.2", 500)]
     taken = [i for bulk in store.ids() if 2 not in bulk for i in bulk]
     assert sorted(set(taken)) == [0, 1, 3, 4]
@@ -351,7 +359,7 @@ def test_an_answer_that_is_not_understood_is_none(
     store.plan = plan
     world = make(**BULK)
     commit(world, T, ids(1, 2, 3))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert store.ids()[:2] == [[1, 2, 3], [1]]
     assert {i for bulk in store.ids()[2:] for i in bulk} == {1, 2, 3}
     assert quarantined(world) == []
@@ -360,15 +368,11 @@ def test_an_answer_that_is_not_understood_is_none(
 @any_database
 def test_what_was_stored_is_sent_as_it_was(make: Make, store: Store) -> None:
     """Whatever the outbox is told later: each row says by itself what it is."""
-    first = make()
-    first.resource._sender.start = lambda: None
+    first = make(sends=False)
     commit(first, T, ids(1))
-    second = make(**BULK)
-    second.resource._sender.start = lambda: None
-    commit(second, "orders.8.1", ids(2))
-    third = make()
-    third.resource.start()
-    eventually(lambda: backlog(third.resource) == 0)
+    commit(make(sends=False, **BULK), "orders.8.1", ids(2))
+    make().resource.start()
+    all_sent(first)
     assert [path for _, path, _, _ in store.got] == ["/base", "/base/_bulk"]
 
 
@@ -386,10 +390,9 @@ def test_a_bulk_needs_requests_that_can_be_joined(make: Make) -> None:
 @any_database
 @pytest.mark.parametrize("status", [429, 500])
 def test_a_bulk_that_is_too_much_is_halved(
-    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch, status: int
+    make: Make, store: Store, status: int
 ) -> None:
     """Until it is taken; then it grows again. The rest does not go one by one."""
-    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.02)
 
     def plan(path: str, lines: list[Any]) -> tuple[int, Any]:
         return (status, {}) if len(lines) > 20 else items()(path, lines)
@@ -397,7 +400,7 @@ def test_a_bulk_that_is_too_much_is_halved(
     store.plan = plan
     world = make(**BULK)
     commit(world, T, ids(*range(100)))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     sizes = [len(bulk) for bulk in store.ids()]
     assert sizes[:5] == [100, 50, 25, 12, 24]
     assert sizes.count(100) == 1
@@ -418,11 +421,12 @@ def test_pauses_grow_until_a_bulk_of_that_size_is_taken(
         return 0.0
 
     monkeypatch.setattr(sender.random, "uniform", uniform)
+    monkeypatch.setattr(sender, "LONGEST_PAUSE", PATIENT)
     answers = iter([(503, {})] * 4)
     store.plan = lambda path, lines: next(answers, None) or items()(path, lines)
     world = make(**BULK)
     commit(world, T, ids(*range(100)))
-    eventually(lambda: backlog(world.resource) == 0)
+    all_sent(world)
     assert pauses == [0.02, 0.04, 0.08, 0.16]
     assert [len(bulk) for bulk in store.ids()][:5] == [100, 50, 25, 12, 6]
 
@@ -435,6 +439,6 @@ def test_many_refused_in_a_bulk_are_one_stop(
     store.plan = lambda _, lines: (200, {"items": [400] * len(lines)})
     world = make(**BULK)
     commit(world, T, ids(*range(30)))
-    eventually(lambda: len(store.got) > 2)
+    until(lambda: len(store.got) > 2)
     assert caplog.text.count("stopped") == 1
     assert len(quarantined(world)) == 10

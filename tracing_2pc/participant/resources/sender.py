@@ -28,13 +28,13 @@ from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing.propagation import of_try
 
-_POLL: Final = 0.5
+POLL: Final = 0.5
 """Seconds between two reads of the queue: another process may have committed."""
 
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 60.0
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
 
-_TRIES: Final = 10
+TRIES: Final = 10
 """After so many in vain the partner is sent the next request, too."""
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Sender:
             if self._stopping.is_set():  # after clear: a stop before it is not missed
                 break
             try:
-                pause = self._turn()
+                pause = self.turn()
             except sa.exc.SQLAlchemyError as error:
                 why = describe_error(error)
                 logger.warning("outbox: the database did not answer: %s", why)
@@ -144,7 +144,7 @@ class Sender:
         except sa.exc.SQLAlchemyError:
             logger.info("outbox: the lease runs out by itself")
 
-    def _turn(self) -> float:
+    def turn(self) -> float:
         """Send what can be sent; return seconds until the queue is read again."""
         if self._hold() is Lease.REFUSED:
             return self._lease / 3
@@ -169,7 +169,7 @@ class Sender:
             self._keep_lease()
             if not (self._send(bulk[0]) if len(bulk) == 1 else self._send_bulk(bulk)):
                 waits.add(name)
-        return 0.0 if any(ready) else _POLL
+        return 0.0 if any(ready) else POLL
 
     def _bulks(self, application: str) -> list[list[Request]]:
         """Return its next requests, each with those that are sent together with it.
@@ -342,7 +342,7 @@ class Sender:
         application = request.transaction.application
         waiting = self._waiting[application]
         tries = waiting.tries if waiting.key == request.key else 0
-        if tries + 1 < _TRIES:
+        if tries + 1 < TRIES:
             return False
         following = self._queue.next(application, request)
         if not following or self._stopping.is_set():
@@ -390,7 +390,7 @@ class Sender:
             waiting.key, waiting.tries = request.key, 0
         waiting.tries += len(bulk) == 1
         retry = RetryPolicy(
-            SystemClock(), _FIRST_PAUSE, _LONGEST_PAUSE, uniform=random.uniform
+            SystemClock(), FIRST_PAUSE, LONGEST_PAUSE, uniform=random.uniform
         )
         pause = retry.pause_before(waiting.failures + 1)
         waiting.resume = time.monotonic() + pause
