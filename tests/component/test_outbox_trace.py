@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,21 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
+from support.elsewhere import elsewhere
 from support.participant import ONE, TRACE, PartnerApi, World, sqlite_url
 from support.tracing import read_trace_file, span_tree
+from support.waiting import PATIENT, until
 
+from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.participant import Outbox
+from tracing_2pc.participant.journal.database import open_database
+from tracing_2pc.participant.journal.schema import Tables
+from tracing_2pc.participant.resources.queue import Queue
+from tracing_2pc.participant.resources.sender import Sender
 
 T = "orders.7.1"
-
-SENDER = """
-import sys, time
-from tracing_2pc.participant import Outbox
-url, partner = sys.argv[1:]
-outbox = Outbox(url, partner=partner, clock=lambda: time.time() + 600)
-outbox.open()
-outbox.start()
-until = time.monotonic() + 120
-while outbox.gauges()["tpc.outbox.backlog"] and time.monotonic() < until:
-    time.sleep(0.05)
-outbox.close()
-"""
+LATER = 600.0
+LIMITS = {"timeout": PATIENT, "lease": 3 * PATIENT}
 
 Exported = Callable[[], list[ReadableSpan]]
 
@@ -54,10 +50,21 @@ def world(tmp_path: Path, partner: PartnerApi) -> Iterator[World]:
 def send(folder: Path, partner: PartnerApi, **environment: str) -> list[dict[str, Any]]:
     """Send what waits, from a process of its own, and return the spans it exported."""
     file = folder / "trace.jsonl"
-    env = {**os.environ, "TPC_TRACE_FILE": str(file), **environment}
-    command = [sys.executable, "-W", "error", "-c", SENDER]
-    subprocess.run([*command, sqlite_url(folder), partner.url], env=env, check=True)
+    environment["TPC_TRACE_FILE"] = str(file)
+    about = (sqlite_url(folder), partner.url, environment)
+    assert elsewhere(folder, send_all, *about) == "ended"
     return read_trace_file(file)
+
+
+def send_all(url: str, partner: str, environment: dict[str, str]) -> None:
+    """Send until nothing waits; the main program of a process."""
+    os.environ.update(environment)
+    warnings.simplefilter("error")
+    outbox = Outbox(url, partner=partner, clock=lambda: time.time() + LATER, **LIMITS)
+    outbox.open()
+    outbox.start()
+    until(lambda: not outbox.gauges()["tpc.outbox.backlog"])
+    outbox.close()
 
 
 def heard(partner: PartnerApi) -> list[tuple[str, str]]:
@@ -161,7 +168,9 @@ def test_a_request_that_is_sent_again_is_in_that_trace_each_time(
 def test_a_partner_that_is_down_for_long_does_not_fill_the_trace(
     world: World,
     partner: PartnerApi,
+    tmp_path: Path,
     exported: Exported,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first ten tries leave spans, then the 16th and the 32nd: no pause is waited.
 
@@ -170,13 +179,20 @@ def test_a_partner_that_is_down_for_long_does_not_fill_the_trace(
     assert world.prepare(T).status_code == 200
     assert world.commit(T, ONE).status_code == 200
     partner.answers = [503] * 100
-    sender, (first, *_) = world.resource._sender, world.resource._queue.next("orders")
-    assert sender._hold()
+    now = [0.0]
+    clock = time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: clock() + now[0])
+    database = open_database(sqlite_url(tmp_path))
+    queue = Queue(Tables("outbox", "outbox"), database, time.time)
+    asked = HttpPartner(partner.url, None, {}, None, PATIENT)
+    sender = Sender(queue, asked, LIMITS["lease"])
     tries = []
     for number in range(1, 41):
         before = len(exported())
-        assert not sender._send(first)
+        now[0] += 100.0  # no pause is left
+        sender.turn()
         if any(s.name == "tpc.outbox.send" for s in exported()[before:]):
             tries.append(number)
+    database.engine.dispose()
     assert len(partner.got) == 40 + 31
     assert tries == [*range(1, 11), 16, 32]

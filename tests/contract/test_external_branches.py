@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.elsewhere import elsewhere
 from support.files import FilePlace
 from support.participant import ONE, OTHER, Branch, World, files, orders, sqlite_url
 
 T = "orders.7.1"
 NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
+BETWEEN = "participant.between_branches"
 
 
 @pytest.fixture
@@ -34,44 +32,24 @@ def place(world: World, tmp_path: Path) -> FilePlace:
 
 def killed_between_branches(tmp_path: Path, verb: str) -> None:
     """Ask another process, which is killed after it has ended the first branch."""
-    script = f"""
-        import sys
-        sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-        from support.participant import Branch, ONE, files, orders
-        world = files({sqlite_url(tmp_path)!r})
-        neighbour = Branch(orders(7, 8), 2, "1.1")
-        {verb}
-    """
-    fired = {"TPC_FAILPOINT_FILE": str(tmp_path / "fired")}
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, "TPC_FAILPOINT": "participant.between_branches", **fired},
-        start_new_session=True,
-        capture_output=True,
-        timeout=120,
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    about = (end, sqlite_url(tmp_path), verb)
+    assert elsewhere(tmp_path, *about, killed_at=BETWEEN) == "killed"
 
 
-COMMIT = "world.commit('orders.7.1', ONE, neighbour)"
-ABORT = "world.abort('orders.7.1')"
-
-
-def test_a_commit_that_is_cut_short_is_gone_on_with(
-    world: World, tmp_path: Path
-) -> None:
-    """Half of it is visible after the kill; the repeated request does the rest."""
-    killed_between_branches(tmp_path, COMMIT)
-    assert world.in_doubt() == 1 or world.visible() in (2, 3)
-    assert world.commit(T, ONE, NEIGHBOUR).status_code == 200
-    assert (world.in_doubt(), world.visible()) == (0, 5)
+def end(url: str, verb: str) -> None:
+    """Ask for the end of both branches; the main program of a process."""
+    world = files(url)
+    if verb == "commit":
+        world.commit(T, ONE, NEIGHBOUR)
+    else:
+        world.abort(T)
 
 
 def test_what_is_left_half_done_is_ended_by_the_next_decision(
     world: World, place: FilePlace, tmp_path: Path
 ) -> None:
     """Of any transaction of the application, and as it was decided."""
-    killed_between_branches(tmp_path, ABORT)
+    killed_between_branches(tmp_path, "abort")
     assert len(os.listdir(place.waiting)) == 1
     assert world.prepare("orders.8.1", OTHER).status_code == 200
     assert world.commit("orders.8.1", OTHER).status_code == 200
@@ -91,7 +69,7 @@ def test_the_rest_of_a_half_done_commit_that_is_removed_by_hand(
     world: World, place: FilePlace, tmp_path: Path
 ) -> None:
     """It was decided commit, and is not there: unknown, never success."""
-    killed_between_branches(tmp_path, COMMIT)
+    killed_between_branches(tmp_path, "commit")
     (path,) = place.waiting.iterdir()
     path.unlink()
     answer = world.commit(T, ONE, NEIGHBOUR)

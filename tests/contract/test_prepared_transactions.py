@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan
+from support.elsewhere import elsewhere
 from support.participant import (
     ONE,
     OTHER,
@@ -36,6 +32,7 @@ from support.participant import (
 from support.postgres import flushes, rows_read
 from support.spark import serving
 from support.tracing import span_tree
+from support.waiting import AT_LAST, until
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core.errors import ConfigurationError, HeuristicError
@@ -54,6 +51,8 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 T = "orders.7.1"
 NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
 SLOTS = 512
+MOMENT = 0.002
+"""The two meet at another place, wherever that is, each time."""
 
 
 @pytest.fixture
@@ -362,30 +361,18 @@ def test_the_rest_of_a_half_done_commit_that_is_rolled_back_by_hand(
 
 def killed(url: str, folder: Path, point: str, verb: str = "commit") -> None:
     """Prepare three branches, commit two or abort all, in a process that dies there."""
-    script = f"""
-        import sys
-        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-        from support.participant import *
-        NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
-        world = prepared_transactions({url!r})
-        for branch in (ONE, TWIN, NEIGHBOUR):
-            assert world.prepare({T!r}, branch).status_code == 200
-        if {verb!r} == "commit":
-            world.commit({T!r}, ONE, NEIGHBOUR)
-        world.abort({T!r})
-    """
-    died = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={
-            **os.environ,
-            "TPC_FAILPOINT": point,
-            "TPC_FAILPOINT_FILE": str(folder / "fired"),
-        },
-        start_new_session=True,
-        capture_output=True,
-        timeout=120,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    about = (prepare_and_end, url, verb)
+    assert elsewhere(folder, *about, killed_at=point) == "killed"
+
+
+def prepare_and_end(url: str, verb: str) -> None:
+    """The main program of that process."""
+    world = prepared_transactions(url)
+    for branch in (ONE, TWIN, NEIGHBOUR):
+        assert world.prepare(T, branch).status_code == 200
+    if verb == "commit":
+        world.commit(T, ONE, NEIGHBOUR)
+    world.abort(T)
 
 
 def test_a_half_done_decision_outlives_forgotten_through(
@@ -555,16 +542,8 @@ def test_no_slot_left_is_not_a_vote(
     finally:
         for gid in taken:
             sql(other, f"ROLLBACK PREPARED '{gid}'")
-    assert until(lambda: world.prepare(T).status_code == 200)
+    until(lambda: world.prepare(T).status_code == 200)
     assert world.commit(T, ONE).status_code == 200
-
-
-def until(true: Callable[[], bool]) -> bool:
-    """Ask again for a while, as a client does."""
-    end = time.monotonic() + 120
-    while not (answer := true()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return answer
 
 
 def test_a_lock_that_is_held_too_long_is_not_a_vote(
@@ -578,7 +557,7 @@ def test_a_lock_that_is_held_too_long_is_not_a_vote(
         person.execute("LOCK TABLE orders")
         assert world.prepare(T, once=True).status_code == 503
         assert world.in_doubt() == 0
-    assert until(lambda: world.prepare(T).status_code == 200)
+    until(lambda: world.prepare(T).status_code == 200)
     assert world.commit(T, ONE).status_code == 200
 
 
@@ -621,7 +600,14 @@ class Cut:
             assert sql(self._url, ended) == [(True,)]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "verb",
+    [
+        pytest.param("prepare", marks=pytest.mark.ci),
+        "commit",
+        pytest.param("abort", marks=pytest.mark.ci),
+    ],
+)
 def test_a_connection_lost_at_any_statement(
     world: World, postgres_database: str, verb: str
 ) -> None:
@@ -635,7 +621,7 @@ def test_a_connection_lost_at_any_statement(
         with Cut(world, postgres_database, before=len(statements)) as cut:
             answer = VERBS[verb](world, id_)
         assert answer == (503 if cut.fired else 200), cut.fired
-        assert until(lambda: VERBS[verb](world, id_) == 200), cut.fired  # noqa: B023
+        until(lambda: VERBS[verb](world, id_) == 200)  # noqa: B023
         if verb == "prepare":
             assert world.commit(id_, ONE, NEIGHBOUR).status_code == 200, cut.fired
         visible = 0 if verb == "abort" else 5 * len(statements)
@@ -681,9 +667,9 @@ def test_prepare_and_abort_at_once_leave_nothing(postgres_database: str) -> None
         id_ = f"orders.{batch}.1"
         thread = threading.Thread(target=one.prepare, args=(id_,))
         thread.start()
-        time.sleep(batch / 500)
-        assert until(lambda: two.abort(id_).status_code == 200)  # noqa: B023
-        thread.join(120)
+        time.sleep(batch * MOMENT)
+        until(lambda: two.abort(id_).status_code == 200)  # noqa: B023
+        thread.join(AT_LAST)
     assert gids(postgres_database) == []
     for world in (one, two):
         world.resource.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,11 @@ import psycopg
 import pytest
 from support.participant import ONE, OTHER, TWIN, World, prepared_transactions
 from support.postgres import named
+from support.waiting import AT_LAST, until
 
 from tracing_2pc.core.errors import ConfigurationError
+
+pytestmark = pytest.mark.ci
 
 T = "orders.7.1"
 
@@ -43,15 +45,8 @@ class Server:
         self._configuration.write_text(self._settled + "".join(lines))
         self._server.start()
         url = named(self._server.get_uri(), "postgres")
-        end = time.monotonic() + 120
-        while True:  # it replays its log first
-            try:
-                psycopg.connect(url).close()
-                return url
-            except psycopg.OperationalError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.1)
+        until(lambda: _answers(url))  # it replays its log first
+        return url
 
     def kill(self) -> None:
         """Kill the server and all of its sessions, as a power cut would."""
@@ -61,11 +56,19 @@ class Server:
             with contextlib.suppress(psutil.NoSuchProcess):  # it went with the first
                 process.kill()
         for process in processes:
-            process.wait(120)
+            process.wait(AT_LAST)
 
     def delete(self) -> None:
         self.kill()
         self._server.cleanup()
+
+
+def _answers(url: str) -> bool:
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +86,7 @@ def restarted(server: Server, **settings: Any) -> str:
 
 def until_answered(ask: Any) -> Any:
     """Ask again while the server is away, as a client does."""
-    end = time.monotonic() + 120
-    while (answer := ask()).status_code == 503 and time.monotonic() < end:
-        time.sleep(0.1)
-    return answer
+    return until(ask, lambda answer: answer.status_code != 503)
 
 
 def test_rows_in_doubt_survive_the_death_of_the_server(server: Server) -> None:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from support.elsewhere import elsewhere
 from support.participant import (
+    ONE,
     Branch,
     World,
     count,
@@ -27,6 +24,7 @@ from support.participant import (
 )
 
 from tracing_2pc.participant.resources import tagged_branches
+from tracing_2pc.testing.other_process import kill
 
 Open = Callable[..., World]
 KEYS = [None, *range(5)]
@@ -133,27 +131,25 @@ def reader_of(url: str) -> Iterator[Any]:
         yield cursor
 
 
-def test_a_kill_while_replaced_rows_are_deleted(open_at: Open, url: str) -> None:
+def die_while_deleting(url: str) -> None:
+    """Be killed after a DELETE of rows; the main program of a process."""
+
+    def die(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if "DELETE FROM orders_tpc" in statement and "orders_tpc_" in statement:
+            kill()
+
+    sa.event.listen(sa.Engine, "after_cursor_execute", die)
+    tagged_rows(url, key="id").prepare("orders.2.1", ONE)
+
+
+def test_a_kill_while_replaced_rows_are_deleted(
+    open_at: Open, url: str, tmp_path: Path
+) -> None:
     """It changes nothing that is shown, and a later prepare deletes them."""
     world = open_at(key="id")
     keep(world, "orders.0.1", batch(0))
     keep(world, "orders.1.1", batch(1))
-    script = f"""
-        import os, signal, sys
-        sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-        import sqlalchemy as sa
-        from support.participant import ONE, tagged_rows
-
-        def die(_, __, statement, *rest):
-            if "DELETE FROM orders_tpc" in statement and "orders_tpc_" in statement:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sa.event.listen(sa.Engine, "after_cursor_execute", die)
-        tagged_rows({url!r}, key="id").prepare("orders.2.1", ONE)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    died = subprocess.run(command, env=os.environ, capture_output=True, timeout=60)
-    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert elsewhere(tmp_path, die_while_deleting, url) == "killed"
     assert count(world.resource, "orders_tpc") == 2 * 6
     assert [n for _, _, n in shown(world)] == [1] * 6
     keep(world, "orders.2.1", batch(2))

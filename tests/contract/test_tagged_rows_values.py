@@ -27,6 +27,7 @@ from support.participant import (
     select,
     tagged_rows,
 )
+from support.waiting import AT_LAST
 
 Open = Callable[..., World]
 
@@ -249,5 +250,5 @@ def test_a_first_prepare_does_not_wait_for_pandas(url: str, tmp_path: Path) -> N
     body.write_bytes(ONE.body)
     command = [sys.executable, "-c", FIRST_PREPARE, str(body), url]
     root = Path(__file__).parents[2]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, cwd=root)
+    ran = subprocess.run(command, stdout=subprocess.PIPE, timeout=AT_LAST, cwd=root)
     assert (ran.returncode, ran.stdout) == (0, b"False\n")
