@@ -32,7 +32,7 @@ from support.participant import (
 from support.postgres import flushes, rows_read
 from support.spark import serving
 from support.tracing import span_tree
-from support.waiting import AT_LAST, until
+from support.waiting import AT_LAST, AT_ONCE, until
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core.errors import ConfigurationError, HeuristicError
@@ -41,6 +41,7 @@ from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.participant import PreparedTransactions
 from tracing_2pc.participant.engine import Query
+from tracing_2pc.participant.journal import postgresql
 from tracing_2pc.participant.journal.postgresql import PostgreSQL
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.recovery import Recovery
@@ -547,23 +548,20 @@ def test_no_slot_left_is_not_a_vote(
 
 
 def test_a_lock_that_is_held_too_long_is_not_a_vote(
-    world: World, postgres_database: str
+    world: World, postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody locks the table: 503 when the lock's time is up, nothing in doubt."""
-    assert world.prepare("orders.6.1", OTHER).status_code == 200
-    assert world.commit("orders.6.1", OTHER).status_code == 200
-    sa.event.listen(world.resource._database.engine, "checkout", impatient)
+    keep(world, "orders.6.1", OTHER)
+    with monkeypatch.context() as patch:
+        patch.setattr(postgresql, "LOCK_WAIT", AT_ONCE)
+        hurried = prepared_transactions(postgres_database)
     with psycopg.connect(postgres_database) as person:
         person.execute("LOCK TABLE orders")
-        assert world.prepare(T, once=True).status_code == 503
+        assert hurried.prepare(T, once=True).status_code == 503
         assert world.in_doubt() == 0
-    until(lambda: world.prepare(T).status_code == 200)
+    hurried.resource.close()
+    assert world.prepare(T).status_code == 200
     assert world.commit(T, ONE).status_code == 200
-
-
-def impatient(driver: Any, *_: object) -> None:
-    driver.execute("SET lock_timeout = '300ms'")
-    driver.commit()
 
 
 VERBS: dict[str, Callable[[World, str], int]] = {

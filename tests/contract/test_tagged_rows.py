@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
@@ -20,6 +21,7 @@ from support.participant import (
     records,
     select,
 )
+from support.waiting import until
 from werkzeug.test import TestResponse
 
 from tracing_2pc.core.errors import ConfigurationError
@@ -48,23 +50,11 @@ def cure(error: ConfigurationError) -> str:
     return str(error).partition("Run: ")[2]
 
 
-def test_rows_are_seen_when_they_are_committed(open_at: Open) -> None:
-    """Never before, never after an abort, and for everybody at once."""
-    world, reader = open_at(), open_at()
-    keep(world, "orders.0.1", records(id=[1]))
-    two = records(id=[2, 3])
-    assert world.prepare("orders.1.1", two).status_code == 200
-    assert (world.visible(), reader.visible()) == (1, 1)
-    assert world.abort("orders.1.1").status_code == 200
-    assert (world.visible(), reader.visible()) == (1, 1)
-    keep(world, "orders.1.2", two)
-    assert (world.visible(), reader.visible()) == (3, 3)
-
-
-def test_two_first_prepares_at_once(open_at: Open) -> None:
+def test_two_first_prepares_at_once(open_at: Open, url: str) -> None:
     """The table is nobody's to write before it is there for everybody."""
     world = open_at()
     answers: list[TestResponse] = []
+    asked: list[str] = []
 
     def prepare_second() -> None:
         answers.append(world.prepare("orders.0.1", OTHER_BRANCH))
@@ -74,11 +64,20 @@ def test_two_first_prepares_at_once(open_at: Open) -> None:
 
     def see(_: Any, cursor: Any, statement: str, *__: Any) -> None:
         makes_view.now = statement.startswith("CREATE VIEW")
+        if threading.current_thread() is second:
+            asked.append(statement)
+
+    def waits() -> bool:
+        if url.startswith("sqlite"):
+            return bool(asked) and asked[-1].startswith("BEGIN IMMEDIATE")
+        with psycopg.connect(url) as person:
+            locks = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            return person.execute(locks).fetchone() == (1,)
 
     def start_second(_: Any) -> None:
         if getattr(makes_view, "now", False):
             second.start()
-            second.join(0.5)  # it answers at once only if it does not wait
+            until(lambda: answers or waits())  # it answers only if it does not wait
 
     sa.event.listen(Engine, "before_cursor_execute", see)
     sa.event.listen(Engine, "commit", start_second)

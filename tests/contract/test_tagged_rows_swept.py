@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from support.postgres import flushes
 from tracing_2pc.participant.resources import tagged_branches
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     if request.param == "postgresql":
         url = request.getfixturevalue("postgres_database")
@@ -109,9 +108,7 @@ def test_aborted_rows_that_somebody_updates_stay_hidden(
     drop(world, "orders.0.1", records(id=[1, 2, 3]))
     with world.resource._database.engine.begin() as other:
         other.execute(sa.text("UPDATE orders_tpc SET id = id + 10 WHERE id > 1"))
-        began = time.monotonic()
-        drop(world, "orders.0.2", records(id=[9]))
-        assert time.monotonic() - began < 5
+        drop(world, "orders.0.2", records(id=[9]))  # while it is open
         assert world.visible() == 0
     assert world.visible() == 0
     drop(world, "orders.0.3", records(id=[9]))

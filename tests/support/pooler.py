@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from support.waiting import until
+from support.waiting import AT_LAST, until
 
 _UNPACKED = Path(__file__).parents[2] / ".cache" / "pgbouncer"
 _CONFIGURATION = """\
@@ -61,7 +61,7 @@ def pgbouncer(url: str, mode: str, *, size: int = 8) -> Iterator[str]:
             yield pooled
         finally:
             process.terminate()
-            process.wait(120)
+            process.wait(AT_LAST)
 
 
 def _answers(url: str) -> bool:
