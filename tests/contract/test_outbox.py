@@ -17,8 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from support.databases import url
 from support.metrics import assert_of_the_registry, samples
-from support.participant import TRACE, Branch, World, records, sqlite_url
+from support.participant import TRACE, Branch, World, records
 from support.served import served
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
 
@@ -30,10 +31,13 @@ from tracing_2pc.participant.resources.partner import PartnerAnswer
 from tracing_2pc.participant.resources.queue import Lease, Queue, Request
 from tracing_2pc.testing.other_process import forking
 
+__all__ = ["url"]
+
 T = "orders.7.1"
-LEASE = 3 * PATIENT
-LIMITS = {"timeout": PATIENT, "lease": LEASE}
+LIMITS = {"timeout": PATIENT, "lease": 3 * PATIENT}
 """No busy machine makes an answer so late that it is sent again."""
+
+LEASE = LIMITS["lease"]
 
 
 class Partner:
@@ -132,14 +136,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "POLL", AT_ONCE)
     monkeypatch.setattr(sender, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(sender, "LONGEST_PAUSE", 0.02)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """URL of an empty database of this test's own, on each database in turn."""
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres_database"))
-    return sqlite_url(tmp_path)
 
 
 any_database = pytest.mark.parametrize("url", ["sqlite"], indirect=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.databases import url
 from support.participant import World, records, select, tagged_rows
 from support.waiting import until
 from test_outbox import (
@@ -30,7 +31,6 @@ from test_outbox import (
     partner,
     queue,
     quick,
-    url,
 )
 from werkzeug.test import TestResponse
 

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from support.databases import url
 from support.participant import World, records
 from support.served import served
 from support.waiting import PATIENT, until
@@ -22,7 +23,6 @@ from test_outbox import (
     commit,
     queue,
     quick,
-    url,
 )
 
 from tracing_2pc.core.errors import ConfigurationError

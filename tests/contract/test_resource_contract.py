@@ -72,7 +72,7 @@ class OfTaggedRows(ResourceContract):
 
 class OfOutbox(ResourceContract):
     def make_resource(self, where: str) -> ParticipantEngine:
-        return Outbox(where, partner="http://127.0.0.1:9/orders", timeout=0.2)
+        return Outbox(where, partner="http://127.0.0.1:9/orders")
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
         """Read what is queued: nothing sends, because nothing calls `start`."""

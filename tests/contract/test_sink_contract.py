@@ -12,16 +12,18 @@ from typing import Any
 
 import faulty_sinks
 import pytest
-import sqlalchemy as sa
+from faulty_resources import select
 from faulty_sinks import Case, Correct
 from support.junit import messages
 from support.participant import World, sqlite_url, tagged_rows
 from support.served import served
+from support.waiting import PATIENT
 from werkzeug.serving import make_server
 
 from tracing_2pc import FileSink, ParticipantSink
 from tracing_2pc.sinks import CompositeSink
 from tracing_2pc.testing import SinkContract
+from tracing_2pc.testing.sink_contract import KILLS
 
 CASES = {
     name: case
@@ -40,14 +42,19 @@ class Service:
         self.folder = folder
 
     def rows(self) -> list[dict[str, Any]]:
-        with self.world.resource._database.read() as connection:
-            if not sa.inspect(connection).has_table("orders"):
-                return []
-            found = connection.execute(sa.text("SELECT id, amount FROM orders"))
-            return [dict(row) for row in found.mappings()]
+        return select(sqlite_url(self.folder), "orders")
 
 
-class TestParticipantSink(SinkContract):
+class KilledInCi(SinkContract):
+    """Its processes are killed from `make ci` on; `make test` kills `TestCorrect`'s."""
+
+    @pytest.mark.ci
+    @pytest.mark.parametrize("moment", KILLS)
+    def test_a_process_is_killed(self, world: Any, tmp_path: Path, moment: str) -> None:
+        super().test_a_process_is_killed(world, tmp_path, moment)
+
+
+class TestParticipantSink(KilledInCi):
     """A participant is a service; the sink is its client."""
 
     @pytest.fixture
@@ -58,7 +65,7 @@ class TestParticipantSink(SinkContract):
             yield Service(world, f"http://127.0.0.1:{running.server_port}", tmp_path)
 
     def make_sink(self, where: Service) -> Any:
-        return ParticipantSink({"participant": where.url}, token=None, timeout=60)
+        return ParticipantSink({"participant": where.url}, token=None, timeout=PATIENT)
 
     def visible(self, where: Service) -> Iterable[Mapping[str, Any]]:
         return where.rows()
@@ -115,6 +122,7 @@ class TestCorrect(faulty_sinks.TestCorrect):
     """A sink in one file passes."""
 
 
+@pytest.mark.ci
 class TestCorrectInOneCall(faulty_sinks.TestCorrectInOneCall):
     """And one that is told the whole decision in one call."""
 
@@ -125,7 +133,7 @@ def test_the_kit_loads_pytest_only_when_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-class TestFileSink(SinkContract):
+class TestFileSink(KilledInCi):
     """A folder, whose readers pass over hidden files."""
 
     def make_sink(self, where: Path) -> Any:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
+from support.databases import url
 from support.participant import (
     ONE,
     OTHER,
@@ -26,6 +27,8 @@ from werkzeug.test import TestResponse
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.participant import TaggedRows
+
+__all__ = ["url"]
 
 OTHER_BRANCH = Branch(OTHER.body, OTHER.rows, "1.0")
 Open = Callable[..., World]

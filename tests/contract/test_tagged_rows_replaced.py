@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from support.databases import url
 from support.elsewhere import elsewhere
 from support.participant import (
     ONE,
@@ -27,6 +28,8 @@ from tracing_2pc.participant.resources import tagged_branches
 from tracing_2pc.testing.other_process import kill
 
 Open = Callable[..., World]
+__all__ = ["url"]
+
 KEYS = [None, *range(5)]
 SHOWN = "SELECT id, day, n FROM orders ORDER BY n, id"
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from support.databases import url
 from support.participant import (
     Branch,
     World,
@@ -24,13 +25,11 @@ from support.postgres import flushes
 
 from tracing_2pc.participant.resources import tagged_branches
 
+__all__ = ["url"]
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres_database")
-    else:
-        url = sqlite_url(tmp_path)
+
+@pytest.fixture
+def world(url: str) -> Iterator[World]:
     made = tagged_rows(url)
     yield made
     made.resource.close()

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from support.databases import url
 from support.participant import (
     ONE,
     Branch,
@@ -31,6 +32,7 @@ from support.waiting import AT_LAST
 
 Open = Callable[..., World]
 
+__all__ = ["url"]
 
 UTC = datetime.timezone.utc
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 123456)  # noqa: DTZ001

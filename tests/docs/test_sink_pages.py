@@ -15,9 +15,11 @@ import pytest
 import requests
 from manual import ROOT, block, blocks, page
 from support.served import served
+from support.waiting import AT_LAST, PATIENT
 from werkzeug.serving import make_server
 
 from tracing_2pc.testing import SinkContract
+from tracing_2pc.testing.sink_contract import KILLS
 
 GUIDE = page("writing-a-sink")
 COMMAND = "python -m pytest -q test_shop_sink.py"
@@ -36,7 +38,7 @@ def follow(folder: Path, sink: str, *options: str) -> subprocess.CompletedProces
         env={**os.environ, "PYTHONPATH": ""},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=AT_LAST,
     )
 
 
@@ -95,12 +97,17 @@ class OfThePartner(SinkContract):
         return url
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
-        orders = requests.get(f"{where}/orders", timeout=60).json()["orders"]
+        orders = requests.get(f"{where}/orders", timeout=PATIENT).json()["orders"]
         return [row for rows in orders.values() for row in rows]
 
 
 class TestSinkOfTheManual(OfThePartner):
     """The one at the top of the page."""
+
+    @pytest.mark.ci
+    @pytest.mark.parametrize("moment", KILLS)
+    def test_a_process_is_killed(self, world: Any, tmp_path: Path, moment: str) -> None:
+        super().test_a_process_is_killed(world, tmp_path, moment)
 
     def make_sink(self, where: str) -> Any:
         code = block(page("sink"), "python", "class PartnerSink")
@@ -111,6 +118,8 @@ class TestSinkOfTheManual(OfThePartner):
 
 class TestSinkOfTheExamples(OfThePartner):
     """The one that a plain loop drives; here a coordinator does."""
+
+    test_a_process_is_killed = None  # type: ignore[assignment] - as the manual's
 
     def make_sink(self, where: str) -> Any:
         path = ROOT / "examples" / "partner_sink.py"

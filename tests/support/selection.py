@@ -45,20 +45,6 @@ OWN_SPARK = {"spark/test_connect.py", "spark/test_spark_writers.py"}
 """Files whose tests share a Spark of their own; the others of `spark/` share one."""
 
 MORE = (
-    ("contract/test_external_branches.py", "cut_short"),
-    ("contract/test_external_branches.py", "the_rest_of"),
-    ("contract/test_outbox.py", "[postgresql]"),
-    ("contract/test_prepared_transactions.py", "half_done_commit_that_is_rolled_back"),
-    ("contract/test_prepared_transactions.py", "half_done_decision_outlives"),
-    ("contract/test_prepared_transactions.py", "lost_at_any_statement[abort]"),
-    ("contract/test_prepared_transactions.py", "lost_at_any_statement[prepare]"),
-    ("contract/test_prepared_transactions_server.py", "::"),
-    ("contract/test_resource_contract.py", "killed["),
-    ("contract/test_sink_contract.py", "InOneCall::"),
-    ("contract/test_sink_contract.py", "killed["),
-    ("contract/test_tagged_rows_values.py", "[postgresql"),
-    ("component/test_outbox_trace.py", "another_process_sends_it"),
-    ("docs/test_sink_pages.py", "killed["),
     ("backends/test_backends.py", "abort_is_found_by_its_cause"),
     ("backends/test_backends.py", "is_found_by_its_id"),
     ("backends/test_backends.py", "killed_after_its_decision"),
