@@ -26,7 +26,7 @@ from tracing_2pc.participant.resources.sender import Sender
 
 T = "orders.7.1"
 LATER = 600.0
-LIMITS = {"timeout": PATIENT, "lease": 3 * PATIENT}
+LIMITS: dict[str, Any] = {"timeout": PATIENT, "lease": 3 * PATIENT}
 
 Exported = Callable[[], list[ReadableSpan]]
 

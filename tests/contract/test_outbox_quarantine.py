@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from support.databases import url
 from support.participant import World, records, select, tagged_rows
+from support.texts import texts
 from support.waiting import until
 from test_outbox import (
     LEASE,
@@ -41,6 +42,7 @@ from tracing_2pc.participant.resources.sender import Sender
 __all__ = ["make", "partner", "queue", "quick", "url"]
 
 T = "orders.7.1"
+TEXTS = texts("outbox")
 FIRST = f"{T}.0.1.0"
 
 
@@ -196,7 +198,7 @@ def test_what_is_refused_changes_nothing(
         unknown = order(world, action, other)
         assert unknown.status_code == 404
         assert unknown.get_json()["detail"] == (
-            f"no request {other} is in quarantine here, nor was one dropped"
+            TEXTS["unknown request"].format(key=other)
         )
         assert order(world.called("another"), action).status_code == 421
         for wrong in ("orders.7.1", "orders.7.1.0.1.00", "", 7, None):
@@ -230,7 +232,7 @@ def test_who_has_no_outbox_says_so(tmp_path: Path) -> None:
     world = tagged_rows(f"sqlite:///{tmp_path}/p.db")
     for answer in (world.client.get("/outbox"), order(world, "again")):
         assert answer.status_code == 404
-        assert "is no outbox" in answer.get_json()["detail"]
+        assert TEXTS["no outbox"] in answer.get_json()["detail"]
     world.resource.close()
 
 

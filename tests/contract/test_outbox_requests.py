@@ -14,6 +14,7 @@ import pytest
 from support.databases import url
 from support.participant import World, records
 from support.served import served
+from support.texts import texts
 from support.waiting import PATIENT, until
 from test_outbox import (
     LIMITS,
@@ -34,6 +35,7 @@ from tracing_2pc.participant.resources.queue import Queue
 __all__ = ["queue", "quick", "url"]
 
 T = "orders.7.1"
+TEXTS = texts("outbox")
 Plan = Callable[[str, list[Any]], tuple[int, Any]]
 
 
@@ -184,7 +186,7 @@ def test_what_no_request_can_be_made_of_votes_abort(
     world = make(request=request_)
     answer = world.prepare(T, records(id=["card-1"]))
     assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
-    assert "no request can be made from record 0" in answer.get_json()["detail"]
+    assert TEXTS["no request"] in answer.get_json()["detail"]
     assert "card" not in answer.text + caplog.text
     assert world.in_doubt() == 0
 

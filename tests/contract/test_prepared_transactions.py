@@ -31,6 +31,7 @@ from support.participant import (
 )
 from support.postgres import flushes, rows_read
 from support.spark import serving
+from support.texts import texts
 from support.tracing import span_tree
 from support.waiting import AT_LAST, AT_ONCE, until
 
@@ -50,6 +51,7 @@ from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 T = "orders.7.1"
+TEXTS = texts("kits")
 NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
 SLOTS = 512
 MOMENT = 0.002
@@ -78,7 +80,7 @@ def gids(url: str) -> list[str]:
 
 def test_needs_postgresql(tmp_path: Path) -> None:
     """On another database it says so, and what to use instead."""
-    with pytest.raises(ConfigurationError, match="use TaggedRows"):
+    with pytest.raises(ConfigurationError, match=TEXTS["needs a server"]):
         PreparedTransactions(sqlite_url(tmp_path), "orders")
 
 
@@ -87,7 +89,7 @@ def test_a_database_that_does_not_flush_is_refused(postgres_database: str) -> No
     name = sql(postgres_database, "SELECT current_database()")[0][0]
     sql(postgres_database, f"ALTER DATABASE {name} SET synchronous_commit = off")
     world = PreparedTransactions(postgres_database, "orders")
-    with pytest.raises(ConfigurationError, match="synchronous_commit is off"):
+    with pytest.raises(ConfigurationError, match=TEXTS["synchronous commit"]):
         world.open()
     world.close()
 
@@ -95,8 +97,8 @@ def test_a_database_that_does_not_flush_is_refused(postgres_database: str) -> No
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
-        ("CREATE VIEW orders AS SELECT 1 AS id", "is a view"),
-        ("CREATE MATERIALIZED VIEW orders AS SELECT 1 AS id", "not a table"),
+        ("CREATE VIEW orders AS SELECT 1 AS id", TEXTS["a view"]),
+        ("CREATE MATERIALIZED VIEW orders AS SELECT 1 AS id", TEXTS["no table"]),
         ("CREATE UNLOGGED TABLE orders (id bigint)", "SET LOGGED"),
         (
             "CREATE TABLE orders (id bigint) PARTITION BY RANGE (id); "
@@ -122,7 +124,7 @@ def test_two_kinds_of_resource_do_not_share_a_journal(
     for first, second in (kinds, reversed(kinds)):
         url = new_database()
         first(url).resource.close()
-        with pytest.raises(ConfigurationError, match="another kind of resource"):
+        with pytest.raises(ConfigurationError, match=TEXTS["another kind"]):
             second(url)
 
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from support.participant import ONE, OTHER, TWIN, World, prepared_transactions
 from support.postgres import named
+from support.texts import texts
 from support.waiting import AT_LAST, until
 
 from tracing_2pc.core.errors import ConfigurationError
@@ -22,6 +23,7 @@ from tracing_2pc.core.errors import ConfigurationError
 pytestmark = pytest.mark.ci
 
 T = "orders.7.1"
+TEXTS = texts("kits")
 
 
 class Server:
@@ -135,12 +137,12 @@ def test_an_answer_survives_the_death_of_the_server(server: Server) -> None:
 def test_a_server_that_takes_none_is_refused(server: Server) -> None:
     """The default of 0 is named at start, with what to set it to."""
     url = restarted(server, max_prepared_transactions=0)
-    with pytest.raises(ConfigurationError, match="max_prepared_transactions is 0"):
+    with pytest.raises(ConfigurationError, match=TEXTS["no slots"]):
         prepared_transactions(url)
 
 
 def test_a_server_that_does_not_flush_is_refused(server: Server) -> None:
     """Without fsync no vote would survive a crash."""
     url = restarted(server, fsync="off")
-    with pytest.raises(ConfigurationError, match="set fsync = on"):
+    with pytest.raises(ConfigurationError, match=TEXTS["fsync"]):
         prepared_transactions(url)

@@ -22,6 +22,7 @@ from support.participant import (
     records,
     select,
 )
+from support.texts import texts
 from support.waiting import until
 from werkzeug.test import TestResponse
 
@@ -31,6 +32,7 @@ from tracing_2pc.participant import TaggedRows
 __all__ = ["url"]
 
 OTHER_BRANCH = Branch(OTHER.body, OTHER.rows, "1.0")
+TEXTS = texts("kits")
 Open = Callable[..., World]
 
 
@@ -115,7 +117,7 @@ def test_a_key_that_the_records_lack(open_at: Open, url: str) -> None:
     """It is a vote to abort at the first prepare, and refused at start later."""
     refused = open_at(key="nr").prepare("orders.0.1", ONE)
     assert refused.status_code == 400
-    assert "the key nr" in refused.get_json()["detail"]
+    assert TEXTS["another key"] in refused.get_json()["detail"]
     keep(open_at(key="id"), "orders.0.1", ONE)
     with pytest.raises(ConfigurationError, match=r"no column nr|DROP VIEW"):
         TaggedRows(url, "orders", key="nr").open()
@@ -128,7 +130,7 @@ def test_a_table_that_exists_is_refused_with_a_cure(
     """The error's SQL makes it ours; rows that were there stay visible."""
     sql("CREATE TABLE orders (id bigint, amount float)")
     sql("INSERT INTO orders VALUES (1, 1.5), (9, 9.5)")
-    with pytest.raises(ConfigurationError, match="orders is a table") as refused:
+    with pytest.raises(ConfigurationError, match=TEXTS["own table"]) as refused:
         TaggedRows(url, "orders", key=key).open()
     sql(cure(refused.value))
     world = open_at(key=key)
@@ -164,7 +166,7 @@ def test_a_view_of_something_else_is_refused(
 ) -> None:
     """Readers' view is ours, or another name is needed."""
     sql("CREATE VIEW orders AS SELECT 1 AS id")
-    with pytest.raises(ConfigurationError, match="choose another table"):
+    with pytest.raises(ConfigurationError, match=TEXTS["another table"]):
         TaggedRows(url, "orders").open()
 
 
