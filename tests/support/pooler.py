@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
-import pytest
 
+from support.programs import left_out
 from support.waiting import AT_LAST, until
 
 _UNPACKED = Path(__file__).parents[2] / ".cache" / "pgbouncer"
@@ -33,12 +33,12 @@ max_client_conn = 500
 def pgbouncer(url: str, mode: str, *, size: int = 8) -> Iterator[str]:
     """Run one before a server; yield the URL of the same database behind it.
 
-    Skips the test where there is none. As root it runs as the server's user, for it
-    refuses to run as root.
+    Leaves the test out where there is none. As root it runs as the server's user, for
+    it refuses to run as root.
     """
     program = shutil.which("pgbouncer", path=f"{_UNPACKED}:/usr/sbin:/usr/bin")
     if program is None:
-        pytest.skip("there is no pgbouncer: `tools/pgbouncer` unpacks one")
+        left_out("there is no pgbouncer: `tools/pgbouncer` unpacks one")
     address, _, host = url.partition("?host=")
     with tempfile.TemporaryDirectory(prefix="tpc-pool-") as name:
         folder, user = (
