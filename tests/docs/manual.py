@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,13 @@ def rows(text: str, head: str, *, tables: int = 1) -> list[list[str]]:
     found = re.findall(rf"^{re.escape(head)}\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M)
     assert len(found) == tables, head
     return [_cells(line) for table in found for line in table.splitlines()]
+
+
+@functools.cache
+def make_targets() -> set[str]:
+    """Return the targets of the Makefile."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z][a-z0-9-]*):(?!=)", text, re.M))
 
 
 def _cells(line: str) -> list[str]:

@@ -10,12 +10,12 @@ import importlib.util
 import inspect
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from manual import PAGES, ROOT, blocks, page, texts, words
+from manual import PAGES, ROOT, blocks, make_targets, page, texts, words
 
 import tracing_2pc
 from tracing_2pc import participant, testing
@@ -38,9 +38,8 @@ PUBLIC: Final[dict[str, Any]] = {
 FOLDERS: Final = {path.name for path in ROOT.iterdir() if path.is_dir()} - {
     *("build", "dist", "site", "state")
 }
-each_page = pytest.mark.parametrize(
-    ("path", "text"), list(texts()), ids=[str(p.relative_to(ROOT)) for p in PAGES]
-)
+Check = Callable[[str, str], Iterable[str]]
+"""Takes the path and the text of a page; returns what it names that is not there."""
 
 
 @functools.cache
@@ -52,13 +51,6 @@ def sources() -> str:
         for folder in folders
         for path in sorted((ROOT / folder).rglob("*.py"))
     )
-
-
-@functools.cache
-def targets() -> set[str]:
-    """The targets of the Makefile."""
-    text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return set(re.findall(r"^([a-z][a-z-]*):", text, re.M))
 
 
 def known(name: str) -> bool:
@@ -77,7 +69,7 @@ def known(name: str) -> bool:
     return True
 
 
-def commands(text: str) -> Iterator[str]:
+def typed(text: str) -> Iterator[str]:
     """Yield what is typed after `tracing-2pc`, in blocks and in the text."""
     for code in blocks(text, "sh"):
         for line in code.splitlines():
@@ -88,74 +80,175 @@ def commands(text: str) -> Iterator[str]:
             yield word.removeprefix("tracing-2pc ")
 
 
-@each_page
-def test_modules_and_what_is_in_them(path: str, text: str) -> None:
+def modules(path: str, text: str) -> Iterable[str]:
     """A dotted name can be imported as it stands there."""
-    named = {n for w in words(text) for n in re.findall(r"tracing_2pc(?:\.\w+)+", w)}
-    named |= {n for w in words(text) for n in re.findall(r"python -m ([\w.]+)", w)}
-    named |= set(re.findall(r"python -m ([\w.]+)", "".join(blocks(text, "sh"))))
-    named |= set(re.findall(r"tracing_2pc(?:\.\w+)+", "".join(blocks(text, "sh"))))
-    named |= set(re.findall(r"^::: ([\w.]+)$", text, re.M))
+    in_blocks, spoken = "".join(blocks(text, "sh")), " ".join(words(text))
+    named: set[str] = set(re.findall(r"^::: ([\w.]+)$", text, re.M))
+    for place in (in_blocks, spoken):
+        named |= set(re.findall(r"tracing_2pc(?:\.\w+)+", place))
+        named |= set(re.findall(r"python -m ([\w.]+)", place))
     named -= {ENTRY_POINTS}
-    wheel = {n for n in named if n.startswith("tracing_2pc._participants")}
-    named = named - wheel | {n.replace("tracing_2pc._", "") for n in wheel}
-    assert [n for n in sorted(named) if not known(n)] == []
+    of_the_wheel = {n for n in named if n.startswith("tracing_2pc._participants")}
+    named -= of_the_wheel
+    named |= {n.replace("tracing_2pc._", "") for n in of_the_wheel}
+    return (n for n in named if not known(n))
 
 
-@each_page
-def test_tests_that_show_something_are_there(path: str, text: str) -> None:
-    """Each `test_file::test_name` is a function of that file."""
+def shown_by(path: str, text: str) -> Iterator[str]:
+    """Each `test_file::test_name` is a function of that file; the README has some."""
     named = {w for w in words(text) if re.fullmatch(r"test_\w+::test_\w+", w)}
-    for file, name in (word.split("::") for word in named):
-        (there,) = (ROOT / "tests").rglob(f"{file}.py")
-        assert f"def {name}(" in there.read_text(encoding="utf-8"), (file, name)
-    assert named or path != "README.md"
+    for word in named:
+        file, name = word.split("::")
+        there = [p.read_text("utf-8") for p in (ROOT / "tests").rglob(f"{file}.py")]
+        if len(there) != 1 or f"def {name}(" not in there[0]:
+            yield word
+    if path == "README.md" and not named:
+        yield "no test at all"
 
 
-@each_page
-def test_programs_compile_and_their_calls_fit(path: str, text: str) -> None:
+def programs(path: str, text: str) -> Iterator[str]:
     """What a program imports is there, and takes the arguments that it is given."""
-    for code in blocks(text, "python"):
-        for node in ast.walk(ast.parse(code)):
-            if isinstance(node, ast.ImportFrom):
-                if f"this as `{node.module}.py`" in text:
-                    continue  # the page shows that file, too
-                for alias in node.names:
-                    assert known(f"{node.module}.{alias.name}")
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                given = {k.arg for k in node.keywords if k.arg}
-                _check_arguments(node.func.id, given)
+    for node in (n for c in blocks(text, "python") for n in ast.walk(ast.parse(c))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if f"this as `{node.module}.py`" in text:
+                continue  # the page shows that file, too
+            named = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name for name in named if not known(name))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            given = {k.arg for k in node.keywords if k.arg}
+            yield from _not_taken(node.func.id, given)
     for word in words(text):
         if call := re.fullmatch(r"@?(?:\w+\.)*(\w+)\((.*)\)", word):
-            _check_arguments(call[1], set(re.findall(r"(\w+)=", call[2])))
+            yield from _not_taken(call[1], set(re.findall(r"(\w+)=", call[2])))
 
 
-def _check_arguments(name: str, given: set[str]) -> None:
+def _not_taken(name: str, given: set[str]) -> Iterator[str]:
     if name in PUBLIC and callable(PUBLIC[name]):
-        taken = inspect.signature(PUBLIC[name]).parameters
-        extra = {"begin", "invoke", "pre_commit", "commit", "abort"}
-        assert given <= taken.keys() | (extra if name == "traced_sink" else set()), name
+        taken = set(inspect.signature(PUBLIC[name]).parameters)
+        if name == "traced_sink":
+            taken |= {"begin", "invoke", "pre_commit", "commit", "abort"}
+        yield from (f"{name}({argument}=)" for argument in given - taken)
 
 
-@each_page
-def test_commands_can_be_called(path: str, text: str) -> None:
+def commands(path: str, text: str) -> Iterator[str]:
     """Commands and options are there, in blocks and in the text."""
     (choices,) = [a.choices for a in parser()._actions if a.metavar == "command"]
     assert isinstance(choices, dict)
-    for command in commands(text):
+    for command in typed(text):
         name, *arguments = shlex.split(command.replace("…", "x"), comments=True)
-        assert name in choices, command
+        if name not in choices:
+            yield command
+            continue
         actions = choices[name]._actions
         for nested in [a.choices for a in actions if a.metavar == "action"]:
-            assert arguments[0] in nested, command
-            actions = [*actions, *nested[arguments[0]]._actions]
+            if arguments[0] not in nested:
+                yield command
+            else:
+                actions = [*actions, *nested[arguments[0]]._actions]
         options = {o for a in actions for o in a.option_strings}
-        assert {a for a in arguments if a.startswith("--")} <= options, command
+        if not {a for a in arguments if a.startswith("--")} <= options:
+            yield command
     in_blocks = [c for code in blocks(text, "sh") for c in code.splitlines()]
     for line in in_blocks:
         if line.startswith("tracing-2pc "):
             arguments = shlex.split(line.replace("…", "x"), comments=True)[1:]
-            parser().parse_args(arguments)
+            try:
+                parser().parse_args(arguments)
+            except SystemExit:
+                yield line
+
+
+def variables(path: str, text: str) -> Iterable[str]:
+    """`TPC_…` is a setting's variable, or stands in a program of ours."""
+    named = set(re.findall(r"\bTPC_[A-Z_]+[A-Z]\b", text))
+    settings = {f"TPC_{f.name.upper()}" for f in dataclasses.fields(Settings)}
+    return (n for n in named - settings if n not in sources())
+
+
+def registered(path: str, text: str) -> Iterator[str]:
+    """A name with our prefix is a registered one, a table's or a file's."""
+    spoken = " ".join(words(text))
+    dotted = set(re.findall(r"(?<![\w.<-])tpc\.[a-z][a-z_.]*[a-z]", spoken))
+    ours = names.SPANS.keys() | names.ATTRIBUTES.keys() | names.METRICS.keys()
+    yield from dotted - ours - {"tpc.toml", "tpc.yaml", "tpc.rules"}
+    joined = set(re.findall(r"(?<![\w.<])tpc_[a-z_]+", spoken))
+    exposed = {names.prometheus_name(name) for name in names.METRICS}
+    yield from (n for n in joined - exposed if n not in sources())
+
+
+def targets(path: str, text: str) -> Iterable[str]:
+    """`make …` is a target."""
+    said = [*words(text), *"".join(blocks(text, "sh")).splitlines()]
+    named = {m[1] for word in said if (m := re.match(r"make ([a-z][a-z-]*)", word))}
+    return named - make_targets()
+
+
+def files(path: str, text: str) -> Iterator[str]:
+    """A path is there: from the top, from the page's folder, or in the package."""
+    here = (ROOT, (ROOT / path).parent, ROOT / "tracing_2pc")
+    for word in words(text):
+        if re.fullmatch(r"[\w./-]+\.(py|md|ya?ml|toml|env|rules|txt|jsonl?)", word):
+            first, slash, _ = word.partition("/")
+            ours = slash and first in FOLDERS | {".."}
+            if ours and not any((folder / word).exists() for folder in here):
+                yield word
+
+
+def links(path: str, text: str) -> Iterator[str]:
+    """A link leads to a file of the repository, and to a heading that is there."""
+    for target, anchor in re.findall(r"\]\(([^)#:\s]+)(?:#([^)]*))?\)", text):
+        file = (ROOT / path).parent / target
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            yield f"{target}#{anchor}"
+
+
+def _anchors(file: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
+
+
+def proofs(path: str, text: str) -> Iterable[str]:
+    """A test that is named as a proof is there."""
+    named = set(re.findall(r"`(test_[a-z_]+)", text))
+    named -= set(re.findall(r"this as `(test_[a-z_]+)\.py`", text))  # the reader's own
+    modules = {file.stem for file in (ROOT / "tests").rglob("test_*.py")}
+    return (n for n in named - modules if f"def {n}(" not in sources())
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    *(modules, shown_by, programs, commands, variables),
+    *(registered, targets, files, links, proofs),
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), list(texts()), ids=[str(p.relative_to(ROOT)) for p in PAGES]
+)
+def test_each_name_on_a_page_is_there(path: str, text: str) -> None:
+    """What it names can be imported, called, set, made, opened or run as a test."""
+    missing = {c.__name__: found for c in CHECKS if (found := [*c(path, text)])}
+    assert missing == {}
+
+
+MADE_UP: Final = """
+`tracing_2pc.core.nowhere` `test_names::test_nothing` `PUBLIC(nothing=1)`
+`ParticipantSink(nowhere=1)` `tracing-2pc nothing` `tracing-2pc show --nothing`
+`{variable}` `tpc.no.attribute` `make nothing` `docs/nowhere.md`
+[there](nowhere.md) `test_that_nobody_wrote`
+```python
+from tracing_2pc import nothing
+```
+```sh
+tracing-2pc show --nothing
+```
+"""
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_name_that_is_nowhere_is_found(check: Check) -> None:
+    """By the check that is for it: none of them looks at nothing."""
+    variable = "_".join(("TPC", "NOBODY", "ASKS"))  # it stands nowhere, not here either
+    assert [*check("docs/page.md", MADE_UP.format(variable=variable))]
 
 
 def test_every_command_in_a_message_exists() -> None:
@@ -165,68 +258,6 @@ def test_every_command_in_a_message_exists() -> None:
     for source in (ROOT / "tracing_2pc").rglob("*.py"):
         named = re.findall(r"`tracing-2pc ([a-z]+)", source.read_text(encoding="utf-8"))
         assert set(named) <= set(choices), source
-
-
-@each_page
-def test_variables_are_read_somewhere(path: str, text: str) -> None:
-    """`TPC_…` is a setting's variable, or stands in a program of ours."""
-    named = set(re.findall(r"\bTPC_[A-Z_]+[A-Z]\b", text))
-    settings = {f"TPC_{f.name.upper()}" for f in dataclasses.fields(Settings)}
-    assert {n for n in named - settings if n not in sources()} == set()
-
-
-@each_page
-def test_spans_attributes_and_metrics_are_the_registrys(path: str, text: str) -> None:
-    """A name with our prefix is a registered one, a table's or a file's."""
-    spoken = " ".join(words(text))
-    dotted = set(re.findall(r"(?<![\w.<-])tpc\.[a-z][a-z_.]*[a-z]", spoken))
-    ours = names.SPANS.keys() | names.ATTRIBUTES.keys() | names.METRICS.keys()
-    assert dotted - ours <= {"tpc.toml", "tpc.yaml", "tpc.rules"}
-    joined = set(re.findall(r"(?<![\w.<])tpc_[a-z_]+", spoken))
-    exposed = {names.prometheus_name(name) for name in names.METRICS}
-    assert {n for n in joined - exposed if n not in sources()} == set()
-
-
-@each_page
-def test_targets_of_make(path: str, text: str) -> None:
-    """`make …` is a target."""
-    said = [*words(text), *"".join(blocks(text, "sh")).splitlines()]
-    named = {m[1] for word in said if (m := re.match(r"make ([a-z][a-z-]*)", word))}
-    assert named <= targets()
-
-
-@each_page
-def test_files(path: str, text: str) -> None:
-    """A path is there: from the top, from the page's folder, or in the package."""
-    here = (ROOT, (ROOT / path).parent, ROOT / "tracing_2pc")
-    for word in words(text):
-        if re.fullmatch(r"[\w./*-]+\.(py|md|ya?ml|toml|env|rules|txt|jsonl?)", word):
-            first = word.partition("/")[0]
-            if "/" in word and first in FOLDERS | {".."} and "*" not in word:
-                assert any((folder / word).exists() for folder in here), word
-
-
-@each_page
-def test_links_between_files(path: str, text: str) -> None:
-    """A link leads to a file of the repository, and to a heading that is there."""
-    for target, anchor in re.findall(r"\]\(([^)#:\s]+)(?:#([^)]*))?\)", text):
-        file = (ROOT / path).parent / target
-        assert file.exists(), target
-        assert not anchor or anchor in _anchors(file), f"{target}#{anchor}"
-
-
-def _anchors(file: Path) -> set[str]:
-    titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
-
-
-@each_page
-def test_tests(path: str, text: str) -> None:
-    """A test that is named as a proof is there."""
-    named = set(re.findall(r"`(test_[a-z_]+)", text))
-    named -= set(re.findall(r"this as `(test_[a-z_]+)\.py`", text))  # the reader's own
-    modules = {file.stem for file in (ROOT / "tests").rglob("test_*.py")}
-    assert {n for n in named - modules if f"def {n}(" not in sources()} == set()
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -1,0 +1,87 @@
+"""What GitHub runs: its targets are the Makefile's, its actions are pinned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from manual import ROOT, make_targets
+
+GITHUB: Final = ROOT / ".github"
+WORKFLOWS: Final = sorted((GITHUB / "workflows").glob("*.yml"))
+ACTIONS: Final = sorted((GITHUB / "actions").glob("*/action.yml"))
+_PINNED: Final = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+")
+
+each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+
+
+def jobs(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    return found
+
+
+def legs(job: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the values of a matrix, without what `include` adds to another value."""
+    matrix = dict(job.get("strategy", {}).get("matrix", {}))
+    included = matrix.pop("include", [])
+    if not matrix:
+        return included or [{}]
+    ((name, values),) = matrix.items()
+    return [{name: value} for value in values]
+
+
+def commands(path: Path) -> Iterator[str]:
+    """Yield what a workflow runs, for each value of its matrices."""
+    for job in jobs(path).values():
+        for leg in legs(job):
+            for step in job["steps"]:
+                yield re.sub(
+                    r"\$\{\{ matrix\.(\w+) \}\}",
+                    lambda name, leg=leg: str(leg[name[1]]),
+                    step.get("run", ""),
+                )
+
+
+@each_workflow
+def test_each_target_is_there(path: Path) -> None:
+    """`make …` in a workflow is a target of the Makefile."""
+    start = re.compile(r"^make ([a-z-]+)", re.M)
+    named = {target for run in commands(path) for target in start.findall(run)}
+    assert named
+    assert named <= make_targets()
+
+
+def test_each_part_of_the_night_is_run() -> None:
+    """A part that `make nightly` has, and GitHub has not, would rot there."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (parts,) = re.findall(r"^NIGHTLY\s*:?=\s*(.*)$", makefile, re.M)
+    (path,) = [path for path in WORKFLOWS if path.stem == "nightly"]
+    run = [t for c in commands(path) for t in re.findall(r'make ([a-z-]+) SEED="\$', c)]
+    assert sorted(run) == sorted(parts.split())
+
+
+@pytest.mark.parametrize(
+    "path", [*WORKFLOWS, *ACTIONS], ids=lambda path: str(path.relative_to(GITHUB))
+)
+def test_each_action_is_pinned(path: Path) -> None:
+    """A stranger's by the commit, with its version beside it; our own is there."""
+    named = re.findall(r"uses: (.*)$", path.read_text(encoding="utf-8"), re.M)
+    assert named
+    for action in named:
+        if action.startswith("./"):
+            assert (ROOT / action / "action.yml") in ACTIONS, action
+        else:
+            assert _PINNED.fullmatch(action), action
+
+
+@each_workflow
+def test_nothing_is_allowed_but_to_read(path: Path) -> None:
+    """What a pull request runs cannot write to the repository."""
+    text = path.read_text(encoding="utf-8")
+    assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
+    assert "pull_request_target" not in text
+    assert not any("permissions" in job for job in jobs(path).values())
