@@ -48,7 +48,7 @@ class PartnerSink:
         self._post(f"rollback/{handle['id']}")
 
     def _post(self, path: str, **body: Any) -> None:
-        requests.post(f"{self.url}/{path}", timeout=5, **body).raise_for_status()
+        requests.post(f"{self.url}/{path}", timeout=60, **body).raise_for_status()
 
 
 def write(sink: PartnerSink, batch: int, amounts: Iterable[float]) -> str:

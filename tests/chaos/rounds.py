@@ -15,14 +15,13 @@ from typing import Final
 
 from support import memory
 from support.postgres import postgresql
+from support.waiting import AT_LAST, PAUSE
 
 from chaos.deeds import Deeds
 from chaos.world import World
 from participants import flights
 
 _DAYS: Final = len(flights.DAYS)
-_FIRST: Final = 300.0
-"""Seconds for which the first batch is waited for before anybody is killed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def _stir(
 ) -> Counter[str]:
     """Kill and pause from the first commit on, until time or the source is over."""
     done: Counter[str] = Counter()
-    _run(world, _FIRST, past=0)
+    _run(world, AT_LAST, past=0)
     end = time.monotonic() + 60 * minutes
     while (left := end - time.monotonic()) > 0 and world.committed() < _DAYS:
         patience, seconds = deeds.moment()
@@ -99,7 +98,7 @@ def _run(world: World, seconds: float, past: int = _DAYS) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until and world.committed() <= past:
         world.tend()
-        time.sleep(0.1)
+        time.sleep(PAUSE)
 
 
 def _faults(world: World) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from crash import oracle as open_ends
 from support.log_tables import count_committed
 from support.postgres import named
 from support.process_tree import descendants
-from support.waiting import until
+from support.waiting import AT_LAST, PAUSE, until
 
 from participants import flights
 from participants.demo import Demo
@@ -27,9 +27,6 @@ from participants.oracle import Verdict, judge
 from participants.processes import Process, Service, answers, stopping
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.store import open_log
-
-STALLED: Final = 600.0
-"""Seconds without progress, once nobody kills any more, after which it is stuck."""
 
 _NAMES: Final = ("ledger", "notifier", "log")
 _AHEAD: Final = 3
@@ -128,7 +125,7 @@ class World:
     def kill_server(self) -> None:
         """End PostgreSQL at once, as if its machine had been switched off."""
         self._server.get_postmaster_info().process.send_signal(signal.SIGQUIT)
-        self._server.get_postmaster_info().process.wait(60)
+        self._server.get_postmaster_info().process.wait(AT_LAST)
 
     def _start(self, driver: str, **changed: str | None) -> None:
         """Start one; each second of them leaves all batches to executors."""
@@ -165,22 +162,22 @@ class World:
         self.wake()
         for process in (*self.drivers.values(), self.recovery):
             process.kill()
-        until(self._answer, seconds=STALLED)
+        until(self._answer)
         moved, known = time.monotonic(), -1
         job = self.drivers["job"]
         self._start("job", DEMO_EVERY=None)
-        while job.alive() or job.wait(1) != 0:
+        while job.alive() or job.wait(AT_LAST) != 0:
             if not job.alive():
                 self._start("job", DEMO_EVERY=None)
             if (done := self.committed()) != known:
                 moved, known = time.monotonic(), done
             _check(moved, f"{known} batches of {self._fed}, then:\n{job.tail()}")
-            time.sleep(0.2)
+            time.sleep(PAUSE)
         moved = time.monotonic()
         while sum(left := self.left()):
             _check(moved, f"transactions, branches, requests that are left: {left}")
             self.start_recovery()
-            self.recovery.wait(STALLED)
+            self.recovery.wait(AT_LAST)
 
     def left(self) -> tuple[int, int, int]:
         """Count unfinished transactions, branches in doubt, and requests not sent."""
@@ -224,5 +221,5 @@ def _recovery(demo: Demo, log: str) -> Process:
 
 
 def _check(moved: float, text: str) -> None:
-    if time.monotonic() - moved > STALLED:
-        raise TimeoutError(f"no progress for {STALLED:g} s: {text}")
+    if time.monotonic() - moved > AT_LAST:
+        raise TimeoutError(f"no progress for {AT_LAST:g} s: {text}")

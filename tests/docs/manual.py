@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tracing_2pc.cli.arguments import parser
+
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"
 
@@ -63,11 +65,26 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z][a-z0-9-]*):(?!=)", text, re.M))
 
 
+@functools.cache
+def options() -> dict[str, set[str]]:
+    """Return the options of each command of `tracing-2pc`, and of its actions."""
+    (choices,) = [a.choices for a in parser()._actions if a.metavar == "command"]
+    assert isinstance(choices, dict)
+    found: dict[str, set[str]] = {}
+    for name, command in choices.items():
+        found[name] = {o for a in command._actions for o in a.option_strings}
+        for nested in [a.choices for a in command._actions if a.metavar == "action"]:
+            for word, action in nested.items():
+                own = {o for a in action._actions for o in a.option_strings}
+                found[f"{name} {word}"] = found[name] | own
+    return found
+
+
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip()[1:-1].split("|")]
 
 
-def texts() -> Iterator[tuple[str, str]]:
+def pages() -> Iterator[tuple[str, str]]:
     """Yield each page's path and text."""
     for path in PAGES:
         yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 import pytest
 import requests
+from support.waiting import AT_LAST, PATIENT
 
-from participants.processes import answers, free_ports
+from participants.processes import Process, free_ports, stopping
 from tracing_2pc.testing import Collector, span_tree
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -37,6 +37,7 @@ def environment(collector: Collector, name: str) -> dict[str, str]:
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
         "OTEL_SERVICE_NAME": name,
         "OTEL_BSP_SCHEDULE_DELAY": "100",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": f"{PATIENT:g}",
     }
 
 
@@ -45,22 +46,26 @@ def partner(collector: Collector, tmp_path: Path) -> Iterator[str]:
     """The service, started by the command of the README."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    with (tmp_path / "output").open("wb") as output:
-        service = subprocess.Popen(
-            [sys.executable, EXAMPLES / "partner_service.py", str(port)],
-            env=environment(collector, "partner"),
-            stdout=output,
-            stderr=output,
-        )
-        try:
-            until = time.monotonic() + 120
-            while not answers(f"{url}/orders"):
-                assert time.monotonic() < until, (tmp_path / "output").read_text()
-                time.sleep(0.1)
-            yield url
-        finally:
-            service.kill()
-            service.wait(60)
+    command = [sys.executable, str(EXAMPLES / "partner_service.py"), str(port)]
+    told = environment(collector, "partner")
+    service = Process("partner", command, tmp_path / "output", told)
+    with stopping(service):
+        service.start()
+        service.until_answers(f"{url}/orders", AT_LAST)
+        yield url
+
+
+def written(partner: str, told: dict[str, str]) -> tuple[str, str]:
+    """Run the example's job; return what it says, and its errors."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "partner_sink.py", partner],
+        env=told,
+        capture_output=True,
+        text=True,
+        timeout=AT_LAST,
+        check=False,
+    )
+    return done.stdout, done.stderr
 
 
 def traces(spans: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -74,16 +79,10 @@ def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(
     collector: Collector, partner: str
 ) -> None:
     """Nothing of ours at the partner, and no coordinator: the decorator is enough."""
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "partner_sink.py", partner],
-        env=environment(collector, "job"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    assert written(partner, environment(collector, "job")) == (OUTPUT, "")
+    first, second, third = traces(
+        collector.wait_for(lambda spans: len(spans) >= 24, AT_LAST)
     )
-    assert (done.stdout, done.stderr) == (OUTPUT, "")
-    first, second, third = traces(collector.wait_for(lambda spans: len(spans) >= 24))
     committed = TREE.splitlines()
     rolled_back = [
         line.replace("PartnerSink.commit", ROLLED_BACK[0]).replace(
@@ -100,19 +99,11 @@ def test_a_sink_of_ones_own_is_in_one_trace_with_its_partner(
     assert refused["attributes"]["error.type"] == "HTTPError"
     (counted,) = [s for s in first if s["name"] == "PartnerSink.invoke"]
     assert counted["attributes"]["tpc.rows"] == 3
-    kept = requests.get(f"{partner}/orders", timeout=120).json()
+    kept = requests.get(f"{partner}/orders", timeout=AT_LAST).json()
     assert (kept["prepared"], kept["orders"].keys()) == ({}, {"orders-0", "orders-2"})
 
 
 def test_without_a_collector_the_example_just_works(partner: str) -> None:
     """No variable, no trace, and nothing in what is sent that was not there before."""
     quiet = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "partner_sink.py", partner],
-        env=quiet,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == (OUTPUT, "")
+    assert written(partner, quiet) == (OUTPUT, "")

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from manual import README, ROOT, block, blocks, page
 from support.spark import serving
 from support.tracing import span_tree
+from support.waiting import AT_LAST, until
 
 from participants.processes import answers, free_ports
 
@@ -69,6 +69,10 @@ class Reader:
                 start_new_session=True,
             )
 
+    def output(self) -> str:
+        """Return the end of what was said, for whom it does not work for."""
+        return (self.folder / "output").read_text(errors="replace")[-3000:]
+
     def look(self) -> str:
         """Run the command that shows the rows."""
         script = self.with_ports(block(PAGE, "sh", "SELECT * FROM orders"))
@@ -85,7 +89,7 @@ class Reader:
     def stop(self) -> None:
         if self.shell is not None:
             os.killpg(self.shell.pid, signal.SIGKILL)
-            self.shell.wait(120)
+            self.shell.wait(AT_LAST)
 
 
 @pytest.fixture
@@ -95,16 +99,13 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     reader.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_the_first_job_from_an_empty_folder(reader: Reader) -> None:
     """Three files and the commands beside them: the order is in both services, and in
     a file."""
     reader.follow()
-    until = time.monotonic() + 600
-    while not shown_everywhere(seen := reader.look()):
-        output = (reader.folder / "output").read_text(errors="replace")
-        assert time.monotonic() < until, output[-3000:]
-        time.sleep(1)
+    seen = until(reader.look, shown_everywhere, tell=lambda _: reader.output())
     partner = f"http://127.0.0.1:{reader.ports['8083']}"
     assert answers(f"{partner}/health/ready")
     assert Counter(re.findall(r'"amount":\s*9.5', seen)).total() == 1
@@ -177,6 +178,7 @@ def test_each_port_is_for_one_thing() -> None:
     examples = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     (own,) = re.findall(r'URL = "http://127.0.0.1:(\d+)"  # your partner', page("sink"))
     assert own not in taken
-    assert f"console is then at http://127.0.0.1:{stack['CONSOLE']}/" in readme
-    assert f"The console at http://127.0.0.1:{stack['CONSOLE']}/" in guide
+    console = f"http://127.0.0.1:{stack['CONSOLE']}/"
+    assert console in readme
+    assert console in guide
     assert set(re.findall(r"127\.0\.0\.1:(80\d\d)", examples)) == {own}

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from manual import PAGES, ROOT, blocks, make_targets, page, texts, words
+from manual import PAGES, ROOT, blocks, make_targets, options, page, pages, words
+from support.texts import texts
 
 import tracing_2pc
 from tracing_2pc import participant, testing
@@ -110,8 +111,9 @@ def programs(path: str, text: str) -> Iterator[str]:
     """What a program imports is there, and takes the arguments that it is given."""
     for node in (n for c in blocks(text, "python") for n in ast.walk(ast.parse(c))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            if f"this as `{node.module}.py`" in text:
-                continue  # the page shows that file, too
+            shown = TEXTS["the page shows that file"].format(name=node.module)
+            if shown in text:
+                continue
             named = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name for name in named if not known(name))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -132,21 +134,12 @@ def _not_taken(name: str, given: set[str]) -> Iterator[str]:
 
 def commands(path: str, text: str) -> Iterator[str]:
     """Commands and options are there, in blocks and in the text."""
-    (choices,) = [a.choices for a in parser()._actions if a.metavar == "command"]
-    assert isinstance(choices, dict)
     for command in typed(text):
         name, *arguments = shlex.split(command.replace("…", "x"), comments=True)
-        if name not in choices:
-            yield command
-            continue
-        actions = choices[name]._actions
-        for nested in [a.choices for a in actions if a.metavar == "action"]:
-            if arguments[0] not in nested:
-                yield command
-            else:
-                actions = [*actions, *nested[arguments[0]]._actions]
-        options = {o for a in actions for o in a.option_strings}
-        if not {a for a in arguments if a.startswith("--")} <= options:
+        if any(known.startswith(f"{name} ") for known in options()):
+            name = f"{name} {arguments[0]}"
+        asked = {a for a in arguments if a.startswith("--")}
+        if not asked <= options().get(name, set()) or name not in options():
             yield command
     in_blocks = [c for code in blocks(text, "sh") for c in code.splitlines()]
     for line in in_blocks:
@@ -210,11 +203,13 @@ def _anchors(file: Path) -> set[str]:
 def proofs(path: str, text: str) -> Iterable[str]:
     """A test that is named as a proof is there."""
     named = set(re.findall(r"`(test_[a-z_]+)", text))
-    named -= set(re.findall(r"this as `(test_[a-z_]+)\.py`", text))  # the reader's own
+    shown = TEXTS["the page shows that file"].format(name="(test_[a-z_]+)")
+    named -= set(re.findall(shown, text))  # the reader's own
     modules = {file.stem for file in (ROOT / "tests").rglob("test_*.py")}
     return (n for n in named - modules if f"def {n}(" not in sources())
 
 
+TEXTS = texts("docs")
 CHECKS: Final[tuple[Check, ...]] = (
     *(modules, shown_by, programs, commands, variables),
     *(registered, targets, files, links, proofs),
@@ -222,7 +217,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 @pytest.mark.parametrize(
-    ("path", "text"), list(texts()), ids=[str(p.relative_to(ROOT)) for p in PAGES]
+    ("path", "text"), list(pages()), ids=[str(p.relative_to(ROOT)) for p in PAGES]
 )
 def test_each_name_on_a_page_is_there(path: str, text: str) -> None:
     """What it names can be imported, called, set, made, opened or run as a test."""
@@ -253,11 +248,9 @@ def test_a_name_that_is_nowhere_is_found(check: Check) -> None:
 
 def test_every_command_in_a_message_exists() -> None:
     """An error message never sends anybody to a command that is not there."""
-    (choices,) = [a.choices for a in parser()._actions if a.metavar == "command"]
-    assert choices is not None
     for source in (ROOT / "tracing_2pc").rglob("*.py"):
         named = re.findall(r"`tracing-2pc ([a-z]+)", source.read_text(encoding="utf-8"))
-        assert set(named) <= set(choices), source
+        assert set(named) <= options().keys(), source
 
 
 def test_the_reference_has_every_public_name() -> None:
@@ -279,8 +272,8 @@ def test_every_folder_says_what_belongs_in_it() -> None:
     for path in (*PAGES, ROOT / "tests" / "README.md"):
         if path.name == "README.md" and path.parent != ROOT:
             text = " ".join(path.read_text(encoding="utf-8").split())
-            assert re.search("[Ww]hat belongs here", text), path
-            assert "What does not" in text, path
+            assert TEXTS["what belongs"] in text.lower(), path
+            assert TEXTS["what does not belong"] in text.lower(), path
 
 
 def test_the_site_has_every_page() -> None:

@@ -6,11 +6,8 @@ The index is the example's stand-in, which keeps to the documented rules of a bu
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,10 @@ import pyarrow as pa
 import pytest
 import requests
 import sqlalchemy as sa
+from support.waiting import AT_LAST, PATIENT, until
 
 from bench.driver import apply, coordinator, tasks
-from participants.processes import answers, free_ports
+from participants.processes import Process, free_ports, stopping
 from tracing_2pc import ParticipantSink
 from tracing_2pc.sinks import participants_of
 from tracing_2pc.store import open_log
@@ -35,38 +33,30 @@ class Running:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        index, self._port = free_ports(2)
+        index, port = free_ports(2)
         self.database = f"sqlite:///{folder}/products.db"
         self.index = f"http://127.0.0.1:{index}"
-        self.url = f"http://127.0.0.1:{self._port}"
-        self._stand_in = self._started("stand_in.py", str(index))
-        self.wait(lambda: answers(f"{self.index}/stand-in/bulks"))
-        self.start()
+        self.url = f"http://127.0.0.1:{port}"
+        self.stand_in = self._program("stand_in.py", str(index))
+        products = f"{self.index}/products"
+        self.service = self._program("service.py", str(port), self.database, products)
 
-    def _started(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{program}.log").open("ab") as output:
-            return subprocess.Popen(
-                [sys.executable, EXAMPLE / program, *arguments],
-                env={**os.environ, "PYTHONWARNINGS": "default"},
-                stdout=output,
-                stderr=output,
-            )
+    def _program(self, name: str, *arguments: str) -> Process:
+        command = [sys.executable, str(EXAMPLE / name), *arguments]
+        warning = {"PYTHONWARNINGS": "default"}
+        return Process(name, command, self.folder / f"{name}.log", warning)
 
     def start(self) -> None:
-        arguments = (str(self._port), self.database, f"{self.index}/products")
-        self._service = self._started("service.py", *arguments)
-        self.wait(lambda: answers(f"{self.url}/index/health/ready"))
+        """Start what does not run."""
+        if not self.stand_in.alive():
+            self.stand_in.start()
+            self.stand_in.until_answers(f"{self.index}/stand-in/bulks", AT_LAST)
+        self.service.start()
+        self.service.until_answers(f"{self.url}/index/health/ready", AT_LAST)
 
-    def kill(self) -> None:
-        self._service.kill()
-        self._service.wait()
-
-    def wait(self, holds: Callable[[], bool]) -> None:
-        until = time.monotonic() + 180
-        while not holds():
-            logs = [log.read_text()[-2000:] for log in self.folder.glob("*.log")]
-            assert time.monotonic() < until, logs
-            time.sleep(0.05)
+    def said(self, _: object) -> str:
+        """Return the end of what the programs have said."""
+        return f"{self.stand_in.tail()}\n{self.service.tail()}"
 
     def table(self) -> dict[str, float]:
         """What readers see: the latest row of each key."""
@@ -78,37 +68,33 @@ class Running:
         return found
 
     def documents(self) -> dict[str, float]:
-        found = requests.get(f"{self.index}/products/_source", timeout=60).json()
+        found = requests.get(f"{self.index}/products/_source", timeout=AT_LAST).json()
         return {id_: document["price"] for id_, document in found.items()}
 
     def bulks(self) -> list[str]:
         found: list[str] = requests.get(
-            f"{self.index}/stand-in/bulks", timeout=60
+            f"{self.index}/stand-in/bulks", timeout=AT_LAST
         ).json()
         return found
 
     def busy(self, times: int) -> None:
         where = f"{self.index}/stand-in/busy?requests={times}"
-        assert requests.post(where, timeout=60).ok
-
-    def stop(self) -> None:
-        for process in (self._service, self._stand_in):
-            process.kill()
-            process.wait()
+        assert requests.post(where, timeout=AT_LAST).ok
 
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     monkeypatch.setenv("TPC_TOKEN", "a-token-that-nobody-asks-for")
     made = Running(tmp_path)
-    yield made
-    made.stop()
+    with stopping(made.service, made.stand_in):
+        made.start()
+        yield made
 
 
 def write(running: Running, log: Any, batch: int, *partitions: list[Row]) -> None:
     """Apply one batch to both, as the job's driver does."""
     addresses = {name: f"{running.url}/{name}" for name in ("table", "index")}
-    sink = ParticipantSink(addresses, timeout=60.0)
+    sink = ParticipantSink(addresses, timeout=PATIENT)
     parts = [
         pa.RecordBatch.from_pydict(
             {"id": [i for i, _ in part], "price": [p for _, p in part]}
@@ -134,22 +120,24 @@ def test_table_and_index_are_the_same(running: Running) -> None:
             before = len(running.bulks())
             write(running, log, batch, rows[::2], rows[1::2])
             if batch % 2:
-                running.wait(lambda before=before: len(running.bulks()) > before)
-                running.kill()
+                until(running.bulks, lambda b, n=before: len(b) > n, tell=running.said)
+                running.service.kill()
                 running.start()
     assert running.table() == expected
-    running.wait(lambda: running.documents() == expected)
-    running.wait(lambda: backlog(running) == 0)
+    until(lambda: running.documents() == expected, tell=running.said)
+    until(lambda: backlog(running) == 0, tell=running.said)
     headers = {"Content-Type": "application/x-ndjson"}
     first = next(bulk for bulk in running.bulks() if bulk.count("\n") > 2)
     where = f"{running.index}/products/_bulk"
-    late = requests.post(where, data=first.encode(), headers=headers, timeout=60)
+    late = requests.post(where, data=first.encode(), headers=headers, timeout=AT_LAST)
     assert {item["index"]["status"] for item in late.json()["items"]} == {409}
     assert running.documents() == expected
-    listed = requests.get(f"{running.url}/index/outbox", timeout=60).json()
+    listed = requests.get(f"{running.url}/index/outbox", timeout=AT_LAST).json()
     assert listed["requests"] == []
 
 
 def backlog(running: Running) -> float:
-    gauges = requests.get(f"{running.url}/index/whoami", timeout=60).json()["gauges"]
+    gauges = requests.get(f"{running.url}/index/whoami", timeout=AT_LAST).json()[
+        "gauges"
+    ]
     return float(gauges["tpc.outbox.backlog"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from manual import ROOT
+from support.waiting import AT_LAST
 
 BUILD = """
 import socket
@@ -34,7 +35,7 @@ def test_the_site_is_built(tmp_path: Path) -> None:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=AT_LAST,
         check=False,
     )
     assert done.returncode == 0, done.stderr
