@@ -22,6 +22,7 @@ cli()
 """
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(
     sys.version_info < (3, 11),
     reason="the last mkdocstrings for Python 3.10 does not fit the last pymdown there",
