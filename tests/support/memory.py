@@ -16,9 +16,9 @@ def folder() -> str | None:
     """Return a folder in memory that is this user's, if there is room.
 
     Of this user: the embedded PostgreSQL has a lock file beside what it makes, which
-    nobody else may open. A killed process loses nothing that it has written, on a disk or not; what a power
-    cut loses is cut off by hand. Flushes are counted there as on a disk, and cost
-    nothing.
+    nobody else may open. A killed process loses nothing that it has written, on a disk
+    or not; what a power cut loses is cut off by hand. Flushes are counted there as on
+    a disk, and cost nothing.
     """
     if _FOLDER.is_dir() and shutil.disk_usage(_FOLDER).free > _ROOM:
         ours = _FOLDER / f"tpc-{os.getuid()}"
