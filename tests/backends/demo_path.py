@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from support.telemetry import PATH
+from support.waiting import AT_LAST
 
 from backends.job import AWAITED
 from participants.processes import (
@@ -19,8 +20,6 @@ from participants.processes import (
 )
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.operations.init import init
-
-PATIENCE = 360.0
 
 
 class DemoPath:
@@ -141,4 +140,4 @@ def run(job: Process, **environment: str) -> int:
     """Run a job to its end, which may be its death; return its exit code."""
     with stopping(job):
         job.start(**environment)
-        return job.wait(PATIENCE)
+        return job.wait(AT_LAST)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from support.waiting import AT_LAST
+
 from backends.backend import Span
 from participants.processes import Process, free_ports, stopping
 
@@ -51,7 +53,7 @@ class Jaeger:
 
     def _get(self, path: str, **query: Any) -> list[Any]:
         url = f"{self._api}/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=120) as answer:
+        with urllib.request.urlopen(url, timeout=AT_LAST) as answer:
             # A path that it does not know is answered 200, with a page.
             assert answer.headers.get_content_type() == "application/json", url
             return json.load(answer)["data"] or []
@@ -86,7 +88,7 @@ def jaeger(
     )
     with stopping(process):
         process.start()
-        process.until_answers(f"http://127.0.0.1:{health}/status", 120)
+        process.until_answers(f"http://127.0.0.1:{health}/status", AT_LAST)
         yield Jaeger(otlp, query, metrics)
 
 

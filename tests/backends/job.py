@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from crash.checkpoint import Checkpoint
-from support.waiting import until
+from support.waiting import PATIENT, until
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.model import Receipt, TransactionRecord
@@ -37,10 +37,6 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 PARTITIONS = 2
 ROWS = 3
 """Records of a partition; every record of a job has a value of its own."""
-
-PATIENCE = 60.0
-"""Seconds for an answer: a test that holds one back is in no hurry to kill us. And for
-the spans of a task to leave: on a busy machine its half second is not enough."""
 
 AWAITED = "SPANS_ARE_AWAITED"
 """Set in the environment where a collector is sure to take them, sooner or later."""
@@ -63,7 +59,7 @@ def main(
     lifecycle.start(application)
     instruments.start(application)
     checkpoint = Checkpoint(folder / "checkpoint")
-    sink, run = ParticipantSink(participants, timeout=PATIENCE), uuid.uuid4().hex
+    sink, run = ParticipantSink(participants, timeout=PATIENT), uuid.uuid4().hex
     with get_context("spawn").Pool(PARTITIONS) as executors:
         coordinator = _coordinator(folder, application, sink)
         tasks = Tasks(executors, sink)
@@ -138,9 +134,11 @@ def task(
 
 
 def _flush() -> None:
-    """Have all spans leave. A task's own flush may be late, and then no other waits."""
-    awaited = AWAITED in os.environ
-    until(lambda: lifecycle.flush(PATIENCE) or not awaited, seconds=PATIENCE)
+    """Have all spans leave: on a busy machine a task's half second is not enough."""
+    if AWAITED in os.environ:
+        until(lambda: lifecycle.flush(PATIENT))
+    else:
+        lifecycle.flush()
 
 
 def _records(batch: int, partition: int) -> Iterator[pa.RecordBatch]:

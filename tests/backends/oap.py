@@ -12,6 +12,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from support.waiting import AT_LAST
+
 from participants.processes import Process, free_ports, stopping
 
 CONFIGURATION = Path(__file__).parents[2] / "tools" / "oap" / "conf"
@@ -114,7 +116,7 @@ class Oap:
             json.dumps(segments).encode(),
             {"Content-Type": "application/json"},
         )
-        urllib.request.urlopen(request, timeout=120).close()
+        urllib.request.urlopen(request, timeout=AT_LAST).close()
 
     def templates(self) -> dict[str, Any]:
         """Return its dashboards, by id."""
@@ -126,7 +128,7 @@ class Oap:
         request = urllib.request.Request(
             f"{self.url}/graphql", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=AT_LAST) as answer:
             told = json.load(answer)
         assert not told.get("errors"), told["errors"]
         return dict(told["data"])
@@ -157,7 +159,7 @@ def _java() -> str:
 
 def ready(running: Oap) -> None:
     """Wait until it answers; stop waiting if it has ended."""
-    running.process.until_answers(f"{running.url}/healthcheck", 120)
+    running.process.until_answers(f"{running.url}/healthcheck", AT_LAST)
 
 
 def tree(spans: list[Span]) -> list[str]:

@@ -118,7 +118,7 @@ def arrived(
         trace = backend.trace(trace_id)
         return all(count(trace, name) for name in names)
 
-    until(there, seconds=240)
+    until(there)
     return trace_id
 
 

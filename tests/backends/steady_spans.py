@@ -1,4 +1,7 @@
-"""Make so many short traces, so many seconds apart; print their ids at the end."""
+"""Make so many short traces, so many seconds apart; print their ids at the end.
+
+And a point for each as it is made.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 import time
 
 from opentelemetry import trace
+from support.waiting import PATIENT
 
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.sdk import lifecycle
@@ -19,8 +23,10 @@ def main(count: int, pause: float) -> None:
         with spans.span("tpc.begin", attributes={"tpc.application": "steady"}):
             context = trace.get_current_span().get_span_context()
             made.append((trace.format_trace_id(context.trace_id), time.time()))
+        sys.stdout.write(".\n")
+        sys.stdout.flush()
         time.sleep(pause)
-    sent = lifecycle.flush(60)
+    sent = lifecycle.flush(PATIENT)
     said = {"made": made, "sent": sent, "dropped": lifecycle.dropped()}
     sys.stdout.write(json.dumps(said) + "\n")
 

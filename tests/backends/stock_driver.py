@@ -13,6 +13,7 @@ import sys
 import urllib.request
 
 import requests
+from support.waiting import AT_LAST, PATIENT
 
 from tracing_2pc import trace_headers
 from tracing_2pc.tracing import spans
@@ -23,11 +24,11 @@ def main(application: str, urls: list[str]) -> None:
     lifecycle.start(application)
     with spans.span("tpc.begin", attributes={"tpc.application": application}):
         for url in urls:
-            requests.get(url, headers=headers(), timeout=120).raise_for_status()
+            requests.get(url, headers=headers(), timeout=AT_LAST).raise_for_status()
             asked = urllib.request.Request(url, headers=headers())
-            with urllib.request.urlopen(asked, timeout=120) as answer:
+            with urllib.request.urlopen(asked, timeout=AT_LAST) as answer:
                 answer.read()
-    lifecycle.flush(10)
+    lifecycle.flush(PATIENT)
 
 
 def headers() -> dict[str, str]:

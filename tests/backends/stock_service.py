@@ -57,7 +57,7 @@ def handed_on(to: str) -> Response:
     headers = {k: v for k, v in request.headers if k.startswith(KEPT)}
     answer = requests.request(
         request.method, to + request.path, data=request.get_data(), headers=headers,
-        timeout=10,
+        timeout=None,
     )  # fmt: skip
     return Response(
         answer.content, answer.status_code, content_type=answer.headers["Content-Type"]

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
 from support.waiting import until
 
 from backends import job
@@ -64,6 +65,7 @@ def names(trace: Trace) -> Mapping[str, set[str]]:
     return {s: {n["name"] for n in trace if n["service"] == s} for s in services}
 
 
+@pytest.mark.ci
 def test_a_transaction_is_found_by_its_id(
     backend: Backend, path: DemoPath, tmp_path: Path
 ) -> None:
@@ -80,6 +82,7 @@ def test_a_transaction_is_found_by_its_id(
         assert warnings(trace) == []
 
 
+@pytest.mark.ci
 def test_a_healthy_trace_across_hosts_has_no_warnings(
     backend: Backend, path: DemoPath, tmp_path: Path
 ) -> None:
@@ -104,6 +107,7 @@ NAMES = {
 }
 
 
+@pytest.mark.ci
 def test_a_driver_is_killed_after_its_decision(
     backend: Backend, path: DemoPath, tmp_path: Path
 ) -> None:
@@ -117,6 +121,7 @@ def test_a_driver_is_killed_after_its_decision(
         assert count(trace, "tpc.transaction") > 0
 
 
+@pytest.mark.ci
 def test_a_driver_is_killed_while_it_waits_for_an_answer(
     backend: Backend, path: DemoPath, tmp_path: Path
 ) -> None:
@@ -197,6 +202,7 @@ def test_a_stuck_transaction_of_a_dead_driver_is_one_tree(
     assert abs(finish["start"] - roots[0]["end"]) <= 2000  # Jaeger rounds twice
 
 
+@pytest.mark.ci
 def test_an_abort_is_found_by_its_cause(
     backend: Backend, path: DemoPath, tmp_path: Path
 ) -> None:

@@ -77,6 +77,6 @@ def test_a_participant_and_a_job_report(
             ]
 
         wanted = [{"": 12}, {"commit": 2}, [""]]
-        until(there, lambda found: found == wanted, seconds=90)
+        until(there, lambda found: found == wanted)
     assert latest(collector, "ledger", "meter_tpc_outbox_backlog") == {}
     assert latest(collector, "notifier", "meter_tpc_no_such_metric") == {}

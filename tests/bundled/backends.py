@@ -18,6 +18,7 @@ from backends.demo_path import DemoPath
 from backends.jaeger import Jaeger
 from support.served import served
 from support.telemetry import PATH
+from support.waiting import AT_LAST
 
 from bundled.files import ALARMS, ALERTMANAGER, TOKEN, copied, program, replace
 from participants.processes import Process, free_ports, stopping
@@ -127,7 +128,7 @@ class Prometheus:
 
     def _get(self, path: str, **query: Any) -> Any:
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=120) as answer:
+        with urllib.request.urlopen(url, timeout=AT_LAST) as answer:
             told = json.load(answer)
         assert told["status"] == "success", told
         return told["data"]

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 from support.programs import left_out
+from support.waiting import AT_LAST
 
 ROOT: Final = Path(__file__).parents[2]
 DASHBOARDS: Final = ROOT / "dashboards"
@@ -118,7 +119,7 @@ def checked(name: str, *arguments: str | Path) -> str:
         [program(name), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=AT_LAST,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

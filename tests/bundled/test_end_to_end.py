@@ -16,7 +16,7 @@ import pytest
 from backends.demo_path import DemoPath, demo_path, run
 from backends.jaeger import Jaeger, jaeger
 from backends.oap import Oap, oap
-from support.waiting import until
+from support.waiting import AT_LAST, until
 
 from bundled.backends import (
     Prometheus,
@@ -33,10 +33,8 @@ from tracing_2pc.testing import Fault, FaultProxy
 JAEGER, OAP = "TPC_JAEGER", "TPC_OAP"
 STUCK = "flights.1.1"
 SERVICES = ("tracing-2pc-watch", "ledger", "notifier", "flights")
-PATIENCE = 240.0
 pytestmark = [
     pytest.mark.dashboards,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(
         not (os.environ.get(JAEGER) and os.environ.get(OAP)),
         reason="real backends are asked by `make test-dashboards`",
@@ -123,7 +121,7 @@ def seconds_until(
                 tell(f"  {name}: {seen[name]:.1f} s")
         return len(seen) == len(signs)
 
-    until(all_seen, seconds=PATIENCE)
+    until(all_seen)
     return seen
 
 
@@ -160,7 +158,7 @@ def stuck(site: Site) -> set[str]:
             path.notifier.start()
             since = time.monotonic()
             tell("the notifier is back; seconds until it is over")
-            assert job.wait(60) == 0, job.tail()
+            assert job.wait(AT_LAST) == 0, job.tail()
             seconds_until(
                 {
                     "Prometheus, Alertmanager": lambda: site.heard.alerts(
@@ -193,7 +191,7 @@ def test_one_stuck_transaction_is_flagged_by_all_three(
 
 def test_failed_commits_are_found(site: Site, stuck: set[str]) -> None:
     """By the other saved search: the tries that found nobody. Its page has both."""
-    with urllib.request.urlopen(site.jaeger.page, timeout=120) as page:
+    with urllib.request.urlopen(site.jaeger.page, timeout=AT_LAST) as page:
         shown = page.read().decode()
     assert all(
         label in shown
@@ -234,7 +232,7 @@ def test_skywalking_has_the_template_and_all_that_it_shows(
 
 def settled(empty: Callable[[], set[str]], expected: set[str]) -> set[str]:
     """Return what is empty, once that is nothing but what must be."""
-    until(empty, lambda found: found <= expected, seconds=90)
+    until(empty, lambda found: found <= expected)
     return empty()
 
 

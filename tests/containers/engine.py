@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from support.waiting import until
+from support.waiting import AT_LAST, until
 
 from containers.files import ENGINE, ENV_FILES, ROOT, settings
 from participants.processes import Process, stopping
@@ -67,16 +67,12 @@ class Engine:
         command = [program, *(f"--{name}={value}" for name, value in options.items())]
         return Process("engine", command, self.folder / "dockerd.log", self.environment)
 
-    def docker(self, *words: str, seconds: float = 60) -> str:
+    def docker(self, *words: str) -> str:
         """Run a command of docker, which must succeed; return what it says."""
-        return self.run("docker", *words, seconds=seconds)
+        return self.run("docker", *words)
 
     def run(
-        self,
-        program: str,
-        *words: str,
-        seconds: float,
-        told: Mapping[str, str] | None = None,
+        self, program: str, *words: str, told: Mapping[str, str] | None = None
     ) -> str:
         """Run a program against it, which must succeed; return what it says."""
         done = subprocess.run(
@@ -85,7 +81,7 @@ class Engine:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=AT_LAST,
             check=False,
         )
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"[-4000:]
@@ -100,9 +96,9 @@ def engine(folder: Path) -> Iterator[Engine]:
     try:
         with stopping(process):
             process.start()
-            until((folder / "docker.sock").exists, seconds=120)
+            until((folder / "docker.sock").exists)
             yield made
-            process.stop(timeout=60)
+            process.stop(timeout=AT_LAST)
     finally:
         for place in mounted(folder):  # it leaves a name of the host's network
             subprocess.run(["umount", place], check=True)
@@ -120,7 +116,7 @@ def build(at: Engine, scratch: Path) -> None:
     if not at.docker("images", "-q", "tracing-2pc-base:bookworm"):
         packed = scratch / "base.tar"
         subprocess.run(["tar", "-C", ENGINE / "base", "-cf", packed, "."], check=True)
-        at.docker("import", str(packed), "tracing-2pc-base:bookworm", seconds=300)
+        at.docker("import", str(packed), "tracing-2pc-base:bookworm")
         packed.unlink()
     image(at, tags["PYTHON_IMAGE"], IMAGES / "python")
     image(at, f"{tags['OURS_IMAGE']}-build", ROOT, "--target=build")
@@ -144,7 +140,7 @@ def image(at: Engine, tag: str, folder: Path, *how: str, **arguments: str) -> No
     """Build one image; its steps may load packages."""
     told = [f"--build-arg={name}={value}" for name, value in arguments.items()]
     how = ("-q", "--network=host", f"--tag={tag}", *how, *told)
-    at.docker("build", *how, str(folder), seconds=900)
+    at.docker("build", *how, str(folder))
 
 
 def context(scratch: Path, name: str, parts: Mapping[str, Path]) -> Path:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from support.waiting import AT_LAST
 
 from containers.files import ROOT
 from participants.processes import Process
@@ -120,7 +121,7 @@ def _alone() -> list[str]:
     command = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])]
     tried = [*command, "sh", "-ec", "mount --make-rprivate / && findmnt -rno TARGET"]
     try:
-        done = subprocess.run(tried, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(tried, capture_output=True, timeout=AT_LAST, check=False)
     except FileNotFoundError:
         pytest.skip("there is no unshare: a Linux with util-linux has it")
     if done.returncode:

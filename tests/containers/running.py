@@ -36,18 +36,16 @@ class Stack:
             "DEMO_EVERY": "3 seconds",
         }
 
-    def compose(self, *words: str, seconds: float = 120, **told: str) -> str:
+    def compose(self, *words: str, **told: str) -> str:
         """Run a command of docker compose, which must succeed; return what it says."""
         program = str(ENGINE / "docker-compose")
-        return self._engine.run(
-            program, *words, seconds=seconds, told={**self._told, **told}
-        )
+        return self._engine.run(program, *words, told={**self._told, **told})
 
     def up(self, *services: str, **told: str) -> None:
         """Start all, or some and what they need; nothing is pulled or built."""
         how = ("--detach", "--wait", "--pull", "never", "--no-build")
         try:
-            self.compose("up", *how, *services, seconds=600, **told)
+            self.compose("up", *how, *services, **told)
         except AssertionError as refused:
             last = self.compose("logs", "--tail", "20")
             raise AssertionError(f"{refused}\n{last}"[-20_000:]) from None

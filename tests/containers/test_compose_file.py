@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.waiting import AT_LAST
 
 from containers.files import (
     COMPOSE,
@@ -29,6 +30,7 @@ SERVICES = sorted(services())
 MAIN_ENV = settings(ENV_FILES[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("extra", [None, *ENV_FILES[1:]], ids=lambda p: p and p.name)
 def test_docker_compose_takes_the_file(extra: Path | None) -> None:
     """With .env alone, and with each of the other files after it."""
@@ -37,7 +39,7 @@ def test_docker_compose_takes_the_file(extra: Path | None) -> None:
     command = [plugin(), "-f", str(COMPOSE), *chosen, "--profile", "*", "config", "-q"]
     path = {"PATH": os.environ["PATH"], "HOME": "/"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env=path
+        command, capture_output=True, text=True, timeout=AT_LAST, check=False, env=path
     )
     assert (done.returncode, done.stderr) == (0, "")
 

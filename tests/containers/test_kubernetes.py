@@ -329,6 +329,7 @@ def test_the_watcher_writes_only_to_its_temporary_folder(place: Path) -> None:
     assert "Traceback" not in watcher.tail(), watcher.tail()
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_the_job_writes_to_the_participant(place: Path) -> None:
     """By the programs and commands of the manifests, with Spark on this machine."""
@@ -357,7 +358,7 @@ def test_the_job_writes_to_the_participant(place: Path) -> None:
         ledger.start()
         ledger.until_answers(f"{url}{_path(ledger, 'readinessProbe')}", 120)
         job.start()
-        rows = until(lambda: _orders(database), seconds=600, tell=lambda _: job.tail())
+        rows = until(lambda: _orders(database), tell=lambda _: job.tail())
         assert rows == [(1, 9.5)]
         job.kill()
 

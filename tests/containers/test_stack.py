@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from backends.jaeger import Jaeger
-from support.waiting import until
+from support.waiting import AT_LAST, until
 
 from containers.engine import build, engine
 from containers.files import ENGINE, ONCE, services
@@ -34,7 +34,7 @@ ASK = """
 import json, sys, urllib.request as r
 body = json.dumps({"query": sys.argv[1], "variables": {"i": sys.argv[2]}}).encode()
 q = r.Request("http://oap:12800/graphql", body, {"Content-Type": "application/json"})
-print(r.urlopen(q, timeout=120).read().decode())
+print(r.urlopen(q, timeout=AT_LAST).read().decode())
 """
 
 
@@ -92,23 +92,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.fixture(scope="module")
 def story(site: Stack) -> Story:
     """The ledger stops before a commit; notifier and worker are killed; all return."""
-    until(lambda: site.in_state("committed"), seconds=120)
+    until(lambda: site.in_state("committed"))
     site.compose(
         "up", "--detach", "--pull", "never", "--no-build", "--no-deps", "ledger",
         STOP_LEDGER_AT="participant.before_commit",
     )  # fmt: skip
     began = time.monotonic()
     warned = "warning firing TpcTransactionStuck ledger"
-    firing = until(lambda: site.called(warned), seconds=180)
+    firing = until(lambda: site.called(warned))
     tell(f"the webhook was called after {time.monotonic() - began:.0f} s")
     (stuck,) = site.in_state("committing")
     jaeger = Jaeger(0, int(site.url("JAEGER").rpartition(":")[2]), 0)
     search = {"service": "tracing-2pc-watch", "operation": "tpc.in_doubt.snapshot"}
     snapshots = until(lambda: jaeger.found(**search, lookback="1h"))
     trace = trace_of(site, stuck)
-    skywalking = until(
-        lambda: in_skywalking(site, trace), lambda s: "notifier" in s, seconds=60
-    )
+    skywalking = until(lambda: in_skywalking(site, trace), lambda s: "notifier" in s)
     site.compose("kill", "notifier")
     killed = site.containers()["notifier"]["State"]
     site.compose("start", "notifier")
@@ -117,7 +115,7 @@ def story(site: Stack) -> Story:
     site.compose("restart", "ledger")  # as the README says
     began = time.monotonic()
     over = warned.replace("firing", "resolved")
-    resolved = until(lambda: site.called(over), seconds=180)
+    resolved = until(lambda: site.called(over))
     tell(f"it was told that it is over after {time.monotonic() - began:.0f} s")
     site.compose("start", "spark-worker")
     return Story(stuck, trace, firing, snapshots, skywalking, killed, resolved, worker)
@@ -155,7 +153,7 @@ def test_everything_comes_up(site: Stack) -> None:
 
 def test_the_console_lists_where_to_look(site: Stack) -> None:
     """It answers at its published port, and wants a token before it shows anything."""
-    with urllib.request.urlopen(site.url("CONSOLE"), timeout=120) as page:
+    with urllib.request.urlopen(site.url("CONSOLE"), timeout=AT_LAST) as page:
         assert "/login" in page.url
     told = site.inside("console", "printenv", "TPC_LINKS")
     for name in ("JAEGER", "SKYWALKING", "GRAFANA", "PROMETHEUS", "SPARK"):
@@ -194,7 +192,7 @@ def test_the_oracle_holds(site: Stack, story: Story) -> None:
     Its only worker was killed under the job, which waits for it and is not restarted.
     """
     assert story.worker == "exited"
-    until(lambda: len(site.in_state("committed")), lambda n: n == DAYS, seconds=240)
+    until(lambda: len(site.in_state("committed")), lambda n: n == DAYS)
     assert site.in_state("committing") == []
     told = site.compose("run", "--rm", "oracle")
     found = dict(line.split()[:2] for line in told.splitlines() if line.strip())
@@ -212,7 +210,6 @@ def test_the_data_source_writes_to_the_same_services(site: Stack) -> None:
     site.compose(
         *("run", "--rm", "--no-deps", "--use-aliases", "--entrypoint", "python"),
         *("job", "-c", SOURCE),
-        seconds=600,
     )
     after = site.inside("ledger", "python", "-c", COUNT).split()
     assert [int(n) for n in after] == [3 * int(n) for n in before] != [0, 0]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.texts import texts
 
 from bench import growth, report, results
 from bench.beside import PEERS
@@ -42,8 +43,8 @@ def expected_peers() -> list[str]:
     return [name for name in PEERS if name not in floors.union(missing)]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_all_is_measured_and_the_page_is_written(tmp_path: Path) -> None:
     """Each goal and peer has a line, each series a point, and all are on the page.
 
@@ -58,7 +59,6 @@ def test_all_is_measured_and_the_page_is_written(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=580,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr
@@ -82,6 +82,7 @@ def test_all_is_measured_and_the_page_is_written(tmp_path: Path) -> None:
     assert all((page.parent / picture).exists() for picture in pictures)
 
 
+@pytest.mark.ci
 def test_one_that_breaks_costs_its_own_results_only(tmp_path: Path) -> None:
     """Others are measured, it is on the page, and the exit code is 2."""
     file, page = tmp_path / "results.jsonl", tmp_path / "performance.md"
@@ -103,9 +104,8 @@ sys.exit(bench.main(sys.argv[1:]))
     measured = results.read(file)
     assert [line["failed"] for line in measured.failed] == ["no-such-family"]
     assert [line["goal"][0] for line in measured.goals] == ["A"] * 7
-    assert (
-        "`python -m bench no-such-family` did not come to its end" in page.read_text()
-    )
+    said = texts("unit")["a family did not come to its end"]
+    assert said.format(family="no-such-family") in page.read_text()
 
 
 def test_a_filled_log_is_as_the_library_writes_it(tmp_path: Path) -> None:

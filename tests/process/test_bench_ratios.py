@@ -14,6 +14,7 @@ from bench.__main__ import show_goals
 from bench.pair import Ratio
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("command", "limits"), [("deco", deco.LIMITS), ("backends", backends.LIMITS)]
 )

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.texts import texts
+from support.waiting import AT_LAST, AT_ONCE, PATIENT
 
 from tracing_2pc.testing import Collector, read_trace_file, span_tree
 
@@ -30,8 +32,8 @@ with spans.span("tpc.transaction", attributes=about):
             raise ValueError
     except ValueError:
         pass
-assert lifecycle.flush(30)
-"""
+assert lifecycle.flush({patience})
+""".replace("{patience}", f"{PATIENT}")
 
 
 def send(collector: Collector, *arguments: str, **environment: str) -> None:
@@ -48,7 +50,7 @@ def post(
 ) -> tuple[int, str, bytes]:
     """Post like an exporter, unless told otherwise; return what is answered."""
     host, port = collector.endpoint.removeprefix("http://").split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=120)
+    connection = http.client.HTTPConnection(host, int(port), timeout=AT_LAST)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     try:
         connection.request("POST", path, body, {"Content-Type": PROTOBUF, **named})
@@ -129,7 +131,7 @@ def test_a_refused_sender_tries_again() -> None:
         sender = threading.Thread(
             target=send,
             args=(collector, "orders.7.1"),
-            kwargs={"OTEL_EXPORTER_OTLP_TIMEOUT": "20"},
+            kwargs={"OTEL_EXPORTER_OTLP_TIMEOUT": f"{PATIENT}"},
         )
         sender.start()
         collector.wait_for(lambda _: collector.connections)
@@ -152,7 +154,7 @@ def test_what_hangs_is_answered_when_it_accepts_again() -> None:
     assert answers == [200]
 
 
-@pytest.mark.parametrize("pause", [None, 60.0])
+@pytest.mark.parametrize("pause", [None, PATIENT])
 def test_the_end_holds_nobody_up(pause: float | None) -> None:
     """What waits for its answer then gets none, and no thread is left."""
     before = threading.active_count()
@@ -171,7 +173,7 @@ def test_the_end_holds_nobody_up(pause: float | None) -> None:
 def test_an_idle_connection_does_not_hold_up_the_end() -> None:
     with Collector() as collector:
         host, port = collector.endpoint.removeprefix("http://").split(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=120)
+        connection = http.client.HTTPConnection(host, int(port), timeout=AT_LAST)
         for _ in range(2):
             connection.request("POST", "/v1/traces", b"", {"Content-Type": PROTOBUF})
             assert connection.getresponse().read() == b""
@@ -181,10 +183,10 @@ def test_an_idle_connection_does_not_hold_up_the_end() -> None:
 
 def test_a_slow_answer_is_an_answer() -> None:
     with Collector() as collector:
-        collector.answer_after(0.2)
+        collector.answer_after(AT_ONCE)
         started = time.monotonic()
         assert post(collector)[0] == 200
-    assert time.monotonic() - started >= 0.2
+    assert time.monotonic() - started >= AT_ONCE
 
 
 REFUSED: list[tuple[int, dict[str, Any]]] = [
@@ -212,7 +214,7 @@ def test_what_it_does_not_take(status: int, request_: dict[str, Any]) -> None:
 def test_a_wait_in_vain_says_what_there_is() -> None:
     with Collector() as collector:
         send(collector, "orders.7.1")
-        with pytest.raises(TimeoutError, match=r"after 0 s; there is: .*tpc\.decide"):
+        with pytest.raises(TimeoutError, match=texts("process")["a wait in vain"]):
             collector.wait_for(lambda spans: len(spans) > 3, 0)
 
 

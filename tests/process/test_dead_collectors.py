@@ -1,7 +1,7 @@
 """A collector that is not there, refuses or hangs costs spans, and never work.
 
 Where one hangs, it hangs until what is promised has happened, and an exporter's
-patience is a minute: whoever waited for it would be seen.
+patience is longer than `UNDELAYED`: whoever waited for it would be seen.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 from backends import job
+from support.exporting import AT_ITS_END, importable, to
 from support.service import create_app
 from support.spark import held, serving
 from support.telemetry import DEAD, TASK_TO_RUN, dead, program, run, started
+from support.waiting import AT_ONCE, PATIENT, UNDELAYED
 
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import Collector
 
-ENDPOINT, PATIENCE = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TIMEOUT"
-EXIT_SECONDS = 2.0
-BUSY = 4.0
-"""Seconds on top, for a machine that does much else."""
+FLUSH = 0.5
+"""How long a task waits for its export at most, in seconds."""
 
 
 @contextlib.contextmanager
@@ -43,10 +43,11 @@ def test_a_job_does_not_notice(tmp_path: Path, how: str) -> None:
     with participants(tmp_path, "a", "b") as urls, dead(how) as endpoint:
         command = ["-m", "backends.job", str(tmp_path), "numbers", "3"]
         command += [f"{name}={url}" for name, url in urls.items()]
-        telemetry = {ENDPOINT: endpoint, PATIENCE: "60", "TPC_TOKEN": "none-is-needed"}
-        with started(*command, **telemetry) as running:
+        first = importable(tmp_path / "first", AT_ITS_END)
+        told = to(endpoint, TPC_TOKEN="none-is-needed", PYTHONPATH=first)
+        with started(*command, **told) as running:
             assert running.said()["done"] == 3
-            assert running.ended() < EXIT_SECONDS + BUSY
+            assert running.ended() < UNDELAYED
     for name in urls:
         assert sorted(held(tmp_path / f"{name}.db")) == job.values(3)
     with contextlib.closing(open_log(job.decisions(tmp_path))) as log:
@@ -72,11 +73,10 @@ def test_a_driver_waits_for_no_export() -> None:
     with Collector() as collector:
         collector.hang()
         small = {"OTEL_BSP_MAX_QUEUE_SIZE": "4", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1"}
-        telemetry = {ENDPOINT: collector.endpoint, PATIENCE: "60", **small}
-        with program(DRIVER, **telemetry) as running:
+        with program(AT_ITS_END + DRIVER, **to(collector.endpoint, **small)) as running:
             visible, flushes, dropped = running.said()
             collector.wait_for(lambda _: collector.connections)
-            assert running.ended() < EXIT_SECONDS + BUSY
+            assert running.ended() < UNDELAYED
         assert collector.spans() == []
     assert (visible, flushes) == (80, 0)
     assert dropped > 0
@@ -98,16 +98,13 @@ for attempt in range(2):
 @pytest.mark.parametrize("how", DEAD)
 def test_a_task_waits_half_a_second_and_the_next_one_not_at_all(how: str) -> None:
     """Each returns its receipt while the exporter tries on; one wait per process."""
-    with (
-        dead(how) as endpoint,
-        program(TASKS, **{ENDPOINT: endpoint, PATIENCE: "60"}) as running,
-    ):
+    with dead(how) as endpoint, program(AT_ITS_END + TASKS, **to(endpoint)) as running:
         waits, seconds = running.said()
         assert waits == 1
-        assert 0.5 <= seconds < 0.5 + BUSY
+        assert FLUSH <= seconds < UNDELAYED
         waits, _ = running.said()
         assert waits == 1
-        assert running.ended() < EXIT_SECONDS + BUSY
+        assert running.ended() < UNDELAYED
 
 
 @pytest.mark.parametrize("how", DEAD)
@@ -115,15 +112,15 @@ def test_a_flush_ends_in_time(how: str) -> None:
     """It says that nothing was exported, at once where one has run out of time."""
     with dead(how) as endpoint:
         code = (
-            "made(); first = timed(lifecycle.flush, 0.5)\n"
-            "made(); say([first, timed(lifecycle.flush, 5.0)])"
+            f"made(); first = timed(lifecycle.flush, {AT_ONCE})\n"
+            f"made(); say([first, timed(lifecycle.flush, {PATIENT})])"
         )
-        said, seconds = run(code, **{ENDPOINT: endpoint, PATIENCE: "60"})
+        said, seconds = run(AT_ITS_END + code, **to(endpoint))
     (first, waited), (second, again) = said
     assert (first, second) == (False, False)
-    assert waited < 0.5 + BUSY
-    assert again < BUSY
-    assert seconds < EXIT_SECONDS + BUSY
+    assert waited < UNDELAYED
+    assert again < UNDELAYED
+    assert seconds < UNDELAYED
 
 
 @pytest.mark.parametrize("how", DEAD)
@@ -131,8 +128,8 @@ def test_what_is_lost_is_counted(how: str) -> None:
     """Each span that no export could deliver, once."""
     with dead(how) as endpoint:
         lost, _ = run(
-            "made(3); lifecycle.flush(30); say(lifecycle.dropped())",
-            **{ENDPOINT: endpoint, PATIENCE: "0.5"},
+            f"made(3); lifecycle.flush({PATIENT}); say(lifecycle.dropped())",
+            **to(endpoint, patience=AT_ONCE),
         )
     assert lost == 3
 
@@ -140,7 +137,5 @@ def test_what_is_lost_is_counted(how: str) -> None:
 def test_what_finds_the_queue_full_is_counted() -> None:
     with dead("hanging") as endpoint:
         small = {"OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4"}
-        lost, _ = run(
-            "made(50); say(lifecycle.dropped())", **{ENDPOINT: endpoint}, **small
-        )
+        lost, _ = run("made(50); say(lifecycle.dropped())", **to(endpoint, **small))
     assert 50 - 8 - 2 * 4 <= lost <= 50 - 8

@@ -31,9 +31,13 @@ from opentelemetry.util import _importlib_metadata as cached
 from support.otlp_receiver import SIGNALS, OtlpReceiver, receiving
 from support.skywalking import certificate
 from support.telemetry import PATH, run
+from support.texts import texts
+from support.waiting import AT_LAST, AT_ONCE, PATIENT, until
 
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.tracing.sdk import environment, exporting, lifecycle, meters
 
+TEXTS = texts("process")
 BOTH = "OTEL_EXPORTER_OTLP_ENDPOINT"
 MESSAGES = {
     "TRACES": trace_service_pb2.ExportTraceServiceRequest,
@@ -85,6 +89,7 @@ def here(
     ours = ("OTEL_", "TPC_", "REQUESTS_CA", "CURL_CA")  # the last win with `requests`
     for name in [n for n in os.environ if n.startswith(ours)]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", f"{PATIENT}")
     made = Here(monkeypatch, tmp_path, request.getfixturevalue("variable"))
     yield made
     for end in reversed(made.ending):
@@ -166,7 +171,8 @@ def protocol(here: Here, signal: str) -> None:
         assert send(signal)
         assert receiver.next()[:2] == ("grpc", signal)
     here.set(**{here.variable: "http/json"})
-    with pytest.raises(Exception, match=f"{here.variable}: 'http/json' is not one of"):
+    said = TEXTS["not one of"].format(name=here.variable, value="http/json")
+    with pytest.raises(ConfigurationError, match=said):
         exporting.exporter(signal, "otlp")
 
 
@@ -191,9 +197,8 @@ def compression(here: Here, signal: str) -> None:
 @of_otlp("TIMEOUT")
 def timeout(here: Here, signal: str) -> None:
     """In seconds, as OpenTelemetry for Python reads it; 2 by default."""
-    with receiving("http/protobuf") as receiver:
-        receiver.delay = 1
-        here.set(**{BOTH: receiver.endpoint, here.variable: "0.1"})
+    with receiving("http/protobuf") as receiver, receiver.holding():
+        here.set(**{BOTH: receiver.endpoint, here.variable: f"{AT_ONCE}"})
         assert not send(signal)
 
 
@@ -208,6 +213,7 @@ def tls(here: Here, signal: str) -> None:
         here.set(**{f"OTEL_EXPORTER_OTLP_{n}": v for n, v in others.items()})
         assert send(signal)
         here.patch.delenv(here.variable)
+        here.set(OTEL_EXPORTER_OTLP_TIMEOUT=f"{AT_ONCE}")
         with contextlib.suppress(OSError):  # a certificate without its key
             assert not send(signal)
 
@@ -271,7 +277,6 @@ def retryable(here: Here) -> None:
         receiver.refuse_first = grpc.StatusCode.INVALID_ARGUMENT
         here.set(**{BOTH: receiver.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
         here.set(**{here.variable: "INVALID_ARGUMENT"})
-        here.set(OTEL_EXPORTER_OTLP_TIMEOUT="60")
         assert send("TRACES")
 
 
@@ -286,7 +291,8 @@ def exporter(here: Here) -> None:
     assert environment.exporters(signal) == ["otlp", "console"]
     for name in ("otlp", "console", "otlp_proto_http", "otlp_proto_grpc"):
         exporting.exporter(signal, name)().shutdown()
-    with pytest.raises(Exception, match=f"{here.variable}: 'zipkin' is not installed"):
+    said = TEXTS["not installed"].format(name=here.variable, value="zipkin")
+    with pytest.raises(ConfigurationError, match=said):
         exporting.exporter(signal, "zipkin")
     offered = f"opentelemetry_{signal.lower()}_exporter"
     here.install(offered, "def made(): return 'made'")
@@ -371,12 +377,11 @@ class Recorder:
 
     def __init__(self) -> None:
         self.batches: list[int] = []
-        self.came, self.go_on = threading.Event(), threading.Event()
+        self.go_on = threading.Event()
         self.go_on.set()
 
     def export(self, spans: Any) -> Any:
-        self.came.set()
-        self.go_on.wait(120)
+        self.go_on.wait(AT_LAST)
         self.batches.append(len(spans))
         from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -396,12 +401,17 @@ def batching(here: Here, recorder: Recorder) -> Any:
 
 @case("OTEL_BSP_SCHEDULE_DELAY")
 def bsp_delay(here: Here) -> None:
-    """In milliseconds; 500 by default."""
+    """In milliseconds; 500 by default: beside it a shorter one has come twice."""
     here.set(OTEL_BSP_SCHEDULE_DELAY="600000")
-    recorder = Recorder()
-    provider, _ = batching(here, recorder)
-    provider.get_tracer("test").start_span("x").end()
-    assert not recorder.came.wait(1.5)
+    late, soon = Recorder(), Recorder()
+    provider, _ = batching(here, late)
+    here.set(OTEL_BSP_SCHEDULE_DELAY="50")
+    other, _ = batching(here, soon)
+    for count in (1, 2):
+        for one in (provider, other):
+            one.get_tracer("test").start_span("x").end()
+        until(lambda: sum(soon.batches), count.__eq__)
+    assert late.batches == []
 
 
 @case("OTEL_BSP_MAX_QUEUE_SIZE")
@@ -510,7 +520,7 @@ def interval(here: Here) -> None:
         here.set(OTEL_METRIC_EXPORT_INTERVAL="50")
         meter, _ = measured(here, receiver)
         meter.create_counter("c").add(1)
-        assert receiver.requests.get(timeout=50).signal == "METRICS"
+        assert receiver.next().signal == "METRICS"
         here.ending.pop()()
 
 
@@ -521,10 +531,10 @@ def collecting(here: Here) -> None:
     with receiving("http/protobuf") as receiver:
         warned = warnings_of("opentelemetry.sdk.metrics", here)
         meter, _ = measured(here, receiver)
-        slow = lambda _: time.sleep(0.2) or []  # noqa: E731
+        slow = lambda _: time.sleep(AT_ONCE) or []  # noqa: E731
         for name in "gh":  # the SDK looks at the time before each
             meter.create_observable_gauge(name, [slow])
-        while "timed out" not in warned.get(timeout=60):
+        while TEXTS["the SDK has no time left"] not in warned.get(timeout=AT_LAST):
             pass  # before it was registered, on a machine that does much else
         here.ending.pop()()
 
@@ -599,14 +609,18 @@ def logrecord(here: Here) -> None:
 
 @case("OTEL_BLRP_SCHEDULE_DELAY")
 def blrp_delay(here: Here) -> None:
+    """In milliseconds; a second by default: beside it a shorter one has come twice."""
     with receiving("http/protobuf") as receiver:
         here.set(OTEL_BLRP_SCHEDULE_DELAY="600000")
         end = logged(here, receiver)
-        logging.getLogger("user").warning("x")
-        time.sleep(1.5)  # a second by default
+        here.set(OTEL_BLRP_SCHEDULE_DELAY="50")
+        logged(here, receiver)
+        for _ in range(2):
+            logging.getLogger("user").warning("x")
+            assert len(records_of(receiver.next().body)) == 1
         assert receiver.requests.empty()
         end()
-        assert receiver.next().signal == "LOGS"
+        assert len(records_of(receiver.next().body)) == 2
 
 
 @case("OTEL_BLRP_MAX_QUEUE_SIZE")
@@ -614,10 +628,10 @@ def blrp_queue(here: Here) -> None:
     here.set(OTEL_BLRP_MAX_QUEUE_SIZE="2", OTEL_BLRP_MAX_EXPORT_BATCH_SIZE="2")
     here.set(OTEL_BLRP_SCHEDULE_DELAY="600000")
     with receiving("http/protobuf") as receiver:
-        receiver.delay = 1
         end = logged(here, receiver)
-        for _ in range(50):
-            logging.getLogger("user").warning("x")
+        with receiver.holding():
+            for _ in range(50):
+                logging.getLogger("user").warning("x")
         end()
         count = 0
         while not receiver.requests.empty():
@@ -709,5 +723,5 @@ def refused(here: Here) -> None:
     here.patch.setattr(lifecycle._process, "has_looked", False)
     for _ in range(3):
         lifecycle.start("job")
-    assert warned.get().startswith(f"{here.variable} has no effect: ")
+    assert TEXTS["no effect"].format(name=here.variable) in warned.get()
     assert warned.empty()

@@ -5,9 +5,14 @@ Each test runs a program of its own, as those of `lifecycle` do.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from support.exporting import AT_ITS_END, AT_LEISURE, to
 from support.metrics_receiver import Sent, receiving
 from support.telemetry import DEAD, PRELUDE, TASK_TO_RUN, dead, program, run
+from support.texts import texts
+from support.waiting import AT_LAST, PATIENT, UNDELAYED
 
 from tracing_2pc.core import names
 
@@ -16,8 +21,7 @@ ENDPOINT = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 BOTH = "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOL = "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"
 COMMITS = 'tpc.transactions{outcome="commit"}'
-EXIT_SECONDS, BUSY = 2.0, 4.0
-"""As in `test_dead_collectors`."""
+TEXTS = texts("process")
 
 MEASURING = f"""{PRELUDE}
 import logging
@@ -29,12 +33,13 @@ from tracing_2pc.tracing import instruments
 def commit(count=1):
     instruments.add("tpc.transactions", {{"outcome": "commit"}}, count)
 """
-START = f'{MEASURING}instruments.start("job")\n'
+STARTED = 'instruments.start("job")\n'
+START = MEASURING + AT_LEISURE + STARTED
 
 
 def where(protocol: str, endpoint: str) -> dict[str, str]:
     path = "/v1/metrics" if protocol == "http/protobuf" else ""
-    return {ENDPOINT: endpoint + path, PROTOCOL: protocol}
+    return to("", **{ENDPOINT: endpoint + path, PROTOCOL: protocol})
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -65,7 +70,7 @@ def test_what_was_measured_is_sent_from_time_to_time() -> None:
         told["OTEL_METRIC_EXPORT_INTERVAL"] = "50"
         with program(code, start=START, **told) as running:
             running.said()
-            assert all(receiver.asked.acquire(timeout=120) for _ in range(2))
+            assert all(receiver.asked.acquire(timeout=AT_LAST) for _ in range(2))
         (sent,) = receiver.sent()
     assert sent.samples[COMMITS] == 1
 
@@ -105,32 +110,31 @@ def test_nothing_is_loaded_unless_asked_for() -> None:
 def test_a_dead_collector_does_not_hold_up_the_exit(how: str, protocol: str) -> None:
     """Traces and metrics wait at the same time, for one bound."""
     with dead(how) as endpoint:
-        told = {BOTH: endpoint, PROTOCOL: protocol}
+        told = to(endpoint, **{PROTOCOL: protocol})
         code = 'lifecycle.start("job")\nmade()\ncommit()\nsay(0)'
-        _, seconds = run(code, start=START, OTEL_EXPORTER_OTLP_TIMEOUT="60", **told)
-    assert seconds < EXIT_SECONDS + BUSY
+        _, seconds = run(code, start=MEASURING + AT_ITS_END + STARTED, **told)
+    assert seconds < UNDELAYED
 
 
 @pytest.mark.parametrize("status", [404, 501])
-def test_a_collector_that_takes_traces_only(status: int) -> None:
-    """One line in the log, and spans go on."""
-    code = """
+def test_a_collector_that_takes_traces_only(status: int, tmp_path: Path) -> None:
+    """One line in the log, however often it is asked, and spans go on."""
+    code = f"""
+from support.waiting import until
 lifecycle.start("job")
 commit(); made()
-def tell(): return [w for w in warned if "metrics are not delivered" in w]
-until = time.monotonic() + 120
-while not tell() and time.monotonic() < until:
-    time.sleep(0.01)
-provider, _ = instruments._process.exporting
-for _ in range(3):
-    provider.force_flush()
-say([len(warned), len(tell()), lifecycle.flush(20), lifecycle.dropped()])
+until(lambda: os.path.exists(os.environ["GO_ON"]))
+say([warned, lifecycle.flush({PATIENT}), lifecycle.dropped()])
 """
+    go_on = tmp_path / "go-on"
     with receiving("http/protobuf", status) as receiver:
-        interval = {"OTEL_METRIC_EXPORT_INTERVAL": "50"}
-        said, _ = run(code, start=START, **{BOTH: receiver.endpoint}, **interval)
-        assert receiver.asked.acquire(timeout=0)
-    assert said == [1, 1, True, 0]
+        told = {BOTH: receiver.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "50"}
+        with program(code, start=START, GO_ON=str(go_on), **told) as running:
+            assert all(receiver.asked.acquire(timeout=AT_LAST) for _ in range(4))
+            go_on.touch()
+            (warning,), *spans = running.said()
+    assert TEXTS["metrics are not delivered"] in warning
+    assert spans == [True, 0]
 
 
 def test_a_forked_worker_counts_and_sends_for_itself() -> None:
@@ -174,7 +178,7 @@ say(os.read(read, 100).decode())
 
 TASK = f"""{TASK_TO_RUN}
 job.task(Rows(), record, 0, 0)
-say([spans.is_set(), list(instruments._process.ways)])
+say([spans.is_set(), instruments.exposition()])
 """
 
 
@@ -182,7 +186,7 @@ def test_a_task_measures_nothing() -> None:
     """A series for each of Spark's Python workers would be noise; they only trace."""
     with receiving("http/protobuf") as receiver:
         said, _ = run(TASK, start=MEASURING, **{BOTH: receiver.endpoint})
-        assert (said, receiver.sent()) == ([True, []], [])
+        assert (said, receiver.sent()) == ([True, ""], [])
 
 
 MISSING = """
@@ -215,7 +219,7 @@ say(warned)
     said, _ = run(
         code, start=MEASURING, MISSING=missing, **where(protocol, "http://127.0.0.1:9")
     )
-    assert said == [f"no metrics for OTLP: install tracing-2pc[{cure}]"]
+    assert said == [TEXTS["an extra is missing for metrics"].format(extra=cure)]
 
 
 def test_a_protocol_that_there_is_not_is_named() -> None:
@@ -223,4 +227,4 @@ def test_a_protocol_that_there_is_not_is_named() -> None:
         "say(warned)", start=START, **where("http/json", "http://127.0.0.1:9")
     )
     (warning,) = said
-    assert "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: 'http/json' is not one of" in warning
+    assert TEXTS["not one of"].format(name=PROTOCOL, value="http/json") in warning

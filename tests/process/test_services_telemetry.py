@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from support.exporting import AT_ITS_END, importable
 from support.telemetry import DEAD, dead
+from support.texts import texts
+from support.waiting import AT_LAST, PATIENT, UNDELAYED
 
 from participants.processes import Service, answers, free_ports, stopping
 from tracing_2pc.testing import Collector, read_trace_file
 
 TOKEN = "a-token-for-who-looks"
-EXIT_SECONDS = 2.0
-BUSY = 2.0
-"""Seconds on top, for a machine that does much else."""
+TEXTS = texts("process")
 
 
 @contextlib.contextmanager
@@ -42,13 +42,17 @@ def ledger(
             "LEDGER_DATABASE": f"sqlite:///{folder / 'ledger.db'}",
             "TPC_TOKENS_FILE": str(tokens),
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": f"{PATIENT}",
+            "GUNICORN_CMD_ARGS": f"--graceful-timeout {PATIENT:g}",
             **environment,
         },
     )
     with stopping(service):
         service.launch()
-        service.until_answers(f"{service.url}{live}", 120) if live else service.ready()
+        if live:
+            service.until_answers(f"{service.url}{live}", AT_LAST)
+        else:
+            service.ready()
         yield service
 
 
@@ -59,7 +63,7 @@ def workers(service: Service) -> list[psutil.Process]:
 def ask(service: Service, transaction: str) -> int:
     """Ask what it holds of a transaction, on a connection of its own."""
     host = service.url.removeprefix("http://")
-    connection = http.client.HTTPConnection(host, timeout=120)
+    connection = http.client.HTTPConnection(host, timeout=AT_LAST)
     try:
         connection.request(
             "GET",
@@ -101,17 +105,22 @@ def test_each_worker_sends_its_own_spans(tmp_path: Path) -> None:
 
 def test_the_last_spans_of_a_worker_arrive(tmp_path: Path) -> None:
     """SIGTERM right after a request: it is exported before the worker is gone."""
-    slow = {"OTEL_BSP_SCHEDULE_DELAY": "60000"}  # nothing is sent by itself
+    batches = {  # what is not enough for one is not sent by itself
+        "OTEL_BSP_SCHEDULE_DELAY": f"{PATIENT * 1000:.0f}",
+        "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "2",
+    }
     with (
         Collector() as collector,
-        ledger(tmp_path, collector.endpoint, **slow) as service,
+        ledger(tmp_path, collector.endpoint, **batches) as service,
     ):
-        assert ask(service, "orders.0.1") == 404
-        assert collector.spans() == []
-        assert service.stop() == 0
-        assert [span["name"] for span in collector.spans()] == [
-            "GET /transactions/<transaction_id>"
-        ]
+        for batch in range(3):
+            assert ask(service, f"orders.{batch}.1") == 404
+        assert len(collector.wait_for(lambda spans: len(spans) >= 2)) == 2
+        assert service.stop(AT_LAST) == 0
+        sent = collector.spans()
+    assert sorted(s["attributes"]["tpc.transaction.id"] for s in sent) == [
+        f"orders.{batch}.1" for batch in range(3)
+    ]
 
 
 def test_its_log_says_why_it_is_not_available(tmp_path: Path) -> None:
@@ -126,29 +135,30 @@ def test_its_log_says_why_it_is_not_available(tmp_path: Path) -> None:
         assert not answers(f"{service.url}/health/ready")
         assert not answers(f"{service.url}/health/ready")
         assert ask(service, "orders.7.1") == 503
-        assert service.stop() == 0
+        assert service.stop(AT_LAST) == 0
     ours = [line for line in service.tail().splitlines() if " WARNING " in line]
     waits, ready, asked = [line.split(" ", 3)[3] for line in ours]
-    why = re.escape(f'connection to server at "127.0.0.1", port {closed} failed: ')
-    why = rf"OperationalError: connection failed: {why}Connection refused"
-    assert re.fullmatch(f"the participant's database does not answer yet: {why}", waits)
-    assert re.fullmatch(f"not ready: {why}", ready)
+    why = f'connection to server at "127.0.0.1", port {closed} failed: '
+    why = f"OperationalError: connection failed: {why}Connection refused"
+    assert waits == f"{TEXTS['a database does not answer yet']}: {why}"
+    assert ready == f"{TEXTS['a participant is not ready']}: {why}"
     (span,) = read_trace_file(file)
     ids = f"trace_id={span['trace_id']} span_id={span['span_id']}"
     ids = f"tpc_transaction_id=orders.7.1 {ids}"
-    assert re.fullmatch(f"not available: {why} {ids}", asked)
+    assert asked == f"{TEXTS['a request could not be served']}: {why} {ids}"
     assert "hunter2" not in service.log.read_text()
 
 
 @pytest.mark.parametrize("how", DEAD)
 def test_a_dead_collector_does_not_keep_a_worker(tmp_path: Path, how: str) -> None:
     """It answers as ever, and ends by itself when it is told to, with exit code 0."""
-    with dead(how) as endpoint, ledger(tmp_path, endpoint) as service:
+    first = {"PYTHONPATH": importable(tmp_path / "first", AT_ITS_END)}
+    with dead(how) as endpoint, ledger(tmp_path, endpoint, **first) as service:
         (worker,) = workers(service)
         for batch in range(3):
             assert ask(service, f"orders.{batch}.1") == 404
         started = time.monotonic()
-        assert service.stop() == 0
-        assert time.monotonic() - started < EXIT_SECONDS + BUSY
+        assert service.stop(AT_LAST) == 0
+        assert time.monotonic() - started < UNDELAYED
         assert not worker.is_running()
         assert "SIGKILL" not in service.tail()

@@ -8,6 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from xml.etree import ElementTree
 
+from support.waiting import AT_LAST
+
 
 def messages(tests: Collection[str], scratch: Path) -> dict[tuple[str, str], str]:
     """Return the message of each, by class and test; empty if it passed."""
@@ -17,7 +19,7 @@ def messages(tests: Collection[str], scratch: Path) -> dict[tuple[str, str], str
     subprocess.run(
         [sys.executable, "-m", "pytest", *options, *folders, *tests],
         capture_output=True,
-        timeout=900,
+        timeout=AT_LAST,
         check=False,
         cwd=scratch,
     )

@@ -6,7 +6,7 @@ import contextlib
 import http.server
 import queue
 import ssl
-import time
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from support.served import served
+from support.waiting import AT_LAST
 
 SIGNALS = ("TRACES", "METRICS", "LOGS")
 _SERVICES = {"trace": "TRACES", "metrics": "METRICS", "logs": "LOGS"}
@@ -36,11 +37,21 @@ class OtlpReceiver:
     def __init__(self) -> None:
         self.endpoint = ""
         self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self.delay = 0.0
+        self.go_on = threading.Event()
+        self.go_on.set()
         self.refuse_first: grpc.StatusCode | None = None
 
     def next(self) -> Request:
-        return self.requests.get(timeout=120)
+        return self.requests.get(timeout=AT_LAST)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Answer nobody inside of the block; over HTTP."""
+        self.go_on.clear()
+        try:
+            yield
+        finally:
+            self.go_on.set()
 
 
 @contextlib.contextmanager
@@ -61,7 +72,7 @@ def _http(receiver: OtlpReceiver, certificate: Path | None) -> Iterator[None]:
                 body = zlib.decompress(body, 32 + zlib.MAX_WBITS)
             headers = {k.lower(): v for k, v in self.headers.items()}
             signal = self.path.removeprefix("/v1/").upper()
-            time.sleep(receiver.delay)
+            receiver.go_on.wait(AT_LAST)
             receiver.requests.put(Request("http/protobuf", signal, headers, body))
             with contextlib.suppress(OSError):  # the client may have gone
                 self.send_response(200)

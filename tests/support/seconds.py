@@ -36,6 +36,8 @@ def literals(tree: ast.AST, *, limits: bool = True) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if isinstance(getattr(node.func, "value", None), ast.Constant):
+                continue  # `",".join(…)` waits for nobody
             if name in WAITS and any(map(_is_seconds, node.args[:1])):
                 yield node.lineno
             elif limits or name in WAITS:

@@ -45,33 +45,9 @@ OWN_SPARK = {"spark/test_connect.py", "spark/test_spark_writers.py"}
 """Files whose tests share a Spark of their own; the others of `spark/` share one."""
 
 MORE = (
-    ("backends/test_backends.py", "abort_is_found_by_its_cause"),
-    ("backends/test_backends.py", "is_found_by_its_id"),
-    ("backends/test_backends.py", "killed_after_its_decision"),
-    ("backends/test_backends.py", "killed_while_it_waits"),
-    ("backends/test_backends.py", "trace_across_hosts"),
-    ("bundled/test_prometheus.py", "taken_out"),
-    ("process/test_counts.py", "the_counts_hold[branches]"),
-    ("process/test_counts.py", "the_counts_hold[connections]"),
-    ("process/test_counts.py", "the_counts_hold[participant-flushes]"),
-    ("process/test_counts.py", "the_counts_hold[per-record]"),
-    ("process/test_counts.py", "the_counts_hold[requests]"),
-    ("process/test_dead_collectors.py", "::"),
-    ("process/test_environment_variables.py", "::"),
-    ("process/test_log_records.py", "::"),
-    ("process/test_metrics_otlp.py", "::"),
-    ("process/test_services_participants.py", "fails_is_told_again"),
-    ("process/test_services_participants.py", "killed_before_commit"),
-    ("process/test_services_participants.py", "two_days_arrive"),
-    ("process/test_services_participants.py", "works_in_postgresql_too"),
-    ("process/test_services_telemetry.py", "::"),
-    ("process/test_telemetry_lifecycle.py", "::"),
-    ("process/test_telemetry_settings.py", "::"),
     ("rules/", "every_named_test"),
     ("rules/", "mutation_is_judged["),
     ("rules/", "turns_its_test_red["),
-    ("process/test_bench_all.py", "that_breaks_costs"),
-    ("test_bench_ratios.py", "every_goal_has_a_line"),
 )
 """Files or folders, and a word in the names of variants that are left out."""
 

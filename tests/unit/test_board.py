@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.waiting import until
+from support.waiting import AT_LAST, PATIENT, until
 
 from tracing_2pc.console.board import (
     ROWS,
@@ -331,11 +331,11 @@ def test_one_makes_it_for_all_who_ask_at_once() -> None:
     made, let_go = [], threading.Event()
 
     def make() -> int:
-        let_go.wait(120)
+        let_go.wait(AT_LAST)
         made.append(1)
         raise DecisionLogError("not there")
 
-    shared, failed = CachedByKey(lambda _: make(), 60), []
+    shared, failed = CachedByKey(lambda _: make(), PATIENT), []
 
     def ask() -> None:
         with pytest.raises(DecisionLogError):
@@ -347,7 +347,7 @@ def test_one_makes_it_for_all_who_ask_at_once() -> None:
         one.start()
     let_go.set()
     for one in threads:
-        one.join(120)
+        one.join(AT_LAST)
     assert (len(made), len(failed)) == (1, 100)
 
 
@@ -369,7 +369,7 @@ def test_nobody_waits_for_what_takes_long() -> None:
 
     def make() -> int:
         made.append(1)
-        assert let_go.wait(120)
+        assert let_go.wait(AT_LAST)
         return len(made)
 
     behind = MadeInBackground(make, 3600)
