@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from support.texts import texts
 
 from bench import plot, report, results
 from bench.beside import PEERS
@@ -17,6 +18,8 @@ from bench.pair import Ratio, line, peer, point
 from bench.plot import At, Chart
 from bench.results import Results
 from bench.series import SERIES
+
+TEXTS = texts("unit")
 
 RUN = {
     "date": "2026-01-01 12:00 UTC",
@@ -52,11 +55,11 @@ def rows(page: str) -> dict[str, list[str]]:
         (Ratio(0.95, 0.94, 0.96, 0.95, 41), "**missed**"),
         (
             Ratio(0.90, 0.89, 0.91, 0.90, 41),
-            "inconclusive: the limit lies inside the interval",
+            TEXTS["the limit is inside"],
         ),
-        (Ratio(0.70, 0.50, 0.71, 0.70, 41), "inconclusive: the interval is wide"),
-        (Ratio(0.70, 0.69, 0.71, 0.99, 41), "inconclusive: the best blocks say 0.99"),
-        (Ratio(0.70, 0.69, 0.71, 0.70, 5), "inconclusive: too few rounds"),
+        (Ratio(0.70, 0.50, 0.71, 0.70, 41), TEXTS["a wide interval"]),
+        (Ratio(0.70, 0.69, 0.71, 0.99, 41), TEXTS["the best blocks say otherwise"]),
+        (Ratio(0.70, 0.69, 0.71, 0.70, 5), TEXTS["too few rounds"]),
     ],
 )
 def test_a_verdict_is_in_plain_words(ratio: Ratio, said: str) -> None:
@@ -76,7 +79,7 @@ def test_the_second_limit_of_a_goal_is_named() -> None:
     """A5 is held against two limits; its own interval may be on the right side."""
     made = goal("A5", Ratio(1.1, 1.09, 1.11, 1.1, 41)) | {"verdict": "inconclusive"}
     page = report.text(Results(RUN, [made]))
-    assert rows(page)["A5"][-1] == "inconclusive: the second limit is not decided"
+    assert rows(page)["A5"][-1] == TEXTS["the second limit"]
 
 
 def test_every_goal_has_a_row() -> None:
@@ -84,7 +87,7 @@ def test_every_goal_has_a_row() -> None:
     page = report.text(Results())
     assert rows(page).keys() == GOALS.keys()
     assert {row[-1] for row in rows(page).values()} == {"not measured"}
-    assert "Nothing has been measured yet" in page
+    assert TEXTS["nothing was measured"] in page
 
 
 def test_a_trial_judges_nothing() -> None:
@@ -92,12 +95,12 @@ def test_a_trial_judges_nothing() -> None:
     made = goal("A1", Ratio(0.5, 0.5, 0.5, 0.5, 41))
     page = report.text(Results({**RUN, "trial": True}, [made]))
     assert rows(page)["A1"][-1] == "not judged"
-    assert "no goal is judged" in page
+    assert TEXTS["no goal is judged"] in page
 
 
 def test_what_did_not_come_to_its_end_is_said() -> None:
     page = report.text(Results(RUN, failed=[{"failed": "growth", "exit": 2}]))
-    assert "`python -m bench growth` did not come to its end" in page
+    assert TEXTS["a family did not come to its end"].format(family="growth") in page
 
 
 def test_another_is_shown_without_a_verdict() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from support.texts import texts
 from support.waiting import AT_LAST, PATIENT, until
 
 from tracing_2pc.console.board import (
@@ -36,6 +37,8 @@ from tracing_2pc.inspection.participants import (
     SourceKind,
     participant_source,
 )
+
+TEXTS = texts("unit")
 
 NOW = 1_700_000_000.0
 LEDGER = participant_source("ledger")
@@ -143,7 +146,7 @@ def test_the_worst_stands_first() -> None:
         ),
     )
     assert [one.transaction.batch for one in found.rows] == [9, 4, 3, 2, 1]
-    assert found.headline == "4 transactions need you; 1 under way"
+    assert found.headline == TEXTS["some need you"].format(n=4)
     assert found.rows[2].why == "ledger answered 409"
     assert found.rows[-1].participants == ("ledger",)
     assert found.mood is not Mood.WELL
@@ -151,10 +154,13 @@ def test_the_worst_stands_first() -> None:
 
 def test_all_is_well_is_said_only_when_all_were_asked() -> None:
     """Before the first look, and with one that cannot be read, it is not known."""
-    assert board(logged(), observed()).headline == "All is well"
+    assert board(logged(), observed()).headline == TEXTS["all is well"]
     assert board(logged(), observed()).mood is Mood.WELL
     unread = observed(unread={LEDGER: "nothing listens"})
-    for seen, said in (of_log(), "Not known yet"), (unread, "Nothing wrong is known"):
+    for seen, said in (
+        (of_log(), TEXTS["not known yet"]),
+        (unread, TEXTS["nothing wrong is known"]),
+    ):
         found = board(logged(), seen)
         assert found.headline == said
         assert found.mood is not Mood.WELL
@@ -165,7 +171,7 @@ def test_before_the_first_look_nothing_is_called_normal() -> None:
     """What is stuck since yesterday is in the log's list like what was just decided."""
     open_ = summary(1, TransactionState.COMMITTING, ago=1, pending=("ledger",))
     found = board(logged(open_), of_log())
-    assert found.headline == "Not known yet; 1 unfinished"
+    assert found.headline == TEXTS["one unfinished"]
     assert "normal" not in found.rows[0].what
     assert found.surveyed is None
     assert found.mood is not Mood.WELL
@@ -177,13 +183,16 @@ def test_a_commit_that_hangs_is_in_the_headline() -> None:
     one = summary(1, TransactionState.COMMITTING, ago=12, pending=("ledger",))
     for look in (observed(judged=(1,)), of_log()):
         found = board(logged(one, deliveries={"orders.1.1": told}), look)
-        assert found.headline.startswith("orders is held back by ledger since 22:13:08")
+        assert found.headline.startswith(TEXTS["held back"])
         assert found.mood is not Mood.WELL
         assert found.rows[0].rank == "warning"
-        assert "3 tries; the last answer: no answer" in found.rows[0].why
+        assert (
+            TEXTS["tries and the last answer"].format(tries=3, answer="no answer")
+            in found.rows[0].why
+        )
     stuck = wrong(2, DiagnosisKind.STUCK, Severity.WARNING)
     both = board(logged(one, deliveries={"orders.1.1": told}), observed(stuck))
-    assert both.headline == "1 transaction needs you; 1 under way"
+    assert both.headline == TEXTS["one needs you, one is under way"]
 
 
 def test_what_the_log_proves_is_said_before_the_first_look() -> None:
@@ -191,11 +200,9 @@ def test_what_the_log_proves_is_said_before_the_first_look() -> None:
     open_ = [summary(n, TransactionState.COMMITTING) for n in (1, 2)]
     seen = of_log(wrong(1, DiagnosisKind.STUCK, Severity.WARNING), judged=(1, 2))
     found = board(logged(*open_), seen)
-    assert found.headline == "1 transaction needs you; 1 more unfinished"
+    assert found.headline == TEXTS["one needs you, one is unfinished"]
     assert found.rows[0].what == "stuck"
-    assert found.doubts == (
-        "Participants are being asked; until they answer, this is the log alone.",
-    )
+    assert found.doubts == (TEXTS["participants are being asked"],)
 
 
 def test_what_was_finished_since_the_look_is_left_out() -> None:
@@ -214,8 +221,8 @@ def test_ten_thousand_orphans_are_a_hundred_lines() -> None:
     seen = observed(*(wrong(n, kind, Severity.WARNING) for n in range(10_000)))
     found = board(logged(), seen)
     assert len(found.rows) == ROWS
-    assert found.more == (("prepared, and no record can finish it", 10_000 - ROWS),)
-    assert found.headline.startswith("10,000 transactions need you")
+    assert found.more == ((TEXTS["no record can finish it"], 10_000 - ROWS),)
+    assert found.headline.startswith(TEXTS["many need you"])
 
 
 def test_next_try_is_the_soonest_of_those_who_have_not_acknowledged() -> None:
@@ -234,21 +241,19 @@ def test_requests_that_partners_refused_need_somebody() -> None:
     """Behind transactions that do, and before doubts; not known is not well."""
     some = RefusedSnapshot(NOW, 2)
     found = board(logged(), observed(), refused=some)
-    assert found.headline == "Requests that partners refused need you"
+    assert found.headline == TEXTS["refused requests need you"]
     assert (found.mood, found.refused) == (Mood.NEED, some)
     stuck = observed(wrong(1, DiagnosisKind.LOST, Severity.CRITICAL))
-    assert board(logged(), stuck, refused=some).headline == "1 transaction needs you"
+    assert board(logged(), stuck, refused=some).headline == TEXTS["one needs you"]
     found = board(logged(), observed(), refused=None)
-    assert (found.headline, found.mood) == ("Nothing wrong is known", Mood.DOUBT)
-    assert found.doubts == (
-        "Outboxes are being asked which requests their partners refused.",
-    )
+    assert (found.headline, found.mood) == (TEXTS["nothing wrong is known"], Mood.DOUBT)
+    assert found.doubts == (TEXTS["outboxes are being asked"],)
 
 
 def test_a_bound_token_sees_its_application() -> None:
     """Neither lines nor counts tell of another one."""
     seen = observed(wrong(1, DiagnosisKind.LOST, Severity.CRITICAL, "sales"))
-    assert board(logged(), seen, "orders").headline == "All is well"
+    assert board(logged(), seen, "orders").headline == TEXTS["all is well"]
 
 
 def test_a_bound_token_reads_of_no_other_application() -> None:

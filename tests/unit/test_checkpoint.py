@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.texts import texts
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.inspection.checkpoint import Checkpoint, read_checkpoint
+
+TEXTS = texts("unit")
+TORN, ENDS = TEXTS["a torn file"].format, TEXTS["ends that do not fit"].format
 
 QUERY = "df25888b-4d0a-4f6f-9f8e-0c3f5c1f2a11"
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n{"logOffset":3}'
@@ -56,16 +60,28 @@ def test_the_first_batch_in_flight(folder: Path) -> None:
     ("changes", "said"),
     [
         ({"metadata": None}, "metadata: No such file"),
-        ({"metadata": ""}, "`metadata` has no query id"),
-        ({"metadata": '{"id":"df2588'}, "`metadata` has no query id"),
-        ({"metadata": "[1]"}, "`metadata` has no query id"),
-        ({"offsets/100": ""}, "offsets/100 is empty or torn"),
-        ({"offsets/100": "v1\n"}, "offsets/100 is empty or torn"),
-        ({"offsets/100": 'v1\n{"batchWater'}, "offsets/100 is empty or torn"),
-        ({"commits/100": "v1\n"}, "commits/100 is empty or torn"),
-        ({"commits/99": None}, "offsets/ ends with 100 and commits/ with 98"),
-        ({"commits/101": COMMITS}, "offsets/ ends with 100 and commits/ with 101"),
-        (dict.fromkeys(("offsets/98", "offsets/99", "offsets/100")), "no batch has"),
+        ({"metadata": ""}, TEXTS["no query id"]),
+        ({"metadata": '{"id":"df2588'}, TEXTS["no query id"]),
+        ({"metadata": "[1]"}, TEXTS["no query id"]),
+        ({"offsets/100": ""}, TORN(file="offsets/100")),
+        ({"offsets/100": "v1\n"}, TORN(file="offsets/100")),
+        (
+            {"offsets/100": 'v1\n{"batchWater'},
+            TORN(file="offsets/100"),
+        ),
+        ({"commits/100": "v1\n"}, TORN(file="commits/100")),
+        (
+            {"commits/99": None},
+            ENDS(offsets=100, commits=98),
+        ),
+        (
+            {"commits/101": COMMITS},
+            ENDS(offsets=100, commits=101),
+        ),
+        (
+            dict.fromkeys(("offsets/98", "offsets/99", "offsets/100")),
+            TEXTS["no batch"],
+        ),
     ],
 )
 def test_what_is_not_whole_is_refused(
@@ -97,5 +113,5 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path, missing: str) -> No
 @pytest.mark.parametrize("url", ["s3://bucket/ck", "hdfs://host/ck", "dbfs:/ck"])
 def test_a_url_is_to_be_copied_first(url: str) -> None:
     """Only a folder of this machine is read: the message names what to copy."""
-    with pytest.raises(ConfigurationError, match="copy `metadata`, `offsets` and"):
+    with pytest.raises(ConfigurationError, match=TEXTS["what to copy"]):
         read_checkpoint(url)

@@ -12,6 +12,7 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 from support.protocol import FakeClock
+from support.texts import texts
 
 from tracing_2pc import ParticipantSink, traced_sink
 from tracing_2pc.core.errors import (
@@ -40,6 +41,8 @@ from tracing_2pc.spark import foreach_batch
 from tracing_2pc.spark.tasks import Written
 from tracing_2pc.testing import InMemoryDecisionLog
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+TEXTS = texts("unit")
 
 FIRST = TransactionId("orders", 0, 1)
 
@@ -249,15 +252,15 @@ def test_an_abort_before_the_votes_reaches_each_member(wire: Wire) -> None:
 
 def test_two_sinks_of_one_class_need_names() -> None:
     """One line says which name is there twice, and where to set it."""
-    with pytest.raises(ConfigurationError, match="two participants are named 'Files'"):
+    with pytest.raises(ConfigurationError, match=TEXTS["two of one name"]):
         CompositeSink([Files(), Files()])
-    with pytest.raises(ConfigurationError, match="'a', of ParticipantSink and Files"):
+    with pytest.raises(ConfigurationError, match=TEXTS["one name in two sinks"]):
         CompositeSink([services(), Files("a")])
-    with pytest.raises(ConfigurationError, match="Files: participant name 'x y'"):
+    with pytest.raises(ConfigurationError, match=TEXTS["no name of a participant"]):
         CompositeSink([Files("x y")])
-    with pytest.raises(ConfigurationError, match="two participants have one URL"):
+    with pytest.raises(ConfigurationError, match=TEXTS["two of one URL"]):
         CompositeSink([services(), ParticipantSink({"c": "http://a:1"}, token=None)])
-    with pytest.raises(ConfigurationError, match="at least one sink"):
+    with pytest.raises(ConfigurationError, match=TEXTS["no sink at all"]):
         one_sink([])
 
 
@@ -265,7 +268,7 @@ def test_a_sink_that_names_no_participant_is_refused() -> None:
     """Nobody would be told the decision: that is said where the sink is made."""
     nobody = services()
     nobody._participants = {}
-    with pytest.raises(ConfigurationError, match="ParticipantSink has no participant"):
+    with pytest.raises(ConfigurationError, match=TEXTS["a sink of no participant"]):
         CompositeSink([nobody])
 
 
@@ -279,7 +282,7 @@ def test_a_single_sink_has_a_name_too() -> None:
 
 def test_a_member_that_lacks_a_phase_is_named() -> None:
     """As where it is the only sink."""
-    with pytest.raises(ContractError, match="object is not a sink"):
+    with pytest.raises(ContractError, match=TEXTS["an object is no sink"]):
         CompositeSink([Files(), object()])  # type: ignore[list-item]
 
 
@@ -292,7 +295,7 @@ def test_a_route_is_of_one_participant(wire: Wire) -> None:
         context = BranchContext(FIRST, BranchId(0, 1), (name,), {})
         (receipt,) = write_branch(routed, context, rows())
         assert (receipt.participant, receipt.rows) == (name, 3)
-    with pytest.raises(ConfigurationError, match="no participant 'c' in the sinks: a,"):
+    with pytest.raises(ConfigurationError, match=TEXTS["no such participant"]):
         sink.route("c")
 
 
@@ -360,7 +363,7 @@ def test_two_names_of_one_service_are_found_at_the_start(
     """Whichever members they belong to, and whatever their URLs are."""
     monkeypatch.setattr(HttpParticipant, "identity", lambda _: Identity("one", {}))
     members = [ParticipantSink({n: f"http://{n}:1"}, token=None) for n in ("a", "b")]
-    with pytest.raises(ConfigurationError, match="'a' and 'b' lead to one service"):
+    with pytest.raises(ConfigurationError, match=TEXTS["two names of one service"]):
         CompositeSink(members).check("orders")
 
 

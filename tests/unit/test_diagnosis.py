@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from support.texts import texts
 
 from tracing_2pc.core.model import (
     BranchId,
@@ -35,6 +36,8 @@ from tracing_2pc.inspection.diagnosis import (
     diagnose_transaction,
 )
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence, TransactionEvidence
+
+TEXTS = texts("unit")
 
 NOW = 1_000_000.0
 SETTINGS = Settings()
@@ -112,7 +115,7 @@ def test_without_a_timeout_an_attempt_is_stuck_when_it_is_critical() -> None:
     never = {"timeout": 0.0, "deadline": None}
     assert said(logged(record(S.ACTIVE, started=899, **never))) == []
     found = one(said(logged(record(S.ACTIVE, started=901, **never))))
-    assert found.why.endswith("transaction_timeout is 0, so its driver may be at it")
+    assert found.why.endswith(TEXTS["a driver may be at it"])
 
 
 def test_a_short_timeout_is_not_said_to_be_stuck_before_others_would_be() -> None:
@@ -159,7 +162,7 @@ def test_decided_not_applied() -> None:
     found = one(said(log, 100))
     assert (found.diagnosis, found.verdict) == (K.DECIDED_NOT_APPLIED, Verdict.FINISH)
     assert found.participants == ("ledger",)
-    assert "10 tries; the last answer: 503" in found.why
+    assert TEXTS["tries and the last answer"].format(tries=10, answer=503) in found.why
 
 
 def test_decided_not_applied_waits_for_the_drivers_own_tries() -> None:
@@ -252,15 +255,19 @@ def test_agreement_is_not_divergence() -> None:
 @pytest.mark.parametrize(
     ("change", "verdict", "word"),
     [
-        ({"forgotten_by_application": {}}, Verdict.LEAVE, "another log may own it"),
+        (
+            {"forgotten_by_application": {}},
+            Verdict.LEAVE,
+            TEXTS["another log's"],
+        ),
         (
             {"forgotten_by_application": {"orders": 7}},
             Verdict.ESCALATE,
-            "record is forgotten",
+            TEXTS["a record is forgotten"],
         ),
         ({}, Verdict.ESCALATE, "old copy"),
-        ({"closed": {T: S.ABORTED}}, Verdict.ABORT, "finished it as aborted"),
-        ({"closed": {T: S.COMMITTED}}, Verdict.ESCALATE, "closed it as committed"),
+        ({"closed": {T: S.ABORTED}}, Verdict.ABORT, TEXTS["finished as aborted"]),
+        ({"closed": {T: S.COMMITTED}}, Verdict.ESCALATE, TEXTS["closed as committed"]),
     ],
 )
 def test_orphaned(change: Any, verdict: Verdict, word: str) -> None:

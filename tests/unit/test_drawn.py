@@ -19,7 +19,7 @@ def test_examples_do_not_depend_on_other_modules(
     """The same numbers are drawn before and after a module with others is loaded."""
     drawn: list[int] = []
 
-    @settings(derandomize=True, database=None, max_examples=300)
+    @settings(max_examples=300)
     @given(st.integers())
     def draw(number: int) -> None:
         drawn.append(number)

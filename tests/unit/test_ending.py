@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.texts import texts
 
 from tracing_2pc.spark.query_errors import reason_of
+
+TEXTS = texts("unit")
 
 JAVA = "\n\tat org.apache.spark.Task.run(Task.scala:1)\n\tat java.lang.Thread.run\n"
 TASK = 'Traceback (most recent call last):\n  File "job.py", line 3, in f\n    g()\n'
@@ -35,7 +38,7 @@ def test_what_executors_lack_is_told_with_what_to_do() -> None:
     """A task's module that is missing is missing there; the driver's own is not."""
     module = "No module named 'tracing_2pc'"
     raised = f"Job aborted: Lost task\n{TASK}ModuleNotFoundError: {module}\n{JAVA}"
-    there = f"ModuleNotFoundError: {module} in the Python of the executors. Install it"
+    there = TEXTS["executors lack a module"].format(module=module)
     assert reason_of(RuntimeError(raised)).startswith(there)
     assert reason_of(ModuleNotFoundError(module)) == module
 
@@ -48,5 +51,5 @@ def test_the_end_of_the_jvm_is_said(text: str) -> None:
     """Py4J's own words tell nobody; what a program says itself is left alone."""
     from py4j.protocol import Py4JError
 
-    assert reason_of(Py4JError(text)).startswith("Spark's JVM has ended")
+    assert reason_of(Py4JError(text)).startswith(TEXTS["the JVM has ended"])
     assert reason_of(RuntimeError(text)) == text

@@ -7,6 +7,9 @@ import sqlite3
 
 import pytest
 from support.purity import opened_by
+from support.texts import texts
+
+TEXTS = texts("unit")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,10 @@ def test_what_is_opened(event: str, arguments: tuple[object, ...], what: str) ->
 def test_the_guard_is_on(request: pytest.FixtureRequest) -> None:
     """This test would fail at its end, if it did not forget what it has tried."""
     sqlite3.connect(":memory:").close()
-    with socket.socket() as server, pytest.raises(RuntimeError, match="move it out"):
+    with (
+        socket.socket() as server,
+        pytest.raises(RuntimeError, match=TEXTS["move it out"]),
+    ):
         server.bind(("127.0.0.1", 0))
     running = request.config.pluginmanager.get_plugin("support.purity")._running
     assert running == [request.node.nodeid, "a server"]

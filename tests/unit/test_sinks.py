@@ -9,6 +9,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 import pytest
+from support.texts import texts
 
 from tracing_2pc import ParticipantSink
 from tracing_2pc.core.content import digest_of
@@ -23,6 +24,8 @@ from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.sinks.base import participants_of, write_branch
 from tracing_2pc.sinks.spool import Spool
+
+TEXTS = texts("unit")
 
 CONTEXT = BranchContext(TransactionId("orders", 0, 1), BranchId(2, 5), ("a", "b"), {})
 
@@ -156,7 +159,7 @@ def test_a_prepare_under_way_is_waited_for(
 
 def test_one_service_under_two_names_is_refused() -> None:
     """It would seal the transaction with the first commit, and refuse the second."""
-    with pytest.raises(ConfigurationError, match="one URL"):
+    with pytest.raises(ConfigurationError, match=TEXTS["two of one URL"]):
         ParticipantSink({"a": "http://127.0.0.1:1", "b": "http://127.0.0.1:1/"})
 
 
@@ -168,7 +171,7 @@ def test_a_pre_commit_that_returns_something_else_is_named() -> None:
             return {"committable": 1}
 
     own = Flinkish()
-    with pytest.raises(ContractError, match=r"Flinkish\.pre_commit returned a dict"):
+    with pytest.raises(ContractError, match=TEXTS["what pre_commit returned"]):
         write_branch(own, CONTEXT, batches(1))
     assert own.told == [("abort", {"rows": 1})]
 
@@ -220,10 +223,10 @@ def test_records_one_by_one(prepared: Prepared) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (({},), "at least one"),
+        (({},), TEXTS["no participant at all"]),
         (({"a": "ftp://x"},), "http://"),
         (({"a": "http://me:secret@x"},), "password"),
-        (({"not a name": "http://x"},), "participant name"),
+        (({"not a name": "http://x"},), TEXTS["what a participant's name is"]),
     ],
 )
 def test_a_bad_sink_is_refused_before_anything_runs(
@@ -296,7 +299,7 @@ def test_what_is_missing_is_named() -> None:
         def pre_commit(self, handle: Any) -> None: ...
         def abort(self, handle: Any) -> None: ...
 
-    with pytest.raises(ContractError, match="Half is not a sink: it has no commit, in"):
+    with pytest.raises(ContractError, match=TEXTS["a phase is missing"]):
         participants_of(Half())  # type: ignore[arg-type]
 
 
@@ -340,7 +343,7 @@ def test_a_handle_that_is_not_json_is_named() -> None:
 
         def pre_commit(self, handle: Any) -> None: ...
 
-    with pytest.raises(ContractError, match="Bad is not JSON"):
+    with pytest.raises(ContractError, match=TEXTS["a handle is not JSON"]):
         write_branch(Bad(), CONTEXT, batches(1))
 
 

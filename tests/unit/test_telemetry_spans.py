@@ -14,6 +14,7 @@ from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import sampling
 from opentelemetry.trace import NonRecordingSpan, SpanKind, StatusCode
+from support.texts import texts
 from support.tracing import span_tree
 
 from tracing_2pc.core import names
@@ -22,6 +23,8 @@ from tracing_2pc.core.ports import Tracing
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.tracing import propagation, spans, transaction
 from tracing_2pc.tracing.transaction import LINK, OpenTelemetryTracing
+
+TEXTS = texts("unit")
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -504,7 +507,7 @@ def test_a_provider_without_a_tracer_costs_the_traces_only(monkeypatch, caplog):
             step.set("tpc.batch", 1)
     assert OpenTelemetryTracing().reserve() == {}
     assert [record.getMessage() for record in caplog.records] == [
-        "nothing is traced: the provider has no tracer: error=RuntimeError"
+        TEXTS["a provider has no tracer"]
     ]
 
 

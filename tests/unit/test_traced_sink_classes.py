@@ -9,12 +9,15 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from support.texts import texts
 from support.traced_sink import Plain, shipped
 from support.tracing import span_tree
 
 from tracing_2pc.core.errors import ContractError
 from tracing_2pc.tracing.decorator import branches
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
+
+TEXTS = texts("unit")
 
 
 @pytest.fixture(autouse=True)
@@ -91,9 +94,7 @@ def test_what_is_named_above_a_traced_class_is_not_ignored():
         def open(self):
             return {}
 
-    with pytest.raises(
-        ContractError, match=r"Traced is traced already, without 'open' \(begin\)"
-    ):
+    with pytest.raises(ContractError, match=TEXTS["a class is traced already"]):
         traced_sink(begin="open")(Traced)
 
 

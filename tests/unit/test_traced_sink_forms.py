@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.trace import StatusCode
+from support.texts import texts
 from support.traced_sink import Plain, Refusing, branch_of, one_good_one_bad, shipped
 from support.tracing import span_tree
 
@@ -17,6 +18,8 @@ from tracing_2pc.core.errors import ContractError
 from tracing_2pc.tracing.decorator import branches
 from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
+
+TEXTS = texts("unit")
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +131,7 @@ def test_arguments_pass_unchanged():
         (transaction, 2, "other", False),
         (transaction,),
     ]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'handle'"):
+    with pytest.raises(TypeError, match="handle"):
         sink.commit(handle=transaction)
 
 
@@ -150,7 +153,7 @@ def test_a_begin_without_context_takes_nothing_else():
     """The coordinator's context is left out; a mistake is still one."""
     sink = shipped(Snake())
     assert sink.begin_transaction(branch_of({})) == Transaction("a")
-    with pytest.raises(TypeError, match="positional argument"):
+    with pytest.raises(TypeError):
         sink.begin_transaction("b")
 
 
@@ -253,12 +256,12 @@ def _hidden(self: object, handle: object) -> Any:
 @pytest.mark.parametrize(
     ("method", "why"),
     [
-        (_commit, "async, and nobody awaits a phase.*asyncio.run"),
-        (_generate_async, "async, and nobody awaits a phase"),
-        (_hidden, "async, and nobody awaits a phase"),
-        (_generate, "a generator.*returns when the work is done"),
-        (staticmethod(print), "define it with `def`"),
-        (functools.partialmethod(_commit), "define it with `def`"),
+        (_commit, TEXTS["an async phase, and a cure"]),
+        (_generate_async, TEXTS["an async phase"]),
+        (_hidden, TEXTS["an async phase"]),
+        (_generate, TEXTS["a generator"]),
+        (staticmethod(print), TEXTS["no function"]),
+        (functools.partialmethod(_commit), TEXTS["no function"]),
     ],
     ids=["async", "async generator", "wrapped", "generator", "static", "partial"],
 )
@@ -292,19 +295,19 @@ def test_a_phase_that_runs_a_loop_of_its_own_has_its_span_inside(exported):
 
 
 def test_a_class_without_phases_is_refused():
-    with pytest.raises(ContractError, match="no phase of a sink: name its methods"):
+    with pytest.raises(ContractError, match=TEXTS["no phase of a sink"]):
         traced_sink(type("Other", (), {"open": lambda self: None}))
 
 
 def test_a_phase_that_does_not_exist_is_refused():
-    with pytest.raises(ContractError, match="knows no phase comit"):
+    with pytest.raises(ContractError, match=TEXTS["no such phase"]):
         traced_sink(comit="publish")(Plain)
 
 
 def test_what_stands_above_no_class_is_refused():
     """With a message that shows how it is written."""
     for wrong in ("begin", lambda: None, Plain()):
-        with pytest.raises(ContractError, match="above a class"):
+        with pytest.raises(ContractError, match=TEXTS["above a class only"]):
             traced_sink(wrong)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import StatusCode
+from support.texts import texts
 from support.traced_sink import shipped
 from support.tracing import span_tree
 
@@ -20,6 +21,8 @@ from tracing_2pc.core.errors import ContractError
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.sdk import lifecycle
+
+TEXTS = texts("unit")
 
 
 class WriterCommitMessage:
@@ -320,9 +323,9 @@ def test_a_writer_of_no_stream_is_refused():
         def abort(self, messages):
             pass
 
-    with pytest.raises(ContractError, match=r"Once\.commit takes no batch id"):
+    with pytest.raises(ContractError, match=TEXTS["a commit takes no batch id"]):
         traced_sink(Once)
-    with pytest.raises(ContractError, match="per_record is for a sink's invoke"):
+    with pytest.raises(ContractError, match=TEXTS["per_record is for invoke"]):
         traced_sink(per_record=True)(Once)
 
 

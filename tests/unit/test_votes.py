@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.texts import texts
 
 from tracing_2pc.core.errors import ContractError
 from tracing_2pc.core.model import (
@@ -14,6 +15,8 @@ from tracing_2pc.core.model import (
 )
 from tracing_2pc.core.states import TransactionState, Vote
 from tracing_2pc.protocol.votes import check_votes
+
+TEXTS = texts("unit")
 
 BOTH = {"a": Vote.COMMIT, "b": Vote.COMMIT}
 ONE = {"a": Vote.COMMIT}
@@ -55,13 +58,13 @@ def test_every_vote_is_there(receipts: tuple[Receipt, ...]) -> None:
 @pytest.mark.parametrize(
     ("receipts", "why"),
     [
-        ((), "no vote of a, b"),
-        (written(0, 7, ONE), "no vote of b"),
-        (written(0, 7) + written(1, 8, ONE), "no vote of b about branch 1.8"),
-        (written(0, 7, ONE) + written(1, 8), "no vote of b about branch 0.7"),
-        (written(0, 7, {**BOTH, "c": Vote.COMMIT}), "c is not on record"),
-        (written(0, 7, {**BOTH, "b": Vote.ABORT}), "b voted abort"),
-        (written(0, 7) + written(0, 8), "a has two receipts for its partition"),
+        ((), TEXTS["nobody voted"]),
+        (written(0, 7, ONE), TEXTS["b did not vote"]),
+        (written(0, 7) + written(1, 8, ONE), TEXTS["b did not vote on 1.8"]),
+        (written(0, 7, ONE) + written(1, 8), TEXTS["b did not vote on 0.7"]),
+        (written(0, 7, {**BOTH, "c": Vote.COMMIT}), TEXTS["c is not on record"]),
+        (written(0, 7, {**BOTH, "b": Vote.ABORT}), TEXTS["b voted abort"]),
+        (written(0, 7) + written(0, 8), TEXTS["two receipts for a partition"]),
     ],
     ids=[
         "nobody's",
@@ -77,5 +80,5 @@ def test_without_every_vote_there_is_no_commit(
     receipts: tuple[Receipt, ...], why: str
 ) -> None:
     """A vote missing, one too many, one to abort, or a partition's rows twice."""
-    with pytest.raises(ContractError, match=rf"orders\.0\.1 cannot commit.*{why}"):
+    with pytest.raises(ContractError, match=TEXTS["it cannot commit"].format(why=why)):
         check_votes(RECORD, receipts)

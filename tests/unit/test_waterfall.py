@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.texts import texts
 
 from tracing_2pc.console.axis import ticks
 from tracing_2pc.console.waterfall import (
@@ -25,6 +26,8 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.inspection.participants import ParticipantReport
 from tracing_2pc.inspection.view import TransactionView
+
+TEXTS = texts("unit")
 
 START = 1_700_000_000.0
 
@@ -143,7 +146,7 @@ def test_an_outage_is_drawn_as_one() -> None:
     branches, delivery = lanes(closed, "notifier")
     assert [one[0] for one in pieces(branches)] == ["writing", "waiting", "vain"]
     assert [one[0] for one in pieces(delivery)] == ["vain"]
-    assert delivery.label == "acknowledged after 13 min, 18 tries in vain"
+    assert delivery.label == TEXTS["acknowledged after tries in vain"]
     assert [one[0] for one in pieces(lanes(closed, "decision log")[1])] == ["vain"]
     open_ = drawn(
         view(
@@ -154,8 +157,8 @@ def test_an_outage_is_drawn_as_one() -> None:
         )
     )
     assert open_.cut is not None
-    assert open_.cut.label == "then 13 min, 18 tries in vain"
-    assert lanes(open_, "notifier")[-1].label.endswith("18 tries in vain")
+    assert open_.cut.label == TEXTS["then tries in vain"]
+    assert lanes(open_, "notifier")[-1].label.endswith(TEXTS["tries in vain"])
 
 
 def test_an_attempt_that_is_open_goes_on_until_now() -> None:
@@ -173,7 +176,7 @@ def test_what_happened_has_room_although_nothing_has_since() -> None:
     """Ten seconds of work and an hour of waiting: the order stays, the hour is cut."""
     found = drawn(view(said("ledger", branch(0, 5)), decided=10, at=3600))
     assert found.cut is not None
-    assert "60 min of nothing" in found.cut.label
+    assert TEXTS["nothing for an hour"] in found.cut.label
     (deciding,), (closing,) = (one.segments for one in lanes(found, "decision log"))
     assert deciding.width == found.cut.x == closing.x
     assert closing.x + closing.width == 100
