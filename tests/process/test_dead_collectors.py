@@ -37,6 +37,7 @@ def participants(folder: Path, *names: str) -> Iterator[dict[str, str]]:
         yield urls
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("how", DEAD)
 def test_a_job_does_not_notice(tmp_path: Path, how: str) -> None:
     """Every batch is committed while nothing is exported, and then the job ends."""
@@ -95,6 +96,7 @@ for attempt in range(2):
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("how", DEAD)
 def test_a_task_waits_half_a_second_and_the_next_one_not_at_all(how: str) -> None:
     """Each returns its receipt while the exporter tries on; one wait per process."""

@@ -296,6 +296,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("instrumented", [False, True], ids=["ours", "instrumented"])
 def test_a_participants_request(tmp_path: Path, *, instrumented: bool) -> None:
     """What a resource logs, and what we say of a request that could not be answered."""

@@ -106,7 +106,9 @@ def test_nothing_is_loaded_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize("how", DEAD)
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "protocol", ["http/protobuf", pytest.param("grpc", marks=pytest.mark.ci)]
+)
 def test_a_dead_collector_does_not_hold_up_the_exit(how: str, protocol: str) -> None:
     """Traces and metrics wait at the same time, for one bound."""
     with dead(how) as endpoint:
@@ -182,6 +184,7 @@ say([spans.is_set(), instruments.exposition()])
 """
 
 
+@pytest.mark.ci
 def test_a_task_measures_nothing() -> None:
     """A series for each of Spark's Python workers would be noise; they only trace."""
     with receiving("http/protobuf") as receiver:

@@ -19,6 +19,7 @@ from participants.processes import Service, answers, free_ports, stopping
 from tracing_2pc.testing import Collector, read_trace_file
 
 TOKEN = "a-token-for-who-looks"
+pytestmark = pytest.mark.ci
 TEXTS = texts("process")
 
 

@@ -251,6 +251,7 @@ say([asked, handle, lifecycle.flush(), warned])
 """
 
 
+@pytest.mark.ci
 def test_a_provider_that_cannot_be_loaded_costs_the_traces_only(tmp_path: Path):
     """Routes answer and phases run, untraced, and the log says so once."""
     file = tmp_path / "trace"

@@ -94,6 +94,7 @@ say(lifecycle.flush(PATIENT))
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("by", ["http/protobuf", "grpc"])
 def test_an_executor_sends_the_headers_that_a_reference_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
