@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.metrics import EXPOSED
+from support.texts import texts
 from support.waiting import AT_LAST
 
 from bundled.files import (
@@ -27,13 +28,15 @@ from bundled.files import (
 from tracing_2pc.core.names import LABELS
 from tracing_2pc.core.settings import Settings
 
+TEXTS = texts("bundled")
 RULE_OF = [f"{rule['alert']}-{rule['labels']['severity']}" for rule in alerts()]
 
 
 def test_prometheus_takes_the_configuration(tmp_path: Path) -> None:
     """With a token in its place, and the rules beside it."""
     said = checked("promtool", "check", "config", copied(tmp_path / "prometheus"))
-    assert f"SUCCESS: {len(alerts()) + len(recorded())} rules found" in said
+    count = len(alerts()) + len(recorded())
+    assert TEXTS["promtool found rules"].format(count=count) in said
 
 
 def test_each_alert_fires_stays_quiet_and_ends() -> None:
@@ -120,8 +123,8 @@ def test_each_alert_says_what_it_means_and_where_to_read_on() -> None:
 def test_alertmanager_takes_the_configuration() -> None:
     """Both receivers, and what silences what."""
     said = checked("amtool", "check-config", ALERTMANAGER)
-    assert " - 2 receivers" in said
-    assert " - 5 inhibit rules" in said
+    for name, count in ("receivers", 2), ("inhibit rules", 5):
+        assert TEXTS["amtool found"].format(count=count, name=name) in said
 
 
 @pytest.mark.parametrize("index", range(len(RULE_OF)), ids=RULE_OF)

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 from bundled.files import checked
+from support.texts import texts
 
 from containers.files import ROOT, filled, mounts, services
 from tracing_2pc.core.settings import Settings
@@ -106,7 +107,7 @@ def test_an_address_that_is_not_there_any_more_is_said(
 ) -> None:
     """A change of `dashboards/` leaves no container with an address of loopback."""
     source = ROOT / "dashboards" / "alertmanager"
-    with pytest.raises(ValueError, match="'nowhere' is in no file"):
+    with pytest.raises(ValueError, match=texts("containers")["in no file"]):
         prepare.copied(source, tmp_path / "there", {"nowhere": "else"})
 
 

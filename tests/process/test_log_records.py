@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.participant import World, sqlite_url
 from support.spark import serving
+from support.texts import texts
 from support.tracing import read_trace_file
 
 from tracing_2pc.core.model import BranchId, branch_receipts
@@ -24,6 +25,7 @@ from tracing_2pc.core.states import Decision, Vote
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
 
+TEXTS = texts("process")
 ROOT = Path(__file__).parents[2]
 
 START = """
@@ -151,9 +153,9 @@ PENDING = (
     + """
 (record,) = world.log.unfinished()
 root = record.carrier["traceparent"].split("-")[1:3]
-said = [one for one in seen if one[0].startswith("not acknowledged: transaction=")]
+said = [one for one in seen if one[0].startswith("SAID")]
 print(json.dumps([said[-1][1:], [str(record.id), *root]]))
-"""
+""".replace("SAID", TEXTS["not acknowledged"])
 )
 
 
@@ -241,7 +243,9 @@ def test_a_command_says_which_transaction_a_line_is_about(tmp_path: Path) -> Non
             check=False,
         )
     resource.close()
-    (line,) = (one for one in done.stderr.splitlines() if " not acknowledged: " in one)
+    (line,) = (
+        one for one in done.stderr.splitlines() if TEXTS["not acknowledged"] in one
+    )
     (span,) = (
         one
         for one in read_trace_file(tmp_path / "trace.jsonl")
@@ -301,13 +305,10 @@ print(json.dumps(seen))
 def test_a_participants_request(tmp_path: Path, *, instrumented: bool) -> None:
     """What a resource logs, and what we say of a request that could not be answered."""
     program = PARTICIPANT.replace("{instrumented}", str(instrumented))
+    said = TEXTS["a request could not be served"]
     assert traced(tmp_path, program) == [
         ("prepare", T, "POST /prepare"),
-        (
-            "not available: OSError: [Errno 28] No space left on device",
-            T,
-            "POST /commit",
-        ),
+        (f"{said}: OSError: [Errno 28] No space left on device", T, "POST /commit"),
     ]
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.exporting import AT_ITS_END, AT_LEISURE, to
-from support.metrics_receiver import Sent, receiving
+from support.exporting import AT_ITS_END, AT_LEISURE, WARNED, to
+from support.metrics_sent import sent
+from support.otlp_receiver import receiving
 from support.telemetry import DEAD, PRELUDE, TASK_TO_RUN, dead, program, run
 from support.texts import texts
-from support.waiting import AT_LAST, PATIENT, UNDELAYED
+from support.waiting import PATIENT, UNDELAYED
 
 from tracing_2pc.core import names
 
@@ -23,12 +24,7 @@ PROTOCOL = "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"
 COMMITS = 'tpc.transactions{outcome="commit"}'
 TEXTS = texts("process")
 
-MEASURING = f"""{PRELUDE}
-import logging
-warned = []
-logging.getLogger("tracing_2pc").addHandler(type("Keep", (logging.Handler,), {{
-    "emit": lambda self, record: warned.append(record.getMessage())
-}})())
+MEASURING = f"""{PRELUDE}{WARNED}
 from tracing_2pc.tracing import instruments
 def commit(count=1):
     instruments.add("tpc.transactions", {{"outcome": "commit"}}, count)
@@ -53,13 +49,13 @@ say(warned)
 """
     with receiving(protocol) as receiver:
         said, _ = run(code, start=START, **where(protocol, receiver.endpoint))
-        (sent,) = receiver.sent()
-    assert (said, sent.service) == ([], "job")
-    assert sent.samples[COMMITS] == 2
-    assert sent.samples["tpc.decision_log.write_count"] == 1
-    assert sent.samples["tpc.outbox.backlog"] == 7
-    assert sent.samples['tpc.telemetry.dropped{signal="traces"}'] == 0
-    assert sent.units == {name: names.METRICS[name].unit for name in sent.units}
+        (found,) = sent(receiver.all())
+    assert (said, found.service) == ([], "job")
+    assert found.samples[COMMITS] == 2
+    assert found.samples["tpc.decision_log.write_count"] == 1
+    assert found.samples["tpc.outbox.backlog"] == 7
+    assert found.samples['tpc.telemetry.dropped{signal="traces"}'] == 0
+    assert found.units == {name: names.METRICS[name].unit for name in found.units}
 
 
 def test_what_was_measured_is_sent_from_time_to_time() -> None:
@@ -70,9 +66,8 @@ def test_what_was_measured_is_sent_from_time_to_time() -> None:
         told["OTEL_METRIC_EXPORT_INTERVAL"] = "50"
         with program(code, start=START, **told) as running:
             running.said()
-            assert all(receiver.asked.acquire(timeout=AT_LAST) for _ in range(2))
-        (sent,) = receiver.sent()
-    assert sent.samples[COMMITS] == 1
+            (found,) = sent([receiver.next(), receiver.next()])
+    assert found.samples[COMMITS] == 1
 
 
 @pytest.mark.parametrize(
@@ -91,7 +86,7 @@ def test_it_is_sent_where_it_was_asked_for(
     with receiving("http/protobuf") as receiver:
         told = {k: v.format(receiver.endpoint) for k, v in environment.items()}
         run("commit()\nsay(0)", start=START, **told)
-        assert len(receiver.sent()) == expected
+        assert len(sent(receiver.all())) == expected
 
 
 def test_nothing_is_loaded_unless_asked_for() -> None:
@@ -129,10 +124,13 @@ until(lambda: os.path.exists(os.environ["GO_ON"]))
 say([warned, lifecycle.flush({PATIENT}), lifecycle.dropped()])
 """
     go_on = tmp_path / "go-on"
-    with receiving("http/protobuf", status) as receiver:
+    with receiving("http/protobuf") as receiver:
+        receiver.statuses["METRICS"] = status
         told = {BOTH: receiver.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "50"}
         with program(code, start=START, GO_ON=str(go_on), **told) as running:
-            assert all(receiver.asked.acquire(timeout=AT_LAST) for _ in range(4))
+            asked = 0
+            while asked < 4:
+                asked += receiver.next().signal == "METRICS"
             go_on.touch()
             (warning,), *spans = running.said()
     assert TEXTS["metrics are not delivered"] in warning
@@ -153,7 +151,7 @@ say(0)
 """
     with receiving("http/protobuf") as receiver:
         run(code, start=START, **where("http/protobuf", receiver.endpoint))
-        found = sorted(sent.samples[COMMITS] for sent in receiver.sent())
+        found = sorted(one.samples[COMMITS] for one in sent(receiver.all()))
     assert found == [2, 5]
 
 
@@ -173,9 +171,8 @@ say(os.read(read, 100).decode())
 """
     with receiving("http/protobuf") as receiver:
         said, _ = run(code, start=START, **where("http/protobuf", receiver.endpoint))
-        sent = receiver.sent()
+        assert len(sent(receiver.all())) == 1
     assert said == "."
-    assert [isinstance(one, Sent) for one in sent] == [True]
 
 
 TASK = f"""{TASK_TO_RUN}
@@ -189,7 +186,7 @@ def test_a_task_measures_nothing() -> None:
     """A series for each of Spark's Python workers would be noise; they only trace."""
     with receiving("http/protobuf") as receiver:
         said, _ = run(TASK, start=MEASURING, **{BOTH: receiver.endpoint})
-        assert (said, receiver.sent()) == ([True, ""], [])
+        assert (said, sent(receiver.all())) == ([True, ""], [])
 
 
 MISSING = """

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from support.exporting import AT_LEISURE, to
+from support.exporting import AT_LEISURE, WARNED, to
 from support.skywalking import Oap
 from support.telemetry import PRELUDE, program, run
 from support.texts import texts
@@ -223,16 +223,14 @@ say([trace.get_tracer_provider() is mine, lifecycle.flush(5), flushed])
     assert not file.exists()
 
 
-UNLOADABLE = """
-import logging, tempfile
+UNLOADABLE = (
+    WARNED
+    + """
+import tempfile
 from flask import Flask
 from tracing_2pc import traced_sink
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.participant import TaggedRows
-warned = []
-logging.getLogger("tracing_2pc").addHandler(type("Keep", (logging.Handler,), {
-    "emit": lambda self, record: warned.append(record.getMessage())
-})())
 app = Flask("service")
 rows = TaggedRows(f"sqlite:///{tempfile.mkdtemp()}/l.db", "orders")
 app.register_blueprint(participant_blueprint(rows, insecure=True))
@@ -249,6 +247,7 @@ made(2)
 asked = [client.get(f"/{path}").status_code for path in ("health/live", "transactions")]
 say([asked, handle, lifecycle.flush(), warned])
 """
+)
 
 
 @pytest.mark.ci
@@ -267,21 +266,19 @@ def test_a_provider_that_cannot_be_loaded_costs_the_traces_only(tmp_path: Path):
     assert not file.exists()
 
 
-FAILING = """
-import logging
+FAILING = (
+    WARNED
+    + """
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name == os.environ.get("MISSING"):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Missing())
-warned = []
-logging.getLogger("tracing_2pc").addHandler(type("Keep", (logging.Handler,), {
-    "emit": lambda self, record: warned.append(record.getMessage())
-})())
 tries = []
 once = lifecycle._process.start
 lifecycle._process.start = lambda service: (tries.append(1), once(service))
 """
+)
 
 
 @pytest.mark.parametrize(

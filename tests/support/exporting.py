@@ -19,6 +19,15 @@ flushing.EXIT_SECONDS = PATIENT
 """
 """A piece of a program that sends at its end: it ends when all was taken."""
 
+WARNED: Final = """
+import logging
+warned = []
+logging.getLogger("tracing_2pc").addHandler(type("Keep", (logging.Handler,), {
+    "emit": lambda self, record: warned.append(record.getMessage())
+})())
+"""
+"""A piece of a program that keeps what we log in `warned`."""
+
 
 def to(endpoint: str, patience: float = PATIENT, **more: str) -> dict[str, str]:
     """Return the settings of an exporter that is in no hurry to give up."""

@@ -32,7 +32,10 @@ class Request(NamedTuple):
 
 
 class OtlpReceiver:
-    """What came, in order. `refuse_first` is a status of gRPC, for one answer."""
+    """What came, in order. `refuse_first` is a status of gRPC, for one answer.
+
+    `statuses` are of HTTP, for signals that are not taken.
+    """
 
     def __init__(self) -> None:
         self.endpoint = ""
@@ -40,9 +43,14 @@ class OtlpReceiver:
         self.go_on = threading.Event()
         self.go_on.set()
         self.refuse_first: grpc.StatusCode | None = None
+        self.statuses: dict[str, int] = {}
 
     def next(self) -> Request:
         return self.requests.get(timeout=AT_LAST)
+
+    def all(self) -> list[Request]:
+        """Return what has come until now, and nobody has asked for."""
+        return [self.next() for _ in range(self.requests.qsize())]
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -75,7 +83,7 @@ def _http(receiver: OtlpReceiver, certificate: Path | None) -> Iterator[None]:
             receiver.go_on.wait(AT_LAST)
             receiver.requests.put(Request("http/protobuf", signal, headers, body))
             with contextlib.suppress(OSError):  # the client may have gone
-                self.send_response(200)
+                self.send_response(receiver.statuses.get(signal, 200))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

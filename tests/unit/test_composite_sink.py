@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import pyarrow as pa
@@ -266,10 +266,12 @@ def test_two_sinks_of_one_class_need_names() -> None:
 
 def test_a_sink_that_names_no_participant_is_refused() -> None:
     """Nobody would be told the decision: that is said where the sink is made."""
-    nobody = services()
-    nobody._participants = {}
+
+    class Nobody(Files):
+        participants: ClassVar[dict[str, Any]] = {}
+
     with pytest.raises(ConfigurationError, match=TEXTS["a sink of no participant"]):
-        CompositeSink([nobody])
+        CompositeSink([Nobody()])
 
 
 def test_a_single_sink_has_a_name_too() -> None:
