@@ -15,14 +15,14 @@ from bench.__main__ import main
 from bench.counts import FAMILIES
 from bench.counts.count import Count, Expected
 
-AT_EACH_EDIT = "coordinator-flushes"
-"""The family that `make test` counts."""
+MARKS = {"coordinator-flushes": (), "branches": pytest.mark.nightly}
+"""Of a family that is counted at each edit, and of one that takes minutes."""
 
 
 @pytest.mark.parametrize(
     "family",
     [
-        family if family == AT_EACH_EDIT else pytest.param(family, marks=pytest.mark.ci)
+        pytest.param(family, marks=MARKS.get(family, pytest.mark.ci))
         for family in FAMILIES
         if family != "spark-jobs"
     ],
