@@ -73,7 +73,6 @@ def wait_for(
     backend: Backend,
     transaction: str,
     predicate: Callable[[Trace], object],
-    seconds: float = 120.0,
 ) -> Trace:
     """Return a transaction's spans as soon as the predicate is true of them."""
 
@@ -81,9 +80,7 @@ def wait_for(
         there = sorted(f"{span['service']} {span['name']}" for span in trace)
         return f"there is {there}, without parent {without_parent(trace)}"
 
-    return until(
-        lambda: trace_of(backend, transaction), predicate, seconds=seconds, tell=tell
-    )
+    return until(lambda: trace_of(backend, transaction), predicate, tell=tell)
 
 
 def count(trace: Trace, name: str, service: str = "") -> int:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from support.exporting import to
 from support.telemetry import PATH
 from support.waiting import AT_LAST
 
@@ -37,7 +38,7 @@ class DemoPath:
         log = Settings(log=f"sqlite:///{folder / 'decisions.db'}")
         list(init(folder / "tpc.toml", log, tokens))
         held = dict(line.split() for line in tokens.read_text().splitlines()[1:])
-        self._telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        self._telemetry = to(endpoint)
         self.token = held["job"]
         self.partner = self._service("partner", ports[0], "PARTNER_DATABASE", "")
         told = {"PARTNER_URL": f"{self.partner.url}/notifications"}
