@@ -13,6 +13,8 @@ OLDEST := .cache/pyspark-3.5
 COMPOSE := .cache/engine/docker-compose
 # Tests start thousands of processes: what one has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
+# Where tools/strace unpacks it for whoever is not root.
+export PATH := $(PATH):$(CURDIR)/.cache/strace
 N ?= 1
 MINUTES ?= 10
 SEED ?= $(shell date +%s)

@@ -63,6 +63,7 @@ def source() -> Iterator[Path]:
         yield copied
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("mutant", QUICK, ids=lambda m: str(m.rule))
 def test_a_rule_taken_out_turns_its_test_red(source: Path, mutant: Mutant) -> None:
     """The copy is what is tested: the package beside it is whole."""
@@ -71,6 +72,7 @@ def test_a_rule_taken_out_turns_its_test_red(source: Path, mutant: Mutant) -> No
     assert tried.red, (tried.word, tried.why)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("new", "word"),
     [

@@ -44,13 +44,6 @@ STAND_ALONE = frozenset(
 OWN_SPARK = {"spark/test_connect.py", "spark/test_spark_writers.py"}
 """Files whose tests share a Spark of their own; the others of `spark/` share one."""
 
-MORE = (
-    ("rules/", "every_named_test"),
-    ("rules/", "mutation_is_judged["),
-    ("rules/", "turns_its_test_red["),
-)
-"""Files or folders, and a word in the names of variants that are left out."""
-
 
 def tier_of(item: pytest.Item) -> str | None:
     """Return the mark of a test that none says of itself: `ci`, `nightly` or None.
@@ -59,17 +52,11 @@ def tier_of(item: pytest.Item) -> str | None:
     Spark's own cluster what is marked `smoke`.
     """
     marks = {mark.name for mark in item.iter_markers()}
-    if marks & {"ci", "nightly"}:
+    if marks & {"ci", "nightly"} or not marks & {"spark", "cluster"}:
         return None
-    if marks & {"spark", "cluster"}:
-        smoke = "smoke" in marks
-        return (
-            ("ci" if smoke else "nightly")
-            if "cluster" in marks
-            else (None if smoke else "ci")
-        )
-    left = any(place in item.nodeid and word in item.nodeid for place, word in MORE)
-    return "ci" if left else None
+    if "cluster" in marks:
+        return "ci" if "smoke" in marks else "nightly"
+    return None if "smoke" in marks else "ci"
 
 
 @pytest.hookimpl(tryfirst=True)
