@@ -35,7 +35,11 @@ def main(folder: Path) -> None:
         .start()
     )
     query.awaitTermination()
+    java = spark.sparkContext._gateway
     spark.stop()
+    java.shutdown()
+    java.proc.stdin.close()
+    java.proc.wait()  # it writes the archive at its end
 
 
 if __name__ == "__main__":

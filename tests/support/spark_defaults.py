@@ -65,6 +65,7 @@ def make_archive() -> None:
     """Run a stream in a Java that keeps the classes it has loaded."""
     ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
     unfinished = ARCHIVE.with_suffix(".part")
+    unfinished.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         _use(Path(folder), f"{JAVA} -XX:ArchiveClassesAtExit={unfinished}")
         log = Path(folder) / "log"
