@@ -9,7 +9,7 @@ from support.bench import assert_counts_hold
 
 
 @pytest.mark.spark
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_the_spark_jobs_of_a_batch(tmp_path: Path) -> None:
     """One without routes; with them one for the batch, one a route."""
     assert_counts_hold("spark-jobs", tmp_path)

@@ -50,15 +50,17 @@ def test_each_failpoint_is_tried(in_ci: list[str], point: str) -> None:
     assert [n for n in in_ci if "test_crash.py" in n and n.endswith(f"[{point}]")]
 
 
-@pytest.mark.parametrize("kind", ["TaggedRows", "Outbox", "PreparedTransactions"])
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_each_kind_of_participant_is_tried(
-    in_ci: list[str], kind: str, database: str
-) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("TaggedRows", "TaggedRowsOnPostgresql", "PreparedTransactions"),
+        *("Outbox", "OutboxOnPostgresql", "Files"),
+    ],
+)
+def test_each_kind_of_participant_is_tried(in_ci: list[str], kind: str) -> None:
     """By the kit of its contract, on each database that it can be on."""
-    if (kind, database) != ("PreparedTransactions", "sqlite"):
-        kit = [n for n in in_ci if "test_resource_contract.py::" in n]
-        assert [n for n in kit if kind in n and database in n.lower()]
+    kit = f"test_resource_contract.py::Test{kind}::"
+    assert [n for n in in_ci if kit in n and "_a_process_is_killed[" in n]
 
 
 @pytest.mark.parametrize("way", WAYS_INTO_SPARK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -142,12 +143,19 @@ def write_partition(
         lifecycle.flush(FLUSH_SECONDS)
 
 
+_kept = 0
+"""How many modules this process had when it last kept them from the collector."""
+
+
 def keep_from_collector() -> None:
-    """Take what this process has loaded out of the garbage collector's sight, once.
+    """Take what this process has loaded out of the garbage collector's sight.
 
     PySpark collects after every task (`pyspark/daemon.py`), and that goes through all
-    modules: longer than to write a small partition.
+    modules: longer than to write a small partition. Done again when there are more of
+    them: a worker may serve queries that load different things.
     """
-    if gc.get_freeze_count() == 0:
+    global _kept
+    if (modules := len(sys.modules)) > _kept:
         gc.collect()
         gc.freeze()
+        _kept = modules
