@@ -9,6 +9,7 @@ and together.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Final
 
 from rules.edits import Edit
@@ -38,114 +39,115 @@ class Mutant:
         return f"tests/{self.test}"
 
 
-def edit(file: str, where: str, old: str, new: str) -> Edit:
-    """Make an edit of a module of the package: of Python, see `edits`."""
-    return Edit(f"tracing_2pc/{file}", where, old, new)
+def mutant(rule_and_words: str, test: str, *edits: Edit) -> Mutant:
+    """Make a row of the table; a colon ends the rule."""
+    rule, _, words = rule_and_words.partition(": ")
+    return Mutant(int(rule) if rule.isdigit() else rule, words, test, edits)
 
 
-def edit_text(file: str, where: str, old: str, new: str) -> Edit:
+def edit(at: str, old: str, new: str = "", *, in_text: bool = False) -> Edit:
+    """Make an edit of Python, see `edits`, at a module of the package and a name."""
+    file, _, where = at.partition("::")
+    return Edit(f"tracing_2pc/{file}", where, old, new, in_text)
+
+
+def edit_text(at: str, old: str, new: str = "") -> Edit:
     """Make an edit of the words of a string constant, as SQL is."""
-    return Edit(f"tracing_2pc/{file}", where, old, new, in_text=True)
+    return edit(at, old, new, in_text=True)
 
 
-VOTES = "protocol/votes.py"
-COORDINATOR = "protocol/coordinator.py"
-DELIVERY = "protocol/delivery.py"
-RECOVERY = "protocol/recovery.py"
-ASKING = "protocol/decisions.py"
-LOG = "store/log/decision_log.py"
-STATEMENTS = "store/log/statements.py"
-RECORD_RULES = "store/log/rules.py"
-ANSWERS = "participant/answers.py"
-ENGINE = "participant/engine.py"
-JOURNAL = "participant/journal/journal.py"
-JOURNAL_STATEMENTS = "participant/journal/statements.py"
-TAGGED = "participant/resources/tagged_branches.py"
-EXTERNAL = "participant/resources/external_branches.py"
-PARTICIPANT_DATABASE = "participant/journal/database.py"
-POSTGRESQL = "participant/journal/postgresql.py"
-POSTGRESQL_ENGINE = "store/engines/postgresql.py"
-SQLITE_ENGINE = "store/engines/sqlite.py"
-SQLITE = "participant/journal/sqlite.py"
-HTTP = "http/client.py"
-EVIDENCE = "inspection/evidence.py"
-SURVEY = "inspection/survey.py"
+VOTES = "protocol/votes.py::"
+COORDINATOR = "protocol/coordinator.py::"
+DELIVERY = "protocol/delivery.py::"
+RECOVERY = "protocol/recovery.py::"
+ASKING = "protocol/decisions.py::"
+LOG = "store/log/decision_log.py::"
+STATEMENTS = "store/log/statements.py::"
+RECORD_RULES = "store/log/rules.py::"
+ANSWERS = "participant/answers.py::"
+ENGINE = "participant/engine.py::"
+JOURNAL = "participant/journal/journal.py::"
+JOURNAL_STATEMENTS = "participant/journal/statements.py::"
+TAGGED = "participant/resources/tagged_branches.py::"
+EXTERNAL = "participant/resources/external_branches.py::"
+PARTICIPANT_DATABASE = "participant/journal/database.py::"
+POSTGRESQL = "participant/journal/postgresql.py::"
+POSTGRESQL_ENGINE = "store/engines/postgresql.py::"
+SQLITE_ENGINE = "store/engines/sqlite.py::"
+SQLITE = "participant/journal/sqlite.py::"
+HTTP = "http/client.py::"
+EVIDENCE = "inspection/evidence.py::"
+SURVEY = "inspection/survey.py::"
+
+in_raise = functools.partial(edit, JOURNAL + "raise_forgotten_through")
+in_deciding = functools.partial(edit, EXTERNAL + "deciding")
+in_begin = functools.partial(edit, LOG + "begin")
+in_vote = functools.partial(edit, ANSWERS + "vote")
+in_asking = functools.partial(edit, ASKING + "decide_commit")
+in_settle = functools.partial(edit, RECOVERY + "settle")
 
 # --- edits with a name ---------------------------------------------------------------
 
 NO_TOMBSTONE = edit(
-    ANSWERS,
-    "_yes",
+    ANSWERS + "_yes",
     "__outcome if __seen.seal is None else None",
     "__outcome if __seen.seal is None and __seen.recorded else None",
 )
 NOT_LISTED = edit(
-    JOURNAL,
-    "list_open",
+    JOURNAL + "list_open",
     "__q.where(__b.c.sealed.is_(None), __newer)",
     '__q.where(__b.c.state != "prepared", __b.c.sealed.is_(None), __newer)',
 )
-BEGIN_ABORTS_NOBODY = edit(
-    LOG,
-    "begin",
+BEGIN_ABORTS_NOBODY = in_begin(
     "(self._write_decision(...) for __r in __active)",
     "(self._write_decision(...) for __r in __active[:0])",
 )
-OLDER_MAY_COMMIT = edit_text(STATEMENTS, "RIVALS", "attempt > :than_attempt OR", "")
+OLDER_MAY_COMMIT = edit_text(STATEMENTS + "RIVALS", "attempt > :than_attempt OR")
 DECIDED_AGAIN = edit(
-    LOG,
-    "BaseDecisionLog.decide",
-    "if __r.state is not TransactionState.ACTIVE: ...",
-    "",
+    LOG + "BaseDecisionLog.decide", "if __r.state is not TransactionState.ACTIVE: ..."
 )
 ABORTING_MAY_COMMIT = edit(
-    "core/states.py",
-    "",
+    "core/states.py::",
     "TRANSACTION_TABLE: __type = __table",
     "TRANSACTION_TABLE: __type = "
     "{**__table, (T.ABORTING, E.DECIDE_COMMIT): T.COMMITTING}",
 )
 FINISH_UNHEARD = edit(
-    LOG, "BaseDecisionLog.finish", "if __r.pending: ...", "if False: ..."
+    LOG + "BaseDecisionLog.finish", "if __r.pending: ...", "if False: ..."
 )
-DELIVERED_UNHEARD = edit(DELIVERY, "send_once", "if not __reasons: ...", "if True: ...")
+DELIVERED_UNHEARD = edit(
+    DELIVERY + "send_once", "if not __reasons: ...", "if True: ..."
+)
 NEWEST_FORGOTTEN = edit_text(
-    STATEMENTS,
-    "_MAY_GO",
+    STATEMENTS + "_MAY_GO",
     "(SELECT batch FROM tpc_transaction WHERE application = :of ORDER",
     "(SELECT batch + 1 FROM tpc_transaction WHERE application = :of ORDER",
 )
 BEGIN_BELOW_FORGOTTEN_THROUGH = edit(
-    RECORD_RULES,
-    "_check_age",
+    RECORD_RULES + "_check_age",
     "__s.forgotten_through is not None and __b <= __s.forgotten_through",
     "False",
 )
 DECIDE_BELOW_FORGOTTEN_THROUGH = edit(
-    RECORD_RULES, "is_forgotten", "return __answer", "return False"
+    RECORD_RULES + "is_forgotten", "return __answer", "return False"
 )
 NO_UNIQUE_COMMIT = edit(
-    "store/log/schema.py",
-    "",
+    "store/log/schema.py::",
     'sa.Index("tpc_one_commit", ..., unique=True)',
     'sa.Index("tpc_one_commit", ..., unique=False)',
 )
-NO_REPLAY = edit(
-    LOG,
-    "begin",
-    "__c.committed(...)",
-    "None",
-)
-COMMITTED_IS_NO_RIVAL = edit_text(STATEMENTS, "RIVALS", "OR decision = 'commit'", "")
+NO_REPLAY = in_begin("__c.committed(...)", "None")
+COMMITTED_IS_NO_RIVAL = edit_text(STATEMENTS + "RIVALS", "OR decision = 'commit'")
 COMMITS_ANOTHER_ATTEMPT = edit(
-    ANSWERS, "commit", "__seen.seal is None and __seen.committed", "False"
+    ANSWERS + "commit", "__seen.seal is None and __seen.committed", "False"
 )
 PREPARES_ANOTHER_ATTEMPT = edit(
-    ANSWERS, "_closed", "if __seen.committed: ...", "if False: ..."
+    ANSWERS + "_closed", "if __seen.committed: ...", "if False: ..."
 )
-NO_RECOVERY_AT_START = edit(COORDINATOR, "open", "self.recover()", "set()")
-REPLAY_NOT_DELIVERED = edit(
-    COORDINATOR, "open", "if __r.id not in __delivered: ...", ""
+NO_RECOVERY_AT_START = edit(COORDINATOR + "open", "self.recover()", "set()")
+REPLAY_NOT_DELIVERED = edit(COORDINATOR + "open", "if __r.id not in __delivered: ...")
+NOT_OVERRULED = edit_text(
+    POSTGRESQL_ENGINE + "FLUSHED", "WHEN 'off' THEN 'on'", "WHEN 'off' THEN 'off'"
 )
 
 # --- the table -----------------------------------------------------------------------
@@ -159,1019 +161,693 @@ RECOVERY_TEST = "component/test_recovery.py::"
 TRANSPORT_TEST = "component/test_http_transport.py::"
 PREPARED_TEST = "contract/test_prepared_transactions.py::"
 WATCHER_TEST = "contract/test_watcher.py::"
+WAITING_TEST = "contract/test_answers_waiting.py::"
+DURABLE_TEST = "contract/test_answers_durable.py::"
+LOCK_TEST = "contract/test_answers_lock.py::"
 LEAVE_ALONE_TEST = "unit/test_diagnosis.py::test_any_leave_alone_wins"
 
 MUTANTS: Final = (
-    Mutant(
-        1,
-        "decide takes a vote to abort",
+    mutant(
+        "1: decide takes a vote to abort",
         LOG_TEST + "test_a_commit_needs_every_vote[sqlite-abort]",
-        (
-            edit(
-                VOTES,
-                "check_votes",
-                "(Vote.COMMIT, Vote.READ_ONLY)",
-                "(Vote.COMMIT, Vote.READ_ONLY, Vote.ABORT)",
-            ),
+        edit(
+            VOTES + "check_votes",
+            "(Vote.COMMIT, Vote.READ_ONLY)",
+            "(Vote.COMMIT, Vote.READ_ONLY, Vote.ABORT)",
         ),
     ),
-    Mutant(
-        1,
-        "decide takes a participant that has not voted",
+    mutant(
+        "1: decide takes a participant that has not voted",
         LOG_TEST + "test_a_commit_needs_every_vote[sqlite-silence]",
-        (
-            edit(
-                "store/log/receipts.py", "check_receipts", "check_votes(__r, __all)", ""
-            ),
-        ),
+        edit("store/log/receipts.py::check_receipts", "check_votes(__r, __all)"),
     ),
-    Mutant(
-        1,
-        "decide takes a branch that lacks a vote",
+    mutant(
+        "1: decide takes a branch that lacks a vote",
         LOG_TEST + "test_a_commit_needs_every_vote[sqlite-one branch]",
-        (
-            edit(
-                VOTES,
-                "_check_nobody_is_missing",
-                "set().union(...) - __names",
-                "set()",
-            ),
-        ),
+        edit(VOTES + "_check_nobody_is_missing", "set().union(...) - __names", "set()"),
     ),
-    Mutant(
-        1,
-        "decide takes two receipts for a partition",
+    mutant(
+        "1: decide takes two receipts for a partition",
         LOG_TEST + "test_a_commit_needs_every_vote[sqlite-twin]",
-        (
-            edit(
-                VOTES,
-                "check_votes",
-                "(__name, __r.branch.partition)",
-                "(__name, __r.branch)",
-            ),
+        edit(
+            VOTES + "check_votes",
+            "(__name, __r.branch.partition)",
+            "(__name, __r.branch)",
         ),
     ),
-    Mutant(
-        1,
-        "the coordinator asks for a commit that lacks a vote",
+    mutant(
+        "1: the coordinator asks for a commit that lacks a vote",
         GUARDS_TEST + "test_the_log_is_not_asked_for_a_commit_without_every_vote",
-        (edit(COORDINATOR, "decide", "check_votes(__r, __all)", ""),),
+        edit(COORDINATOR + "decide", "check_votes(__r, __all)"),
     ),
-    Mutant(
-        1,
-        "an answer that does not vote commit counts as a vote",
+    mutant(
+        "1: an answer that does not vote commit counts as a vote",
         TRANSPORT_TEST + "test_rows_without_a_vote_to_commit_are_refused[read_only]",
-        (edit(HTTP, "_no_vote", '__item.get("vote") != Vote.COMMIT', "False"),),
+        edit(HTTP + "_no_vote", '__item.get("vote") != Vote.COMMIT', "False"),
     ),
-    Mutant(
-        2,
-        "a commit leaves before it is decided",
+    mutant(
+        "2: a commit leaves before it is decided",
         COORDINATOR_TEST + "test_a_log_that_stays_silent_is_not_taken_for_a_no",
-        (
-            edit(
-                COORDINATOR,
-                "decide",
-                "check_votes(__r, __receipts)",
-                "self.delivery._ask_all(\n"
-                "    dataclasses.replace(\n"
-                "        __r, decision=Decision.COMMIT, receipts=__receipts\n"
-                "    )\n"
-                ")\n",
-            ),
+        edit(
+            COORDINATOR + "decide",
+            "check_votes(__r, __receipts)",
+            "self.delivery._ask_all(\n"
+            "    dataclasses.replace(\n"
+            "        __r, decision=Decision.COMMIT, receipts=__receipts\n"
+            "    )\n"
+            ")\n",
         ),
     ),
-    Mutant(
-        2,
-        "SQLite: decide does not flush (synchronous NORMAL for FULL)",
+    mutant(
+        "2: SQLite: decide does not flush (synchronous NORMAL for FULL)",
         SQL_TEST + "test_begin_and_decide_wait_for_the_disk[sqlite]",
-        (
-            edit_text(
-                SQLITE_ENGINE, "_DURABLE", "synchronous = FULL", "synchronous = NORMAL"
-            ),
+        edit_text(
+            SQLITE_ENGINE + "_DURABLE", "synchronous = FULL", "synchronous = NORMAL"
         ),
     ),
-    Mutant(
-        2,
-        "PostgreSQL: decide does not flush (synchronous_commit off)",
+    mutant(
+        "2: PostgreSQL: decide does not flush (synchronous_commit off)",
         SQL_TEST + "test_begin_and_decide_wait_for_the_disk[postgresql]",
-        (
-            edit(
-                POSTGRESQL_ENGINE,
-                "open_postgresql",
-                "{BEGIN: (f'{READ_COMMITTED}; SELECT {FLUSHED}, {__limits}',)}",
-                "{BEGIN: (f'{READ_COMMITTED}; SELECT {UNFLUSHED}, {__limits}',)}",
-            ),
+        edit(
+            POSTGRESQL_ENGINE + "open_postgresql",
+            "{BEGIN: (f'{READ_COMMITTED}; SELECT {FLUSHED}, {__limits}',)}",
+            "{BEGIN: (f'{READ_COMMITTED}; SELECT {UNFLUSHED}, {__limits}',)}",
         ),
     ),
-    Mutant(
-        2,
-        "PostgreSQL: a role that does not flush is not overruled",
+    mutant(
+        "2: PostgreSQL: a role that does not flush is not overruled",
         SQL_TEST + "test_a_role_that_does_not_flush_is_overruled",
-        (
-            edit_text(
-                POSTGRESQL_ENGINE,
-                "FLUSHED",
-                "WHEN 'off' THEN 'on'",
-                "WHEN 'off' THEN 'off'",
-            ),
-        ),
+        NOT_OVERRULED,
     ),
-    Mutant(
-        2,
-        "PostgreSQL: a server with fsync off is taken",
+    mutant(
+        "2: PostgreSQL: a server with fsync off is taken",
         SQL_TEST + "test_a_server_that_does_not_flush_is_refused",
-        (
-            edit(
-                POSTGRESQL_ENGINE,
-                "_check_fsync",
-                '__c.execute("SHOW fsync").fetchone() != __on',
-                "False",
-            ),
+        edit(
+            POSTGRESQL_ENGINE + "_check_fsync",
+            '__c.execute("SHOW fsync").fetchone() != __on',
+            "False",
         ),
     ),
-    Mutant(
-        3,
-        "the attempt is not counted up",
+    mutant(
+        "3: the attempt is not counted up",
         LOG_TEST + "test_an_attempt_is_never_numbered_twice[sqlite]",
-        (edit(LOG, "begin", "__attempt + 1", "max(1, __attempt)"),),
+        in_begin("__attempt + 1", "max(1, __attempt)"),
     ),
-    Mutant(
-        4,
-        "a participant commits all that is prepared",
+    mutant(
+        "4: a participant commits all that is prepared",
         ANSWERS_TEST + "test_a_branch_that_is_not_named_aborts[TaggedRows-sqlite]",
-        (edit(ANSWERS, "commit", "__branch not in __named", "not __named"),),
+        edit(ANSWERS + "commit", "__branch not in __named", "not __named"),
     ),
-    Mutant(
-        4,
-        "a participant commits a branch whatever its content",
+    mutant(
+        "4: a participant commits a branch whatever its content",
         ANSWERS_TEST + "test_commit_is_all_or_nothing[TaggedRows-sqlite]",
-        (edit(ANSWERS, "_uncommittable", "__there != __wanted", "False"),),
+        edit(ANSWERS + "_uncommittable", "__there != __wanted", "False"),
     ),
-    Mutant(
-        4,
-        "the request names branches that were not chosen",
+    mutant(
+        "4: the request names branches that were not chosen",
         TRANSPORT_TEST + "test_a_commit_names_its_branches_and_forgotten_through",
-        (edit(HTTP, "commit", "__r.chosen(self.name)", "__r.receipts"),),
+        edit(HTTP + "commit", "__r.chosen(self.name)", "__r.receipts"),
     ),
-    Mutant(
-        5,
-        "a participant answers success for a branch that it does not know",
+    mutant(
+        "5: a participant answers success for a branch that it does not know",
         ANSWERS_TEST + "test_every_cell[TaggedRows-sqlite-unknown-commit]",
-        (
-            edit(
-                ANSWERS,
-                "_uncommittable",
-                "if __held is None: ...",
-                "if __held is None: return None",
-            ),
+        edit(
+            ANSWERS + "_uncommittable",
+            "if __held is None: ...",
+            "if __held is None: return None",
         ),
     ),
-    Mutant(
-        5,
-        "PreparedTransactions answers success for a branch that was rolled back",
+    mutant(
+        "5: PreparedTransactions answers success for a branch that was rolled back",
         PREPARED_TEST
         + "test_the_rest_of_a_half_done_commit_that_is_rolled_back_by_hand",
-        (edit(EXTERNAL, "deciding", "self._check(...)", "pass"),),
+        in_deciding("self._check(...)", "pass"),
     ),
-    Mutant(
-        5,
-        "the driver takes unknown for an acknowledgement",
+    mutant(
+        "5: the driver takes unknown for an acknowledgement",
         COORDINATOR_TEST + "test_lost_or_contradicted_is_quarantined[answer0]",
-        (
+        *(
             edit(
-                DELIVERY,
-                "_acknowledges",
+                DELIVERY + where,
                 "__answer is None or __not_told",
                 "__answer is None or __not_told "
                 'or getattr(__answer, "refusal", "") == "unknown"',
-            ),
-            edit(
-                DELIVERY,
-                "_postpone",
-                "__answer is None or __not_told",
-                "__answer is None or __not_told "
-                'or getattr(__answer, "refusal", "") == "unknown"',
-            ),
+            )
+            for where in ("_acknowledges", "_postpone")
         ),
     ),
-    Mutant(
-        6,
-        "branches in doubt are not listed",
+    mutant(
+        "6: branches in doubt are not listed",
         ANSWERS_TEST + "test_the_list[TaggedRows-sqlite]",
-        (NOT_LISTED,),
+        NOT_LISTED,
     ),
-    Mutant(
-        6,
-        "they are not listed, and an abort leaves no tombstone",
+    mutant(
+        "6: they are not listed, and an abort leaves no tombstone",
         ANSWERS_TEST + "test_late_prepare_after_an_abort_is_refused[TaggedRows-sqlite]",
-        (NOT_LISTED, NO_TOMBSTONE),
+        NOT_LISTED,
+        NO_TOMBSTONE,
     ),
-    Mutant(
-        7,
-        "begin leaves earlier undecided attempts active",
+    mutant(
+        "7: begin leaves earlier undecided attempts active",
         LOG_TEST + "test_begin_aborts_every_undecided_attempt[sqlite]",
-        (BEGIN_ABORTS_NOBODY,),
+        BEGIN_ABORTS_NOBODY,
     ),
-    Mutant(
-        7,
-        "and with 14: an older attempt may be decided commit",
+    mutant(
+        "7: and with 14: an older attempt may be decided commit",
         LOG_TEST + "test_a_superseded_driver_is_told_abort[sqlite]",
-        (BEGIN_ABORTS_NOBODY, OLDER_MAY_COMMIT),
+        BEGIN_ABORTS_NOBODY,
+        OLDER_MAY_COMMIT,
     ),
-    Mutant(
-        8,
-        "recovery aborts an attempt that is in time",
+    mutant(
+        "8: recovery aborts an attempt that is in time",
         RECOVERY_TEST + "test_a_current_attempt_is_left_to_its_driver",
-        (
-            edit(
-                RECOVERY,
-                "settle",
-                "self.log.expire(__id)",
-                "self.log.decide(__id, Decision.ABORT)",
-            ),
-        ),
+        in_settle("self.log.expire(__id)", "self.log.decide(__id, Decision.ABORT)"),
     ),
-    Mutant(
-        8,
-        "the log takes an attempt that is in time for overdue",
+    mutant(
+        "8: the log takes an attempt that is in time for overdue",
         LOG_TEST + "test_only_what_is_overdue_expires[sqlite]",
-        (edit(LOG, "expire", "__clock >= __r.deadline", "True"),),
+        edit(LOG + "expire", "__clock >= __r.deadline", "True"),
     ),
-    Mutant(
-        8,
-        "recovery aborts without asking the log",
+    mutant(
+        "8: recovery aborts without asking the log",
         RECOVERY_TEST
         + "test_an_abort_that_the_log_did_not_take_is_left_for_the_next_sweep"
         "[DecisionLogError]",
-        (
-            edit(
-                RECOVERY,
-                "settle",
-                "self.log.expire(__r.id)",
-                "dataclasses.replace(__r, decision=Decision.ABORT)",
-            ),
+        in_settle(
+            "self.log.expire(__r.id)",
+            "dataclasses.replace(__r, decision=Decision.ABORT)",
         ),
     ),
-    Mutant(
-        8,
-        "the driver aborts without asking the log",
+    mutant(
+        "8: the driver aborts without asking the log",
         COORDINATOR_TEST
         + "test_an_undecided_error_after_a_commit_that_stands_never_aborts",
-        (
-            edit(
-                COORDINATOR,
-                "fail",
-                "decide_abort(__log, __r, ...)",
-                "dataclasses.replace(__r, decision=Decision.ABORT)",
-            ),
+        edit(
+            COORDINATOR + "fail",
+            "decide_abort(__log, __r, ...)",
+            "dataclasses.replace(__r, decision=Decision.ABORT)",
         ),
     ),
-    Mutant(
-        8,
-        "the driver takes a log that does not answer for an abort",
-        "component/test_coordinator_guards.py::"
-        "test_an_abort_that_the_log_did_not_take_is_not_sent[DecisionLogError]",
-        (
-            edit(
-                COORDINATOR,
-                "fail",
-                "decide_abort(__log, __r, ...)",
-                "decide_abort(__log, __r, ...) "
-                "or dataclasses.replace(__r, decision=Decision.ABORT)",
-            ),
+    mutant(
+        "8: the driver takes a log that does not answer for an abort",
+        GUARDS_TEST + "test_an_abort_that_the_log_did_not_take_is_not_sent"
+        "[DecisionLogError]",
+        edit(
+            COORDINATOR + "fail",
+            "decide_abort(__log, __r, ...)",
+            "decide_abort(__log, __r, ...) "
+            "or dataclasses.replace(__r, decision=Decision.ABORT)",
         ),
     ),
-    Mutant(
-        9,
-        "a log that cannot be read looks empty to recovery",
+    mutant(
+        "9: a log that cannot be read looks empty to recovery",
         RECOVERY_TEST + "test_a_log_that_fails_half_way_means_leave_alone",
-        (edit(RECOVERY, "_read", "raise", "continue"),),
+        edit(RECOVERY + "_read", "raise", "continue"),
     ),
-    Mutant(
-        9,
-        "a record that does not match its checksum is believed",
+    mutant(
+        "9: a record that does not match its checksum is believed",
         SQL_TEST + "test_an_edited_record_is_refused[sqlite-run]",
-        (
-            edit(
-                "store/log/records.py",
-                "_record",
-                "checksum_of(__r) == __kept",
-                "True",
-            ),
-        ),
+        edit("store/log/records.py::_record", "checksum_of(__r) == __kept", "True"),
     ),
-    Mutant(
-        9,
-        "forgotten is taken for done without a look into the log",
+    mutant(
+        "9: forgotten is taken for done without a look into the log",
         COORDINATOR_TEST + "test_forgotten_there_and_unfinished_here_is_lost",
-        (edit(DELIVERY, "_is_closed", "return __answer", "return True"),),
+        edit(DELIVERY + "_is_closed", "return __answer", "return True"),
     ),
-    Mutant(
-        9,
-        "a log that cannot be read looks empty to the watcher",
+    mutant(
+        "9: a log that cannot be read looks empty to the watcher",
         WATCHER_TEST + "test_without_the_log_nothing_is_said",
-        (
-            edit(
-                SURVEY,
-                "survey_all",
-                "__read = None",
-                "__read = LogEvidence({}, {}, {}, {}, 0)",
-            ),
+        edit(
+            SURVEY + "survey_all",
+            "__read = None",
+            "__read = LogEvidence({}, {}, {}, {}, 0)",
         ),
     ),
-    Mutant(
-        9,
-        "the watcher reads the log before the lists",
+    mutant(
+        "9: the watcher reads the log before the lists",
         WATCHER_TEST + "test_what_begins_after_the_log_was_read_is_no_orphan",
-        (
-            edit(
-                SURVEY,
-                "survey_all",
-                "__read = _read_log(__log, __first, __notes)",
-                "__read = _read_log(__log, __first, __notes)\n"
-                "__first = list_prepared(participants, __notes)\n",
-            ),
+        edit(
+            SURVEY + "survey_all",
+            "__read = _read_log(__log, __first, __notes)",
+            "__read = _read_log(__log, __first, __notes)\n"
+            "__first = list_prepared(participants, __notes)\n",
         ),
     ),
-    Mutant(
-        9,
-        "what the watcher has seen once is enough",
+    mutant(
+        "9: what the watcher has seen once is enough",
         LEAVE_ALONE_TEST + "[landed after the first look]",
-        (
-            edit(
-                EVIDENCE,
-                "_in_both",
-                "__branch in __before",
-                "__before is not None",
-            ),
-        ),
+        edit(EVIDENCE + "_in_both", "__branch in __before", "__before is not None"),
     ),
-    Mutant(
-        9,
-        "half a list is evidence to the watcher",
+    mutant(
+        "9: half a list is evidence to the watcher",
         LEAVE_ALONE_TEST + "[half a first list]",
-        (
-            edit(
-                EVIDENCE,
-                "_in_both",
-                "not (__first.complete and __second.complete)",
-                "False",
-            ),
+        edit(
+            EVIDENCE + "_in_both",
+            "not (__first.complete and __second.complete)",
+            "False",
         ),
     ),
-    Mutant(
-        10,
-        "the driver does not deliver what it finds unfinished",
-        "component/test_coordinator_guards.py::"
-        "test_what_is_decided_is_delivered_before_the_next_batch",
-        (NO_RECOVERY_AT_START,),
+    mutant(
+        "10: the driver does not deliver what it finds unfinished",
+        GUARDS_TEST + "test_what_is_decided_is_delivered_before_the_next_batch",
+        NO_RECOVERY_AT_START,
     ),
-    Mutant(
-        10,
-        "nor the batch that Spark replays",
+    mutant(
+        "10: nor the batch that Spark replays",
         COORDINATOR_TEST + "test_a_crash_after_the_decision_is_committed_by_the_replay",
-        (NO_RECOVERY_AT_START, REPLAY_NOT_DELIVERED),
+        NO_RECOVERY_AT_START,
+        REPLAY_NOT_DELIVERED,
     ),
-    Mutant(
-        10,
-        "an abort that was not acknowledged is not sent again",
+    mutant(
+        "10: an abort that was not acknowledged is not sent again",
         COORDINATOR_TEST
         + "test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch",
-        (
-            edit(
-                COORDINATOR,
-                "recover",
-                "if __r.state is TransactionState.ABORTING: ...",
-                "",
-            ),
-        ),
+        edit(COORDINATOR + "recover", "if __r.state is TransactionState.ABORTING: ..."),
     ),
-    Mutant(
-        10,
-        "recovery does not deliver",
+    mutant(
+        "10: recovery does not deliver",
         RECOVERY_TEST + "test_what_is_decided_is_delivered",
-        (edit(RECOVERY, "settle", "self.delivery.send_once(__r)", "{}"),),
+        in_settle("self.delivery.send_once(__r)", "{}"),
     ),
-    Mutant(
-        10,
-        "the driver gives up after the first try",
+    mutant(
+        "10: the driver gives up after the first try",
         COORDINATOR_TEST + "test_waiting_is_the_default_and_backs_off",
-        (edit(DELIVERY, "commit", "give_up and __tries >= __inline", "True"),),
+        edit(DELIVERY + "commit", "give_up and __tries >= __inline", "True"),
     ),
-    Mutant(
-        11,
-        "the log finishes what somebody has not acknowledged",
-        LOG_TEST
-        + "test_finished_only_after_every_acknowledgement[sqlite-commit-committed]",
-        (FINISH_UNHEARD,),
+    mutant(
+        "11: the log finishes what somebody has not acknowledged",
+        LOG_TEST + "test_finished_only_after_every_acknowledgement"
+        "[sqlite-commit-committed]",
+        FINISH_UNHEARD,
     ),
-    Mutant(
-        11,
-        "the last acknowledgement finishes what another has not acknowledged",
-        LOG_TEST
-        + "test_an_acknowledgement_that_is_not_the_last_closes_nothing[sqlite]",
-        (edit(STATEMENTS, "acknowledge_last", "~__others", "sa.true()"),),
+    mutant(
+        "11: the last acknowledgement finishes what another has not acknowledged",
+        LOG_TEST + "test_an_acknowledgement_that_is_not_the_last_closes_nothing"
+        "[sqlite]",
+        edit(STATEMENTS + "acknowledge_last", "~__others", "sa.true()"),
     ),
-    Mutant(
-        11,
-        "and the driver asks for it",
+    mutant(
+        "11: and the driver asks for it",
         COORDINATOR_TEST + "test_a_crash_between_two_commits_is_finished",
-        (FINISH_UNHEARD, DELIVERED_UNHEARD),
+        FINISH_UNHEARD,
+        DELIVERED_UNHEARD,
     ),
-    Mutant(
-        11,
-        "no answer counts as an acknowledgement",
+    mutant(
+        "11: no answer counts as an acknowledgement",
         COORDINATOR_TEST + "test_a_crash_between_two_commits_is_finished",
-        (
-            edit(
-                DELIVERY,
-                "_postpone",
-                "self._log.postpone(__r.id, __name, ...)\nreturn __reason\n",
-                "self._log.acknowledge(__r.id, __name)\nreturn None\n",
-            ),
+        edit(
+            DELIVERY + "_postpone",
+            "self._log.postpone(__r.id, __name, ...)\nreturn __reason\n",
+            "self._log.acknowledge(__r.id, __name)\nreturn None\n",
         ),
     ),
-    Mutant(
-        12,
-        "forgotten_through takes prepared branches with it",
-        ANSWERS_TEST
-        + "test_a_prepared_branch_outlives_forgotten_through[TaggedRows-sqlite]",
-        (
-            edit(
-                JOURNAL,
-                "raise_forgotten_through",
-                '__b.delete().where(*__below, __b.c.state != "prepared")',
-                "__b.delete().where(*__below)",
-            ),
+    mutant(
+        "12: forgotten_through takes prepared branches with it",
+        ANSWERS_TEST + "test_a_prepared_branch_outlives_forgotten_through"
+        "[TaggedRows-sqlite]",
+        in_raise(
+            '__b.delete().where(*__below, __b.c.state != "prepared")',
+            "__b.delete().where(*__below)",
         ),
     ),
-    Mutant(
-        12,
-        "and in PreparedTransactions what it says of them",
+    mutant(
+        "12: and in PreparedTransactions what it says of them",
         PREPARED_TEST + "test_forgotten_through_drops_outcomes_and_what_never_happened",
-        (
-            edit(
-                EXTERNAL,
-                "raise_forgotten_through",
-                "b.delete().where(b.c.tag.in_(__gone))",
-                "b.delete().where(*below)",
-            ),
+        edit(
+            EXTERNAL + "raise_forgotten_through",
+            "b.delete().where(b.c.tag.in_(__gone))",
+            "b.delete().where(*below)",
         ),
     ),
-    Mutant(
-        12,
-        "a prepared branch is dropped when it is an hour old",
-        "contract/test_answers_waiting.py::"
-        "test_a_prepared_branch_waits_for_ever[sqlite]",
-        (
-            edit(
-                JOURNAL,
-                "claim",
-                "self._record(...)",
-                "self._record(...)\n"
-                "b = self.tables.branch\n"
-                "connection.execute(\n"
-                "    b.delete().where(\n"
-                '        b.c.state == "prepared", b.c.since < self.clock() - 3600\n'
-                "    )\n"
-                ")\n",
-            ),
+    mutant(
+        "12: a prepared branch is dropped when it is an hour old",
+        WAITING_TEST + "test_a_prepared_branch_waits_for_ever[sqlite]",
+        edit(
+            JOURNAL + "claim",
+            "self._record(...)",
+            "self._record(...)\n"
+            "b = self.tables.branch\n"
+            "connection.execute(\n"
+            "    b.delete().where(\n"
+            '        b.c.state == "prepared", b.c.since < self.clock() - 3600\n'
+            "    )\n"
+            ")\n",
         ),
     ),
-    Mutant(
-        12,
-        "the sweeper takes the rows of prepared branches",
-        "contract/test_answers_waiting.py::"
-        "test_a_prepared_branch_waits_for_ever[sqlite]",
-        (
-            edit(
-                TAGGED,
-                "_next_doomed",
-                "sa.select(__h.c.tag, __h.c.doomed).where(\n"
-                "    __h.c.doomed.is_not(None), __newer\n"
-                ")\n",
-                "sa.select(\n"
-                '    __h.c.tag, sa.func.coalesce(__h.c.doomed, 9).label("doomed")\n'
-                ").where(__newer)\n",
-            ),
+    mutant(
+        "12: the sweeper takes the rows of prepared branches",
+        WAITING_TEST + "test_a_prepared_branch_waits_for_ever[sqlite]",
+        edit(
+            TAGGED + "_next_doomed",
+            "sa.select(__h.c.tag, __h.c.doomed).where(\n"
+            "    __h.c.doomed.is_not(None), __newer\n"
+            ")\n",
+            "sa.select(\n"
+            '    __h.c.tag, sa.func.coalesce(__h.c.doomed, 9).label("doomed")\n'
+            ").where(__newer)\n",
         ),
     ),
-    Mutant(
-        13,
-        "SQLite: a prepare does not flush",
-        "contract/test_answers_durable.py::test_each_answer_waits_for_the_disk[sqlite]",
-        (
-            edit(
-                SQLITE,
-                "_SQLiteWriter.write",
-                "self._database.decide(__of)",
-                "self._database.note(__of)",
-            ),
+    mutant(
+        "13: SQLite: a prepare does not flush",
+        DURABLE_TEST + "test_each_answer_waits_for_the_disk[sqlite]",
+        edit(
+            SQLITE + "_SQLiteWriter.write",
+            "self._database.decide(__of)",
+            "self._database.note(__of)",
         ),
     ),
-    Mutant(
-        13,
-        "PostgreSQL: a prepare does not flush",
-        "contract/test_answers_durable.py::"
-        "test_each_answer_waits_for_the_disk[postgresql]",
-        (
-            edit(
-                POSTGRESQL,
-                "_PostgreSQLWriter.write",
-                "self._database.begin(__c, durable=True)",
-                "self._database.begin(__c, durable=False)",
-            ),
+    mutant(
+        "13: PostgreSQL: a prepare does not flush",
+        DURABLE_TEST + "test_each_answer_waits_for_the_disk[postgresql]",
+        edit(
+            POSTGRESQL + "_PostgreSQLWriter.write",
+            "self._database.begin(__c, durable=True)",
+            "self._database.begin(__c, durable=False)",
         ),
     ),
-    Mutant(
-        13,
-        "SQLite: commit and abort do not flush",
-        "contract/test_answers_durable.py::test_each_answer_waits_for_the_disk[sqlite]",
-        (
-            edit(
-                PARTICIPANT_DATABASE,
-                "Database.decide",
-                "self.connections.durable(...)",
-                "self.connections.relaxed(...)",
-            ),
+    mutant(
+        "13: SQLite: commit and abort do not flush",
+        DURABLE_TEST + "test_each_answer_waits_for_the_disk[sqlite]",
+        edit(
+            PARTICIPANT_DATABASE + "Database.decide",
+            "self.connections.durable(...)",
+            "self.connections.relaxed(...)",
         ),
     ),
-    Mutant(
-        13,
-        "PostgreSQL: a role that does not flush is not overruled",
-        "contract/test_answers_durable.py::test_a_role_that_does_not_flush_is_overruled",
-        (
-            edit_text(
-                POSTGRESQL_ENGINE,
-                "FLUSHED",
-                "WHEN 'off' THEN 'on'",
-                "WHEN 'off' THEN 'off'",
-            ),
-        ),
+    mutant(
+        "13: PostgreSQL: a role that does not flush is not overruled",
+        DURABLE_TEST + "test_a_role_that_does_not_flush_is_overruled",
+        NOT_OVERRULED,
     ),
-    Mutant(
-        13,
-        "PreparedTransactions: a seal without branches is not flushed",
+    mutant(
+        "13: PreparedTransactions: a seal without branches is not flushed",
         PREPARED_TEST + "test_flushes[0]",
-        (
-            edit(
-                EXTERNAL,
-                "deciding",
-                "if flushed_by_branch: ...\nelse: ...",
-                "self._database.skip_flush(connection)",
-            ),
+        in_deciding(
+            "if flushed_by_branch: ...\nelse: ...",
+            "self._database.skip_flush(connection)",
         ),
     ),
-    Mutant(
-        14,
-        "an older attempt may be decided commit",
+    mutant(
+        "14: an older attempt may be decided commit",
         SQL_TEST + "test_an_attempt_with_a_newer_one_cannot_commit[sqlite]",
-        (OLDER_MAY_COMMIT,),
+        OLDER_MAY_COMMIT,
     ),
-    Mutant(
-        14,
-        "and a decision may turn",
+    mutant(
+        "14: and a decision may turn",
         LOG_TEST + "test_a_superseded_driver_is_told_abort[sqlite]",
-        (OLDER_MAY_COMMIT, DECIDED_AGAIN, ABORTING_MAY_COMMIT),
+        OLDER_MAY_COMMIT,
+        DECIDED_AGAIN,
+        ABORTING_MAY_COMMIT,
     ),
-    Mutant(
-        15,
-        "the driver does as it wanted, not as the log says",
+    mutant(
+        "15: the driver does as it wanted, not as the log says",
         COORDINATOR_TEST + "test_a_superseded_driver_obeys_what_stands",
-        (
-            edit(
-                ASKING,
-                "decide_commit",
-                "return __log.decide(__r.id, Decision.COMMIT, __receipts)",
-                "import dataclasses\n"
-                "__log.decide(__r.id, Decision.COMMIT, __receipts)\n"
-                "return dataclasses.replace(\n"
-                "    __r, receipts=__receipts, decision=Decision.COMMIT\n"
-                ")\n",
-            ),
+        in_asking(
+            "return __log.decide(__r.id, Decision.COMMIT, __receipts)",
+            "import dataclasses\n"
+            "__log.decide(__r.id, Decision.COMMIT, __receipts)\n"
+            "return dataclasses.replace(\n"
+            "    __r, receipts=__receipts, decision=Decision.COMMIT\n"
+            ")\n",
         ),
     ),
-    Mutant(
-        15,
-        "a decide without an answer is taken for abort",
+    mutant(
+        "15: a decide without an answer is taken for abort",
         COORDINATOR_TEST + "test_a_decide_without_an_answer_is_asked_again",
-        (edit(ASKING, "decide_commit", "__last = error", "return None"),),
+        in_asking("__last = error", "return None"),
     ),
-    Mutant(
-        15,
-        "a decide without an answer is not asked again",
+    mutant(
+        "15: a decide without an answer is not asked again",
         COORDINATOR_TEST + "test_a_decide_without_an_answer_is_asked_again",
-        (
-            edit(
-                ASKING,
-                "decide_commit",
-                "itertools.islice(__tries, __most)",
-                "itertools.islice(__tries, 1)",
-            ),
-        ),
+        in_asking("itertools.islice(__tries, __most)", "itertools.islice(__tries, 1)"),
     ),
-    Mutant(
-        15,
-        "a driver that waits does not look into the log again",
-        "component/test_coordinator_guards.py::"
-        "test_who_waits_for_an_acknowledgement_looks_into_the_log",
-        (edit(DELIVERY, "commit", "if __tries > 1: ...", ""),),
+    mutant(
+        "15: a driver that waits does not look into the log again",
+        GUARDS_TEST + "test_who_waits_for_an_acknowledgement_looks_into_the_log",
+        edit(DELIVERY + "commit", "if __tries > 1: ..."),
     ),
-    Mutant(
-        16,
-        "seals above forgotten_through are dropped",
-        "contract/test_answers_waiting.py::"
-        "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
-        (
-            edit(
-                JOURNAL,
-                "raise_forgotten_through",
-                "b.c.batch <= __to",
-                "b.c.batch <= __to + 1",
-            ),
-            edit(
-                JOURNAL,
-                "raise_forgotten_through",
-                "t.c.batch <= __to",
-                "t.c.batch <= __to + 1",
-            ),
-        ),
+    mutant(
+        "16: seals above forgotten_through are dropped",
+        WAITING_TEST + "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
+        in_raise("b.c.batch <= __to", "b.c.batch <= __to + 1"),
+        in_raise("t.c.batch <= __to", "t.c.batch <= __to + 1"),
     ),
-    Mutant(
-        16,
-        "tombstones are dropped whatever forgotten_through",
-        "contract/test_answers_waiting.py::"
-        "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
-        (
-            edit(
-                JOURNAL,
-                "raise_forgotten_through",
-                "(__of, t.c.batch <= __to)",
-                "(__of,)",
-            ),
-        ),
+    mutant(
+        "16: tombstones are dropped whatever forgotten_through",
+        WAITING_TEST + "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
+        in_raise("(__of, t.c.batch <= __to)", "(__of,)"),
     ),
-    Mutant(
-        17,
-        "the newest batch is forgotten",
+    mutant(
+        "17: the newest batch is forgotten",
         LOG_TEST + "test_the_newest_batch_is_never_forgotten[sqlite]",
-        (NEWEST_FORGOTTEN,),
+        NEWEST_FORGOTTEN,
     ),
-    Mutant(
-        17,
-        "a batch at forgotten_through may begin",
+    mutant(
+        "17: a batch at forgotten_through may begin",
         LOG_TEST + "test_a_batch_at_forgotten_through_is_refused[sqlite]",
-        (BEGIN_BELOW_FORGOTTEN_THROUGH,),
+        BEGIN_BELOW_FORGOTTEN_THROUGH,
     ),
-    Mutant(
-        17,
-        "a batch at forgotten_through may be decided",
+    mutant(
+        "17: a batch at forgotten_through may be decided",
         SQL_TEST + "test_nothing_is_decided_at_forgotten_through[sqlite]",
-        (DECIDE_BELOW_FORGOTTEN_THROUGH,),
+        DECIDE_BELOW_FORGOTTEN_THROUGH,
     ),
-    Mutant(
-        17,
-        "all three",
-        "component/test_coordinator_guards.py::"
-        "test_a_batch_that_was_forgotten_is_not_written_again",
-        (
-            NEWEST_FORGOTTEN,
-            BEGIN_BELOW_FORGOTTEN_THROUGH,
-            DECIDE_BELOW_FORGOTTEN_THROUGH,
-        ),
+    mutant(
+        "17: all three",
+        GUARDS_TEST + "test_a_batch_that_was_forgotten_is_not_written_again",
+        NEWEST_FORGOTTEN,
+        BEGIN_BELOW_FORGOTTEN_THROUGH,
+        DECIDE_BELOW_FORGOTTEN_THROUGH,
     ),
-    Mutant(
-        18,
-        "the index of commits is not unique",
+    mutant(
+        "18: the index of commits is not unique",
         SQL_TEST + "test_a_second_commit_does_not_fit_into_the_table[sqlite]",
-        (NO_UNIQUE_COMMIT,),
+        NO_UNIQUE_COMMIT,
     ),
-    Mutant(
-        18,
-        "begin does not recognise a replay",
+    mutant(
+        "18: begin does not recognise a replay",
         LOG_TEST + "test_a_committed_batch_is_a_replay[sqlite]",
-        (NO_REPLAY,),
+        NO_REPLAY,
     ),
-    Mutant(
-        18,
-        "decide does not see the committed attempt",
+    mutant(
+        "18: decide does not see the committed attempt",
         SQL_TEST + "test_a_committed_batch_cannot_commit_again[sqlite]",
-        (COMMITTED_IS_NO_RIVAL,),
+        COMMITTED_IS_NO_RIVAL,
     ),
-    Mutant(
-        18,
-        "a participant commits another attempt of a batch",
+    mutant(
+        "18: a participant commits another attempt of a batch",
         ANSWERS_TEST + "test_a_batch_is_committed_once[TaggedRows-sqlite]",
-        (COMMITS_ANOTHER_ATTEMPT,),
+        COMMITS_ANOTHER_ATTEMPT,
     ),
-    Mutant(
-        18,
-        "a participant prepares another attempt of a committed batch",
-        ANSWERS_TEST
-        + "test_an_empty_commit_counts_as_the_committed_attempt[TaggedRows-sqlite]",
-        (PREPARES_ANOTHER_ATTEMPT,),
+    mutant(
+        "18: a participant prepares another attempt of a committed batch",
+        ANSWERS_TEST + "test_an_empty_commit_counts_as_the_committed_attempt"
+        "[TaggedRows-sqlite]",
+        PREPARES_ANOTHER_ATTEMPT,
     ),
-    Mutant(
-        18,
-        "all of them",
+    mutant(
+        "18: all of them",
         "fencing/test_replayed.py::test_a_replayed_batch_is_applied_once",
-        (
-            NO_UNIQUE_COMMIT,
-            NO_REPLAY,
-            COMMITTED_IS_NO_RIVAL,
-            COMMITS_ANOTHER_ATTEMPT,
-            PREPARES_ANOTHER_ATTEMPT,
-        ),
+        NO_UNIQUE_COMMIT,
+        NO_REPLAY,
+        COMMITTED_IS_NO_RIVAL,
+        COMMITS_ANOTHER_ATTEMPT,
+        PREPARES_ANOTHER_ATTEMPT,
     ),
-    Mutant(
-        19,
-        "a prepare at or below forgotten_through is taken",
+    mutant(
+        "19: a prepare at or below forgotten_through is taken",
         ANSWERS_TEST + "test_every_cell[TaggedRows-sqlite-forgotten-prepare same]",
-        (edit(ANSWERS, "_closed", "if __seen.forgotten: ...", "if False: ..."),),
+        edit(ANSWERS + "_closed", "if __seen.forgotten: ...", "if False: ..."),
     ),
-    Mutant(
-        19,
-        "forgotten_through may fall",
+    mutant(
+        "19: forgotten_through may fall",
         ANSWERS_TEST + "test_forgotten_through_never_falls[TaggedRows-sqlite]",
-        (
-            edit(
-                JOURNAL,
-                "raise_forgotten_through",
-                "__to <= __seen.forgotten_through",
-                "__to == __seen.forgotten_through",
-            ),
+        in_raise(
+            "__to <= __seen.forgotten_through", "__to == __seen.forgotten_through"
         ),
     ),
-    Mutant(
-        19,
-        "it is raised in a local transaction of its own",
-        "contract/test_answers_durable.py::"
-        "test_a_request_that_fails_at_any_statement_changes_nothing[sqlite-commit]",
-        (
-            edit(
-                JOURNAL,
-                "raise_forgotten_through",
-                "__c.execute(update.values(forgotten_through=__to))",
-                "__c.execute(update.values(forgotten_through=__to))\n"
-                '__c.exec_driver_sql("COMMIT")\n'
-                '__c.exec_driver_sql("BEGIN")\n',
-            ),
+    mutant(
+        "19: it is raised in a local transaction of its own",
+        DURABLE_TEST + "test_a_request_that_fails_at_any_statement_changes_nothing"
+        "[sqlite-commit]",
+        in_raise(
+            "__c.execute(update.values(forgotten_through=__to))",
+            "__c.execute(update.values(forgotten_through=__to))\n"
+            '__c.exec_driver_sql("COMMIT")\n'
+            '__c.exec_driver_sql("BEGIN")\n',
         ),
     ),
-    Mutant(
-        19,
-        "participants are told forgotten_through that is not durable",
-        SQL_TEST
-        + "test_participants_are_told_forgotten_through_that_is_durable[sqlite]",
-        (
-            edit(
-                STATEMENTS,
-                "load_transactions",
-                "__a.c.durable_forgotten_through",
-                "__a.c.forgotten_through",
-            ),
+    mutant(
+        "19: participants are told forgotten_through that is not durable",
+        SQL_TEST + "test_participants_are_told_forgotten_through_that_is_durable"
+        "[sqlite]",
+        edit(
+            STATEMENTS + "load_transactions",
+            "__a.c.durable_forgotten_through",
+            "__a.c.forgotten_through",
         ),
     ),
-    Mutant(
-        20,
-        "a prepare does not look at seal and forgotten_through again",
+    mutant(
+        "20: a prepare does not look at seal and forgotten_through again",
         ANSWERS_TEST + "test_an_upload_whose_transaction_is_sealed_votes_abort"
         "[TaggedRows-sqlite-forgotten_through]",
-        (
-            edit(
-                ANSWERS, "vote", "if (__refused := _closed(...)) is not None: ...", ""
-            ),
-            edit(
-                ANSWERS,
-                "vote",
-                "__held is None or __held.tag != __tag or __held.state is not WRITING",
-                "__held is not None and __held.state is ABORTED",
-            ),
+        in_vote("if (__refused := _closed(...)) is not None: ..."),
+        in_vote(
+            "__held is None or __held.tag != __tag or __held.state is not WRITING",
+            "__held is not None and __held.state is ABORTED",
         ),
     ),
-    Mutant(
-        20,
-        "a prepare does not look whether its own branch was aborted",
+    mutant(
+        "20: a prepare does not look whether its own branch was aborted",
         ANSWERS_TEST + "test_an_upload_whose_transaction_is_sealed_votes_abort"
         "[TaggedRows-sqlite-branch]",
-        (
-            edit(
-                ANSWERS,
-                "vote",
-                "__held is None or __held.tag != __tag or __held.state is not WRITING",
-                "__held is None",
-            ),
+        in_vote(
+            "__held is None or __held.tag != __tag or __held.state is not WRITING",
+            "__held is None",
         ),
     ),
-    Mutant(
-        20,
-        "TaggedRows looks without the lock",
-        "contract/test_answers_lock.py::test_a_decision_waits_for_the_end_of_a_prepare"
-        "[abort-ClaimedRows]",
-        (edit(TAGGED, "prepare", "upload.writer.share(...)", "pass"),),
+    mutant(
+        "20: TaggedRows looks without the lock",
+        LOCK_TEST + "test_a_decision_waits_for_the_end_of_a_prepare[abort-ClaimedRows]",
+        edit(TAGGED + "prepare", "upload.writer.share(...)", "pass"),
     ),
-    Mutant(
-        20,
-        "a small branch is not looked at again",
+    mutant(
+        "20: a small branch is not looked at again",
         "contract/test_answers_killed.py::"
         "test_what_comes_while_its_rows_are_written_is_seen[TaggedRows-postgresql]",
-        (
-            edit(
-                ENGINE,
-                "_prepare_at_once",
-                "__row, __answer = answer_to(__c)\n"
-                "if __answer is not None or not self._journal.add_prepared(...): ...\n",
-                "self._journal.add_prepared(\n"
-                "    __c, __row, ref, tag=tag, carrier=carrier\n"
-                ")\n",
-            ),
+        edit(
+            ENGINE + "_prepare_at_once",
+            "__row, __answer = answer_to(__c)\n"
+            "if __answer is not None or not self._journal.add_prepared(...): ...\n",
+            "self._journal.add_prepared(\n"
+            "    __c, __row, ref, tag=tag, carrier=carrier\n"
+            ")\n",
         ),
     ),
-    Mutant(
-        20,
-        "and where it is prepared at once",
-        "contract/test_answers_lock.py::test_a_decision_waits_for_the_end_of_a_prepare"
-        "[abort-TaggedRows]",
-        (
-            edit(
-                ENGINE,
-                "_prepare_at_once",
-                "writer.share(...)",
-                "pass",
-            ),
-        ),
+    mutant(
+        "20: and where it is prepared at once",
+        LOCK_TEST + "test_a_decision_waits_for_the_end_of_a_prepare[abort-TaggedRows]",
+        edit(ENGINE + "_prepare_at_once", "writer.share(...)", "pass"),
     ),
-    Mutant(
-        20,
-        "PreparedTransactions looks without its lock",
-        "contract/test_answers_lock.py::test_a_decision_waits_for_the_end_of_a_prepare"
+    mutant(
+        "20: PreparedTransactions looks without its lock",
+        LOCK_TEST + "test_a_decision_waits_for_the_end_of_a_prepare"
         "[abort-PreparedTransactions]",
-        (
-            edit(
-                EXTERNAL,
-                "ExternalBranches.prepare",
-                "upload.writer.hold_shared(...)",
-                "contextlib.nullcontext()",
-            ),
+        edit(
+            EXTERNAL + "ExternalBranches.prepare",
+            "upload.writer.hold_shared(...)",
+            "contextlib.nullcontext()",
         ),
     ),
-    Mutant(
-        20,
-        "PreparedTransactions does not obey what it sees",
+    mutant(
+        "20: PreparedTransactions does not obey what it sees",
         PREPARED_TEST + "test_an_abort_ends_a_prepare_between_two_of_its_statements",
-        (
-            edit(
-                EXTERNAL,
-                "ExternalBranches.prepare",
-                "__votes_commit and __rows > 0",
-                "__rows > 0",
-            ),
+        edit(
+            EXTERNAL + "ExternalBranches.prepare",
+            "__votes_commit and __rows > 0",
+            "__rows > 0",
         ),
     ),
-    Mutant(
-        "begin first",
-        "tasks run before their attempt is on record",
+    mutant(
+        "begin first: tasks run before their attempt is on record",
         COORDINATOR_TEST + "test_participants_are_on_record_before_anybody_is_asked",
-        (edit(LOG, "begin", "change.add(...)", ""),),
+        in_begin("change.add(...)"),
     ),
-    Mutant(
-        "decided once",
-        "a decision may turn",
+    mutant(
+        "decided once: a decision may turn",
         LOG_TEST + "test_a_decision_is_written_once[sqlite-abort-commit]",
-        (DECIDED_AGAIN, ABORTING_MAY_COMMIT),
+        DECIDED_AGAIN,
+        ABORTING_MAY_COMMIT,
     ),
-    Mutant(
-        "decided once",
-        "aborting may become committing",
+    mutant(
+        "decided once: aborting may become committing",
         "unit/test_vocabulary.py::test_a_decision_never_turns",
-        (ABORTING_MAY_COMMIT,),
+        ABORTING_MAY_COMMIT,
     ),
-    Mutant(
-        "one at a time",
+    mutant(
+        "one at a time: "
         "PostgreSQL: begin, decide and forget do not lock the application",
         SQL_TEST + "test_every_change_locks_its_application_first",
-        (
-            edit(
-                STATEMENTS, "LOCK_APPLICATION", "__select.with_for_update()", "__select"
-            ),
-        ),
+        edit(STATEMENTS + "LOCK_APPLICATION", "__select.with_for_update()", "__select"),
     ),
-    Mutant(
-        "one at a time",
-        "SQLite: begin and decide do not lock before they read",
+    mutant(
+        "one at a time: SQLite: begin and decide do not lock before they read",
         SQL_TEST + "test_begin_decide_and_forget_come_one_after_another[sqlite-decide]",
-        (edit_text(SQLITE_ENGINE, "_DURABLE", "BEGIN IMMEDIATE", "BEGIN"),),
+        edit_text(SQLITE_ENGINE + "_DURABLE", "BEGIN IMMEDIATE", "BEGIN"),
     ),
-    Mutant(
-        "tombstone",
-        "an abort of what is unknown leaves nothing",
+    mutant(
+        "tombstone: an abort of what is unknown leaves nothing",
         ANSWERS_TEST + "test_late_prepare_after_an_abort_is_refused[TaggedRows-sqlite]",
-        (NO_TOMBSTONE,),
+        NO_TOMBSTONE,
     ),
-    Mutant(
-        "seal",
-        "a commit does not seal",
-        ANSWERS_TEST
-        + "test_an_empty_commit_counts_as_the_committed_attempt[Outbox-sqlite]",
-        (
-            edit(
-                JOURNAL_STATEMENTS,
-                "_make_writes",
-                "__seal.values(seal=__outcome, resolved_because=__because)",
-                "__seal.values(resolved_because=__because)",
-            ),
+    mutant(
+        "seal: a commit does not seal",
+        ANSWERS_TEST + "test_an_empty_commit_counts_as_the_committed_attempt"
+        "[Outbox-sqlite]",
+        edit(
+            JOURNAL_STATEMENTS + "_make_writes",
+            "__seal.values(seal=__outcome, resolved_because=__because)",
+            "__seal.values(resolved_because=__because)",
         ),
     ),
-    Mutant(
-        "not named",
-        "a commit leaves branches prepared that it does not name",
+    mutant(
+        "not named: a commit leaves branches prepared that it does not name",
         ANSWERS_TEST + "test_a_branch_that_is_not_named_aborts[Outbox-sqlite]",
-        (
-            edit(
-                JOURNAL,
-                "seal",
-                "self._abort(__c, __losers)",
-                "pass",
-            ),
-            edit(
-                JOURNAL,
-                "seal",
-                "execute(__c, __writes, __values)",
-                "execute(__c, __writes, __values)\n"
-                "prepared = b.update().where(b.c.tag.in_(list(losers)))\n"
-                "__c.execute(prepared.values(state='prepared', sealed=None))\n",
-            ),
+        edit(JOURNAL + "seal", "self._abort(__c, __losers)", "pass"),
+        edit(
+            JOURNAL + "seal",
+            "execute(__c, __writes, __values)",
+            "execute(__c, __writes, __values)\n"
+            "prepared = b.update().where(b.c.tag.in_(list(losers)))\n"
+            "__c.execute(prepared.values(state='prepared', sealed=None))\n",
         ),
     ),
-    Mutant(
-        "half done",
+    mutant(
+        "half done: "
         "PreparedTransactions does not go on with a commit that was cut short",
         PREPARED_TEST + "test_a_commit_of_many_branches_that_is_killed_half_way",
-        (
-            edit(
-                EXTERNAL,
-                "deciding",
-                "yield __c, self.journal.read(__c, __id)",
-                "row = self.journal.read(__c, __id)\nyield __c, row\n",
-            ),
-            edit(
-                EXTERNAL,
-                "deciding",
-                "self._decided(...)",
-                "[] if row.seal else self._decided(...)",
-            ),
+        in_deciding(
+            "yield __c, self.journal.read(__c, __id)",
+            "row = self.journal.read(__c, __id)\nyield __c, row\n",
+        ),
+        in_deciding("self._decided(...)", "[] if row.seal else self._decided(...)"),
+    ),
+    mutant(
+        "everybody: a participant without branches is not told the commit",
+        GUARDS_TEST + "test_a_participant_without_branches_is_told_the_commit",
+        edit(
+            DELIVERY + "_ask_all",
+            "{__n: __n for __n in __r.pending if __n in __known}",
+            "{\n"
+            "    __n: __n\n"
+            "    for __n in __r.pending\n"
+            "    if __n in __known and (__r.chosen(__n) or not __r.receipts)\n"
+            "}\n",
+        ),
+        edit(
+            DELIVERY + "send_once",
+            "__answers = self._ask_all(__r)",
+            "__answers = self._ask_all(__r)\n"
+            "for name in set(__r.pending) - set(__answers):\n"
+            "    self._log.acknowledge(__r.id, name)\n",
         ),
     ),
-    Mutant(
-        "everybody",
-        "a participant without branches is not told the commit",
-        "component/test_coordinator_guards.py::"
-        "test_a_participant_without_branches_is_told_the_commit",
-        (
-            edit(
-                DELIVERY,
-                "_ask_all",
-                "{__n: __n for __n in __r.pending if __n in __known}",
-                "{\n"
-                "    __n: __n\n"
-                "    for __n in __r.pending\n"
-                "    if __n in __known and (__r.chosen(__n) or not __r.receipts)\n"
-                "}\n",
-            ),
-            edit(
-                DELIVERY,
-                "send_once",
-                "__answers = self._ask_all(__r)",
-                "__answers = self._ask_all(__r)\n"
-                "for name in set(__r.pending) - set(__answers):\n"
-                "    self._log.acknowledge(__r.id, name)\n",
-            ),
-        ),
-    ),
-    Mutant(
-        "forgotten_through",
-        "it passes an abort that was not acknowledged",
+    mutant(
+        "forgotten_through: it passes an abort that was not acknowledged",
         LOG_TEST + "test_all_attempts_of_a_batch_go_together[sqlite]",
-        (
-            edit_text(
-                STATEMENTS,
-                "_MAY_GO",
-                "(finished IS NULL OR",
-                "(finished IS NULL AND state != 'aborting' OR",
-            ),
+        edit_text(
+            STATEMENTS + "_MAY_GO",
+            "(finished IS NULL OR",
+            "(finished IS NULL AND state != 'aborting' OR",
         ),
     ),
-    Mutant(
-        "an answer counts",
-        "200 counts whatever transaction it names",
+    mutant(
+        "an answer counts: 200 counts whatever transaction it names",
         TRANSPORT_TEST + "test_anything_else_is_no_answer[another transaction]",
-        (
-            edit(
-                "http/contract.py",
-                "",
-                '__item is None or __item.get("transaction_id") != __id',
-                "__item is None",
-            ),
+        edit(
+            "http/contract.py::",
+            '__item is None or __item.get("transaction_id") != __id',
+            "__item is None",
         ),
     ),
 )
