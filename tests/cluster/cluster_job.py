@@ -19,7 +19,7 @@ import psutil
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
 from standalone import APPLICATION
-from support.spark import new_session
+from support.spark import new_session, read_numbers, started
 from support.waiting import AT_LAST, PAUSE
 
 from tracing_2pc import ParticipantSink, Settings
@@ -55,24 +55,14 @@ class Job:
 
     def start(self, spark: Any) -> Any:
         """Start the query; executors write all of its batches."""
-        numbers = (
-            spark.readStream.schema("value long")
-            .option("maxFilesPerTrigger", 1)
-            .json(f"{self.folder}/in")
-            .repartition(2)
-        )
+        numbers = read_numbers(spark, self.folder).repartition(2)
         callback = two_phase_commit(
             self.sink(),
             application=self.application,
             log=self.log,
             settings=Settings(backoff_cap=2.0, driver_path_bytes=0),
         )
-        return (
-            numbers.writeStream.option("checkpointLocation", f"{self.folder}/ck")
-            .trigger(availableNow=True)
-            .foreachBatch(callback)
-            .start()
-        )
+        return started(numbers.writeStream.foreachBatch(callback), f"{self.folder}/ck")
 
 
 class Holding(ParticipantSink):

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cluster_driver import Driver
 from cluster_job import Job
+from flask import request
 from standalone import Cluster
-from support.spark import held, numbers_of, write_numbers
+from support.spark import write_numbers
+from support.stream_world import Kept
 from support.waiting import until
 
 from participants.processes import Process
-from tracing_2pc.core.model import TransactionId, TransactionRecord
-from tracing_2pc.core.states import TransactionState
-from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import read_trace_file
 
 HERE = Path(__file__).parent
@@ -28,7 +25,7 @@ PYTHON = (HERE, HERE.parent)
 
 
 @dataclasses.dataclass
-class World:
+class World(Kept):
     """Participants a and b in threads of this process, a source, and a log."""
 
     folder: Path
@@ -39,6 +36,11 @@ class World:
 
     def job(self, application: str, holds: str = "") -> Job:
         return Job(str(self.folder), application, self.log_url, *self.urls, holds)
+
+    def note(self, answer: Any) -> Any:
+        """Keep what is answered to the request of this moment."""
+        self.statuses.append((request.path, answer.status_code))
+        return answer
 
     def write(self, batches: range) -> None:
         write_numbers(self.folder, batches)
@@ -68,26 +70,6 @@ class World:
         lines = file.read_text().splitlines() if file.exists() else []
         pairs = (line.split() for line in lines)
         return {branch: int(executor) for branch, executor in pairs}
-
-    @contextlib.contextmanager
-    def log(self) -> Iterator[SqlDecisionLog]:
-        with contextlib.closing(open_log(self.log_url)) as log:
-            yield log
-
-    def read(self, transaction: str) -> TransactionRecord | None:
-        with self.log() as log:
-            return log.read(TransactionId.parse(transaction))
-
-    def state(self, transaction: str) -> TransactionState | None:
-        record = self.read(transaction)
-        return record and record.state
-
-    def assert_exactly_once(self, batches: int) -> None:
-        """Each participant has every number once, and nothing is unfinished."""
-        assert held(self.folder / "a.db") == numbers_of(batches)
-        assert held(self.folder / "b.db") == numbers_of(batches)
-        with self.log() as log:
-            assert log.unfinished() == []
 
     def assert_one_trace(self, driver: Driver, transaction: str) -> None:
         """The spans of driver and tasks are one tree; none lacks its parent."""

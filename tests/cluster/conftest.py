@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import standalone
 from cluster_driver import Driver, driver
 from cluster_world import PYTHON, World
 from standalone import Cluster
-from support.service import create_app
-from support.spark import serving
+from support.spark import serve_numbers
 
 TOKEN = "a-token-in-a-file-on-each-host"
 
@@ -43,16 +41,5 @@ def world(tmp_path: Path, postgres_database: str) -> Iterator[World]:
     (tmp_path / "token").write_text(TOKEN)
     with contextlib.ExitStack() as stack:
         stack.callback(world.go_on)  # a task that is held has an executor's only core
-        for name in ("a", "b"):
-            app = create_app(f"sqlite:///{tmp_path / name}.db", tokens)
-            stack.callback(app.extensions["resource"].close)
-            app.after_request(lambda answer: _note(world, answer))
-            world.urls.append(stack.enter_context(serving(app)))
+        world.urls += serve_numbers(stack, tmp_path, tokens=tokens, note=world.note)
         yield world
-
-
-def _note(world: World, answer: Any) -> Any:
-    from flask import request
-
-    world.statuses.append((request.path, answer.status_code))
-    return answer

@@ -16,7 +16,7 @@ from typing import Any
 
 from cluster_job import Job
 from standalone import APPLICATION
-from support.spark import new_session
+from support.spark import new_session, started
 from support.waiting import until
 
 from tracing_2pc.spark import two_phase_commit
@@ -37,20 +37,13 @@ def after_a(df: Any) -> Any:
 job = Job(**json.loads(sys.argv[2]))
 spark = new_session("routed", sys.argv[1], APPLICATION)
 numbers = spark.readStream.schema("value long").json(f"{job.folder}/in")
-query = (
-    numbers.repartition(4)
-    .mapInArrow(some_rows, "value long")
-    .writeStream.option("checkpointLocation", f"{job.folder}/ck")
-    .trigger(availableNow=True)
-    .foreachBatch(
-        two_phase_commit(
-            job.sink(),
-            application=job.application,
-            log=job.log,
-            routes={"a": lambda df: df, "b": after_a},
-        )
-    )
-    .start()
+callback = two_phase_commit(
+    job.sink(),
+    application=job.application,
+    log=job.log,
+    routes={"a": lambda df: df, "b": after_a},
 )
-query.awaitTermination()
+some = numbers.repartition(4).mapInArrow(some_rows, "value long")
+writer = some.writeStream.foreachBatch(callback)
+started(writer, f"{job.folder}/ck").awaitTermination()
 spark.stop()

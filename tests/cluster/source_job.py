@@ -10,6 +10,7 @@ from typing import Any
 import cluster_job
 from cluster_job import Holding, Job
 from pyspark import cloudpickle
+from support.spark import read_numbers, started
 
 from tracing_2pc import Settings
 from tracing_2pc.sinks.base import Sink
@@ -32,18 +33,9 @@ class SourceJob(Job):
     """A stream."""
 
     def start(self, spark: Any) -> Any:
-        numbers = (
-            spark.readStream.schema("value long")
-            .option("maxFilesPerTrigger", 1)
-            .json(f"{self.folder}/in")
-            .repartition(2)
-        )
-        return (
-            self._by_data_source(spark, numbers.writeStream)
-            .option("checkpointLocation", f"{self.folder}/ck")
-            .trigger(availableNow=True)
-            .start()
-        )
+        numbers = read_numbers(spark, self.folder).repartition(2)
+        writer = self._by_data_source(spark, numbers.writeStream)
+        return started(writer, f"{self.folder}/ck")
 
     def _by_data_source(self, spark: Any, writer: Any) -> Any:
         # Neither the driver's own Python processes nor executors find these modules.

@@ -16,35 +16,25 @@ from tracing_2pc.core.states import TransactionState
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
-@pytest.mark.smoke
+@pytest.mark.parametrize(
+    "host", [pytest.param("stays", marks=pytest.mark.smoke), "is gone"]
+)
 def test_an_executor_is_killed_before_its_task_reports(
-    world: World, cluster: Cluster, shared_driver: Driver
+    world: World, cluster: Cluster, shared_driver: Driver, host: str
 ) -> None:
-    """Its branch is prepared, and Spark runs the task again: one of them counts."""
-    world.write(range(2))
-    job = world.job("killed-executor", holds=AFTER)
-    shared_driver.start(job)
-    killed = world.waiting()
-    cluster.kill_executor(killed)
-    assert shared_driver.end(job) == ""
-    world.assert_exactly_once(2)
-    assert_written_by_others(world, job, killed)
-    world.assert_one_trace(shared_driver, f"{job.application}.0.1")
+    """Its branch is prepared, and Spark runs the task again: one of them counts.
 
-
-def test_a_worker_is_killed_with_its_executors(
-    world: World, cluster: Cluster, shared_driver: Driver
-) -> None:
-    """A host is gone, and the job goes on at the other one."""
+    With its worker a host is gone, and the job goes on at the other one.
+    """
     world.write(range(2))
-    job = world.job("killed-worker", holds=AFTER)
+    job = world.job(f"killed-{host.replace(' ', '-')}", holds=AFTER)
     shared_driver.start(job)
     killed = world.waiting()
     worker = cluster.worker_of(killed)
     try:
-        worker.kill()
+        cluster.kill_executor(killed) if host == "stays" else worker.kill()
         assert shared_driver.end(job) == ""
-        assert not worker.alive()
+        assert worker.alive() == (host == "stays")
     finally:
         cluster.start()
     world.assert_exactly_once(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 from tracing_2pc.participant import Outbox, PreparedTransactions, TaggedRows
 from tracing_2pc.participant.engine import ParticipantEngine
@@ -28,16 +29,6 @@ class Kind:
     ledger: Callable[[str], ParticipantEngine]
 
 
-def tagged_rows(url: str) -> ParticipantEngine:
-    """Return rows that carry a tag."""
-    return TaggedRows(url, TABLE)
-
-
-def prepared_transactions(url: str) -> ParticipantEngine:
-    """Return rows that PostgreSQL itself holds back."""
-    return PreparedTransactions(url, TABLE)
-
-
 def outbox(url: str, partner: str) -> ParticipantEngine:
     """Return requests to a partner, prepared by way of a claim as large bodies are."""
     made = Outbox(url, partner=partner, timeout=TIMEOUT, lease=LEASE)
@@ -46,8 +37,8 @@ def outbox(url: str, partner: str) -> ParticipantEngine:
 
 
 KINDS: dict[str, Kind] = {
-    "sqlite": Kind("sqlite", tagged_rows),
-    "postgresql": Kind("postgresql", tagged_rows),
-    "prepared": Kind("postgresql", prepared_transactions),
+    "sqlite": Kind("sqlite", partial(TaggedRows, table=TABLE)),
+    "postgresql": Kind("postgresql", partial(TaggedRows, table=TABLE)),
+    "prepared": Kind("postgresql", partial(PreparedTransactions, table=TABLE)),
 }
 """Add a kind here: every point is then tried with it."""

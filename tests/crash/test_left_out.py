@@ -20,15 +20,14 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     why_not_traced.cache_clear()
 
 
-def test_a_developer_is_told_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="there is no pgbouncer"):
-        left_out("there is no pgbouncer")
-
-
-def test_ci_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match="there is no pgbouncer"):
+@pytest.mark.parametrize(
+    ("ci", "ends"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)]
+)
+def test_a_developer_is_told_what_is_left_out_and_ci_leaves_nothing_out(
+    monkeypatch: pytest.MonkeyPatch, ci: str, ends: type[BaseException]
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(ends, match="there is no pgbouncer"):
         left_out("there is no pgbouncer")
 
 

@@ -30,6 +30,8 @@ APPLICATION = "crash"
 ONE = (APPLICATION, 1, 8)
 """A record of the middle batch."""
 
+A_BATCH, TWICE = source.PARTITIONS * source.ROWS, Verdict(duplicated=2)
+
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[Places]:
@@ -66,16 +68,28 @@ def change(places: Places, where: str, *statements: str) -> None:
 
 
 def test_all_is_well(places: Places) -> None:
-    """Where everybody holds the source, once, all is zero."""
+    """Where everybody holds the source, once, all is zero but drivers not finished."""
     assert oracle.judge(places, 0) == Verdict()
-    rows = source.BATCHES * source.PARTITIONS * source.ROWS
-    assert oracle.expected(places.source).total() == rows
+    assert oracle.judge(places, 2) == Verdict(stuck=2)
+    assert oracle.expected(places.source).total() == source.BATCHES * A_BATCH
 
 
-def test_a_lost_row_is_counted(places: Places) -> None:
-    """Once per participant that lacks it."""
-    change(places, "ledger", "DELETE FROM numbers WHERE value = 8")
-    assert oracle.judge(places, 0) == Verdict(lost=1)
+@pytest.mark.parametrize(
+    ("statement", "wrong"),
+    [
+        ("DELETE FROM numbers WHERE value = 8", Verdict(lost=1)),
+        ("INSERT INTO numbers VALUES ('crash', 1, 8), ('crash', 1, 8)", TWICE),
+        ("INSERT INTO numbers VALUES ('crash', 1, 4711)", Verdict(duplicated=1)),
+        ("DELETE FROM numbers WHERE batch = 1", Verdict(lost=A_BATCH, split=1)),
+    ],
+    ids=["lost", "there twice", "never in the source", "split"],
+)
+def test_rows_of_one_participant_are_counted(
+    places: Places, statement: str, wrong: Verdict
+) -> None:
+    """Lost, or there more often than the source says; a batch that is not shown."""
+    change(places, "ledger", statement)
+    assert oracle.judge(places, 0) == wrong
 
 
 def test_a_lost_notification_is_counted(places: Places, tmp_path: Path) -> None:
@@ -84,12 +98,6 @@ def test_a_lost_notification_is_counted(places: Places, tmp_path: Path) -> None:
         partner.execute("DELETE FROM notification WHERE key = ?", (str(ONE),))
     partner.close()
     assert oracle.judge(places, 0) == Verdict(lost=1)
-
-
-def test_a_row_that_is_there_twice_is_counted(places: Places) -> None:
-    """As often as it is too often."""
-    change(places, "ledger", *["INSERT INTO numbers VALUES ('crash', 1, 8)"] * 2)
-    assert oracle.judge(places, 0) == Verdict(duplicated=2)
 
 
 def test_a_notification_under_two_keys_is_counted(
@@ -102,19 +110,6 @@ def test_a_notification_under_two_keys_is_counted(
     assert oracle.judge(places, 0) == Verdict(duplicated=1)
 
 
-def test_a_row_that_was_never_in_the_source_is_counted(places: Places) -> None:
-    """It is there more often than the source says."""
-    change(places, "ledger", "INSERT INTO numbers VALUES ('crash', 1, 4711)")
-    assert oracle.judge(places, 0) == Verdict(duplicated=1)
-
-
-def test_a_split_batch_is_counted(places: Places) -> None:
-    """One participant shows it and the other does not."""
-    change(places, "ledger", "DELETE FROM numbers WHERE batch = 1")
-    rows = source.PARTITIONS * source.ROWS
-    assert oracle.judge(places, 0) == Verdict(lost=rows, split=1)
-
-
 def test_files_are_judged_too(places: Places, tmp_path: Path) -> None:
     """Lost, doubled, split; also what lies aside under a name that readers take; and
     what was left aside under no such name is stuck."""
@@ -124,20 +119,17 @@ def test_files_are_judged_too(places: Places, tmp_path: Path) -> None:
         write_file(out / f"batch={batch}" / "all.parquet", batch)
     assert oracle.judge(where, 0) == Verdict()
     write_file(out / ".tpc" / "t" / "batch=1" / "again.parquet", 1)
-    rows = source.PARTITIONS * source.ROWS
-    assert oracle.judge(where, 0) == Verdict(duplicated=rows, stuck=1)
+    assert oracle.judge(where, 0) == Verdict(duplicated=A_BATCH, stuck=1)
     shutil.rmtree(out / ".tpc")
     shutil.rmtree(out / "batch=1")
-    assert oracle.judge(where, 0) == Verdict(lost=rows, split=1)
+    assert oracle.judge(where, 0) == Verdict(lost=A_BATCH, split=1)
 
 
 def write_file(path: Path, batch: int) -> None:
     path.parent.mkdir(parents=True)
-    rows = source.PARTITIONS * source.ROWS
-    values = list(range(batch * rows, batch * rows + rows))
-    pq.write_table(
-        pa.table({"application": [APPLICATION] * rows, "value": values}), path
-    )
+    values = list(range(batch * A_BATCH, (batch + 1) * A_BATCH))
+    columns = {"application": [APPLICATION] * A_BATCH, "value": values}
+    pq.write_table(pa.table(columns), path)
 
 
 def test_a_batch_that_nobody_shows_is_lost_and_not_split() -> None:
@@ -183,11 +175,6 @@ def test_a_request_that_was_not_sent_is_stuck(places: Places) -> None:
     aside = "INSERT INTO outbox_tpc_quarantine VALUES ('key', '{}', 422, 0)"
     change(places, "notifier", aside)
     assert oracle.judge(places, 0) == Verdict(stuck=2)
-
-
-def test_a_driver_that_could_not_finish_is_stuck(places: Places) -> None:
-    """Each of them."""
-    assert oracle.judge(places, 2) == Verdict(stuck=2)
 
 
 def test_every_failpoint_has_a_scenario() -> None:

@@ -53,7 +53,7 @@ def test_a_process_that_takes_another_along_goes_not_one_step_further(
 ) -> None:
     """A decision after the driver's death would be one that no test expects."""
     driver = Process(Life(tmp_path / "log", lifeline[0], {}), sleeping)
-    until(lambda: os.getpgid(driver.pid) == driver.pid, seconds=AT_LAST)
+    until(lambda: os.getpgid(driver.pid) == driver.pid)
     armed = variables(POINT, tmp_path / "fired")
     armed["TPC_FAILPOINT_GROUP"] = str(driver.pid)
     life = Life(tmp_path / "log", lifeline[0], armed)

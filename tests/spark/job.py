@@ -17,7 +17,7 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 if "ALONE" not in os.environ:
     os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
 
-from support.spark import new_session
+from support.spark import new_session, read_numbers, started
 from support.spark_defaults import OWN_CHECKPOINTS
 
 from tracing_2pc import ParticipantSink, Settings
@@ -54,18 +54,7 @@ def by_foreach_batch(numbers):
 folder, a, b = sys.argv[1:]
 own = OWN_CHECKPOINTS if "OWN_CHECKPOINTS" in os.environ else {}
 spark = new_session("crash", settings=own)
-numbers = (
-    spark.readStream.schema("value long")
-    .option("maxFilesPerTrigger", 1)
-    .json(f"{folder}/in")
-    .repartition(2)
-)
+numbers = read_numbers(spark, folder).repartition(2)
 way = by_data_source if "DATA_SOURCE" in os.environ else by_foreach_batch
-query = (
-    way(numbers)
-    .option("checkpointLocation", f"{folder}/checkpoint")
-    .trigger(availableNow=True)
-    .start()
-)
-query.awaitTermination()
+started(way(numbers), f"{folder}/checkpoint").awaitTermination()
 spark.stop()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 
-from support.spark import held
+from support.stream_world import Kept
+from support.telemetry import PATH
 from support.waiting import AT_LAST
 
 from participants.processes import Process, Service, free_ports
-from tracing_2pc.core.model import TransactionId
-from tracing_2pc.core.states import TransactionState
-from tracing_2pc.store import open_log
 from tracing_2pc.testing import FaultProxy
 
 HERE = Path(__file__).parent
@@ -36,7 +33,7 @@ class Participant(Service):
         ]
 
 
-class Crash:
+class Crash(Kept):
     """Two participants, one behind a proxy, and a driver that is told where to die.
 
     Args:
@@ -47,15 +44,14 @@ class Crash:
     def __init__(
         self, folder: Path, stack: contextlib.ExitStack, job: str, *about: str
     ) -> None:
-        self.folder = folder
+        self.folder, self.log_url = folder, f"sqlite:///{folder / 'log.db'}"
         self.a, self.b = Participant("a", folder), Participant("b", folder)
         self.to_b = stack.enter_context(FaultProxy(self.b.url))
-        path = os.pathsep.join([str(HERE.parent), str(ROOT)])
         command = [
             *(sys.executable, str(HERE / job), str(folder)),
             *(self.a.url, self.to_b.url, *about),
         ]
-        self.job = Process("job", command, folder / "job.log", {"PYTHONPATH": path})
+        self.job = Process("job", command, folder / "job.log", {"PYTHONPATH": PATH})
 
     def arm(self, failpoint: str) -> dict[str, str]:
         name = failpoint.partition(":")[0]
@@ -69,20 +65,5 @@ class Crash:
         self.job.start(**environment)
         return self.job.wait(AT_LAST)
 
-    def held(self) -> tuple[int, int]:
-        return held(self.a.database).total(), held(self.b.database).total()
-
-    def state(self, transaction: str) -> TransactionState | None:
-        log = open_log(f"sqlite:///{self.folder / 'log.db'}")
-        try:
-            record = log.read(TransactionId.parse(transaction))
-            return record and record.state
-        finally:
-            log.close()
-
-    def unfinished(self) -> list[str]:
-        log = open_log(f"sqlite:///{self.folder / 'log.db'}")
-        try:
-            return [str(record.id) for record in log.unfinished()]
-        finally:
-            log.close()
+    def totals(self) -> tuple[int, ...]:
+        return tuple(numbers.total() for numbers in self.held())

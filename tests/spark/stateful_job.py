@@ -16,7 +16,7 @@ os.environ["TPC_FAILPOINT_GROUP"] = str(os.getpgrp())
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming import StatefulProcessor
-from support.spark import new_session
+from support.spark import new_session, started
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.spark import two_phase_commit
@@ -86,12 +86,6 @@ callback = two_phase_commit(
     log=f"sqlite:///{folder}/log.db",
     settings=Settings(backoff_cap=2.0),
 )
-query = (
-    globals()[name](readings)
-    .option("checkpointLocation", f"{folder}/checkpoint")
-    .trigger(availableNow=True)
-    .foreachBatch(callback)
-    .start()
-)
-query.awaitTermination()
+writer = globals()[name](readings).foreachBatch(callback)
+started(writer, f"{folder}/checkpoint").awaitTermination()
 spark.stop()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import sqlite3
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.spark import held, numbers_of
+from support.telemetry import PATH
 from support.waiting import AT_LAST
 
 from participants.processes import Process, stopping
@@ -23,7 +23,6 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import open_log
 
-HERE = Path(__file__).parent
 BATCHES = 3
 pytestmark = pytest.mark.spark
 
@@ -55,8 +54,7 @@ def test_a_job_goes_on_after_its_log_was_deleted(
     written_as: str,
 ) -> None:
     """Refused without its log; adopted, it writes every row once, at both."""
-    path = os.pathsep.join(map(str, (HERE.parent, HERE.parents[1])))
-    job = Process("job", command, tmp_path / "job.log", {"PYTHONPATH": path})
+    job = Process("job", command, tmp_path / "job.log", {"PYTHONPATH": PATH})
     url = f"sqlite:///{tmp_path / 'log.db'}"
     a, b = command[-2:]
     monkeypatch.chdir(tmp_path)

@@ -12,20 +12,17 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from support.service import create_app
-from support.spark import held, numbers_of, serving, write_numbers
+from support.spark import numbers_of, serve_numbers, write_numbers
 from support.spark_defaults import PROPERTIES
-from support.stream_world import NEEDS_ARROW_WRITERS
+from support.stream_world import NEEDS_ARROW_WRITERS, Kept
+from support.telemetry import PATH
 from support.waiting import AT_LAST, until
 
 from participants.processes import Process, free_ports, stopping
 from tracing_2pc.core.log_reader import TransactionFilter
-from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.testing import Fault, FaultProxy
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-PATH = os.pathsep.join([str(HERE.parent), str(ROOT)])
 if pyspark.__version__ < "4":
     pytest.skip("its server is no part of PySpark 3.5", allow_module_level=True)
 
@@ -70,7 +67,7 @@ def _is_open(port: int) -> bool:
     return False
 
 
-class Client:
+class Client(Kept):
     """A program that talks to the server, two participants, and a proxy before one."""
 
     def __init__(
@@ -81,15 +78,11 @@ class Client:
         stack: contextlib.ExitStack,
     ) -> None:
         self.folder, self.way = folder, way
-        urls = []
-        for name in ("a", "b"):
-            app = create_app(f"sqlite:///{folder / name}.db")
-            stack.callback(app.extensions["resource"].close)
-            urls.append(stack.enter_context(serving(app)))
-        self.b = urls[1]
+        self.log_url = f"sqlite:///{folder}/log.db"
+        a, self.b = serve_numbers(stack, folder)
         self.to_b = stack.enter_context(FaultProxy(self.b))
         command = [sys.executable, str(HERE / "connect_job.py"), server, str(folder)]
-        command += [urls[0], self.to_b.url]
+        command += [a, self.to_b.url]
         log = folder / "client.log"
         self.process = Process("client", command, log, {"PYTHONPATH": PATH})
         stack.enter_context(stopping(self.process))
@@ -100,14 +93,6 @@ class Client:
     def run(self, **environment: str) -> int:
         self.start(**environment)
         return self.process.wait(AT_LAST)
-
-    @contextlib.contextmanager
-    def log(self) -> Iterator[SqlDecisionLog]:
-        with contextlib.closing(open_log(f"sqlite:///{self.folder}/log.db")) as log:
-            yield log
-
-    def held(self) -> tuple[Counter[int], Counter[int]]:
-        return held(self.folder / "a.db"), held(self.folder / "b.db")
 
 
 WAYS = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from killed import Crash
-from support.spark import held, numbers_of, write_numbers
+from support.spark import write_numbers
 from support.stream_world import NEEDS_ARROW_WRITERS
 from support.tracing import read_trace_file, span_tree
 from support.waiting import AT_LAST
@@ -21,13 +21,6 @@ from tracing_2pc.testing import Fault
 
 BATCHES = 6
 pytestmark = pytest.mark.spark
-
-
-def assert_exactly_once(crash: Crash) -> None:
-    """Each participant has every number once, and nothing is unfinished."""
-    assert held(crash.a.database) == numbers_of(BATCHES)
-    assert held(crash.b.database) == numbers_of(BATCHES)
-    assert crash.unfinished() == []
 
 
 @pytest.fixture
@@ -138,9 +131,9 @@ def test_the_driver_is_killed(
         crash.to_b.clear()
         assert crash.fired(failpoint)
         assert crash.state(transaction) is state
-        assert crash.held() == rows
+        assert crash.totals() == rows
     assert crash.run(**PATHS[path]) == 0, crash.job.tail()
-    assert_exactly_once(crash)
+    crash.assert_exactly_once(BATCHES)
     for transaction, state in attempts.items():
         assert crash.state(transaction) is state
 
@@ -154,10 +147,10 @@ def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
     assert crash.fired("participant.before_commit")
     assert not answers(f"{crash.b.url}/health/ready")
     assert crash.state("crash.1.1") is STATES.COMMITTING
-    assert held(crash.b.database).total() == 10
+    assert crash.totals()[1] == 10
     crash.b.start()
     assert crash.job.wait(AT_LAST) == 0, crash.job.tail()
-    assert_exactly_once(crash)
+    crash.assert_exactly_once(BATCHES)
 
 
 @NEEDS_ARROW_WRITERS
@@ -177,9 +170,9 @@ def test_the_process_that_commits_is_killed(crash: Crash, lives: Any) -> None:
         assert crash.run(**crash.arm(failpoint), **path) == 1, crash.job.tail()
         assert crash.fired(failpoint)
         assert crash.state(transaction) is state
-        assert crash.held() == rows
+        assert crash.totals() == rows
     assert crash.run(**path) == 0, crash.job.tail()
-    assert_exactly_once(crash)
+    crash.assert_exactly_once(BATCHES)
 
 
 @NEEDS_ARROW_WRITERS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import Counter
@@ -13,12 +12,13 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from support.spark import numbers_of, write_numbers
-from support.stream_world import HAS_ARROW_WRITERS, World, failing_query
+from support import folder_sink
+from support.folder_sink import Folder, in_files
+from support.spark import numbers_of, started, write_numbers
+from support.stream_world import HAS_ARROW_WRITERS, World, below_a_root, failing_query
 from support.waiting import ANSWERED, until
 
 from tracing_2pc import Settings
-from tracing_2pc.core.model import BranchContext
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.testing import Fault, FaultProxy
 
@@ -32,10 +32,13 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(autouse=True)
 def _registered(spark: Any) -> Iterator[None]:
     """Workers cannot import a test: what it gives them is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ours = sys.modules[__name__], folder_sink
+    for module in ours:
+        cloudpickle.register_pickle_by_value(module)
     spark.dataSource.register(TwoPhaseCommitDataSource)
     yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    for module in ours:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def options(world: World, **more: str) -> dict[str, str]:
@@ -51,15 +54,20 @@ def options(world: World, **more: str) -> dict[str, str]:
     } | more
 
 
+def written(
+    world: World, writer: Any, name: str = "two_phase_commit", **more: str
+) -> Any:
+    """Return a writer of a stream or DataFrame that writes by the data source."""
+    return writer.format(name).options(**options(world, **more))
+
+
 def start(world: World, source: Any = None, **more: str) -> Any:
-    return (
-        (world.source() if source is None else source)
-        .writeStream.format("two_phase_commit")
-        .options(**options(world, **more))
-        .option("checkpointLocation", str(world.folder / "ck"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    source = world.source() if source is None else source
+    return started(written(world, source.writeStream, **more), world.folder / "ck")
+
+
+def save(world: World, numbers: Any, **more: str) -> None:
+    written(world, numbers.write, **more).mode("append").save()
 
 
 def run(world: World, source: Any = None, **more: str) -> None:
@@ -212,40 +220,6 @@ def test_a_stateful_query_runs_its_plan_in_a_replay(world: World) -> None:
     assert world.held() == (numbers_of(3), numbers_of(3))
 
 
-class Folder:
-    """A file per branch: written aside, moved at commit."""
-
-    name = "files"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def begin(self, context: BranchContext) -> dict[str, Any]:
-        of = {"transaction": str(context.transaction_id), "file": str(context.branch)}
-        return {**of, "rows": []}
-
-    def invoke(self, handle: dict[str, Any], record: dict[str, Any]) -> None:
-        handle["rows"].append(record["value"])
-
-    def pre_commit(self, handle: dict[str, Any]) -> None:
-        self._aside(handle).write_text(json.dumps(handle.pop("rows")))
-
-    def commit(self, handle: dict[str, Any]) -> None:
-        if (aside := self._aside(handle)).exists():
-            aside.rename(aside.with_suffix(".json"))
-
-    def abort(self, handle: dict[str, Any]) -> None:
-        self._aside(handle).unlink(missing_ok=True)
-
-    def abort_transaction(self, transaction_id: str, keep: Any) -> None:
-        for file in Path(self.path).glob(f"{transaction_id}-*.aside"):
-            file.unlink()
-
-    def _aside(self, handle: dict[str, Any]) -> Path:
-        name = f"{handle['transaction']}-{handle['file'].replace('.', '-')}.aside"
-        return Path(self.path) / name
-
-
 class Files(TwoPhaseCommitDataSource):
     """Writes to a folder, beside the participants."""
 
@@ -256,7 +230,7 @@ class Files(TwoPhaseCommitDataSource):
         return "with_files"
 
     def sink(self, settings: Settings) -> Any:
-        return [super().sink(settings), Folder(self.options["folder"])]
+        return [super().sink(settings), Folder(Path(self.options["folder"]), "files")]
 
 
 def test_sinks_of_your_own_take_part(world: World, spark: Any) -> None:
@@ -265,27 +239,16 @@ def test_sinks_of_your_own_take_part(world: World, spark: Any) -> None:
     write_numbers(world.folder, range(2))
     folder = world.folder / "files"
     folder.mkdir()
-    (
-        world.source()
-        .writeStream.format("with_files")
-        .options(**options(world), folder=str(folder))
-        .option("checkpointLocation", str(world.folder / "ck"))
-        .trigger(availableNow=True)
-        .start()
-        .awaitTermination()
-    )
+    run(world, name="with_files", folder=str(folder))
     assert world.held() == (numbers_of(2), numbers_of(2))
-    files = [json.loads(file.read_text()) for file in folder.iterdir()]
-    assert Counter(number for file in files for number in file) == numbers_of(2)
+    assert in_files(folder) == numbers_of(2)
 
 
 def test_a_dataframe_is_one_batch(world: World, spark: Any) -> None:
     """Appended twice it is there twice: nobody said that it is the same."""
     numbers = spark.range(10).withColumnRenamed("id", "value").repartition(3)
     for _ in range(2):
-        numbers.write.format("two_phase_commit").options(**options(world)).mode(
-            "append"
-        ).save()
+        save(world, numbers)
     assert world.held() == (numbers_of(1) + numbers_of(1),) * 2
     assert world.state("test.1.1") is TransactionState.COMMITTED
 
@@ -293,22 +256,17 @@ def test_a_dataframe_is_one_batch(world: World, spark: Any) -> None:
 def test_a_write_with_the_same_number_is_a_replay(world: World, spark: Any) -> None:
     """So a job that failed after its write can be run again."""
     numbers = spark.range(10).withColumnRenamed("id", "value")
-
-    def save(number: int) -> None:
-        given = options(world, batch=str(number))
-        numbers.write.format("two_phase_commit").options(**given).mode("append").save()
-
     flag = world.folder / "mended"
     numbers = numbers.repartition(2).mapInArrow(failing_until(flag), "value long")
     with pytest.raises(PySparkException, match="not mended"):
-        save(0)
+        save(world, numbers, batch="0")
     flag.touch()
     assert world.state("test.0.1") is TransactionState.ABORTED
-    for number in (0, 0, 1):
-        save(number)
+    for number in "001":
+        save(world, numbers, batch=number)
     assert world.held() == (numbers_of(1) + numbers_of(1),) * 2
     with pytest.raises(PySparkException, match="wants batch 0, but batch 1 is decided"):
-        save(0)
+        save(world, numbers, batch="0")
 
 
 @pytest.mark.parametrize(
@@ -333,25 +291,15 @@ def test_a_wrong_option_is_refused_by_name(
         assert log.applications() == []
 
 
-def test_a_query_without_a_checkpoint_of_its_own_is_refused(
-    world: World, spark: Any
-) -> None:
+def test_a_query_without_a_checkpoint_of_its_own_is_refused(world: World) -> None:
     """Spark would draw a folder below the one of the setting, at each start another."""
     write_numbers(world.folder, range(1))
-    setting = "spark.sql.streaming.checkpointLocation"
-    spark.conf.set(setting, str(world.folder / "all"))
-    try:
-        with failing_query("has no checkpoint that a next start would find"):
-            (
-                world.source()
-                .writeStream.format("two_phase_commit")
-                .options(**options(world))
-                .trigger(availableNow=True)
-                .start()
-                .awaitTermination()
-            )
-    finally:
-        spark.conf.unset(setting)
+    writer = written(world, world.source().writeStream).trigger(availableNow=True)
+    with (
+        below_a_root(world),
+        failing_query("has no checkpoint that a next start would find"),
+    ):
+        writer.start().awaitTermination()
     with world.log() as log:
         assert log.applications() == []
 
@@ -361,15 +309,14 @@ def test_a_dataframe_waits_for_all(world: World, spark: Any) -> None:
     numbers = spark.range(10).withColumnRenamed("id", "value")
     with FaultProxy(world.b) as proxy:
         proxy.plan("commit", Fault.UNAVAILABLE, times=6)
-        given = options(world, participants=f"a={world.a},b={proxy.url}")
-        given["inline_tries"] = "2"
-        numbers.write.format("two_phase_commit").options(**given).mode("append").save()
+        participants = f"a={world.a},b={proxy.url}"
+        save(world, numbers, participants=participants, inline_tries="2")
     assert world.held() == (numbers_of(1), numbers_of(1))
     assert world.state("test.0.1") is TransactionState.COMMITTED
 
 
 def test_overwriting_is_refused(world: World, spark: Any) -> None:
     """There is nothing that could be replaced in one step."""
-    rows = spark.range(1).write.format("two_phase_commit").options(**options(world))
+    rows = written(world, spark.range(1).write)
     with pytest.raises(PySparkException, match='only mode\\("append"\\)'):
         rows.mode("overwrite").save()

@@ -19,6 +19,7 @@ from support.stream_world import (
     World,
     b_hangs_up,
     failing_query,
+    session_setting,
 )
 from support.waiting import AT_LAST
 
@@ -110,21 +111,20 @@ def noting_callback(world: World, **settings: Any) -> Any:
 
 
 def test_a_small_batch_is_written_by_the_driver_as_one_branch(world: World) -> None:
-    """From the second batch of a start on; the first one's size is not known before."""
+    """From the second batch of a start on; the first one's size is not known before.
+
+    As in a task, each batch has a copy of the sink: what `begin` keeps in it reaches
+    nothing else. Its class is not copied.
+    """
+    commit = Noting.commit
     write_numbers(world.folder, range(3))
     world.run(noting_callback(world), world.source().repartition(2))
     assert paths(world.folder, 3) == ["executors", "driver", "driver"]
     (branch,) = notes(world.folder, "test.1.1")
     assert branch == "0.0"
     assert notes(world.folder, "test.1.1")[branch].rows == ROWS
-
-
-def test_each_batch_has_a_copy_of_the_sink(world: World) -> None:
-    """As in a task: what `begin` keeps in the sink reaches nothing else."""
-    write_numbers(world.folder, range(3))
-    world.run(noting_callback(world))
-    begun = [note.begun for note in notes(world.folder, "test.2.1").values()]
-    assert begun == [1]
+    assert [n.begun for n in notes(world.folder, "test.2.1").values()] == [1]
+    assert Noting.commit is commit
 
 
 @pytest.mark.smoke
@@ -151,15 +151,6 @@ def test_each_start_begins_with_executors(world: World) -> None:
     write_numbers(world.folder, range(2, 4))
     world.run(callback)
     assert paths(world.folder, 4) == ["executors", "driver"] * 2
-
-
-def test_a_class_of_the_program_stays_as_it_is(world: World) -> None:
-    """The sink is copied for each batch, and its class is not: as in a task."""
-    commit = Noting.commit
-    write_numbers(world.folder, range(2))
-    world.run(noting_callback(world))
-    assert paths(world.folder, 2) == ["executors", "driver"]
-    assert Noting.commit is commit
 
 
 def test_a_changed_participant_sink_may_refuse_the_driver() -> None:
@@ -234,11 +225,8 @@ def test_both_paths_see_the_same_types(world: World) -> None:
         "CAST(value AS tinyint) AS tiny",
         "CAST(value AS float) AS single",
     )
-    world.spark.conf.set("spark.sql.session.timeZone", "Europe/Paris")
-    try:
+    with session_setting(world.spark, "spark.sql.session.timeZone", "Europe/Paris"):
         world.run(noting_callback(world), kinds)
-    finally:
-        world.spark.conf.unset("spark.sql.session.timeZone")
     assert paths(world.folder, 2) == ["executors", "driver"]
     (task,) = notes(world.folder, "test.0.1").values()
     (driver,) = notes(world.folder, "test.1.1").values()

@@ -9,33 +9,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.spark import held, numbers_of
+from support.stream_world import Kept
+from support.telemetry import PATH
 from support.waiting import AT_LAST, until
 
 from participants.processes import Process
-from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.store import SqlDecisionLog, open_log
 
-HERE = Path(__file__).parent
 BATCHES = 3
 PAUSED = "crash.1.1"
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[SqlDecisionLog]:
-    with contextlib.closing(open_log(f"sqlite:///{tmp_path / 'log.db'}")) as log:
-        yield log
+class Left(Kept):
+    """What both drivers have left."""
 
-
-def state(log: SqlDecisionLog, transaction: str) -> TransactionState | None:
-    record = log.read(TransactionId.parse(transaction))
-    return record and record.state
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log_url = folder, f"sqlite:///{folder / 'log.db'}"
 
 
 def test_a_driver_that_sleeps_through_its_replacement_obeys(
-    tmp_path: Path, command: list[str], log: SqlDecisionLog
+    tmp_path: Path, command: list[str]
 ) -> None:
     """Paused with every vote in, replaced, woken: told abort, it ends, nothing twice.
 
@@ -43,9 +37,9 @@ def test_a_driver_that_sleeps_through_its_replacement_obeys(
     apart: the woken one asks it, and ends before Spark's own check, which comes when
     it commits a batch that is committed already. The last line that it prints says so.
     """
-    path = os.pathsep.join(map(str, (HERE.parent, HERE.parents[1])))
+    left = Left(tmp_path)
     older, newer = (
-        Process(name, command, tmp_path / f"{name}.log", {"PYTHONPATH": path})
+        Process(name, command, tmp_path / f"{name}.log", {"PYTHONPATH": PATH})
         for name in ("older", "newer")
     )
     with killing(older, newer):
@@ -56,26 +50,19 @@ def test_a_driver_that_sleeps_through_its_replacement_obeys(
             TPC_FAILPOINT_SIGNAL="STOP",
         )
         until(lambda: stopped(older))
-        assert state(log, PAUSED) is TransactionState.ACTIVE
+        assert left.state(PAUSED) is TransactionState.ACTIVE
         newer.start(OWN_CHECKPOINTS="1")
         assert newer.wait(AT_LAST) == 0, newer.tail()
-        assert state(log, PAUSED) is TransactionState.ABORTED
-        assert_exactly_once(tmp_path, log)
+        assert left.state(PAUSED) is TransactionState.ABORTED
+        left.assert_exactly_once(BATCHES)
 
         os.killpg(older.pid, signal.SIGCONT)
         assert older.wait(AT_LAST) == 1, older.tail()
         *_, last = filter(None, older.log.read_text().splitlines())
         assert f"{PAUSED} was decided abort before its votes were in: a newer" in last
-        assert_exactly_once(tmp_path, log)
-        assert state(log, "crash.1.2") is TransactionState.COMMITTED
-        assert state(log, "crash.1.3") is None
-
-
-def assert_exactly_once(folder: Path, log: SqlDecisionLog) -> None:
-    """Each participant has every number once, and nothing is unfinished."""
-    assert held(folder / "a.db") == numbers_of(BATCHES)
-    assert held(folder / "b.db") == numbers_of(BATCHES)
-    assert log.unfinished() == []
+        left.assert_exactly_once(BATCHES)
+        assert left.state("crash.1.2") is TransactionState.COMMITTED
+        assert left.state("crash.1.3") is None
 
 
 @contextlib.contextmanager

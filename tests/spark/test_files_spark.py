@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.spark import held, numbers_of, write_numbers
-from support.stream_world import World
+from support.stream_world import World, session_setting
 
 from tracing_2pc import FileSink, ParticipantSink
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
@@ -54,17 +52,6 @@ def begin(sink: FileSink, transaction: TransactionId) -> Any:
     return sink.begin(BranchContext(transaction, BranchId(0, 0), (sink.name,), {}))
 
 
-@contextlib.contextmanager
-def time_zone(spark: Any, zone: str) -> Iterator[None]:
-    key = "spark.sql.session.timeZone"
-    before = spark.conf.get(key)
-    spark.conf.set(key, zone)
-    try:
-        yield
-    finally:
-        spark.conf.set(key, before)
-
-
 def test_folders_have_the_names_that_spark_gives(spark: Any, tmp_path: Path) -> None:
     """For each character that a name can have, and each type; null and empty too."""
     texts = [*map(chr, [*range(1, 128), 160, 8364]), "", "a b", ".a", "Łódź", None]
@@ -83,7 +70,7 @@ def test_folders_have_the_names_that_spark_gives(spark: Any, tmp_path: Path) -> 
         ["x", "0", "0999-12-31", "1969-12-31 23:59:59.000001", None, "false", "-1e3"],
     ]
     rows = [*values, *([text, *[None] * 6] for text in texts)]
-    with time_zone(spark, "Europe/Warsaw"):
+    with session_setting(spark, "spark.sql.session.timeZone", "Europe/Warsaw"):
         plain = spark.createDataFrame(rows, ", ".join(f"c{n} string" for n in range(7)))
         casts = [
             f"CAST(c{n} AS {kind}) AS {name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import shutil
 import socket
 import threading
@@ -21,6 +22,7 @@ from support.stream_world import (
     QUICK,
     World,
     b_hangs_up,
+    below_a_root,
     failing_query,
 )
 from support.waiting import ANSWERED, AT_LAST, PATIENT, UNDELAYED, until
@@ -32,6 +34,7 @@ from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import open_log
 
 pytestmark = pytest.mark.spark
+UNROUTED = r"missing \['b'\], unknown \['c'\]"
 
 
 @pytest.mark.parametrize(
@@ -50,27 +53,22 @@ def test_each_batch_lands_in_both(world: World) -> None:
 @BOTH_PATHS
 def test_one_spark_job_per_batch_that_names_its_transaction(world: World) -> None:
     """Tag and description lead from the Spark UI to the transaction, and don't leak."""
-    seen: list[tuple[str, str]] = []
+    seen: list[tuple[str, int]] = []
     write_numbers(world.folder, range(2))
     real = world.callback()
 
     def callback(df: Any, batch: int) -> None:
         real(df, batch)
         context = df.sparkSession.sparkContext
-        tracker = context.statusTracker()
-        for transaction in (f"test.{batch}.1",):
-            tagged = [
-                job
-                for job in tracker.getJobIdsForGroup(
-                    context.getLocalProperty("spark.jobGroup.id")
-                )
-                if f"tpc-{transaction}" in _tags(context, job)
-            ]
-            seen.append((transaction, str(len(tagged))))
+        group = context.getLocalProperty("spark.jobGroup.id")
+        jobs = context.statusTracker().getJobIdsForGroup(group)
+        transaction = f"test.{batch}.1"
+        tagged = [job for job in jobs if f"tpc-{transaction}" in _tags(context, job)]
+        seen.append((transaction, len(tagged)))
         assert not [t for t in context.getJobTags() if str(t).startswith("tpc-")]
 
     world.run(callback)
-    assert seen == [("test.0.1", "1"), ("test.1.1", "1")]
+    assert seen == [("test.0.1", 1), ("test.1.1", 1)]
 
 
 def _tags(context: Any, job: int) -> str:
@@ -129,12 +127,6 @@ def test_routes_give_each_participant_its_own_rows(world: World) -> None:
     assert sorted(a) == list(range(0, 2 * ROWS, 2))
     assert sorted(b) == list(range(100, 100 + 2 * ROWS))
     assert world.spark.sparkContext._jsc.getPersistentRDDs().size() == 0
-
-
-def test_routes_must_name_every_participant(world: World) -> None:
-    """A participant that nobody routes to is a mistake, said before anything runs."""
-    with pytest.raises(ConfigurationError, match=r"missing \['b'\], unknown \['c'\]"):
-        world.callback(routes={"a": lambda df: df, "c": lambda df: df})
 
 
 @pytest.mark.smoke
@@ -254,14 +246,9 @@ def test_a_query_without_a_checkpoint_is_refused(world: World, where: str) -> No
     """No next start would find its batch: refused at the first, nothing is written."""
     write_numbers(world.folder, range(1))
     writer = world.source().writeStream.trigger(availableNow=True)
-    root = "spark.sql.streaming.checkpointLocation"
-    if where == "below a root":
-        world.spark.conf.set(root, str(world.folder / "root"))
-    try:
-        with failing_query('.option\\("checkpointLocation"'):
-            writer.foreachBatch(world.callback()).start().awaitTermination()
-    finally:
-        world.spark.conf.unset(root)
+    root = below_a_root(world) if where == "below a root" else contextlib.nullcontext()
+    with root, failing_query('.option\\("checkpointLocation"'):
+        writer.foreachBatch(world.callback()).start().awaitTermination()
     assert world.state("test.0.1") is None
     assert [h.total() for h in world.held()] == [0, 0]
 
@@ -269,32 +256,29 @@ def test_a_query_without_a_checkpoint_is_refused(world: World, where: str) -> No
 def test_a_named_query_below_a_root_has_a_checkpoint(world: World) -> None:
     """Its next start finds the folder of that name."""
     write_numbers(world.folder, range(1))
-    root = "spark.sql.streaming.checkpointLocation"
-    world.spark.conf.set(root, str(world.folder / "root"))
-    try:
+    with below_a_root(world):
         writer = world.source().writeStream.trigger(availableNow=True)
         query = writer.queryName("orders").foreachBatch(world.callback()).start()
         query.awaitTermination()
-    finally:
-        world.spark.conf.unset(root)
     assert world.state("test.0.1") is TransactionState.COMMITTED
 
 
 @pytest.mark.parametrize(
-    ("log", "error", "says"),
+    ("arguments", "error", "says"),
     [
-        ("decisions.db", ConfigurationError, "expected sqlite:///folder"),
-        ("mysql://host/log", ConfigurationError, "expected sqlite:///folder"),
-        ("env:NO_SUCH_VARIABLE", ConfigurationError, "NO_SUCH_VARIABLE is empty"),
-        ("postgresql://127.0.0.1:1/log", DecisionLogError, "127.0.0.1"),
+        ({"log": "decisions.db"}, ConfigurationError, "expected sqlite:///folder"),
+        ({"log": "mysql://host/log"}, ConfigurationError, "expected sqlite:///folder"),
+        ({"log": "env:NO_SUCH"}, ConfigurationError, "NO_SUCH is empty"),
+        ({"log": "postgresql://127.0.0.1:1/log"}, DecisionLogError, "127.0.0.1"),
+        ({"routes": {"a": None, "c": None}}, ConfigurationError, UNROUTED),
     ],
 )
-def test_a_wrong_log_is_refused_at_the_call(
-    world: World, log: str, error: type[Exception], says: str
+def test_what_is_wrong_is_refused_at_the_call(
+    world: World, arguments: Any, error: type[Exception], says: str
 ) -> None:
     """Where the job is written, not at its first batch."""
     with pytest.raises(error, match=says):
-        world.callback(log=log)
+        world.callback(**arguments)
 
 
 def test_another_checkpoint_is_refused(world: World) -> None:
@@ -486,28 +470,19 @@ def test_a_sink_of_ones_own(world: World) -> None:
             handle["rows"].append(record["value"])
 
         def pre_commit(self, handle: Any) -> None:
-            import json
-            import pathlib
-
-            file = pathlib.Path(folder, handle["name"] + ".tmp")
+            file = Path(folder, handle["name"] + ".tmp")
             file.write_text(json.dumps(handle["rows"]))
             handle["rows"].clear()
 
         def commit(self, handle: Any) -> None:
-            import pathlib
-
-            file = pathlib.Path(folder, handle["name"] + ".tmp")
+            file = Path(folder, handle["name"] + ".tmp")
             if file.exists():
                 file.rename(file.with_suffix(".done"))
 
         def abort(self, handle: Any) -> None:
-            import pathlib
-
-            pathlib.Path(folder, handle["name"] + ".tmp").unlink(missing_ok=True)
+            Path(folder, handle["name"] + ".tmp").unlink(missing_ok=True)
 
     world.run(world.callback(sink=Files()))
-    import json
-
     done = [json.loads(f.read_text()) for f in world.folder.glob("*.done")]
     assert sorted(value for rows in done for value in rows) == list(range(2 * ROWS))
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
-import os
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.service import create_app
-from support.spark import held, numbers_of, serving, write_numbers
+from support.folder_sink import in_files
+from support.spark import held, numbers_of, serve_numbers, write_numbers
+from support.telemetry import PATH
 from support.waiting import AT_LAST
 
 from participants.processes import Process, stopping
@@ -29,12 +28,6 @@ KILLS = (
 )
 
 
-def in_files(folder: Path) -> collections.Counter[int]:
-    return collections.Counter(
-        n for file in folder.glob("*.json") for n in json.loads(file.read_text())
-    )
-
-
 @pytest.mark.parametrize(
     "kills",
     [
@@ -49,12 +42,9 @@ def test_a_service_and_folders_hold_the_same_whatever_is_killed(
     write_numbers(tmp_path, range(BATCHES))
     out = tmp_path / "out"
     with contextlib.ExitStack() as stack:
-        app = create_app(f"sqlite:///{tmp_path / 'a.db'}")
-        stack.callback(app.extensions["resource"].close)
-        url = stack.enter_context(serving(app))
+        (url,) = serve_numbers(stack, tmp_path, "a")
         command = [sys.executable, str(HERE / "composite_job.py"), str(tmp_path), url]
-        path = os.pathsep.join([str(HERE.parent), str(HERE.parents[1])])
-        job = Process("job", command, tmp_path / "job.log", {"PYTHONPATH": path})
+        job = Process("job", command, tmp_path / "job.log", {"PYTHONPATH": PATH})
         stack.enter_context(stopping(job))
         for number, kill in enumerate(kills):
             fired = tmp_path / f"fired-{number}"

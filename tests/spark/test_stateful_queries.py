@@ -136,4 +136,5 @@ def test_a_stateful_query_is_killed(
     expected = EXPECTED[request.node.callspec.params["crash"]]
     assert shown(crash.a.database) == expected
     assert shown(crash.b.database) == expected
-    assert crash.unfinished() == []
+    with crash.log() as log:
+        assert log.unfinished() == []

@@ -51,6 +51,18 @@ def write_numbers(folder: Path, batches: range) -> None:
         os.utime(file, (1_600_000_000 + batch, 1_600_000_000 + batch))
 
 
+def read_numbers(spark: Any, folder: Path | str) -> Any:
+    """Stream the source, a file a batch."""
+    reader = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1)
+    return reader.json(f"{folder}/in")
+
+
+def started(writer: Any, checkpoint: Path | str) -> Any:
+    """Start a query that ends with its source."""
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    return writer.trigger(availableNow=True).start()
+
+
 def held(database: Path) -> Counter[int]:
     """Return what a reader of a participant's table sees."""
     if not database.exists():
@@ -71,3 +83,18 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
 
     with served(make_server("127.0.0.1", port, app, threaded=True)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
+
+
+def serve_numbers(
+    stack: contextlib.ExitStack, folder: Path, names: str = "ab", **asked: Any
+) -> list[str]:
+    """Serve participants, each with its file, to the stack's end; return the URLs."""
+    from support.service import create_app
+
+    urls = []
+    for name in names:
+        app = create_app(f"sqlite:///{folder / name}.db", asked.get("tokens"))
+        stack.callback(app.extensions["resource"].close)
+        app.after_request(asked.get("note", lambda answer: answer))
+        urls.append(stack.enter_context(serving(app)))
+    return urls

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
 PYSPARK: Final = version("pyspark")
@@ -71,7 +71,7 @@ def make_archive() -> None:
         log = Path(folder) / "log"
         with log.open("wb") as output:
             done = subprocess.run(
-                [sys.executable, "-m", "support.spark_archive", folder],
+                [sys.executable, "-m", "support.spark_defaults", folder],
                 stdout=output,
                 stderr=output,
                 check=False,
@@ -81,6 +81,29 @@ def make_archive() -> None:
     unfinished.rename(ARCHIVE)
 
 
+def run_streams(folder: Path) -> None:
+    """Run what the archive is made of: a stream, by what most tests do with Spark."""
+    from support.spark import new_session, read_numbers, started, write_numbers
+
+    write_numbers(folder, range(2))
+    spark = new_session("archive")
+    spark.sparkContext.setLogLevel("OFF")
+
+    def write(batch: Any, _: int) -> None:
+        batch.repartition(2).mapInArrow(lambda same: same, "value long").collect()
+        batch.write.mode("append").parquet(str(folder / "parquet"))
+
+    writer = read_numbers(spark, folder).writeStream.foreachBatch(write)
+    started(writer, folder / "checkpoint").awaitTermination()
+    java = spark.sparkContext._gateway
+    spark.stop()
+    java.shutdown()
+    java.proc.stdin.close()
+    java.proc.wait()  # it writes the archive at its end
+
+
 if __name__ == "__main__":
-    if not ARCHIVE.exists():
+    if folders := sys.argv[1:]:
+        run_streams(Path(*folders))
+    elif not ARCHIVE.exists():
         make_archive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from support.spark import held
+from support.spark import held, numbers_of, read_numbers, started
 from support.waiting import ANSWERED, SOON
 from tracing_2pc import ParticipantSink, Settings
-from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.spark import two_phase_commit
 from tracing_2pc.store import SqlDecisionLog, open_log
@@ -30,8 +31,37 @@ OUT_OF_TIME = {"request_timeout": SOON / 2, "transaction_timeout": SOON}
 BOTH_PATHS = pytest.mark.parametrize("world", ["executors", "driver"], indirect=True)
 
 
+class Kept:
+    """What a query leaves: a log, and two participants' files in a folder."""
+
+    folder: Path
+    log_url: str
+
+    @contextlib.contextmanager
+    def log(self) -> Iterator[SqlDecisionLog]:
+        with contextlib.closing(open_log(self.log_url)) as log:
+            yield log
+
+    def read(self, transaction: str) -> TransactionRecord | None:
+        with self.log() as log:
+            return log.read(TransactionId.parse(transaction))
+
+    def state(self, transaction: str) -> TransactionState | None:
+        record = self.read(transaction)
+        return record and record.state
+
+    def held(self) -> tuple[Counter[int], Counter[int]]:
+        return held(self.folder / "a.db"), held(self.folder / "b.db")
+
+    def assert_exactly_once(self, batches: int) -> None:
+        """Each participant has every number once, and nothing is unfinished."""
+        assert self.held() == (numbers_of(batches), numbers_of(batches))
+        with self.log() as log:
+            assert log.unfinished() == []
+
+
 @dataclasses.dataclass
-class World:
+class World(Kept):
     """Two participants in threads of this process, a source, and a log."""
 
     spark: Any
@@ -43,23 +73,10 @@ class World:
     sink: Any = None
 
     def __post_init__(self) -> None:
+        self.log_url = f"sqlite:///{self.folder / 'log.db'}"
         self.sink = ParticipantSink(
             {"a": self.a, "b": self.b}, token=None, timeout=ANSWERED
         )
-
-    @property
-    def log_url(self) -> str:
-        return f"sqlite:///{self.folder / 'log.db'}"
-
-    @contextlib.contextmanager
-    def log(self) -> Iterator[SqlDecisionLog]:
-        with contextlib.closing(open_log(self.log_url)) as log:
-            yield log
-
-    def state(self, transaction: str) -> TransactionState | None:
-        with self.log() as log:
-            record = log.read(TransactionId.parse(transaction))
-            return record and record.state
 
     def callback(self, **arguments: Any) -> Any:
         """Return one that takes the path of this world from its first batch on."""
@@ -74,29 +91,39 @@ class World:
         return callback
 
     def source(self) -> Any:
-        reader = self.spark.readStream.schema("value long")
-        return reader.option("maxFilesPerTrigger", 1).json(str(self.folder / "in"))
+        return read_numbers(self.spark, self.folder)
 
     def start(self, callback: Any, source: Any = None, checkpoint: str = "ck") -> Any:
-        return (
-            (self.source() if source is None else source)
-            .writeStream.option("checkpointLocation", str(self.folder / checkpoint))
-            .trigger(availableNow=True)
-            .foreachBatch(callback)
-            .start()
+        source = self.source() if source is None else source
+        return started(
+            source.writeStream.foreachBatch(callback), self.folder / checkpoint
         )
 
     def run(self, callback: Any, source: Any = None, checkpoint: str = "ck") -> None:
         self.start(callback, source, checkpoint).awaitTermination()
-
-    def held(self) -> tuple[Any, Any]:
-        return held(self.folder / "a.db"), held(self.folder / "b.db")
 
     def forget_sparks_commit_of(self, batch: int) -> None:
         """Do what a crash just before Spark's own commit does."""
         commits = self.folder / "ck" / "commits"
         for file in (commits / str(batch), commits / f".{batch}.crc"):
             file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def session_setting(spark: Any, name: str, value: str) -> Iterator[None]:
+    """Give the session a setting inside of the block."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(name) if before is None else spark.conf.set(name, before)
+
+
+def below_a_root(world: World) -> contextlib.AbstractContextManager[None]:
+    """Let the session have a folder for checkpoints of queries that name none."""
+    root = "spark.sql.streaming.checkpointLocation"
+    return session_setting(world.spark, root, str(world.folder / "root"))
 
 
 @contextlib.contextmanager
