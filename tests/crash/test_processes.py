@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,24 @@ from tracing_2pc.core import failpoints
 POINT = "driver.after_decide"
 
 
+class Harness:
+    """What starts processes that end with it."""
+
+    def __init__(self, log: Path) -> None:
+        start_server()
+        self._log = log
+        self.lifeline, self.held = pipe()
+
+    def start(self, role: Callable[[], None], **environment: str) -> Process:
+        return Process(Life(self._log, self.lifeline, environment), role)
+
+
 @pytest.fixture
-def lifeline() -> Iterator[tuple[Connection, Connection]]:
-    start_server()
-    ends = pipe()
-    yield ends
-    for end in ends:
-        end.close()
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(tmp_path / "log")
+    yield made
+    made.lifeline.close()
+    made.held.close()
 
 
 def sleeping() -> None:
@@ -37,45 +47,40 @@ def reaching() -> None:
 
 
 def test_a_failpoint_kills_its_own_process_only(
-    lifeline: tuple[Connection, Connection], tmp_path: Path
+    harness: Harness, tmp_path: Path
 ) -> None:
     """Each process is a session and group of its own; ours lives on."""
     deaths = Deaths(tmp_path, "driver", [POINT])
     assert deaths.missing() == [POINT]
-    life = Life(tmp_path / "log", lifeline[0], deaths.next_life("driver"))
-    assert Process(life, reaching).wait(AT_LAST) == -signal.SIGKILL
+    process = harness.start(reaching, **deaths.next_life("driver"))
+    assert process.wait(AT_LAST) == -signal.SIGKILL
     assert deaths.missing() == []
     assert deaths.next_life("driver") == {}
 
 
 def test_a_process_that_takes_another_along_goes_not_one_step_further(
-    lifeline: tuple[Connection, Connection], tmp_path: Path
+    harness: Harness, tmp_path: Path
 ) -> None:
     """A decision after the driver's death would be one that no test expects."""
-    driver = Process(Life(tmp_path / "log", lifeline[0], {}), sleeping)
+    driver = harness.start(sleeping)
     until(lambda: os.getpgid(driver.pid) == driver.pid)
     armed = variables(POINT, tmp_path / "fired")
     armed["TPC_FAILPOINT_GROUP"] = str(driver.pid)
-    life = Life(tmp_path / "log", lifeline[0], armed)
-    assert Process(life, reaching).wait(AT_LAST) == -signal.SIGKILL
+    assert harness.start(reaching, **armed).wait(AT_LAST) == -signal.SIGKILL
     assert driver.wait(AT_LAST) == -signal.SIGKILL
 
 
-def test_a_process_ends_when_nobody_holds_its_lifeline(
-    lifeline: tuple[Connection, Connection], tmp_path: Path
-) -> None:
+def test_a_process_ends_when_nobody_holds_its_lifeline(harness: Harness) -> None:
     """However its harness ended, and in a session of its own as it is."""
-    process = Process(Life(tmp_path / "log", lifeline[0], {}), sleeping)
+    process = harness.start(sleeping)
     assert process.ended() is None
-    lifeline[1].close()
+    harness.held.close()
     assert process.wait(AT_LAST) == 3
 
 
-def test_a_process_is_killed_by_its_id(
-    lifeline: tuple[Connection, Connection], tmp_path: Path
-) -> None:
+def test_a_process_is_killed_by_its_id(harness: Harness) -> None:
     """Once is enough, and twice is no fault."""
-    process = Process(Life(tmp_path / "log", lifeline[0], {}), sleeping)
+    process = harness.start(sleeping)
     process.kill()
     process.kill()
     assert process.ended() == -signal.SIGKILL

@@ -8,8 +8,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rules import report, runs
-from rules.mutants import MUTANTS, Mutant
+from rules import runs
+from rules.mutants import MUTANTS, Mutant, table
+from rules.runs import Tried
+
+HEAD = ("rule", "red?", "mutation", "test")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,16 +20,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop all, as Ctrl-C
     if chosen.table:
-        _say(report.table(MUTANTS))
+        _say(table(MUTANTS))
         return 0
     mutants = _chosen(chosen.rule)
     started = time.monotonic()
-    _say(report.line(report.HEAD))
+    _say(_line(HEAD))
     bad = 0
     try:
         with runs.pristine() as source:
             for tried in runs.every(source, mutants, chosen.at_once):
-                _say(report.line(report.cells(tried)))
+                _say(_line(_cells(tried)))
                 if chosen.why or not tried.red:
                     _say(f"    {tried.why}")
                 bad += not tried.red
@@ -48,6 +51,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _chosen(rules: Sequence[str] | None) -> list[Mutant]:
     return [m for m in MUTANTS if rules is None or str(m.rule) in rules]
+
+
+def _cells(tried: Tried) -> tuple[str, ...]:
+    mutant = tried.mutant
+    return (str(mutant.rule), tried.word, mutant.words, mutant.test)
+
+
+def _line(row: Sequence[str]) -> str:
+    """Return a line of the table; the last cell is as long as it is."""
+    fixed = zip(row, (17, 4, 72), strict=False)
+    return "  ".join([*(cell.ljust(width) for cell, width in fixed), row[-1]])
 
 
 def _say(text: str) -> None:

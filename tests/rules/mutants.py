@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from typing import Final
 
 from rules.edits import Edit
@@ -851,3 +852,10 @@ MUTANTS: Final = (
         ),
     ),
 )
+
+
+def table(mutants: Iterable[Mutant]) -> str:
+    """Return the table in Markdown, as it stands in `tests/README.md`."""
+    rows = [f"| {m.rule} | {m.words} | `{m.test}` |" for m in mutants]
+    head = ["| rule | taken out | the test that turns red |", "|---|---|---|"]
+    return "\n".join([*head, *rows])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.selection import everything
 
-from rules import report, runs
+from rules import runs
 from rules.copies import ROOT
 from rules.edits import DoesNotApplyError, Edit, edited
-from rules.mutants import MUTANTS, RULES, Mutant
+from rules.mutants import MUTANTS, RULES, Mutant, table
 from rules.runs import Tried
 from rules.trial import Verdict
 
@@ -54,7 +54,7 @@ def test_every_named_test_exists(request: pytest.FixtureRequest) -> None:
 def test_the_table_is_in_the_readme() -> None:
     """What it says is tried: `python -m rules --table` prints it."""
     text = (ROOT / "tests" / "README.md").read_text()
-    assert report.table(MUTANTS) in text
+    assert table(MUTANTS) in text
 
 
 @pytest.fixture(scope="module")
