@@ -30,10 +30,7 @@ def heard(harness: PartnerApi, *headers: tuple[str, str]) -> list[dict[str, str]
     return [{k.lower(): v for k, v in got.items()} for _, got, _ in harness.got]
 
 
-def test_calls_are_spans_of_the_callers_trace(
-    harness: PartnerApi,
-    exported,
-) -> None:
+def test_calls_are_spans_of_the_callers_trace(harness: PartnerApi, exported) -> None:
     """A span for the request and one for each call, and each call names its own."""
     calls = heard(
         harness, ("TraceParent", PARENT), ("tracestate", "a=1"), ("tracestate", "b=2")

@@ -127,9 +127,7 @@ def test_the_readme_shows_the_same_example() -> None:
         assert set(shown) <= set(blocks(PAGE, language))
 
 
-def test_the_sink_of_the_manual_is_one_trace(
-    exported: Callable[[], Any],
-) -> None:
+def test_the_sink_of_the_manual_is_one_trace(exported: Callable[[], Any]) -> None:
     """A decorated sink: a span per phase, and the headers on the calls made inside."""
     from flask import Flask, request
 

@@ -167,8 +167,7 @@ def test_the_answer_table() -> None:
 def test_resources() -> None:
     """Each resource that a service can choose, with arguments that it takes."""
     table = rows(
-        page("service"),
-        "| resource | database | what readers see | choose it when |",
+        page("service"), "| resource | database | what readers see | choose it when |"
     )
     shown = {call.strip("`").partition("(")[0]: call.strip("`") for call, *_ in table}
     no_resource = {"PartnerRequest"}

@@ -350,9 +350,7 @@ say([spans.is_set(), len(handlers), lifecycle.dropped()])
     ],
 )
 def test_a_way_out_that_is_set_wrongly_closes_no_other(
-    oap: Oap,
-    wrong: dict[str, str],
-    said_of: str,
+    oap: Oap, wrong: dict[str, str], said_of: str
 ):
     """One line says which and why; the spans leave by the other one."""
     with Collector() as collector:

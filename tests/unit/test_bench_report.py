@@ -53,10 +53,7 @@ def rows(page: str) -> dict[str, list[str]]:
     [
         (Ratio(0.80, 0.79, 0.81, 0.80, 41), "met"),
         (Ratio(0.95, 0.94, 0.96, 0.95, 41), "**missed**"),
-        (
-            Ratio(0.90, 0.89, 0.91, 0.90, 41),
-            TEXTS["the limit is inside"],
-        ),
+        (Ratio(0.90, 0.89, 0.91, 0.90, 41), TEXTS["the limit is inside"]),
         (Ratio(0.70, 0.50, 0.71, 0.70, 41), TEXTS["a wide interval"]),
         (Ratio(0.70, 0.69, 0.71, 0.99, 41), TEXTS["the best blocks say otherwise"]),
         (Ratio(0.70, 0.69, 0.71, 0.70, 5), TEXTS["too few rounds"]),
@@ -129,10 +126,7 @@ def test_a_series_has_a_table_and_a_plot(tmp_path: Path) -> None:
     assert "| rows of a batch | library / jdbc |" in table
     assert re.findall(
         r"^\| (10|1 k) \| 0.50 \| 0.40 to 0.60 \| 9 \|$", table, re.M
-    ) == [
-        "10",
-        "1 k",
-    ]
+    ) == ["10", "1 k"]
     (picture,) = re.findall(r"!\[.*\]\((.*)\)", page)
     drawn = ElementTree.parse(tmp_path / picture).getroot()
     texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]

@@ -32,11 +32,7 @@ from tracing_2pc.core.states import (
     Verdict,
 )
 from tracing_2pc.inspection.diagnosis import Diagnosis
-from tracing_2pc.inspection.participants import (
-    Source,
-    SourceKind,
-    participant_source,
-)
+from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
 
 TEXTS = texts("unit")
 

@@ -65,23 +65,11 @@ def test_the_first_batch_in_flight(folder: Path) -> None:
         ({"metadata": "[1]"}, TEXTS["no query id"]),
         ({"offsets/100": ""}, TORN(file="offsets/100")),
         ({"offsets/100": "v1\n"}, TORN(file="offsets/100")),
-        (
-            {"offsets/100": 'v1\n{"batchWater'},
-            TORN(file="offsets/100"),
-        ),
+        ({"offsets/100": 'v1\n{"batchWater'}, TORN(file="offsets/100")),
         ({"commits/100": "v1\n"}, TORN(file="commits/100")),
-        (
-            {"commits/99": None},
-            ENDS(offsets=100, commits=98),
-        ),
-        (
-            {"commits/101": COMMITS},
-            ENDS(offsets=100, commits=101),
-        ),
-        (
-            dict.fromkeys(("offsets/98", "offsets/99", "offsets/100")),
-            TEXTS["no batch"],
-        ),
+        ({"commits/99": None}, ENDS(offsets=100, commits=98)),
+        ({"commits/101": COMMITS}, ENDS(offsets=100, commits=101)),
+        (dict.fromkeys(("offsets/98", "offsets/99", "offsets/100")), TEXTS["no batch"]),
     ],
 )
 def test_what_is_not_whole_is_refused(

@@ -52,10 +52,7 @@ def test_an_attempt_that_was_aborted_and_the_one_after_it() -> None:
 
 
 def test_without_a_kill_it_is_the_last_batch() -> None:
-    spans = [
-        root("a", "flights.0.1", "commit"),
-        root("b", "flights.1.1", "commit"),
-    ]
+    spans = [root("a", "flights.0.1", "commit"), root("b", "flights.1.1", "commit")]
     assert crashed_trace(spans, []) == [
         "",
         "the trace of flights.1.1: commit",

@@ -30,11 +30,7 @@ from tracing_2pc.core.states import (
     Verdict,
     Vote,
 )
-from tracing_2pc.inspection.diagnosis import (
-    Diagnosis,
-    diagnose,
-    diagnose_transaction,
-)
+from tracing_2pc.inspection.diagnosis import Diagnosis, diagnose, diagnose_transaction
 from tracing_2pc.inspection.evidence import Evidence, LogEvidence, TransactionEvidence
 
 TEXTS = texts("unit")
@@ -255,11 +251,7 @@ def test_agreement_is_not_divergence() -> None:
 @pytest.mark.parametrize(
     ("change", "verdict", "word"),
     [
-        (
-            {"forgotten_by_application": {}},
-            Verdict.LEAVE,
-            TEXTS["another log's"],
-        ),
+        ({"forgotten_by_application": {}}, Verdict.LEAVE, TEXTS["another log's"]),
         (
             {"forgotten_by_application": {"orders": 7}},
             Verdict.ESCALATE,

@@ -28,8 +28,7 @@ COMMIT = {"outcome": "commit"}
 
 @pytest.fixture
 def provider(
-    measured: Measured,
-    monkeypatch: pytest.MonkeyPatch,
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[InMemoryMetricReader]:
     """A program that has set a meter provider of its own; its reader."""
     reader = InMemoryMetricReader()
@@ -123,9 +122,7 @@ def _callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_programs_own_provider_is_told_everything(
-    provider: InMemoryMetricReader,
-    measured: Measured,
-    monkeypatch: pytest.MonkeyPatch,
+    provider: InMemoryMetricReader, measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under the registry's names and units; it exports, we only answer a scrape."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
@@ -142,8 +139,7 @@ def test_a_programs_own_provider_is_told_everything(
 
 
 def test_a_provider_that_raises_is_not_noticed(
-    measured: Measured,
-    monkeypatch: pytest.MonkeyPatch,
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails() -> api.MeterProvider:
         raise RuntimeError("does not load")
@@ -195,9 +191,7 @@ def test_ends_are_begun_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (begun, ended.is_set()) == (["never", "soon"], True)
 
 
-def test_a_scrape_reads_once_and_so_does_an_export(
-    measured: Measured,
-) -> None:
+def test_a_scrape_reads_once_and_so_does_an_export(measured: Measured) -> None:
     """However many gauges there are; each sees what is there at that time."""
     reads: list[int] = []
 
@@ -214,9 +208,7 @@ def test_a_scrape_reads_once_and_so_does_an_export(
     assert len(reads) == 3
 
 
-def test_a_database_that_is_away_is_asked_once_in_a_round(
-    measured: Measured,
-) -> None:
+def test_a_database_that_is_away_is_asked_once_in_a_round(measured: Measured) -> None:
     """An export goes without the gauges; a scrape is told why."""
     asked: list[int] = []
 
@@ -231,9 +223,7 @@ def test_a_database_that_is_away_is_asked_once_in_a_round(
         mine.exposition()
 
 
-def test_a_scrape_is_answered_by_its_own_participant(
-    measured: Measured,
-) -> None:
+def test_a_scrape_is_answered_by_its_own_participant(measured: Measured) -> None:
     """Two in one process: each shows what it holds."""
     first = Gauges(lambda: {"tpc.in_doubt.branches": 1})
     second = Gauges(lambda: {"tpc.in_doubt.branches": 2})

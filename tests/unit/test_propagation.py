@@ -192,10 +192,7 @@ def test_a_tracestate_outlives_spans_of_ours(exported) -> None:
     """Sampled or not, through a server span and the client span inside it."""
     for flags in ("00", "01"):
         headers = {"traceparent": f"{PARENT[:-2]}{flags}", "tracestate": "a@=1,b=2"}
-        with (
-            spans.server_span("POST /prepare", headers),
-            spans.client_span("POST"),
-        ):
+        with spans.server_span("POST /prepare", headers), spans.client_span("POST"):
             assert spans.current_carrier()["tracestate"] == "a@=1,b=2"
     assert span_tree(exported()) == ["POST /prepare", "  POST"]
 

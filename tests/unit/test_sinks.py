@@ -138,9 +138,7 @@ def test_a_prepare_that_is_waited_for_can_be_stopped(
     assert prepared.aborted
 
 
-def test_a_prepare_under_way_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_prepare_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """425 says that it is being written: not a lost try, however long it takes."""
     from tracing_2pc.core.ports import SystemClock
 

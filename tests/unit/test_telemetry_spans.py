@@ -277,9 +277,7 @@ def test_what_is_not_sampled_is_not_exported(exported, monkeypatch):
     assert exported() == []
 
 
-def test_the_current_span_is_the_parent_only_in_the_carriers_trace(
-    exported,
-):
+def test_the_current_span_is_the_parent_only_in_the_carriers_trace(exported):
     tracing = OpenTelemetryTracing()
     carrier = tracing.reserve()
     with spans.span("inside", carrier=carrier), spans.span("child", carrier=carrier):
@@ -511,10 +509,7 @@ def test_a_provider_without_a_tracer_costs_the_traces_only(monkeypatch, caplog):
     ]
 
 
-def test_what_is_kept_and_what_outsiders_see_has_no_baggage(
-    exported,
-    monkeypatch,
-):
+def test_what_is_kept_and_what_outsiders_see_has_no_baggage(exported, monkeypatch):
     """A user's own text goes with live requests, and stays nowhere."""
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
 

@@ -239,11 +239,7 @@ def test_a_commit_that_raises_raises_and_is_seen(exported, in_task):
     in_task()
     with pytest.raises(OSError, match="full"):
         shipped(Files()).commit(messages=[message], batchId=-1)
-    assert span_tree(exported()) == [
-        "Files.batch",
-        "  Files.write",
-        "  Files.commit",
-    ]
+    assert span_tree(exported()) == ["Files.batch", "  Files.write", "  Files.commit"]
     assert exported()[1].attributes["error.type"] == "OSError"
 
 
@@ -269,11 +265,7 @@ def test_outside_of_spark_the_current_span_is_the_parent(exported, in_task):
     with spans.span("tpc.branch"):
         message = shipped(Files()).write(rows(1))
     shipped(Files()).commit([from_task(message)], 7)
-    assert span_tree(exported()) == [
-        "tpc.branch",
-        "  Files.write",
-        "  Files.commit",
-    ]
+    assert span_tree(exported()) == ["tpc.branch", "  Files.write", "  Files.commit"]
 
 
 @pytest.mark.usefixtures("exported")

@@ -11,12 +11,7 @@ import pytest
 from tracing_2pc.core.log_reader import TransactionSummary
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
-from tracing_2pc.inspection.trigger import (
-    NEEDED,
-    Advice,
-    Finding,
-    Measured,
-)
+from tracing_2pc.inspection.trigger import NEEDED, Advice, Finding, Measured
 from tracing_2pc.inspection.trigger import advise as advise_with
 
 START = 1_700_000_000.0
@@ -25,9 +20,7 @@ TIMEOUT = 900.0
 
 
 def stream(
-    rows: Sequence[int],
-    seconds: Callable[[int], float],
-    every: float = 10.0,
+    rows: Sequence[int], seconds: Callable[[int], float], every: float = 10.0
 ) -> list[TransactionSummary]:
     """Batches, newest first; each begins on a boundary, or when the last one ends."""
     at, made = START, []

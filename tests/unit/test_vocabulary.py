@@ -328,10 +328,7 @@ def test_no_transaction_timeout_is_none() -> None:
     [
         ({"sweep": "soon"}, r"sweep \(argument\): 'soon'"),
         ({"sweep": True}, TEXTS["expected a duration"]),
-        (
-            {"driver_path_bytes": "16 MiB"},
-            WHOLE(value="'16 MiB'"),
-        ),
+        ({"driver_path_bytes": "16 MiB"}, WHOLE(value="'16 MiB'")),
         ({"inline_tries": 1.5}, WHOLE(value=1.5)),
         ({"driver_path_bytes": -1}, TEXTS["too small"]),
         ({"swep": 3}, TEXTS["no such setting"]),

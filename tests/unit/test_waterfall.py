@@ -10,13 +10,7 @@ import pytest
 from support.texts import texts
 
 from tracing_2pc.console.axis import ticks
-from tracing_2pc.console.waterfall import (
-    FOLD,
-    SLOWEST,
-    Lane,
-    Waterfall,
-    waterfall,
-)
+from tracing_2pc.console.waterfall import FOLD, SLOWEST, Lane, Waterfall, waterfall
 from tracing_2pc.core.model import BranchId, DeliveryRecord, HeldBranch, TransactionId
 from tracing_2pc.core.states import (
     BranchState,
