@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+from support.programs import ran
 from support.waiting import AT_LAST
 
 from containers.files import (
@@ -38,9 +38,7 @@ def test_docker_compose_takes_the_file(extra: Path | None) -> None:
     chosen = [word for path in files for word in ("--env-file", str(path))]
     command = [plugin(), "-f", str(COMPOSE), *chosen, "--profile", "*", "config", "-q"]
     path = {"PATH": os.environ["PATH"], "HOME": "/"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=AT_LAST, check=False, env=path
-    )
+    done = ran(command, timeout=AT_LAST, env=path)
     assert (done.returncode, done.stderr) == (0, "")
 
 

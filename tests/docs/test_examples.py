@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import requests
+from support.programs import ran
 from support.waiting import AT_LAST, PATIENT
 
 from participants.processes import Process, free_ports, stopping
@@ -57,14 +57,8 @@ def partner(collector: Collector, tmp_path: Path) -> Iterator[str]:
 
 def written(partner: str, told: dict[str, str]) -> tuple[str, str]:
     """Run the example's job; return what it says, and its errors."""
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "partner_sink.py", partner],
-        env=told,
-        capture_output=True,
-        text=True,
-        timeout=AT_LAST,
-        check=False,
-    )
+    job = [sys.executable, EXAMPLES / "partner_sink.py", partner]
+    done = ran(job, env=told, timeout=AT_LAST)
     return done.stdout, done.stderr
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from manual import README, ROOT, block, blocks, page
+from support.programs import ran
 from support.spark import serving
 from support.tracing import span_tree
 from support.waiting import AT_LAST, until
@@ -49,10 +50,7 @@ class Reader:
     def follow(self) -> None:
         """Run the three steps, in one shell; the last one goes on."""
         ready = [f"http://127.0.0.1:{p}/health/ready" for p in self.ports.values()]
-        script = [
-            block(PAGE, "sh", "tracing-2pc init\n"),
-            block(PAGE, "sh", "gunicorn"),
-        ]
+        script = [block(PAGE, "sh", w) for w in ("tracing-2pc init\n", "gunicorn")]
         script += [
             f"until curl -sf {url} >/dev/null; do sleep 0.2; done" for url in ready
         ]
@@ -76,15 +74,8 @@ class Reader:
     def look(self) -> str:
         """Run the command that shows the rows."""
         script = self.with_ports(block(PAGE, "sh", "SELECT * FROM orders"))
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout
+        how = {"cwd": self.folder, "env": self.environment}
+        return ran(["bash", "-c", script], **how).stdout
 
     def stop(self) -> None:
         if self.shell is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import requests
 from manual import ROOT, block, blocks, page
+from support.programs import ran
 from support.served import served
 from support.waiting import AT_LAST, PATIENT
 from werkzeug.serving import make_server
@@ -32,14 +33,9 @@ def follow(folder: Path, sink: str, *options: str) -> subprocess.CompletedProces
     (folder / "test_shop_sink.py").write_text(test)
     assert f"{COMMAND}\n" in blocks(GUIDE, "sh")
     options = (*options, f"--basetemp={folder}/base", "-p", "no:cacheprovider")
-    return subprocess.run(
-        [sys.executable, *COMMAND.split()[1:], *options],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=AT_LAST,
-    )
+    told = {**os.environ, "PYTHONPATH": ""}
+    command = [sys.executable, *COMMAND.split()[1:], *options]
+    return ran(command, cwd=folder, env=told, timeout=AT_LAST)
 
 
 def test_the_guide_leads_to_a_sink_that_passes(tmp_path: Path) -> None:

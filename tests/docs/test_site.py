@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from manual import ROOT
+from support.programs import ran
 from support.waiting import AT_LAST
 
 BUILD = """
@@ -30,15 +30,9 @@ cli()
 def test_the_site_is_built(tmp_path: Path) -> None:
     """No dead link or anchor, no name without a docstring; no page loads a stranger."""
     site = tmp_path / "site"
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", site],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=AT_LAST,
-        check=False,
-    )
+    command = [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", site]
+    told = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = ran(command, cwd=ROOT, env=told, timeout=AT_LAST)
     assert done.returncode == 0, done.stderr
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.programs import ran
 from support.texts import texts
 
 from bench import growth, report, results
@@ -50,17 +50,11 @@ def test_all_is_measured_and_the_page_is_written(tmp_path: Path) -> None:
 
     What is measured in a trial says nothing: a goal may be missed.
     """
-    if subprocess.run([ROOT / "tools" / "jdbc"], check=False).returncode:
+    if ran([ROOT / "tools" / "jdbc"]).returncode:
         pytest.skip("left out: PostgreSQL's JDBC driver could not be loaded")
     file, page = tmp_path / "results.jsonl", tmp_path / "docs" / "performance.md"
     command = [sys.executable, "-m", "bench", "all", "--tiny", "--rounds", "2"]
-    done = subprocess.run(
-        [*command, "--results", file, "--page", page],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([*command, "--results", file, "--page", page], cwd=ROOT)
     assert done.returncode in (0, 1), done.stderr
     assert file.read_text() == done.stdout
     measured = results.read(file)
@@ -92,14 +86,8 @@ from bench import __main__ as bench
 bench.MEASURED = ("no-such-family", "deco")
 sys.exit(bench.main(sys.argv[1:]))
 """
-    arguments = ["--rounds", "2", "--results", str(file), "--page", str(page)]
-    done = subprocess.run(
-        [sys.executable, "-c", program, "all", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    arguments = ["--rounds", "2", "--results", file, "--page", page]
+    done = ran([sys.executable, "-c", program, "all", *arguments], cwd=ROOT)
     assert done.returncode == 2, done.stderr
     measured = results.read(file)
     assert [line["failed"] for line in measured.failed] == ["no-such-family"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.programs import ran
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT
 
@@ -50,14 +52,12 @@ def post(
 ) -> tuple[int, str, bytes]:
     """Post like an exporter, unless told otherwise; return what is answered."""
     host, port = collector.endpoint.removeprefix("http://").split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=AT_LAST)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    try:
+    connection = http.client.HTTPConnection(host, int(port), timeout=AT_LAST)
+    with contextlib.closing(connection):
         connection.request("POST", path, body, {"Content-Type": PROTOBUF, **named})
         answer = connection.getresponse()
         return answer.status, answer.headers["Content-Type"], answer.read()
-    finally:
-        connection.close()
 
 
 def in_thread(collector: Collector, answers: list[Any]) -> threading.Thread:
@@ -79,12 +79,8 @@ def test_spans_are_those_of_a_trace_file(tmp_path: Path, compression: str) -> No
     """What arrives is what the same process wrote to a file, field by field."""
     file = tmp_path / "trace.jsonl"
     with Collector() as collector:
-        send(
-            collector,
-            "orders.7.1",
-            TPC_TRACE_FILE=str(file),
-            OTEL_EXPORTER_OTLP_COMPRESSION=compression,
-        )
+        told = {"OTEL_EXPORTER_OTLP_COMPRESSION": compression}
+        send(collector, "orders.7.1", TPC_TRACE_FILE=str(file), **told)
     by_id = {span["span_id"]: span for span in read_trace_file(file)}
     assert {span["span_id"]: span for span in collector.spans()} == by_id
     assert len(by_id) == 3
@@ -231,5 +227,5 @@ def test_it_comes_back_where_it_was() -> None:
 def test_importing_it_does_not_import_protobuf() -> None:
     """Who tests without traces needs no extra."""
     program = "import sys, tracing_2pc.testing; print('google.protobuf' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert (ran.returncode, ran.stdout) == (0, b"False\n")
+    done = ran([sys.executable, "-c", program])
+    assert (done.returncode, done.stdout) == (0, "False\n")

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 from support.participant import World, sqlite_url
+from support.programs import ran
 from support.spark import serving
+from support.telemetry import PATH
 from support.texts import texts
 from support.tracing import read_trace_file
 
@@ -26,7 +28,6 @@ from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
 
 TEXTS = texts("process")
-ROOT = Path(__file__).parents[2]
 
 START = """
 import json, logging, sys
@@ -60,15 +61,9 @@ def run(
 def run_whole(
     program: str, folder: Path | None, start: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", start + program],
-        env={**env, **environment},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"PYTHONPATH": PATH, "PATH": os.environ["PATH"], **environment}
+    command = [sys.executable, "-W", "error", "-c", start + program]
+    done = ran(command, env=env, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -216,7 +211,7 @@ main(["recover"])
 
 def test_a_command_says_which_transaction_a_line_is_about(tmp_path: Path) -> None:
     """As the watcher and the console do, which begin in the same way."""
-    tokens = tmp_path / "tokens"
+    tokens, file = tmp_path / "tokens", tmp_path / "trace.jsonl"
     tokens.write_text(f"viewer {TOKEN}\n")
     tokens.chmod(0o600)
     resource = TaggedRows(sqlite_url(tmp_path), "orders")
@@ -228,33 +223,15 @@ def test_a_command_says_which_transaction_a_line_is_about(tmp_path: Path) -> Non
         votes = {"ledger": Vote.READ_ONLY}
         log.decide(id_, Decision.COMMIT, branch_receipts(BranchId(0, 1), 0, "", votes))
     with serving(World(resource, lambda: 0, tokens=tokens).app) as ledger:
-        done = subprocess.run(
-            [sys.executable, "-c", RECOVER],
-            env={
-                "PYTHONPATH": str(ROOT),
-                "TPC_LOG": url,
-                "TPC_PARTICIPANTS": f"ledger={ledger}",
-                "TPC_TOKEN": TOKEN,
-                "TPC_TRACE_FILE": str(tmp_path / "trace.jsonl"),
-            },
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        told = {"PYTHONPATH": PATH, "TPC_LOG": url, "TPC_TOKEN": TOKEN}
+        told |= {"TPC_PARTICIPANTS": f"ledger={ledger}", "TPC_TRACE_FILE": str(file)}
+        done = ran([sys.executable, "-c", RECOVER], env=told, cwd=tmp_path)
     resource.close()
-    (line,) = (
-        one for one in done.stderr.splitlines() if TEXTS["not acknowledged"] in one
-    )
-    (span,) = (
-        one
-        for one in read_trace_file(tmp_path / "trace.jsonl")
-        if one["name"] == "tpc.deliver"
-    )
-    assert line.endswith(
-        f" tpc_transaction_id=orders.0.1 trace_id={traceparent.split('-')[1]} "
-        f"span_id={span['span_id']}"
-    )
+    said = TEXTS["not acknowledged"]
+    (line,) = (one for one in done.stderr.splitlines() if said in one)
+    (span,) = (s for s in read_trace_file(file) if s["name"] == "tpc.deliver")
+    ids = f"trace_id={traceparent.split('-')[1]} span_id={span['span_id']}"
+    assert line.endswith(f" tpc_transaction_id=orders.0.1 {ids}")
 
 
 @pytest.mark.parametrize("has_own", [False, True], ids=["nothing", "its own"])

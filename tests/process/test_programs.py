@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from support.programs import ran
 from support.texts import texts
 from support.tracing import span_tree
 
@@ -20,10 +21,7 @@ def test_importing_the_package_loads_no_backend() -> None:
     """`import tracing_2pc` is cheap: no Spark, no Arrow, no database, no SDK."""
     heavy = ["pyspark", "pyarrow", "sqlalchemy", "flask", "opentelemetry.sdk", "pandas"]
     code = f"import sys, tracing_2pc; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert ran([sys.executable, "-c", code]).stdout == "[]\n"
 
 
 WITHOUT_SDK = """
@@ -69,12 +67,7 @@ assert not any(name.startswith("opentelemetry.sdk") for name in sys.modules)
 @pytest.mark.parametrize("asked", [{}, {"TPC_TRACE_FILE": "/nowhere/trace"}])
 def test_everything_works_without_the_sdk(asked):
     """With the API alone nothing is recorded, and a caller's context is passed on."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_SDK % PARENT],
-        env=asked,
-        capture_output=True,
-        text=True,
-    )
+    done = ran([sys.executable, "-c", WITHOUT_SDK % PARENT], env=asked)
     assert done.returncode == 0, done.stderr
     said = texts("process")["tracing did not start"].format(error="ModuleNotFoundError")
     assert (said in done.stderr) == bool(asked)

@@ -4,13 +4,13 @@ import contextlib
 import http.client
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from support.programs import ran
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, UNDELAYED, until
 
@@ -140,12 +140,9 @@ def test_each_service_has_a_group_of_its_own(partner):
 def test_a_missing_setting_is_named(module, variables):
     """One line, no traceback."""
     command = [sys.executable, "-m", f"{serve.PACKAGE}.{module}"]
-    ended = subprocess.run(
-        command, env={}, cwd=serve.ROOT, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 1
+    ended = ran(command, env={}, cwd=serve.ROOT)
     said = TEXTS["settings are missing"].format(module=module, variables=variables)
-    assert ended.stderr == f"{said}\n"
+    assert (ended.returncode, ended.stderr) == (1, f"{said}\n")
 
 
 def test_a_service_that_cannot_start_says_why(tmp_path):

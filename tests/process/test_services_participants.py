@@ -1,5 +1,6 @@
 """The ledger and the notifier, each by its one command, with a partner behind."""
 
+import contextlib
 import http.client
 import json
 import time
@@ -59,12 +60,10 @@ class World:
         named |= common | {"Content-Type": contract.JSON} | named
         if token:
             named["Authorization"] = f"Bearer {token}"
-        try:
+        with contextlib.closing(connection):
             connection.request("POST", path, body, named)
             answer = connection.getresponse()
             return answer.status, answer.read()
-        finally:
-            connection.close()
 
     def prepare(self, name, batch, records):
         """Prepare one branch with these records; return what commit must name."""

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from support.exporting import AT_LEISURE, WARNED, to
 from support.otlp_receiver import Request, receiving
+from support.programs import ran
 from support.telemetry import PATH, PRELUDE, START, TASK_TO_RUN, run
 from support.texts import texts
 from support.waiting import AT_ONCE
@@ -45,13 +45,10 @@ def test_spans_go_by_the_protocol_that_is_set() -> None:
 
 def test_spans_on_the_console() -> None:
     """On standard error, as standard output is the command's."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"{START}made(); say('mine')"],
-        env={"PYTHONPATH": PATH, "OTEL_TRACES_EXPORTER": "console"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-W", "error", "-c", f"{START}made(); say('mine')"]
+    told = {"PYTHONPATH": PATH, "OTEL_TRACES_EXPORTER": "console"}
+    done = ran(command, env=told)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == "mine"
     assert json.loads(done.stderr)["name"] == "tpc.decide"
 

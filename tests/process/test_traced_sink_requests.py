@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.programs import ran
 from support.tracing import read_trace_file, span_tree
 
 from tracing_2pc.tracing.decorator import requests_headers
@@ -58,13 +58,9 @@ def run(tmp_path: Path, *how: str, **environment: str) -> tuple[list[Any], list[
     """Return the trace headers that the partner saw, and the spans."""
     program, file = tmp_path / "program.py", tmp_path / "trace"
     program.write_text(textwrap.dedent(PROGRAM))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", program, *how],
-        capture_output=True,
-        env={"TPC_TRACE_FILE": str(file)} | environment,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    assert done.stderr == b""
+    told = {"TPC_TRACE_FILE": str(file)} | environment
+    done = ran([sys.executable, "-W", "error", program, *how], env=told)
+    assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout), read_trace_file(file)
 
 

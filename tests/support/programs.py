@@ -7,11 +7,19 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import pytest
 
 from support.waiting import AT_LAST
+
+
+def ran(command: Sequence[object], **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, however that is; return it with what it said."""
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **how)
+
 
 _LOOK = ("-e", "trace=none", "-o", os.devnull)
 
