@@ -7,6 +7,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from opentelemetry import trace
 
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
 
@@ -24,6 +25,18 @@ def branch_of(carrier: dict[str, str], partition: int = 0) -> BranchContext:
 
 def through_the_log(handle: Any) -> Any:
     return json.loads(json.dumps(handle))
+
+
+class Foreign(trace.NonRecordingSpan):
+    """A span of somebody else's that answers nothing it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(trace.INVALID_SPAN_CONTEXT)
+
+    def get_span_context(self) -> Any:
+        raise RuntimeError("a foreign span")
+
+    is_recording = set_attribute = set_status = end = get_span_context
 
 
 class Plain:

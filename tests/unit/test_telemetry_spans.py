@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import sampling
 from opentelemetry.trace import NonRecordingSpan, SpanKind, StatusCode
 from support.texts import texts
+from support.traced_sink import Foreign
 from support.tracing import span_tree
 
 from tracing_2pc.core import names
@@ -27,6 +29,13 @@ from tracing_2pc.tracing.transaction import LINK, OpenTelemetryTracing
 TEXTS = texts("unit")
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def sent_on(headers):
+    """Return what goes out where these have come in."""
+    sent: dict[str, str] = {}
+    propagation.inject(sent, propagation.extract(headers))
+    return sent
 
 
 def record(carrier, decision=Decision.COMMIT, **changes):
@@ -112,7 +121,6 @@ def test_the_root_has_the_reserved_ids_and_the_records_times(exported):
         "tpc.participants": 2,
         "tpc.rows": 7,
     }
-    assert "tpc.cause" not in root.attributes
 
 
 @pytest.fixture
@@ -172,9 +180,7 @@ def test_the_root_is_of_the_job_whoever_exports_it(exported, monkeypatch):
     assert root.resource.attributes == {"service.name": "orders", "host.name": "a"}
     assert deliver.resource is watcher
     assert before <= root.start_time < began
-    sent: dict[str, str] = {}
-    propagation.inject(sent, propagation.extract(carrier))
-    assert sent == {"traceparent": carrier["traceparent"]}
+    assert sent_on(carrier) == {"traceparent": carrier["traceparent"]}
 
 
 def test_the_root_of_an_abort_says_why(exported):
@@ -239,10 +245,8 @@ def test_the_root_links_to_what_was_current(exported):
     root = next(s for s in exported() if s.name == names.TRANSACTION)
     (link,) = root.links
     assert link.context.span_id == query.get_span_context().span_id
-    sent: dict[str, str] = {}
-    propagation.inject(sent, propagation.extract(carrier))
     assert LINK in carrier
-    assert sent == {"traceparent": carrier["traceparent"]}
+    assert sent_on(carrier) == {"traceparent": carrier["traceparent"]}
 
 
 def test_a_sweep_is_linked_and_never_a_parent(exported):
@@ -272,8 +276,7 @@ def test_what_is_not_sampled_is_not_exported(exported, monkeypatch):
     with tracing.step(names.BEGIN, carrier):
         pass
     tracing.export_root(record(carrier), taken_over=False)
-    assert carrier["traceparent"][-2] != "1"
-    assert int(carrier["traceparent"][-2:], 16) & 1 == 0
+    assert carrier["traceparent"][-2:] in {"00", "02"}
     assert exported() == []
 
 
@@ -358,11 +361,9 @@ def test_other_propagators_add_theirs_and_ours_is_written_once(monkeypatch):
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
     monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", W3CBaggagePropagator())
-    received = propagation.extract({"traceparent": PARENT, "baggage": "tenant=a"})
-    assert baggage.get_baggage("tenant", received) == "a"
-    sent: dict[str, str] = {}
-    propagation.inject(sent, received)
-    assert sent == {"traceparent": PARENT, "baggage": "tenant=a"}
+    headers = {"traceparent": PARENT, "baggage": "tenant=a"}
+    assert baggage.get_baggage("tenant", propagation.extract(headers)) == "a"
+    assert sent_on(headers) == headers
 
 
 class Broken:
@@ -376,9 +377,7 @@ class Broken:
 
 def test_a_broken_propagator_does_not_hide_ours(monkeypatch):
     monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", Broken())
-    sent: dict[str, str] = {}
-    propagation.inject(sent, propagation.extract({"traceparent": PARENT}))
-    assert sent == {"traceparent": PARENT}
+    assert sent_on({"traceparent": PARENT}) == {"traceparent": PARENT}
 
 
 header = st.one_of(
@@ -400,9 +399,7 @@ def test_malformed_headers_never_raise(headers):
     """What cannot be read is absent, and what was read can be sent on."""
     found = propagation.extract(headers)
     span_context = trace.get_current_span(found).get_span_context()
-    sent: dict[str, str] = {}
-    propagation.inject(sent, found)
-    assert ("traceparent" in sent) == span_context.is_valid
+    assert ("traceparent" in sent_on(headers)) == span_context.is_valid
     with spans.span("tpc.deliver", carrier=headers):
         pass
     OpenTelemetryTracing().export_root(record(headers), taken_over=True)
@@ -436,17 +433,12 @@ def test_an_id_that_is_learned_inside_is_known_there_only(exported, joined):
 def test_a_raising_span_costs_itself_only(monkeypatch):
     """A foreign tracer's span: the work inside, and its own error, go through."""
 
-    class Raising(NonRecordingSpan):
-        def fail(self, *args, **kwargs):
-            raise RuntimeError("span")
+    class Raising(Foreign):
+        get_span_context = NonRecordingSpan.get_span_context
+        is_recording = NonRecordingSpan.is_recording
 
-        set_attribute = set_status = end = fail
-
-    class Tracer:
-        def start_span(self, *args, **kwargs):
-            return Raising(trace.INVALID_SPAN_CONTEXT)
-
-    monkeypatch.setattr(spans, "tracer", Tracer)
+    tracer = SimpleNamespace(start_span=lambda *args, **kwargs: Raising())
+    monkeypatch.setattr(spans, "tracer", lambda: tracer)
     with spans.span("tpc.decide") as step:
         step.set("tpc.batch", 1)
         step.end()
@@ -456,19 +448,10 @@ def test_a_raising_span_costs_itself_only(monkeypatch):
     assert not trace.get_current_span().get_span_context().is_valid
 
 
-class Unreadable(NonRecordingSpan):
-    """A foreign span that answers nothing it is asked."""
-
-    def get_span_context(self):
-        raise RuntimeError("span")
-
-    is_recording = set_attribute = set_status = end = get_span_context
-
-
 @pytest.mark.parametrize("carrier", [None, {"traceparent": PARENT}])
 def test_a_current_span_that_raises_hides_no_work(exported, carrier):
     """It costs what is below it, and nothing that has a parent of its own."""
-    foreign = trace.set_span_in_context(Unreadable(trace.INVALID_SPAN_CONTEXT))
+    foreign = trace.set_span_in_context(Foreign())
     token = context.attach(foreign)
     try:
         with spans.span("tpc.decide", carrier=carrier) as step:

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import pytest
-from support.texts import texts
 from support.traced_sink import Plain, shipped
 from support.tracing import span_tree
 
-from tracing_2pc.core.errors import ContractError
-from tracing_2pc.tracing.decorator import branches
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
-
-TEXTS = texts("unit")
-
-
-@pytest.fixture(autouse=True)
-def _no_open_branches() -> Iterator[None]:
-    yield
-    branches.OPEN.clear()
 
 
 class Base:
@@ -86,16 +74,6 @@ def test_a_class_that_is_made_again_is_traced(exported):
     sink = shipped(Slots())
     sink.commit(sink.begin())
     assert span_tree(exported()) == ["Slots.begin", "  Slots.commit"]
-
-
-def test_what_is_named_above_a_traced_class_is_not_ignored():
-    @traced_sink
-    class Traced(Plain):
-        def open(self):
-            return {}
-
-    with pytest.raises(ContractError, match=TEXTS["a class is traced already"]):
-        traced_sink(begin="open")(Traced)
 
 
 def test_a_traced_class_may_be_named_again(exported):

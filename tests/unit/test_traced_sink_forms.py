@@ -22,64 +22,46 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 TEXTS = texts("unit")
 
 
-@pytest.fixture(autouse=True)
-def _no_open_branches() -> Iterator[None]:
-    yield
-    branches.OPEN.clear()
-
-
 @dataclasses.dataclass(frozen=True)
 class Transaction:
     path: str
 
 
-@traced_sink
-class Snake:
-    """As Flink has it, spelled as Python does."""
+class Flinks:
+    """What both spellings have."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
 
-    def begin_transaction(self):
+    def _begin(self):
         return Transaction("a")
 
     def invoke(self, transaction, value, context, *, strict=False):
         self.seen.append((transaction, value, context, strict))
 
-    def pre_commit(self, transaction):
-        pass
-
     def commit(self, transaction):
         self.seen.append((transaction,))
 
-    def abort(self, transaction):
+    def _pass(self, transaction):
         pass
 
-    def recover_and_commit(self, transaction):
-        pass
-
-    def recover_and_abort(self, transaction):
-        pass
+    abort = _pass
 
 
 @traced_sink
-class Camel:
+class Snake(Flinks):
+    """As Flink has it, spelled as Python does."""
+
+    begin_transaction = Flinks._begin
+    pre_commit = recover_and_commit = recover_and_abort = Flinks._pass
+
+
+@traced_sink
+class Camel(Flinks):
     """As Flink has it; what is recovered is committed in the usual way."""
 
-    def beginTransaction(self):  # noqa: N802
-        return Transaction("a")
-
-    def invoke(self, transaction, value, context):
-        pass
-
-    def preCommit(self, transaction):  # noqa: N802
-        pass
-
-    def commit(self, transaction):
-        pass
-
-    def abort(self, transaction):
-        pass
+    beginTransaction = Flinks._begin  # noqa: N815
+    preCommit = Flinks._pass  # noqa: N815
 
     def recoverAndCommit(self, transaction):  # noqa: N802
         self.commit(transaction)
@@ -294,21 +276,38 @@ def test_a_phase_that_runs_a_loop_of_its_own_has_its_span_inside(exported):
     assert parents == [phase.context.span_id] * 2
 
 
-def test_a_class_without_phases_is_refused():
-    with pytest.raises(ContractError, match=TEXTS["no phase of a sink"]):
-        traced_sink(type("Other", (), {"open": lambda self: None}))
+class Once:
+    """A writer of no stream: its commit is told no batch."""
+
+    def write(self, iterator):
+        pass
+
+    def commit(self, messages):
+        pass
+
+    abort = commit
 
 
-def test_a_phase_that_does_not_exist_is_refused():
-    with pytest.raises(ContractError, match=TEXTS["no such phase"]):
-        traced_sink(comit="publish")(Plain)
+class Traced(Plain):
+    def open(self):
+        return {}
 
 
-def test_what_stands_above_no_class_is_refused():
+REFUSED = [
+    ({}, type("Other", (), {"open": lambda self: None}), "no phase of a sink"),
+    ({"comit": "publish"}, Plain, "no such phase"),
+    ({}, Once, "a commit takes no batch id"),
+    ({"per_record": True}, Once, "per_record is for invoke"),
+    ({"begin": "open"}, traced_sink(Traced), "a class is traced already"),
+    *(({}, wrong, "above a class only") for wrong in ("begin", lambda: None, Plain())),
+]
+
+
+@pytest.mark.parametrize(("how", "what", "why"), REFUSED)
+def test_what_cannot_be_decorated_is_refused(how, what, why):
     """With a message that shows how it is written."""
-    for wrong in ("begin", lambda: None, Plain()):
-        with pytest.raises(ContractError, match=TEXTS["above a class only"]):
-            traced_sink(wrong)
+    with pytest.raises(ContractError, match=TEXTS[why]):
+        (traced_sink(**how) if how else traced_sink)(what)
 
 
 def test_a_drivers_own_context_may_have_a_transaction_id(exported):

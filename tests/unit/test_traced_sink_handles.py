@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import UserDict
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,12 +22,6 @@ from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import branches
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
-
-
-@pytest.fixture(autouse=True)
-def _no_open_branches() -> Iterator[None]:
-    yield
-    branches.OPEN.clear()
 
 
 @dataclasses.dataclass

@@ -11,18 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from opentelemetry import trace
 from opentelemetry.trace import StatusCode
-from support.texts import texts
-from support.traced_sink import shipped
+from support.traced_sink import Foreign, shipped
 from support.tracing import span_tree
 
-from tracing_2pc.core.errors import ContractError
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.sdk import lifecycle
-
-TEXTS = texts("unit")
 
 
 class WriterCommitMessage:
@@ -154,20 +149,17 @@ def test_rows_are_those_that_the_writer_took(exported, in_task, take):
     assert len(list(left)) == 10 - (take or 10)
 
 
-def test_batches_of_arrow_know_their_rows(exported, in_task):
+BATCH = pa.RecordBatch.from_pydict({"n": pa.array(range(500))})
+COLUMN = type("Row", (tuple,), {"num_rows": 99})((1,))
+LAZY = type("Lazy", (), {"num_rows": None})()
+
+
+@pytest.mark.parametrize(("one", "counted"), [(BATCH, 500), (COLUMN, 1), (LAZY, 1)])
+def test_batches_of_arrow_know_their_rows(exported, in_task, one, counted):
+    """A column may be called so, too; what does not know its rows is one."""
     in_task(0)
-    batch = pa.RecordBatch.from_pydict({"n": pa.array(range(500))})
-    assert shipped(Files()).write(iter([batch, batch])).rows == 2
-    assert exported()[0].attributes["tpc.rows"] == 1000
-
-
-def test_a_column_may_be_called_num_rows(exported, in_task):
-    class Row(tuple):
-        num_rows = 99
-
-    in_task(0)
-    shipped(Files()).write(iter([Row((1,)), Row((2,))]))
-    assert exported()[0].attributes["tpc.rows"] == 2
+    assert shipped(Files()).write(iter([one, one])).rows == 2
+    assert exported()[0].attributes["tpc.rows"] == 2 * counted
 
 
 @pytest.mark.usefixtures("exported")
@@ -304,23 +296,6 @@ def test_a_subclass_that_calls_its_parent_is_one_span(exported, in_task):
     assert exported()[0].attributes["tpc.rows"] == 2
 
 
-def test_a_writer_of_no_stream_is_refused():
-    class Once:
-        def write(self, iterator):
-            pass
-
-        def commit(self, messages):
-            pass
-
-        def abort(self, messages):
-            pass
-
-    with pytest.raises(ContractError, match=TEXTS["a commit takes no batch id"]):
-        traced_sink(Once)
-    with pytest.raises(ContractError, match=TEXTS["per_record is for invoke"]):
-        traced_sink(per_record=True)(Once)
-
-
 class Once(WriterCommitMessage):
     """Hands its lines on once, as a message may that moves a file or a buffer."""
 
@@ -340,29 +315,11 @@ def test_a_message_is_pickled_by_nobody_but_spark(exported, in_task):
     assert span_tree(exported()) == ["Files.batch", "  Files.write"]
 
 
-class Lazy:
-    num_rows = None
-
-
-def test_a_batch_that_does_not_know_its_rows_is_one(exported, in_task):
-    in_task(0)
-    assert shipped(Files()).write(iter([Lazy(), Lazy()])).rows == 2
-    assert exported()[0].attributes["tpc.rows"] == 2
-
-
 @pytest.mark.usefixtures("exported")
 def test_a_foreign_span_that_raises_breaks_no_call(in_task, monkeypatch):
     """Neither does a Spark that says other things than the one we know."""
-
-    class Foreign(trace.NonRecordingSpan):
-        def set_attribute(self, *arguments: Any) -> None:
-            raise RuntimeError("set_attribute")
-
-    class Tracer:
-        def start_span(self, *arguments: Any) -> Foreign:
-            return Foreign(trace.INVALID_SPAN_CONTEXT)
-
-    monkeypatch.setattr(spans, "tracer", Tracer)
+    foreign = SimpleNamespace(start_span=lambda *arguments: Foreign())
+    monkeypatch.setattr(spans, "tracer", lambda: foreign)
     in_task(0, "no number")
     message = shipped(Files()).write(rows(2))
     assert message.rows == 2
