@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import os
+import queue
 import re
 import threading
 import time
@@ -25,7 +26,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from opentelemetry.sdk import environment_variables as of_sdk
 from opentelemetry.sdk.metrics.export import MetricsData
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.util import _importlib_metadata as cached
 from support.otlp_receiver import SIGNALS, OtlpReceiver, receiving
@@ -311,23 +312,17 @@ def zipkin(here: Here) -> None:
 # Spans.
 
 
-def spans(here: Here, attributes: int = 0) -> tuple[Any, InMemorySpanExporter]:
+def spans(here: Here) -> tuple[Any, InMemorySpanExporter]:
     provider, ended = exporting.provider("job"), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(ended))
     here.ending.append(provider.shutdown)
     return provider.get_tracer("test"), ended
 
 
-@case("OTEL_TRACES_SAMPLER")
+@case("OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG")
 def sampler(here: Here) -> None:
-    here.set(OTEL_TRACES_SAMPLER="always_off")
-    tracer, _ = spans(here)
-    assert not tracer.start_span("x").is_recording()
-
-
-@case("OTEL_TRACES_SAMPLER_ARG")
-def sampler_arg(here: Here) -> None:
-    here.set(OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0")
+    by = "traceidratio" if here.variable.endswith("ARG") else "always_off"
+    here.set(OTEL_TRACES_SAMPLER=by, OTEL_TRACES_SAMPLER_ARG="0")
     tracer, _ = spans(here)
     assert not tracer.start_span("x").is_recording()
 
@@ -355,61 +350,55 @@ def limit(here: Here) -> None:
     (span,) = ended.get_finished_spans()
     event, link = span.events[0], span.links[0]
     limited = {
-        "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": [span.attributes],
-        "OTEL_SPAN_EVENT_COUNT_LIMIT": [span.events],
-        "OTEL_SPAN_LINK_COUNT_LIMIT": [span.links],
-        "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": [event.attributes],
-        "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": [link.attributes],
-        "OTEL_ATTRIBUTE_COUNT_LIMIT": [
-            *(span.attributes, event.attributes, link.attributes)
-        ],
+        "SPAN_ATTRIBUTE": [span.attributes],
+        "SPAN_EVENT": [span.events],
+        "SPAN_LINK": [span.links],
+        "EVENT_ATTRIBUTE": [event.attributes],
+        "LINK_ATTRIBUTE": [link.attributes],
+        "ATTRIBUTE": [span.attributes, event.attributes, link.attributes],
     }
-    if here.variable in limited:
-        assert [len(held) for held in limited[here.variable]] == [1] * len(
-            limited[here.variable]
-        )
+    kind, is_count, _ = here.variable.removeprefix("OTEL_").partition("_COUNT_LIMIT")
+    if is_count:
+        assert {len(held) for held in limited[kind]} == {1}
     else:
         assert span.attributes == {"a": "l", "b": "l"}
 
 
-class Recorder:
-    """An exporter that keeps batches, and may be held up."""
+class Batching:
+    """An exporter that keeps batches, and may be held up; and what gives it spans."""
 
-    def __init__(self) -> None:
+    def __init__(self, here: Here) -> None:
         self.batches: list[int] = []
         self.go_on = threading.Event()
         self.go_on.set()
+        self.counted = exporting.CountedBatches(exporting.CountedExporter(lambda: self))
+        self.provider = exporting.provider("job")
+        self.provider.add_span_processor(self.counted)
+        here.ending.append(self.provider.shutdown)
 
     def export(self, spans: Any) -> Any:
         self.go_on.wait(AT_LAST)
         self.batches.append(len(spans))
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
         return SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
         pass
 
-
-def batching(here: Here, recorder: Recorder) -> Any:
-    batches = exporting.CountedBatches(exporting.CountedExporter(lambda: recorder))
-    provider = exporting.provider("job")
-    provider.add_span_processor(batches)
-    here.ending.append(provider.shutdown)
-    return provider, batches
+    def make(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.provider.get_tracer("test").start_span("x").end()
 
 
 @case("OTEL_BSP_SCHEDULE_DELAY")
 def bsp_delay(here: Here) -> None:
     """In milliseconds; 500 by default: beside it a shorter one has come twice."""
     here.set(OTEL_BSP_SCHEDULE_DELAY="600000")
-    late, soon = Recorder(), Recorder()
-    provider, _ = batching(here, late)
+    late = Batching(here)
     here.set(OTEL_BSP_SCHEDULE_DELAY="50")
-    other, _ = batching(here, soon)
+    soon = Batching(here)
     for count in (1, 2):
-        for one in (provider, other):
-            one.get_tracer("test").start_span("x").end()
+        late.make()
+        soon.make()
         until(lambda: sum(soon.batches), count.__eq__)
     assert late.batches == []
 
@@ -417,48 +406,39 @@ def bsp_delay(here: Here) -> None:
 @case("OTEL_BSP_MAX_QUEUE_SIZE")
 def bsp_queue(here: Here) -> None:
     here.set(OTEL_BSP_MAX_QUEUE_SIZE="2", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
-    recorder = Recorder()
-    recorder.go_on.clear()
-    here.ending.append(recorder.go_on.set)
-    provider, batches = batching(here, recorder)
-    for _ in range(10):
-        provider.get_tracer("test").start_span("x").end()
-    assert batches.dropped >= 7
-    recorder.go_on.set()
+    held = Batching(here)
+    held.go_on.clear()
+    here.ending.append(held.go_on.set)
+    held.make(10)
+    assert held.counted.dropped >= 7
 
 
 @case("OTEL_BSP_MAX_EXPORT_BATCH_SIZE")
 def bsp_batch(here: Here) -> None:
     here.set(OTEL_BSP_MAX_EXPORT_BATCH_SIZE="2")
-    recorder = Recorder()
-    provider, _ = batching(here, recorder)
-    for _ in range(6):
-        provider.get_tracer("test").start_span("x").end()
-    provider.force_flush()
-    assert sum(recorder.batches) == 6
-    assert max(recorder.batches) <= 2
+    made = Batching(here)
+    made.make(6)
+    made.provider.force_flush()
+    assert (sum(made.batches), max(made.batches) <= 2) == (6, True)
 
 
 # The process.
 
 
-@case("OTEL_SERVICE_NAME")
-def service(here: Here) -> None:
-    here.set(OTEL_SERVICE_NAME="mine")
-    assert exporting.resource("job").attributes["service.name"] == "mine"
+OF_A_RESOURCE = {
+    "OTEL_SERVICE_NAME": ("mine", {"service.name": "mine"}),
+    "OTEL_RESOURCE_ATTRIBUTES": (
+        *("team=a,service.name=mine", {"team": "a", "service.name": "mine"}),
+    ),
+    "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": ("os", {"os.type": "linux"}),
+}
 
 
-@case("OTEL_RESOURCE_ATTRIBUTES")
+@case(*OF_A_RESOURCE)
 def resource(here: Here) -> None:
-    here.set(OTEL_RESOURCE_ATTRIBUTES="team=a,service.name=mine")
-    found = exporting.resource("job").attributes
-    assert (found["team"], found["service.name"]) == ("a", "mine")
-
-
-@case("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS")
-def detectors(here: Here) -> None:
-    here.set(OTEL_EXPERIMENTAL_RESOURCE_DETECTORS="os")
-    assert exporting.resource("job").attributes["os.type"] == "linux"
+    value, wanted = OF_A_RESOURCE[here.variable]
+    here.set(**{here.variable: value})
+    assert wanted.items() <= exporting.resource("job").attributes.items()
 
 
 @case("OTEL_SDK_DISABLED")
@@ -554,15 +534,9 @@ def exemplars(here: Here) -> None:
 
 
 def warnings_of(name: str, here: Here) -> Any:
-    import queue
-
     said: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.put(record.getMessage())
-
-    logger, handler = logging.getLogger(name), Keep()
+    logger, handler = logging.getLogger(name), logging.Handler()
+    handler.emit = lambda record: said.put(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
     here.ending.append(lambda: logger.removeHandler(handler))
     return said
@@ -654,11 +628,27 @@ def blrp_batch(here: Here) -> None:
 # What is read when OpenTelemetry is imported.
 
 
-@case("OTEL_PROPAGATORS")
-def propagators(here: Here) -> None:
-    code = "from opentelemetry.propagate import get_global_textmap as all_\n"
-    code += "say(sorted(all_().fields))"
-    assert run(code, OTEL_PROPAGATORS="baggage")[0] == ["baggage"]
+OF_AN_IMPORT = {
+    "OTEL_PROPAGATORS": (
+        "from opentelemetry.propagate import get_global_textmap as all_\n"
+        "say(sorted(all_().fields))",
+        *("baggage", ["baggage"]),
+    ),
+    "OTEL_PYTHON_TRACER_PROVIDER": (
+        "say([spans.is_set(), type(spans.provider()).__module__])",
+        *("sdk_tracer_provider", [True, "opentelemetry.sdk.trace"]),
+    ),
+    "OTEL_PYTHON_METER_PROVIDER": (
+        "from tracing_2pc.tracing import instruments\nsay(instruments._is_set())",
+        *("sdk_meter_provider", True),
+    ),
+}
+
+
+@case(*OF_AN_IMPORT)
+def imported(here: Here) -> None:
+    code, value, expected = OF_AN_IMPORT[here.variable]
+    assert run(code, **{here.variable: value})[0] == expected
 
 
 @case("OTEL_PYTHON_CONTEXT")
@@ -666,23 +656,8 @@ def context(here: Here) -> None:
     code = "from opentelemetry import context\n"
     code += "say(type(context._RUNTIME_CONTEXT).__module__)"
     here.install("opentelemetry_context", "class made:\n pass\n")
-    path = f"{here.folder}{os.pathsep}{PATH}"
-    said, _ = run(code, OTEL_PYTHON_CONTEXT="ours", PYTHONPATH=path)
-    assert said == "offered"
-
-
-@case("OTEL_PYTHON_TRACER_PROVIDER")
-def tracer_provider(here: Here) -> None:
-    code = "say([spans.is_set(), type(spans.provider()).__module__])"
-    told = {"OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}
-    assert run(code, **told)[0] == [True, "opentelemetry.sdk.trace"]
-
-
-@case("OTEL_PYTHON_METER_PROVIDER")
-def meter_provider(here: Here) -> None:
-    code = "from tracing_2pc.tracing import instruments\nsay(instruments._is_set())"
-    told = {"OTEL_PYTHON_METER_PROVIDER": "sdk_meter_provider"}
-    assert run(code, **told)[0] is True
+    told = {here.variable: "ours", "PYTHONPATH": f"{here.folder}{os.pathsep}{PATH}"}
+    assert run(code, **told)[0] == "offered"
 
 
 @case("OTEL_PYTHON_LOGGER_PROVIDER")

@@ -53,15 +53,8 @@ def summary(
     decided = None if decision is None else NOW - ago
     open_ = state not in {TransactionState.COMMITTED, TransactionState.ABORTED}
     return TransactionSummary(
-        TransactionId(application, batch, 1),
-        state,
-        decision,
-        NOW - ago - took,
-        decided,
-        None if open_ else NOW - ago,
-        10,
-        more.get("reason"),
-        {},
+        *(TransactionId(application, batch, 1), state, decision, NOW - ago - took),
+        *(decided, None if open_ else NOW - ago, 10, more.get("reason"), {}),
         more.get("pending", ()),
     )
 
@@ -70,14 +63,8 @@ def wrong(
     batch: int, kind: DiagnosisKind, severity: Severity, application: str = "orders"
 ) -> Diagnosis:
     return Diagnosis(
-        TransactionId(application, batch, 1),
-        kind,
-        severity,
-        ("ledger",),
-        NOW - 400,
-        400,
-        Verdict.LEAVE,
-        "why",
+        *(TransactionId(application, batch, 1), kind, severity, ("ledger",)),
+        *(NOW - 400, 400, Verdict.LEAVE, "why"),
     )
 
 
@@ -110,19 +97,11 @@ def test_the_oldest_of_very_many_is_not_taken_for_finished() -> None:
 
 def test_what_cannot_be_read_of_another_application_is_not_shown() -> None:
     """Who may see one application hears nothing of the others' records."""
-    looked = observed(
-        unread={
-            Source(SourceKind.RECORDS, application="orders"): "why",
-            Source(SourceKind.RECORDS, application="sales"): "why",
-            LEDGER: "x",
-        }
-    )
+    of = [Source(SourceKind.RECORDS, application=a) for a in ("orders", "sales")]
+    looked = observed(unread={**dict.fromkeys(of, "why"), LEDGER: "x"})
     assert len(board(logged(), looked).doubts) == 3
     seen = board(logged(), looked, "sales").doubts
-    assert [doubt.partition(" could")[0] for doubt in seen] == [
-        "log of sales",
-        "ledger",
-    ]
+    assert [d.partition(" could")[0] for d in seen] == ["log of sales", "ledger"]
 
 
 def test_the_worst_stands_first() -> None:
@@ -167,9 +146,8 @@ def test_before_the_first_look_nothing_is_called_normal() -> None:
     """What is stuck since yesterday is in the log's list like what was just decided."""
     open_ = summary(1, TransactionState.COMMITTING, ago=1, pending=("ledger",))
     found = board(logged(open_), of_log())
-    assert found.headline == TEXTS["one unfinished"]
+    assert (found.headline, found.surveyed) == (TEXTS["one unfinished"], None)
     assert "normal" not in found.rows[0].what
-    assert found.surveyed is None
     assert found.mood is not Mood.WELL
 
 
@@ -246,14 +224,10 @@ def test_requests_that_partners_refused_need_somebody() -> None:
     assert found.doubts == (TEXTS["outboxes are being asked"],)
 
 
-def test_a_bound_token_sees_its_application() -> None:
-    """Neither lines nor counts tell of another one."""
+def test_a_bound_token_reads_of_no_other_application() -> None:
+    """Neither lines nor counts tell of it, nor an id in a text; an address is none."""
     seen = observed(wrong(1, DiagnosisKind.LOST, Severity.CRITICAL, "sales"))
     assert board(logged(), seen, "orders").headline == TEXTS["all is well"]
-
-
-def test_a_bound_token_reads_of_no_other_application() -> None:
-    """An id of another one is taken out of a text; an address is no id."""
     why = "orders.7.1, sales.3.1: nothing listens at http://127.0.0.1:9 for sales.3.1."
     (found,) = board(logged(), observed(unread={LEDGER: why}), "orders").doubts
     assert found.endswith(
@@ -308,14 +282,10 @@ def test_a_chart_counts_a_delivery_that_took_long() -> None:
     assert "slowest 14 min" in hour("orders", [open_], NOW).ages.summary
 
 
-def test_an_hour_without_a_commit_has_no_bar() -> None:
-    """Nothing is divided by nothing."""
+def test_an_hour_with_nothing_and_with_too_much() -> None:
+    """No commit has no bar; what could not be read whole says so."""
     found = hour("orders", [], NOW)
     assert (found.commits.front, found.ages.front, found.ages.back) == ((), (), ())
-
-
-def test_an_hour_that_could_not_be_read_whole_says_so() -> None:
-    """More than a list holds, and it begins within the hour."""
     found = hour("orders", [summary(n, ago=60) for n in range(MOST)], NOW)
     assert found.since == NOW - 62
 

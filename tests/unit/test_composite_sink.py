@@ -250,28 +250,30 @@ def test_an_abort_before_the_votes_reaches_each_member(wire: Wire) -> None:
     assert files.heard == ["abort_transaction 0"]
 
 
-def test_two_sinks_of_one_class_need_names() -> None:
-    """One line says which name is there twice, and where to set it."""
-    with pytest.raises(ConfigurationError, match=TEXTS["two of one name"]):
-        CompositeSink([Files(), Files()])
-    with pytest.raises(ConfigurationError, match=TEXTS["one name in two sinks"]):
-        CompositeSink([services(), Files("a")])
-    with pytest.raises(ConfigurationError, match=TEXTS["no name of a participant"]):
-        CompositeSink([Files("x y")])
-    with pytest.raises(ConfigurationError, match=TEXTS["two of one URL"]):
-        CompositeSink([services(), ParticipantSink({"c": "http://a:1"}, token=None)])
-    with pytest.raises(ConfigurationError, match=TEXTS["no sink at all"]):
-        one_sink([])
+class Nobody(Files):
+    """Nobody would be told its decision."""
+
+    participants: ClassVar[dict[str, Any]] = {}
 
 
-def test_a_sink_that_names_no_participant_is_refused() -> None:
-    """Nobody would be told the decision: that is said where the sink is made."""
+SAME_URL = ParticipantSink({"c": "http://a:1"}, token=None)
 
-    class Nobody(Files):
-        participants: ClassVar[dict[str, Any]] = {}
 
-    with pytest.raises(ConfigurationError, match=TEXTS["a sink of no participant"]):
-        CompositeSink([Nobody()])
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ([Files(), Files()], "two of one name"),
+        ([services(), Files("a")], "one name in two sinks"),
+        ([Files("x y")], "no name of a participant"),
+        ([services(), SAME_URL], "two of one URL"),
+        ([Nobody()], "a sink of no participant"),
+        ([], "no sink at all"),
+    ],
+)
+def test_what_cannot_be_one_transaction_is_refused(members: Any, why: str) -> None:
+    """Where the sink is made, in a line that says what to change."""
+    with pytest.raises(ConfigurationError, match=TEXTS[why]):
+        CompositeSink(members) if members else one_sink(members)
 
 
 def test_a_single_sink_has_a_name_too() -> None:
@@ -311,7 +313,12 @@ class Folder(Files):
 def test_routes_to_sinks_that_have_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dataclass is a sink like any other; each route's receipts count."""
     sink = CompositeSink([Folder("first"), Folder("last")])
-    record = one_attempt(sink)
+    participants = tuple(sink.participants)
+    record = (
+        InMemoryDecisionLog()
+        .begin("orders", 0, run="r", query=None, participants=participants, carrier={})
+        .record
+    )
 
     def write(df: Any, routed: Any, of: TransactionRecord) -> Written:
         (name,) = participants_of(routed)
@@ -326,14 +333,6 @@ def test_routes_to_sinks_that_have_no_hash(monkeypatch: pytest.MonkeyPatch) -> N
     assert attempt.arrow_bytes == 16
 
 
-def one_attempt(sink: CompositeSink) -> TransactionRecord:
-    log = InMemoryDecisionLog()
-    participants = tuple(sink.participants)
-    return log.begin(
-        "orders", 0, run="run", query=None, participants=participants, carrier={}
-    ).record
-
-
 def test_a_sink_may_call_something_its_members() -> None:
     """Only what is made of several sinks is looked into."""
     files = Files()
@@ -345,18 +344,11 @@ def test_several_sinks_within_several(wire: Wire) -> None:
     """All are checked, and each can have a route."""
     inner = CompositeSink([services(), Files("files")])
     sink = CompositeSink([inner, Files("more")])
-    assert [list(participants_of(sink.route(n))) for n in ("a", "files")] == [
-        ["a"],
-        ["files"],
-    ]
+    for name in ("a", "files"):
+        assert list(participants_of(sink.route(name))) == [name]
+    services_of_none = ParticipantSink({"a": "http://a:1"}, token="env:TPC_NONE")
     with pytest.raises(ConfigurationError, match="TPC_NONE"):
-        CompositeSink(
-            [
-                CompositeSink(
-                    [ParticipantSink({"a": "http://a:1"}, token="env:TPC_NONE")]
-                )
-            ]
-        ).check("orders")
+        CompositeSink([CompositeSink([services_of_none])]).check("orders")
 
 
 def test_two_names_of_one_service_are_found_at_the_start(

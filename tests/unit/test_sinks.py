@@ -18,9 +18,17 @@ from tracing_2pc.core.errors import (
     ContractError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
+    TwoPhaseError,
 )
-from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionId
-from tracing_2pc.core.states import Refusal, Vote
+from tracing_2pc.core.model import (
+    BranchContext,
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.sinks.base import participants_of, write_branch
 from tracing_2pc.sinks.spool import Spool
@@ -53,33 +61,31 @@ def test_a_spool_is_read_by_many_at_once(in_memory: int) -> None:
 class Prepared:
     """Stands in for the wire: keeps what each participant was sent."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.sent: dict[str, list[bytes]] = {"a": [], "b": []}
-        self.silent = 0
+        self.says: list[TwoPhaseError] = []
         self.aborted: list[str] = []
-        prepared = self
 
-        def prepare(me: HttpParticipant, *args: Any, **kwargs: Any) -> Vote:
-            with args[2]() as body:
-                prepared.sent[me.name].append(body.read())
-            if me.name == "b" and prepared.silent:
-                prepared.silent -= 1
-                raise ParticipantUnavailableError("lost")
-            return Vote.COMMIT
+    def prepare(self, me: HttpParticipant, *args: Any, **kwargs: Any) -> Vote:
+        with args[2]() as body:
+            self.sent[me.name].append(body.read())
+        if me.name == "b" and self.says:
+            raise self.says.pop()
+        return Vote.COMMIT
 
-        monkeypatch.setattr(HttpParticipant, "prepare", prepare)
-        monkeypatch.setattr(
-            HttpParticipant,
-            "abort_branch",
-            lambda me, transaction, branch, digest: self.aborted.append(
-                f"{me.name} {branch} {digest}"
-            ),
-        )
+    def abort(self, me: HttpParticipant, _: object, branch: object, by: str) -> None:
+        self.aborted.append(f"{me.name} {branch} {by}")
 
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
-    return Prepared(monkeypatch)
+    """A wire of which `b` answers what it is told to, and then commit."""
+    made = Prepared()
+    wire = {"prepare": made.prepare, "abort_branch": made.abort}
+    for name, answer in wire.items():
+        through = lambda me, *a, to=answer, **named: to(me, *a, **named)  # noqa: E731
+        monkeypatch.setattr(HttpParticipant, name, through)
+    return made
 
 
 def sink() -> ParticipantSink:
@@ -114,7 +120,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_bytes(
     prepared: Prepared,
 ) -> None:
     """That is not a new attempt: same branch, same digest."""
-    prepared.silent = 1
+    prepared.says = [ParticipantUnavailableError("lost")]
     receipts = write_branch(sink(), CONTEXT, batches(3))
     assert len(prepared.sent["a"]) == 1
     assert len(set(prepared.sent["b"])) == 1
@@ -126,39 +132,25 @@ def test_a_prepare_that_is_waited_for_can_be_stopped(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that runs its tasks itself says so in the context: the branch ends."""
-    from tracing_2pc.core.ports import SystemClock
-
-    prepared.silent = 100
+    prepared.says = [ParticipantUnavailableError("lost")] * 100
     waits: list[float] = []
     monkeypatch.setattr(SystemClock, "sleep", lambda _, s: waits.append(s))
     context = dataclasses.replace(CONTEXT, stopping=lambda: len(waits) > 3)
     with pytest.raises(ParticipantUnavailableError):
         write_branch(sink(), context, batches(3))
-    assert 0 < 100 - prepared.silent < 100
+    assert 0 < len(prepared.says) < 100
     assert prepared.aborted
 
 
-def test_a_prepare_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepare_under_way_is_waited_for(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """425 says that it is being written: not a lost try, however long it takes."""
-    from tracing_2pc.core.ports import SystemClock
-
-    said = [ParticipantUnavailableError("busy", refusal=Refusal.IN_PROGRESS)] * 50
-
-    def prepare(me: HttpParticipant, *args: Any, **kwargs: Any) -> Vote:
-        if me.name == "b" and said:
-            raise said.pop()
-        return Vote.COMMIT
-
-    monkeypatch.setattr(HttpParticipant, "prepare", prepare)
+    busy = ParticipantUnavailableError("busy", refusal=Refusal.IN_PROGRESS)
+    prepared.says = [busy] * 50
     monkeypatch.setattr(SystemClock, "sleep", lambda *_: None)
     assert votes(write_branch(sink(), CONTEXT, batches(1)))["b"] is Vote.COMMIT
-    assert said == []
-
-
-def test_one_service_under_two_names_is_refused() -> None:
-    """It would seal the transaction with the first commit, and refuse the second."""
-    with pytest.raises(ConfigurationError, match=TEXTS["two of one URL"]):
-        ParticipantSink({"a": "http://127.0.0.1:1", "b": "http://127.0.0.1:1/"})
+    assert prepared.says == []
 
 
 def test_a_pre_commit_that_returns_something_else_is_named() -> None:
@@ -189,18 +181,10 @@ def test_a_task_that_fails_tells_nobody_of_what_it_never_sent(
 
 
 def test_a_task_that_one_refuses_aborts_its_own_branch_everywhere(
-    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+    prepared: Prepared,
 ) -> None:
     """By the digest of what it sent, which an executor may do without a job's token."""
-    sent = HttpParticipant.prepare
-
-    def refuse(me: HttpParticipant, *args: Any, **kwargs: Any) -> Vote:
-        sent(me, *args, **kwargs)
-        if me.name == "b":
-            raise ParticipantRefusedError("votes abort")
-        return Vote.COMMIT
-
-    monkeypatch.setattr(HttpParticipant, "prepare", refuse)
+    prepared.says = [ParticipantRefusedError("votes abort")]
     with pytest.raises(ParticipantRefusedError):
         write_branch(sink(), CONTEXT, batches(3))
     digest = digest_of(prepared.sent["a"][0])
@@ -219,28 +203,26 @@ def test_records_one_by_one(prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("urls", "says"),
     [
-        (({},), TEXTS["no participant at all"]),
-        (({"a": "ftp://x"},), "http://"),
-        (({"a": "http://me:secret@x"},), "password"),
-        (({"not a name": "http://x"},), TEXTS["what a participant's name is"]),
+        ({}, TEXTS["no participant at all"]),
+        ({"a": "ftp://x"}, "http://"),
+        ({"a": "http://me:secret@x"}, "password"),
+        ({"not a name": "http://x"}, TEXTS["what a participant's name is"]),
+        # It would seal the transaction with the first commit, and refuse the second.
+        ({"a": "http://x:1", "b": "http://x:1/"}, TEXTS["two of one URL"]),
+        # It would be pickled into Spark's files and pages.
+        ({"a": "http://x"}, "reference"),
     ],
 )
 def test_a_bad_sink_is_refused_before_anything_runs(
-    arguments: tuple[Any, ...], says: str
+    urls: dict[str, str], says: str
 ) -> None:
     """The message says what to change, and never repeats a secret."""
+    token = {"token": "secret-secret"} if says == "reference" else {}
     with pytest.raises(ConfigurationError, match=says) as caught:
-        ParticipantSink(*arguments)
+        ParticipantSink(urls, **token)
     assert "secret" not in str(caught.value)
-
-
-def test_a_literal_token_is_refused() -> None:
-    """It would be pickled into Spark's files and pages."""
-    with pytest.raises(ConfigurationError, match="reference") as caught:
-        ParticipantSink({"a": "http://x"}, token="hunter2hunter2")
-    assert "hunter2" not in str(caught.value)
 
 
 class Own:
@@ -378,17 +360,8 @@ def test_one_call_for_the_whole_transaction() -> None:
 
 
 def _record(receipts: tuple[Receipt, ...]) -> Any:
-    from tracing_2pc.core.model import TransactionRecord
-    from tracing_2pc.core.states import Decision, TransactionState
-
     return TransactionRecord(
-        TransactionId("orders", 0, 1),
-        "run",
-        TransactionState.COMMITTING,
-        Decision.COMMIT,
-        ("Typed",),
-        frozenset(),
-        {},
-        0.0,
+        *(TransactionId("orders", 0, 1), "run", TransactionState.COMMITTING),
+        *(Decision.COMMIT, ("Typed",), frozenset(), {}, 0.0),
         receipts=receipts,
     )

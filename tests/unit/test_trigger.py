@@ -16,7 +16,6 @@ from tracing_2pc.inspection.trigger import advise as advise_with
 
 START = 1_700_000_000.0
 DELIVERY = 0.25
-TIMEOUT = 900.0
 
 
 def stream(
@@ -38,12 +37,12 @@ def stream(
 
 def advise(
     newest: Sequence[TransactionSummary],
-    timeout: float,
-    recover_within: float,
+    timeout: float = 900.0,
+    within: float = 60.0,
     sparks_own: float = 0.0,
 ) -> Advice:
     """Advise as if Spark itself took no time, unless a test says how much."""
-    return advise_with(newest, timeout, recover_within, sparks_own)
+    return advise_with(newest, timeout, within, sparks_own)
 
 
 def measured(advice: Advice) -> Measured:
@@ -51,7 +50,8 @@ def measured(advice: Advice) -> Measured:
     return advice.measured
 
 
-def two_seconds_and_a_millisecond_each(rows: int) -> float:
+def usual(rows: int) -> float:
+    """Two seconds for itself, and a millisecond for each of its rows."""
     return 2.0 + 0.001 * rows
 
 
@@ -60,7 +60,7 @@ VARIED = [500 * (1 + batch % 5) for batch in range(40)]  # 500 to 2,500, median 
 
 def test_what_a_batch_costs_is_told_from_what_its_rows_cost() -> None:
     """The line through rows and seconds, and what follows from it."""
-    advice = advise(stream(VARIED, two_seconds_and_a_millisecond_each), TIMEOUT, 60.0)
+    advice = advise(stream(VARIED, usual))
     was = measured(advice)
     assert was.cost.separated
     assert was.cost.fixed == pytest.approx(2.0)
@@ -83,7 +83,7 @@ def test_what_a_batch_costs_is_told_from_what_its_rows_cost() -> None:
 def test_batches_without_rows_do_not_hide_what_others_bring() -> None:
     """As of a query with state, that runs two of them after each one with rows."""
     rows = [count if batch % 3 == 0 else 0 for batch, count in enumerate(VARIED * 3)]
-    advice = advise(stream(rows, two_seconds_and_a_millisecond_each), TIMEOUT, 60.0)
+    advice = advise(stream(rows, usual))
     assert measured(advice).rows_per_second == pytest.approx(1500 / 30)
 
 
@@ -93,9 +93,9 @@ def test_a_few_slow_batches_do_not_turn_the_line() -> None:
     seen = iter(range(len(VARIED)))
 
     def seconds(rows: int) -> float:
-        return slow.get(next(seen), two_seconds_and_a_millisecond_each(rows))
+        return slow.get(next(seen), usual(rows))
 
-    was = measured(advise(stream(VARIED, seconds), TIMEOUT, 60.0))
+    was = measured(advise(stream(VARIED, seconds)))
     assert was.cost.fixed == pytest.approx(2.0, rel=0.1)
     assert was.cost.per_row == pytest.approx(0.001, rel=0.1)
     assert was.longest == pytest.approx(45.0 - DELIVERY)
@@ -106,13 +106,13 @@ def test_the_fixed_cost_is_right_within_40_percent_with_20_batches() -> None:
     chance = random.Random(7)
 
     def seconds(rows: int) -> float:
-        whole = two_seconds_and_a_millisecond_each(rows)
+        whole = usual(rows)
         return whole * chance.lognormvariate(0, 0.2)
 
     costs = []
     for _ in range(100):
         rows = [chance.randint(500, 3500) for _ in range(NEEDED)]
-        costs.append(measured(advise(stream(rows, seconds), TIMEOUT, 60.0)).cost)
+        costs.append(measured(advise(stream(rows, seconds))).cost)
     separated = [cost for cost in costs if cost.separated]
     assert len(separated) > 50
     near = [cost for cost in separated if 1.2 <= cost.fixed <= 2.8]
@@ -122,7 +122,7 @@ def test_the_fixed_cost_is_right_within_40_percent_with_20_batches() -> None:
 @pytest.mark.parametrize("rows", [[1000] * 30, [900, 1000, 1100] * 10])
 def test_batches_that_are_alike_give_upper_bounds(rows: list[int]) -> None:
     """All of a batch may be fixed, or all of it its rows: each bound is on its side."""
-    advice = advise(stream(rows, two_seconds_and_a_millisecond_each), TIMEOUT, 90.0)
+    advice = advise(stream(rows, usual), within=90.0)
     was = measured(advice)
     assert not was.cost.separated
     assert was.cost.fixed == pytest.approx(3.0, rel=0.01)
@@ -137,26 +137,24 @@ def test_batches_that_are_alike_give_upper_bounds(rows: list[int]) -> None:
 def test_bounds_of_alike_batches_that_contradict_prove_nothing() -> None:
     """Then the finding is that the costs could not be separated."""
     rows = [1000] * 30
-    advice = advise(stream(rows, two_seconds_and_a_millisecond_each), TIMEOUT, 20.0)
+    advice = advise(stream(rows, usual), within=20.0)
     assert advice.findings == (Finding.NOT_SEPARATED,)
 
 
 def test_a_recovery_that_is_too_short_contradicts_the_overhead() -> None:
     """And the advice says from which one on both bounds hold."""
-    of = stream(VARIED, two_seconds_and_a_millisecond_each)
-    advice = advise(of, TIMEOUT, 20.0)
+    of = stream(VARIED, usual)
+    advice = advise(of, within=20.0)
     assert advice.findings == (Finding.CONTRADICTION,)
     assert advice.meet_at == pytest.approx(20.0 + 2.0 + 0.15 * 20.0)
-    again = advise(of, TIMEOUT, advice.meet_at + 0.001)
+    again = advise(of, within=advice.meet_at + 0.001)
     assert (again.findings, again.meet_at) == ((), None)
-    assert advise(of, TIMEOUT, 1.0).longest is None
+    assert advise(of, within=1.0).longest is None
 
 
 def test_batches_without_a_pause_are_said_to_be_back_to_back() -> None:
     """Each one begins when the one before it has ended."""
-    advice = advise(
-        stream(VARIED, two_seconds_and_a_millisecond_each, every=1.0), TIMEOUT, 60.0
-    )
+    advice = advise(stream(VARIED, usual, every=1.0))
     assert measured(advice).busy == pytest.approx(1.0)
     assert Finding.BACK_TO_BACK in advice.findings
     assert Finding.ROWS_TOO_SLOW not in advice.findings
@@ -165,18 +163,14 @@ def test_batches_without_a_pause_are_said_to_be_back_to_back() -> None:
 def test_rows_that_take_all_the_time_are_no_matter_of_the_interval() -> None:
     """Also if the batches are large: what is fixed is not what fills the time."""
     rows = [10 * count for count in VARIED]
-    advice = advise(
-        stream(rows, lambda count: 0.1 + 0.001 * count, every=1.0), TIMEOUT, 60.0
-    )
+    advice = advise(stream(rows, lambda count: 0.1 + 0.001 * count, every=1.0))
     assert set(advice.findings) == {Finding.BACK_TO_BACK, Finding.ROWS_TOO_SLOW}
 
 
 def test_rows_that_leave_less_than_a_tenth_need_a_longer_interval() -> None:
     """The batch must end in its interval: the fixed cost has what the rows leave."""
     rows = [10 * count for count in VARIED]
-    advice = advise(
-        stream(rows, lambda count: 0.1 + 0.00062 * count, every=10.0), TIMEOUT, 60.0
-    )
+    advice = advise(stream(rows, lambda count: 0.1 + 0.00062 * count, every=10.0))
     was = measured(advice)
     assert was.load == pytest.approx(0.93, abs=0.03)
     assert advice.shortest == pytest.approx(0.1 / (1.0 - was.load))
@@ -186,7 +180,7 @@ def test_rows_that_leave_less_than_a_tenth_need_a_longer_interval() -> None:
 
 def test_the_timeout_is_three_times_the_longest_batch_or_the_default() -> None:
     """Of the measured ones and of the one that the longest interval makes."""
-    short = stream(VARIED, two_seconds_and_a_millisecond_each)
+    short = stream(VARIED, usual)
     assert advise(short, 900.0, 60.0).timeout == 900.0
     assert advise(short, 900.0, 36_000.0).timeout == pytest.approx(
         3 * (2.0 + 0.15 * (36_000 - 2) / 1.15), abs=1.0
@@ -201,24 +195,22 @@ def test_the_timeout_is_three_times_the_longest_batch_or_the_default() -> None:
 
 def test_too_few_batches_with_rows_give_no_numbers() -> None:
     """Those without rows and those that were aborted are counted, and left out."""
-    full = stream([*VARIED[: NEEDED - 1], *[0] * 9], two_seconds_and_a_millisecond_each)
-    advice = advise(full, TIMEOUT, 60.0)
+    full = stream([*VARIED[: NEEDED - 1], *[0] * 9], usual)
+    advice = advise(full)
     assert (advice.batches, advice.empty) == (NEEDED - 1, 9)
     assert advice.findings == (Finding.TOO_FEW,)
     assert advice.measured is None
-    assert advise([], TIMEOUT, 60.0).findings == (Finding.TOO_FEW,)
+    assert advise([]).findings == (Finding.TOO_FEW,)
 
 
 def test_only_committed_batches_with_rows_are_measured() -> None:
     """The others take other times: they would turn the line and lower the rows."""
     rows = [count for some in VARIED for count in (some, 0)]
-    slow_when_empty = stream(
-        rows, lambda count: two_seconds_and_a_millisecond_each(count) if count else 9.0
-    )
+    slow_when_empty = stream(rows, lambda count: usual(count) if count else 9.0)
     aborted = dataclasses.replace(
         slow_when_empty[0], state=TransactionState.ABORTED, rows=0
     )
-    advice = advise([aborted, *slow_when_empty], TIMEOUT, 60.0)
+    advice = advise([aborted, *slow_when_empty])
     assert (advice.batches, advice.empty, advice.aborted) == (40, 40, 1)
     was = measured(advice)
     assert (was.rows.median, was.longest) == (1500, pytest.approx(4.25))
@@ -227,27 +219,27 @@ def test_only_committed_batches_with_rows_are_measured() -> None:
 
 def test_a_clock_that_was_put_back_makes_no_negative_time() -> None:
     """A batch that was decided before it began took no time at least."""
-    newest = stream([1000] * NEEDED, two_seconds_and_a_millisecond_each)
+    newest = stream([1000] * NEEDED, usual)
     back = [
         dataclasses.replace(s, decided=s.started - 50.0, finished=s.started - 49.0)
         for s in newest
     ]
-    was = measured(advise(back, TIMEOUT, 60.0))
+    was = measured(advise(back))
     assert (was.longest, was.begin_to_decision.median, was.cost.fixed) == (0, 0, 0)
 
 
 def test_what_spark_does_between_two_batches_counts_as_fixed() -> None:
     """As much of the pause as is said; no more than the pause is."""
-    of = stream(VARIED, two_seconds_and_a_millisecond_each)
-    advice = advise(of, TIMEOUT, 60.0, 0.5)
+    of = stream(VARIED, usual)
+    advice = advise(of, sparks_own=0.5)
     assert measured(advice).between == 0.5
     assert advice.shortest == pytest.approx(25.0)
     assert advice.longest == pytest.approx((60.0 - 2.5) / 1.15)
-    assert measured(advise(of, TIMEOUT, 60.0, 100.0)).between == pytest.approx(6.5)
+    assert measured(advise(of, sparks_own=100.0)).between == pytest.approx(6.5)
 
 
 def test_short_pauses_are_no_pauses() -> None:
     """Half a second between batches of half a second is Spark at work."""
     of = stream(VARIED, lambda rows: 0.5 + 0.0001 * rows, every=1.1)
-    assert Finding.BACK_TO_BACK in advise(of, TIMEOUT, 60.0, 0.5).findings
-    assert Finding.BACK_TO_BACK not in advise(of, TIMEOUT, 60.0, 0.0).findings
+    assert Finding.BACK_TO_BACK in advise(of, sparks_own=0.5).findings
+    assert Finding.BACK_TO_BACK not in advise(of, sparks_own=0.0).findings
