@@ -81,6 +81,9 @@ REMEMBERED = [
 ]
 
 
+KEPT = {"path": "a", "tpc_carrier": {"traceparent": f"00-{1:032x}-{1:016x}-01"}}
+
+
 def new(handle: Any) -> Any:
     return handle if type(handle) in (str, tuple) else copy.copy(handle)
 
@@ -105,28 +108,22 @@ def test_a_handle_takes_its_trace_to_another_process(exported, handle):
 
 @pytest.mark.parametrize("handle", REMEMBERED, ids=lambda h: type(h).__name__)
 def test_any_other_handle_is_remembered_by_its_process(exported, handle):
-    carrier = OpenTelemetryTracing().reserve()
-    sink = shipped(Sink(handle))
-    begun = sink.begin(branch_of(carrier))
-    sink.invoke(begun, 1)
-    sink.pre_commit(begun)
-    sink.commit(begun)
-    assert len(exported()) == 4
-    assert parents(exported) == {carrier["traceparent"][36:52]}
-    assert branches.OPEN == {}
+    """It stays what its author made it: another process finds no trace in it.
 
-
-@pytest.mark.parametrize("handle", REMEMBERED, ids=lambda h: type(h).__name__)
-def test_elsewhere_any_other_handle_is_below_the_current_span(exported, handle):
-    """It stays what its author made it: another process finds no trace in it."""
+    There it is below the current span.
+    """
     carrier = OpenTelemetryTracing().reserve()
     sink = shipped(Sink(handle))
     begun = sink.begin(branch_of(carrier))
     before = dict(getattr(begun, "__dict__", {}))
+    sink.invoke(begun, 1)
     sink.pre_commit(begun)
     assert getattr(begun, "__dict__", {}) == before
     received = shipped(begun)
-    branches.OPEN.clear()
+    sink.commit(begun)
+    assert len(exported()) == 4
+    assert parents(exported) == {carrier["traceparent"][36:52]}
+    assert branches.OPEN == {}
     with spans.span(names.DELIVER, carrier=OpenTelemetryTracing().reserve()):
         shipped(Sink(None)).commit(received)
     assert span_tree(exported())[-2:] == ["tpc.deliver", "  Sink.commit"]
@@ -178,16 +175,13 @@ def test_a_handle_that_is_emptied_in_pre_commit_still_carries_it(exported):
     """What was kept for sending is thrown away; what commit needs is put in."""
 
     @traced_sink
-    class Spooling(Plain):
-        def begin(self, context):
-            return {"rows": [1, 2, 3]}
-
+    class Spooling(Of):
         def pre_commit(self, handle):
             handle.clear()
             handle["path"] = "a"
 
     carrier = OpenTelemetryTracing().reserve()
-    sink = shipped(Spooling())
+    sink = shipped(Spooling({"rows": [1, 2, 3]}))
     handle = sink.begin(branch_of(carrier))
     sink.pre_commit(handle)
     assert handle.keys() == {"path", "tpc_carrier"}
@@ -261,8 +255,7 @@ def test_a_transaction_that_is_over_is_forgotten():
             assert handles == [Slotted("a")]
 
     sink = shipped(traced_sink(Whole)(None, Slotted))
-    kept = {"path": "a", "tpc_carrier": {"traceparent": f"00-{1:032x}-{1:016x}-01"}}
-    sink.commit_transaction("orders.7.1", [_handle(sink, kept)])
+    sink.commit_transaction("orders.7.1", [_handle(sink, dict(KEPT))])
     assert branches.OPEN == {}
 
 
@@ -272,35 +265,17 @@ def rows(count: int) -> pa.RecordBatch:
 
 def test_a_record_of_a_traced_run_is_read_where_nothing_is_traced():
     """The context in the log is no field: it never reaches the author's class."""
-    given: list[Frozen] = []
-
-    class Untraced(Plain):
-        handle_type = Frozen
-
-        def commit(self, handle):
-            given.append(handle)
-
-    kept = {"path": "a", "tpc_carrier": {"traceparent": f"00-{1:032x}-{1:016x}-01"}}
-    Untraced().commit(_handle(Untraced(), kept))
-    assert given == [Frozen("a")]
+    assert _handle(Of(None, Frozen), dict(KEPT)) == Frozen("a")
     assert branches.OPEN == {}
 
 
 def test_a_handle_keeps_no_baggage(exported):
     """It is the user's own text, and a handle is stored."""
-
-    @traced_sink
-    class Mine(Plain):
-        def begin(self):
-            return {}
-
-        def pre_commit(self, handle):
-            pass
-
+    sink = traced_sink(type("Mine", (Plain,), {}))()
     token = context.attach(baggage.set_baggage("user.email", "a@b"))
     try:
-        handle = Mine().begin()
-        Mine().pre_commit(handle)
+        handle = sink.begin()
+        sink.pre_commit(handle)
     finally:
         context.detach(token)
     assert handle["tpc_carrier"].keys() == {"traceparent"}

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry import baggage, trace
 from opentelemetry import context as contexts
 from opentelemetry.trace import StatusCode
-from support.traced_sink import Foreign, Plain, branch_of, shipped
+from support.traced_sink import Foreign, Plain, Refusing, branch_of, shipped
 from support.tracing import span_tree
 
 from tracing_2pc.tracing.decorator import branches, handles
@@ -35,7 +35,7 @@ class Sink(Plain):
         handle[record] += 1
 
     def pre_commit(self, handle):
-        self.seen = list(handle)
+        self.seen = list(handle) if isinstance(handle, dict) else None
 
 
 @pytest.mark.usefixtures("exported")
@@ -73,13 +73,10 @@ def test_a_subclass_that_goes_on_after_its_parents_pre_commit_sees_its_rows():
 
 @pytest.mark.usefixtures("exported")
 def test_a_pre_commit_that_raises_adds_nothing():
-    class Refusing(Plain):
-        def pre_commit(self, handle):
-            raise OSError("full")
-
-    sink = shipped(traced_sink(Refusing)())
+    refusing = type("Refusing", (Plain,), {"pre_commit": lambda self, handle: [][0]})
+    sink = shipped(traced_sink(refusing)())
     handle = sink.begin()
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(IndexError):
         sink.pre_commit(handle)
     assert handle == {}
     sink.abort(handle)
@@ -144,12 +141,8 @@ def test_any_object_is_a_handle_with_tracing_off(make, monkeypatch):
     sink = shipped(Sink(None))
     sink.commit(make())
     sink.abort(make())
-
-    class Whole(Plain):
-        def commit_transaction(self, transaction_id, handles):
-            pass
-
-    shipped(traced_sink(Whole)()).commit_transaction("orders.7.1", [make()])
+    whole = type("Whole", (Plain,), {"commit_transaction": lambda *arguments: None})
+    shipped(traced_sink(whole)()).commit_transaction("orders.7.1", [make()])
 
 
 BAD = [{"traceparent": None}, {"traceparent": 5}, {"baggage": 3}, {1: 2}]
@@ -215,12 +208,7 @@ def test_baggage_alone_is_no_trace(exported):
 @pytest.mark.parametrize("handle", ["orders", 1, True, ()], ids=repr)
 def test_a_handle_that_two_branches_share_moves_neither(exported, handle):
     """Python has one object for equal strings: the span around a phase says more."""
-
-    class Of(Plain):
-        def begin(self):
-            return handle
-
-    sink = shipped(traced_sink(Of)())
+    sink = shipped(Sink(handle))
     tracer = trace.get_tracer("own")
     around = [tracer.start_span(f"own{n}") for n in range(2)]
     begun = []
@@ -236,7 +224,7 @@ def test_a_handle_that_two_branches_share_moves_neither(exported, handle):
     assert span_tree(exported()) == [
         line
         for n in range(2)
-        for line in (f"own{n}", "  Of.begin", "  Of.pre_commit", "  Of.commit")
+        for line in (f"own{n}", "  Sink.begin", "  Sink.pre_commit", "  Sink.commit")
     ]
 
 
@@ -254,14 +242,9 @@ def test_records_of_several_threads_are_all_counted(exported):
 
 
 def test_a_record_that_is_left_out_on_purpose_is_no_error(exported):
-    class Picky(Plain):
-        def invoke(self, handle, record):
-            if record == "bad":
-                raise ValueError(record)
-
-    sink = shipped(traced_sink(Picky)())
+    sink = shipped(traced_sink(type("Picky", (Refusing,), {}))())
     handle = sink.begin()
-    with pytest.raises(ValueError, match="bad"):
+    with pytest.raises(ValueError, match="customer"):
         sink.invoke(handle, "bad")
     sink.invoke(handle, "good")
     sink.pre_commit(handle)

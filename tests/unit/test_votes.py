@@ -66,15 +66,7 @@ def test_every_vote_is_there(receipts: tuple[Receipt, ...]) -> None:
         (written(0, 7, {**BOTH, "b": Vote.ABORT}), TEXTS["b voted abort"]),
         (written(0, 7) + written(0, 8), TEXTS["two receipts for a partition"]),
     ],
-    ids=[
-        "nobody's",
-        "b's",
-        "one missing",
-        "first missing",
-        "stranger",
-        "abort",
-        "twins",
-    ],
+    ids=["nobody", "b", "missing", "first", "stranger", "abort", "twins"],
 )
 def test_without_every_vote_there_is_no_commit(
     receipts: tuple[Receipt, ...], why: str

@@ -58,23 +58,13 @@ def view(
     def when(seconds: float | None) -> float | None:
         return None if seconds is None else START + seconds
 
-    empty: dict[str, Any] = dict.fromkeys(
-        f.name for f in dataclasses.fields(TransactionView)
-    )
-    return TransactionView(
-        **empty
-        | {
-            "transaction": TransactionId("orders", 7, 1),
-            "at": START + at,
-            "state": TransactionState.ACTIVE,
-            "decision": None if decided is None else Decision.COMMIT,
-            "started": when(started),
-            "decided": when(decided),
-            "finished": when(finished),
-            "deliveries": tuple(deliveries),
-            "participants": participants,
-        }
-    )
+    fields: dict[str, Any] = {f.name: None for f in dataclasses.fields(TransactionView)}
+    fields |= {"transaction": TransactionId("orders", 7, 1), "at": START + at}
+    fields |= {"state": TransactionState.ACTIVE, "participants": participants}
+    fields |= {"decision": None if decided is None else Decision.COMMIT}
+    fields |= {"started": when(started), "decided": when(decided)}
+    fields |= {"finished": when(finished), "deliveries": tuple(deliveries)}
+    return TransactionView(**fields)
 
 
 def drawn(found: TransactionView) -> Waterfall:
@@ -95,15 +85,8 @@ def pieces(lane: Lane) -> list[tuple[str, float, float]]:
 def test_a_finished_transaction_is_drawn_to_scale() -> None:
     """Begin to decision, each wait, each commit and delivery, at their places."""
     told = [DeliveryRecord("ledger", START + 9), DeliveryRecord("notifier", START + 10)]
-    found = drawn(
-        view(
-            said("ledger", branch(0, 2, 9)),
-            said("notifier", branch(0, 4, 10)),
-            decided=5,
-            finished=10,
-            deliveries=told,
-        )
-    )
+    both = said("ledger", branch(0, 2, 9)), said("notifier", branch(0, 4, 10))
+    found = drawn(view(*both, decided=5, finished=10, deliveries=told))
     assert (found.start, found.span, found.cut) == (START, 10, None)
     assert [pieces(one) for one in lanes(found, "decision log")] == [
         [("deciding", 0, 50)],
@@ -127,29 +110,17 @@ def test_an_outage_is_drawn_as_one() -> None:
         DeliveryRecord("ledger", START + 6),
         DeliveryRecord("notifier", START + 780, 18, error="nothing listens"),
     ]
-    closed = drawn(
-        view(
-            said("ledger", branch(0, 2, 6)),
-            said("notifier", branch(0, 4, 780)),
-            decided=5,
-            finished=780,
-            deliveries=told,
-        )
-    )
+    both = said("ledger", branch(0, 2, 6)), said("notifier", branch(0, 4, 780))
+    closed = drawn(view(*both, decided=5, finished=780, deliveries=told))
     assert [one[0] for one in pieces(lanes(closed, "ledger")[0])][-1] == "committing"
     branches, delivery = lanes(closed, "notifier")
     assert [one[0] for one in pieces(branches)] == ["writing", "waiting", "vain"]
     assert [one[0] for one in pieces(delivery)] == ["vain"]
     assert delivery.label == TEXTS["acknowledged after tries in vain"]
     assert [one[0] for one in pieces(lanes(closed, "decision log")[1])] == ["vain"]
-    open_ = drawn(
-        view(
-            said("notifier", branch(0, 4)),
-            decided=5,
-            at=780,
-            deliveries=[DeliveryRecord("notifier", None, 18, error="nothing listens")],
-        )
-    )
+    told = [DeliveryRecord("notifier", None, 18, error="nothing listens")]
+    late = said("notifier", branch(0, 4))
+    open_ = drawn(view(late, decided=5, at=780, deliveries=told))
     assert open_.cut is not None
     assert open_.cut.label == TEXTS["then tries in vain"]
     assert lanes(open_, "notifier")[-1].label.endswith(TEXTS["tries in vain"])
@@ -207,15 +178,9 @@ def test_nothing_has_length() -> None:
 
 def test_times_that_are_missing_leave_no_gap_and_no_error() -> None:
     """An older participant tells none; one cannot be read; one knows nothing."""
-    found = drawn(
-        view(
-            said("ledger", branch(0, None)),
-            ParticipantReport("notifier", error="nothing listens"),
-            said("mailer"),
-            decided=5,
-            finished=6,
-        )
-    )
+    silent = ParticipantReport("notifier", error="nothing listens")
+    asked = said("ledger", branch(0, None)), silent, said("mailer")
+    found = drawn(view(*asked, decided=5, finished=6))
     assert lanes(found, "ledger")[0].segments == ()
     assert "no times" in lanes(found, "ledger")[0].label
     notes = {group.who: group.note for group in found.groups}
@@ -261,14 +226,9 @@ def test_clocks_that_differ_are_told_and_turn_nothing_around() -> None:
 
 def test_lanes_do_not_overlap_and_labels_stay_inside() -> None:
     """Each lane has its own height; a label of what is late ends where that ends."""
-    found = drawn(
-        view(
-            said("ledger", branch(0, 1, 9), branch(1, 2, 9)),
-            decided=8,
-            finished=9,
-            deliveries=[DeliveryRecord("ledger", START + 9)],
-        )
-    )
+    told = [DeliveryRecord("ledger", START + 9)]
+    ledger = said("ledger", branch(0, 1, 9), branch(1, 2, 9))
+    found = drawn(view(ledger, decided=8, finished=9, deliveries=told))
     tops = [lane.y for group in found.groups for lane in group.lanes]
     assert tops == sorted(set(tops))
     assert found.height > tops[-1]
