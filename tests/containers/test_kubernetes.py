@@ -176,14 +176,9 @@ def test_what_a_pod_needs_is_there(workload: str) -> None:
     for name in secrets:
         assert f"kubectl create secret generic {name} " in MANUAL
     for volume in pod["volumes"]:
-        for kind, key in (
-            ("ConfigMap", "configMap"),
-            ("PersistentVolumeClaim", "persistentVolumeClaim"),
-        ):
-            if key in volume:
-                assert (volume[key].get("name") or volume[key]["claimName"]) in named(
-                    kind
-                )
+        for kind in ("ConfigMap", "PersistentVolumeClaim"):
+            if source := volume.get(kind[0].lower() + kind[1:]):
+                assert (source.get("name") or source["claimName"]) in named(kind)
     for path in re.findall(r"/(?:settings|secrets)/[\w./]+", str(its)):
         if path not in mounted(workload):
             assert str(Path(path).parent) in mounted(workload), path
@@ -231,10 +226,8 @@ def test_executors_find_token_files_and_driver() -> None:
         container(workload)["image"] for workload in pods()
     }
     assert SPARK["spark.kubernetes.container.image"] in DOCKERFILE
-    assert (
-        f"python3 -m venv {Path(SPARK['spark.pyspark.python']).parents[1]}"
-        in DOCKERFILE
-    )
+    python = Path(SPARK["spark.pyspark.python"])
+    assert f"python3 -m venv {python.parents[1]}" in DOCKERFILE
 
 
 @pytest.mark.parametrize("workload", ["ledger", "tpc-watcher"])
@@ -243,13 +236,10 @@ def test_what_is_asked_for_is_served(workload: str) -> None:
     its = container(workload)
     (port,) = its["ports"]
     assert f"0.0.0.0:{port['containerPort']}" in its["command"]
-    for probe, path in (
-        ("readinessProbe", "/health/ready"),
-        ("livenessProbe", "/health/live"),
-    ):
-        asked = its[probe]["httpGet"]
-        assert (asked["path"], asked["port"]) == (path, port["name"])
-        assert path in ROUTES
+    for probe, path in (("readi", "ready"), ("live", "live")):
+        asked = its[f"{probe}nessProbe"]["httpGet"]
+        assert (asked["path"], asked["port"]) == (f"/health/{path}", port["name"])
+        assert asked["path"] in ROUTES
 
 
 @EACH
@@ -269,9 +259,8 @@ def test_no_container_may_more_than_it_needs(workload: str) -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert its["resources"]["limits"]["memory"]
-    assert {path for path, v in mounted(workload).items() if "emptyDir" in v} == {
-        "/tmp"
-    }
+    empty = [path for path, v in mounted(workload).items() if "emptyDir" in v]
+    assert empty == ["/tmp"]
     assert pod.get("automountServiceAccountToken", True) == (workload == "orders")
 
 
@@ -299,9 +288,8 @@ def test_a_participant_writes_only_to_its_temporary_folder(place: Path) -> None:
         service.start()
         service.until_answers(f"{url}{_path(service, 'readinessProbe')}", 120)
         sink = ParticipantSink({"ledger": url}, token=f"file:{place}/secrets/job/token")
-        context = BranchContext(
-            TransactionId("orders", 0, 1), BranchId(0, 1), ("ledger",), {}
-        )
+        first, branch = TransactionId("orders", 0, 1), BranchId(0, 1)
+        context = BranchContext(first, branch, ("ledger",), {})
         large = pa.RecordBatch.from_pydict({"id": [1], "note": ["x" * (16 << 20)]})
         (receipt,) = write_branch(sink, context, [large])
         assert receipt.vote is Vote.COMMIT
@@ -323,9 +311,8 @@ def test_the_watcher_writes_only_to_its_temporary_folder(place: Path) -> None:
     with stopping(watcher):
         watcher.start()
         for probe in ("readinessProbe", "livenessProbe"):
-            watcher.until_answers(
-                f"http://127.0.0.1:{port}{_path(watcher, probe)}", 120
-            )
+            url = f"http://127.0.0.1:{port}{_path(watcher, probe)}"
+            watcher.until_answers(url, 120)
     assert "Traceback" not in watcher.tail(), watcher.tail()
 
 

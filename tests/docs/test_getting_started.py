@@ -137,11 +137,8 @@ def test_the_sink_of_the_manual_is_one_trace(exported: Callable[[], Any]) -> Non
         exec(block(page("sink"), "python", "class PartnerSink"), names)
         names["URL"] = url
         sink = names["PartnerSink"]()
-        handle = sink.begin(
-            BranchContext(
-                TransactionId("orders", 0, 1), BranchId(0, 1), ("PartnerSink",), {}
-            )
-        )
+        first, branch = TransactionId("orders", 0, 1), BranchId(0, 1)
+        handle = sink.begin(BranchContext(first, branch, ("PartnerSink",), {}))
         for n in range(3):
             sink.invoke(handle, {"n": n})
         sink.pre_commit(handle)
@@ -150,9 +147,8 @@ def test_the_sink_of_the_manual_is_one_trace(exported: Callable[[], Any]) -> Non
     assert all(traceparent for _, traceparent in received)
     tree = [line.strip() for line in span_tree(exported())]
     phases = [line for line in tree if line.startswith("PartnerSink.")]
-    assert phases == [
-        f"PartnerSink.{p}" for p in ("begin", "invoke", "pre_commit", "commit")
-    ]
+    expected = ("begin", "invoke", "pre_commit", "commit")
+    assert phases == [f"PartnerSink.{phase}" for phase in expected]
 
 
 def test_each_port_is_for_one_thing() -> None:

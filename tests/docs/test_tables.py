@@ -68,13 +68,10 @@ def test_settings() -> None:
         if default == "none":
             assert not value, name
         elif isinstance(value, float):
-            assert seconds(re.sub(r" (min|days)", _unit, default)) == value, name
+            short = re.sub(r" (m|d)(in|ays)", r"\1", default)
+            assert seconds(short) == value, name
         else:
             assert str(value) == default
-
-
-def _unit(text: re.Match[str]) -> str:
-    return text[1][0]
 
 
 def test_commands() -> None:
@@ -97,10 +94,8 @@ def test_commands() -> None:
 
 def test_each_row_of_the_failure_table_is_proven_by_a_test() -> None:
     """The tests that it names are there."""
-    table = rows(
-        page("concepts"),
-        "| what is killed | log | participants | what finishes it | proven by |",
-    )
+    head = "| what is killed | log | participants | what finishes it | proven by |"
+    table = rows(page("concepts"), head)
     tests = "".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py"))
     for row in table:
         named = re.findall(r"`(test_[a-z_]+)", row[-1])
@@ -166,9 +161,8 @@ def test_the_answer_table() -> None:
 
 def test_resources() -> None:
     """Each resource that a service can choose, with arguments that it takes."""
-    table = rows(
-        page("service"), "| resource | database | what readers see | choose it when |"
-    )
+    head = "| resource | database | what readers see | choose it when |"
+    table = rows(page("service"), head)
     shown = {call.strip("`").partition("(")[0]: call.strip("`") for call, *_ in table}
     no_resource = {"PartnerRequest"}
     assert shown.keys() == set(participant.__all__) - no_resource

@@ -51,12 +51,7 @@ def test_a_count_that_does_not_hold_is_an_error(
     head, held, broken = capsys.readouterr().out.splitlines()
     assert head.split() == ["count", "expected", "actual", "ok"]
     assert held.split() == ["held", "4", "4", "yes"]
-    assert broken.split(maxsplit=3) == [
-        "broken",
-        "2",
-        "3",
-        "NO: because two are enough",
-    ]
+    assert " ".join(broken.split()) == "broken 2 3 NO: because two are enough"
 
 
 @pytest.mark.usefixtures("one_too_many")
@@ -65,13 +60,8 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert main(["counts", "requests", "--json"]) == 1
     printed = json.loads(capsys.readouterr().out)
     assert not printed["ok"]
-    assert printed["counts"][1] == {
-        "count": "broken",
-        "expected": 2,
-        "actual": 3,
-        "ok": False,
-        "why": "because two are enough",
-    }
+    row = {"count": "broken", "expected": 2, "actual": 3, "ok": False}
+    assert printed["counts"][1] == {**row, "why": "because two are enough"}
     assert main(["counts", "requests", "--json", str(tmp_path / "counts")]) == 1
     assert json.loads((tmp_path / "counts").read_text()) == printed
     assert "broken" in capsys.readouterr().out

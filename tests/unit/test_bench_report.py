@@ -24,13 +24,8 @@ TEXTS = texts("unit")
 RUN = {
     "date": "2026-01-01 12:00 UTC",
     "trial": False,
-    "machine": {
-        "cores": 2,
-        "cpu": "a processor",
-        "memory": "8 GiB",
-        "load": 0.1,
-        "system": "Linux 6",
-    },
+    "machine": {"cores": 2, "cpu": "a processor", "memory": "8 GiB"}
+    | {"load": 0.1, "system": "Linux 6"},
     "versions": {"Python": "3.11.0"},
 }
 
@@ -114,19 +109,17 @@ def test_another_is_shown_without_a_verdict() -> None:
 
 def test_a_series_has_a_table_and_a_plot(tmp_path: Path) -> None:
     """In order of what grows; the plot is a picture beside the page."""
+    half = Ratio(0.5, 0.4, 0.6, 0.5, 9)
     points = [
-        point(
-            "rows", x, Ratio(0.5, 0.4, 0.6, 0.5, 9), {"library": y, "jdbc": 2 * y}, {}
-        )
+        point("rows", x, half, {"library": y, "jdbc": 2 * y}, {})
         for x, y in ((1_000, 3.0), (10, 1.0))
     ]
     report.write(Results(RUN, points=points), tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     table = page.partition("### Rows of a batch")[2].partition("###")[0]
     assert "| rows of a batch | library / jdbc |" in table
-    assert re.findall(
-        r"^\| (10|1 k) \| 0.50 \| 0.40 to 0.60 \| 9 \|$", table, re.M
-    ) == ["10", "1 k"]
+    line = r"^\| (10|1 k) \| 0.50 \| 0.40 to 0.60 \| 9 \|$"
+    assert re.findall(line, table, re.M) == ["10", "1 k"]
     (picture,) = re.findall(r"!\[.*\]\((.*)\)", page)
     drawn = ElementTree.parse(tmp_path / picture).getroot()
     texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
