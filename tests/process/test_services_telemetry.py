@@ -130,8 +130,8 @@ def test_its_log_says_why_it_is_not_available(tmp_path: Path) -> None:
     waits, ready, asked = [line.split(" ", 3)[3] for line in ours]
     why = f'connection to server at "127.0.0.1", port {closed} failed: '
     why = f"OperationalError: connection failed: {why}Connection refused"
-    assert waits == f"{TEXTS['a database does not answer yet']}: {why}"
-    assert ready == f"{TEXTS['a participant is not ready']}: {why}"
+    assert waits == TEXTS["a database does not answer yet"] + f": {why}"
+    assert ready == TEXTS["a participant is not ready"] + f": {why}"
     (span,) = read_trace_file(file)
     ids = f"trace_id={span['trace_id']} span_id={span['span_id']}"
     ids = f"tpc_transaction_id=orders.7.1 {ids}"
