@@ -70,9 +70,7 @@ def trace_of(backend: Backend, transaction: str) -> Trace:
 
 
 def wait_for(
-    backend: Backend,
-    transaction: str,
-    predicate: Callable[[Trace], object],
+    backend: Backend, transaction: str, predicate: Callable[[Trace], object]
 ) -> Trace:
     """Return a transaction's spans as soon as the predicate is true of them."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,18 +11,13 @@ from opentelemetry.instrumentation.flask import FlaskInstrumentor
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 from support.participant import ONE, TRACE, World, sqlite_url, tagged_rows
-from support.tracing import span_tree
+from support.tracing import Exported, span_tree
 
 T = "orders.7.1"
 
-Exported = Callable[[], list[ReadableSpan]]
-
 
 @pytest.fixture
-def world(
-    tmp_path: Path,
-    exported: Exported,
-) -> Iterator[World]:
+def world(tmp_path: Path, exported: Exported) -> Iterator[World]:
     made = tagged_rows(sqlite_url(tmp_path))
     FlaskInstrumentor().instrument_app(made.app)
     yield made
@@ -35,8 +30,7 @@ def server_spans(exported: Exported) -> list[ReadableSpan]:
 
 
 def test_there_is_one_server_span_for_each_request(
-    world: World,
-    exported: Exported,
+    world: World, exported: Exported
 ) -> None:
     """It is the service's own, in the caller's trace, and says what ours would say."""
     assert world.prepare(T).status_code == 200
@@ -60,10 +54,7 @@ def test_there_is_one_server_span_for_each_request(
     }
 
 
-def test_what_a_request_does_is_below_it(
-    world: World,
-    exported: Exported,
-) -> None:
+def test_what_a_request_does_is_below_it(world: World, exported: Exported) -> None:
     """The database's statements are its children, whatever the request."""
     asked = [
         world.prepare(T),
@@ -85,10 +76,7 @@ def test_what_a_request_does_is_below_it(
     assert tree[1] == "  INSERT"
 
 
-def test_without_it_the_span_is_ours(
-    tmp_path: Path,
-    exported: Exported,
-) -> None:
+def test_without_it_the_span_is_ours(tmp_path: Path, exported: Exported) -> None:
     """The same application, not instrumented: one span too, and ours."""
     world = tagged_rows(sqlite_url(tmp_path))
     assert world.prepare(T).status_code == 200

@@ -6,18 +6,17 @@ Driver, recovery and services run in this process: one `measured` sees all of th
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan
 from support.deadline import by_hand
 from support.metrics import Measured
-from support.protocol import DriverDiedError, FakeClock, World
+from support.protocol import World
+from support.tracing import Exported
 from support.waiting import until
 
 from bench.driver import apply, coordinator, tasks
@@ -33,31 +32,24 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import Receipt, TransactionRecord
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.store import SqlDecisionLog, open_log
-from tracing_2pc.testing import InMemoryDecisionLog
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 COMMITS = 'tpc_transactions_total{outcome="commit"}'
 ABORTS = 'tpc_transactions_total{outcome="abort"}'
 
 
-@pytest.fixture
-def world() -> World:
-    clock = FakeClock()
-    return World(InMemoryDecisionLog(now=clock.now), clock)
-
-
 @pytest.fixture(params=["in memory", "SQLite"])
-def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    clock = FakeClock()
+def any_world(
+    request: pytest.FixtureRequest, world: World, tmp_path: Path
+) -> Iterator[World]:
     if request.param == "in memory":
-        yield World(InMemoryDecisionLog(now=clock.now), clock)
+        yield world
         return
     url = f"sqlite:///{tmp_path / 'any.db'}"
-    with contextlib.closing(open_log(url, now=clock.now)) as log:
-        yield World(log, clock)
+    with contextlib.closing(open_log(url, now=world.clock.now)) as world.log:
+        yield world
 
 
 def recover(world: World) -> None:
@@ -88,9 +80,7 @@ def attempts(participant: str, result: str) -> str:
 
 
 def test_a_committed_transaction(
-    measured: Measured,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
+    measured: Measured, log: SqlDecisionLog, sink: ParticipantSink
 ) -> None:
     """Two partitions, two services: each request once on each side."""
     driver = coordinator(log, sink.participants)
@@ -110,7 +100,7 @@ def test_a_committed_transaction(
 
 def test_a_measured_time_leads_to_its_trace(
     measured: Measured,
-    exported: Callable[[], list[ReadableSpan]],
+    exported: Exported,
     log: SqlDecisionLog,
     sink: ParticipantSink,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,9 +128,7 @@ def test_a_measured_time_leads_to_its_trace(
 
 
 def test_an_aborted_transaction(
-    measured: Measured,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
+    measured: Measured, log: SqlDecisionLog, sink: ParticipantSink
 ) -> None:
     """A task fails after both have voted: no attempt to commit."""
 
@@ -164,7 +152,7 @@ def test_an_aborted_transaction(
 
 def test_a_replay_is_not_counted_again(measured: Measured, any_world: World) -> None:
     """Nor is a delivery by whoever goes on with a decision."""
-    any_world.settings = _failing(any_world)
+    any_world.settings = Settings(on_pending="fail")
     any_world.b.silent = 100
     with pytest.raises(CommitPendingError):
         any_world.run_batch(0)
@@ -198,9 +186,7 @@ def test_who_votes_abort_is_the_cause(measured: Measured, any_world: World) -> N
 
 
 def test_out_of_time_is_counted_by_its_driver_once(
-    measured: Measured,
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
+    measured: Measured, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the clock that runs out, and not again when the driver hears of it."""
     over = by_hand(monkeypatch)
@@ -225,8 +211,7 @@ def test_a_tasks_own_timeout_is_an_error(measured: Measured, world: World) -> No
 
 
 def test_who_takes_over_counts_the_attempt_before(
-    measured: Measured,
-    any_world: World,
+    measured: Measured, any_world: World
 ) -> None:
     """The driver that was replaced finds it aborted, and does not count it."""
 
@@ -240,26 +225,10 @@ def test_who_takes_over_counts_the_attempt_before(
     assert decisions(measured()) == {"commit": 1, "abort": 1, "superseded": 1}
 
 
-def leave_active(world: World) -> None:
-    """Let a driver die in its tasks, for longer than they may take."""
-
-    def die(record: TransactionRecord) -> list[Receipt]:
-        world.write(record)
-        raise DriverDiedError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Coordinator, "fail", lambda *_: None)
-        with pytest.raises(DriverDiedError):
-            world.run_batch(0, write=die)
-    world.clock.time += 901
-
-
-def test_recovery_counts_what_it_expires(
-    measured: Measured,
-    any_world: World,
-) -> None:
+def test_recovery_counts_what_it_expires(measured: Measured, any_world: World) -> None:
     """Once, however often it has to be delivered."""
-    leave_active(any_world)
+    any_world.leave_active()
+    any_world.clock.time += 901
     any_world.a.silent = 1
     recover(any_world)
     recover(any_world)
@@ -270,12 +239,11 @@ def test_recovery_counts_what_it_expires(
 
 
 def test_of_two_sweeps_one_counts(
-    measured: Measured,
-    any_world: World,
-    monkeypatch: pytest.MonkeyPatch,
+    measured: Measured, any_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have seen it undecided; the log makes the first one's decision stand."""
-    leave_active(any_world)
+    any_world.leave_active()
+    any_world.clock.time += 901
     seen = any_world.log.unfinished("orders")
     recover(any_world)
     monkeypatch.setattr(any_world.log, "unfinished", lambda _: seen)
@@ -293,7 +261,3 @@ def test_a_refusal_is_an_answer(measured: Measured, world: World) -> None:
     assert found[attempts("b", "refused")] == 1
     assert found[phase("commit", "b", "refused")] == 1
     assert decisions(found) == {"commit": 1}
-
-
-def _failing(world: World) -> Settings:
-    return dataclasses.replace(world.settings, on_pending="fail")

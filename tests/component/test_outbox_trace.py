@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
 from support.elsewhere import elsewhere
 from support.participant import ONE, TRACE, PartnerApi, World, sqlite_url
-from support.tracing import read_trace_file, span_tree
+from support.tracing import Exported, read_trace_file, span_tree
 from support.waiting import PATIENT, until
 
 from tracing_2pc.http.partner import HttpPartner
@@ -27,15 +26,6 @@ from tracing_2pc.participant.resources.sender import Sender
 T = "orders.7.1"
 LATER = 600.0
 LIMITS: dict[str, Any] = {"timeout": PATIENT, "lease": 3 * PATIENT}
-
-Exported = Callable[[], list[ReadableSpan]]
-
-
-@pytest.fixture
-def partner() -> Iterator[PartnerApi]:
-    made = PartnerApi()
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -74,10 +64,7 @@ def heard(partner: PartnerApi) -> list[tuple[str, str]]:
 
 
 def test_another_process_sends_it_later_in_the_same_trace(
-    world: World,
-    partner: PartnerApi,
-    tmp_path: Path,
-    exported: Exported,
+    world: World, partner: PartnerApi, tmp_path: Path, exported: Exported
 ) -> None:
     """Ten minutes later by its clock, below the request that brought the rows."""
     assert world.prepare(T).status_code == 200
@@ -99,10 +86,7 @@ def test_another_process_sends_it_later_in_the_same_trace(
 
 
 def test_what_is_sent_is_below_the_commit(
-    world: World,
-    partner: PartnerApi,
-    tmp_path: Path,
-    exported: Exported,
+    world: World, partner: PartnerApi, tmp_path: Path, exported: Exported
 ) -> None:
     """Not below the prepare: in a list of spans it stands after the decision."""
     _, ours, _, _ = TRACE["traceparent"].split("-")
@@ -117,9 +101,7 @@ def test_what_is_sent_is_below_the_commit(
 
 
 def test_a_commit_that_is_not_sampled_leaves_it_below_the_prepare(
-    world: World,
-    partner: PartnerApi,
-    tmp_path: Path,
+    world: World, partner: PartnerApi, tmp_path: Path
 ) -> None:
     """As after a long outage, of which most tries are not in the trace."""
     _, ours, prepared, _ = TRACE["traceparent"].split("-")
@@ -133,10 +115,7 @@ def test_a_commit_that_is_not_sampled_leaves_it_below_the_prepare(
 
 
 def test_a_transaction_that_brought_no_trace_has_the_participants(
-    world: World,
-    partner: PartnerApi,
-    tmp_path: Path,
-    exported: Exported,
+    world: World, partner: PartnerApi, tmp_path: Path, exported: Exported
 ) -> None:
     """What began here at the prepare is gone on with by whoever sends."""
     headers = {"traceparent": None, "tracestate": None}
@@ -151,10 +130,7 @@ def test_a_transaction_that_brought_no_trace_has_the_participants(
 
 
 def test_a_request_that_is_sent_again_is_in_that_trace_each_time(
-    world: World,
-    partner: PartnerApi,
-    tmp_path: Path,
-    exported: Exported,
+    world: World, partner: PartnerApi, tmp_path: Path, exported: Exported
 ) -> None:
     """A try that failed is a span as well."""
     assert world.prepare(T).status_code == 200

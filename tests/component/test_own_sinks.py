@@ -120,8 +120,7 @@ def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path: Path) ->
 
 @pytest.mark.parametrize("command", ["explain", "ls", "check", "watch"])
 def test_only_the_job_is_named_as_the_cure_for_its_own_sink(
-    operator: Operator,
-    command: str,
+    operator: Operator, command: str
 ) -> None:
     """No address can be added for it, and no `recover` reaches it."""
     committing(operator)
@@ -163,9 +162,7 @@ def test_recover_says_that_only_the_job_can_tell_its_own_sink(
     assert "tpc.toml" not in str(caught.value)
 
 
-def test_the_console_names_the_job_too(
-    operator: Operator,
-) -> None:
+def test_the_console_names_the_job_too(operator: Operator) -> None:
     """On the page of the transaction, beside what an operator can do."""
     committing(operator)
     shown = page(operator, f"/transactions/{T}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, SamplingResult, StaticSampler
 from support.participant import ONE, TWIN, World, sqlite_url
-from support.tracing import span_tree
+from support.tracing import Exported, span_tree
 
 from tracing_2pc.participant import TaggedRows
 
@@ -22,11 +21,7 @@ T = "orders.7.1"
     [(9.0, "commit", 0), (11.0, "commit", 1), (11.0, "abort", 1), (11.0, "resolve", 1)],
 )
 def test_one_span_per_long_wait(
-    tmp_path: Path,
-    exported: Callable[[], list[ReadableSpan]],
-    waited: float,
-    ends: str,
-    expected: int,
+    tmp_path: Path, exported: Exported, waited: float, ends: str, expected: int
 ) -> None:
     """Its ends are the prepare and the decision, its trace is the transaction's."""
     now = [1000.0]
@@ -71,10 +66,7 @@ def test_a_sampler_that_fails_costs_no_commit(
     resource.close()
 
 
-def test_requests_are_traced_by_their_names(
-    tmp_path: Path,
-    exported: Callable[[], list[ReadableSpan]],
-) -> None:
+def test_requests_are_traced_by_their_names(tmp_path: Path, exported: Exported) -> None:
     """Server spans continue the caller's trace, and hold ids and states only."""
     resource = TaggedRows(sqlite_url(tmp_path), "orders")
     world = World(resource, lambda: 0)

@@ -73,9 +73,7 @@ def phases(found: dict[str, float]) -> dict[str, float]:
 
 
 def test_each_request_of_the_protocol_is_measured(
-    world: World,
-    measured: Measured,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what was answered; what else a participant is asked is not."""
     world.prepare("orders.1.1")
@@ -102,8 +100,7 @@ def test_each_request_of_the_protocol_is_measured(
 
 
 def test_who_is_not_admitted_moves_no_number(
-    tmp_path: Path,
-    measured: Measured,
+    tmp_path: Path, measured: Measured
 ) -> None:
     """A stranger's requests are refused, and are nothing about the protocol."""
     tokens = tmp_path / "tokens"
@@ -116,8 +113,7 @@ def test_who_is_not_admitted_moves_no_number(
 
 
 def test_a_wait_is_measured_once_when_it_is_over(
-    tmp_path: Path,
-    measured: Measured,
+    tmp_path: Path, measured: Measured
 ) -> None:
     """From the first branch to the decision, by the participant's own clock."""
     now = [1000.0]
@@ -141,9 +137,7 @@ SHOWN = [names.prometheus_name(name) for name in GAUGES]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_closed_participant_is_measured_no_more(
-    kind: str,
-    postgres_database: str,
-    measured: Measured,
+    kind: str, postgres_database: str, measured: Measured
 ) -> None:
     """Nothing opens its database again only to look at it; a use of it does."""
     world = KINDS[kind](postgres_database)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
 from support.participant import (
     PartnerApi,
     World,
@@ -21,6 +20,7 @@ from support.participant import (
     sqlite_url,
 )
 from support.texts import texts
+from support.tracing import Exported
 from support.waiting import PATIENT, until
 
 from tracing_2pc.core.errors import ConfigurationError
@@ -29,13 +29,6 @@ from tracing_2pc.participant import Outbox
 
 T = "orders.7.1"
 TEXTS = texts("outbox")
-
-
-@pytest.fixture
-def partner() -> Iterator[PartnerApi]:
-    made = PartnerApi()
-    yield made
-    made.close()
 
 
 Make = Callable[..., World]
@@ -178,9 +171,7 @@ def test_a_record_that_json_cannot_say(make: Make, branch: Any) -> None:
 
 
 def test_the_partner_is_called_in_the_transaction_s_trace(
-    make: Make,
-    partner: PartnerApi,
-    exported: Callable[[], list[ReadableSpan]],
+    make: Make, partner: PartnerApi, exported: Exported
 ) -> None:
     """The request carries the trace context that the first prepare came with."""
     world = make(headers={"X-Shop": "7"})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.protocol import DriverDiedError, FakeClock, World
+from support.protocol import FakeClock, World
 from support.texts import texts
 from support.tracing import span_tree
 from support.waiting import AT_LAST, AT_ONCE
@@ -22,16 +22,15 @@ from tracing_2pc.core.errors import (
     DecisionUnknownError,
     TwoPhaseError,
 )
-from tracing_2pc.core.model import Receipt, TransactionId, TransactionRecord
+from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.inspection.view import view_transaction
 from tracing_2pc.operations.recover import recover
-from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store import open_log
-from tracing_2pc.testing import InMemoryDecisionLog
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 TEXTS = texts("component")
@@ -41,20 +40,17 @@ LIMIT = Settings().transaction_timeout
 AGES = 10.0**9
 
 
-@pytest.fixture
-def world() -> World:
-    clock = FakeClock()
-    return World(InMemoryDecisionLog(now=clock.now), clock)
-
-
 def recovery(world: World, *names: str) -> Recovery:
     return Recovery(world.log, world.delivery(*names), OpenTelemetryTracing())
 
 
-def begin_other(world: World) -> None:
-    world.log.begin(
-        "other", 0, run="r", query=None, participants=["a"], carrier={}, timeout=LIMIT
-    )
+def begin(log: DecisionLog, application: str) -> TransactionId:
+    about = {"run": "r", "query": None, "participants": ["a"], "carrier": {}}
+    return log.begin(application, 0, **about, timeout=LIMIT).record.id
+
+
+def decide_abort(log: DecisionLog, application: str) -> None:
+    log.decide(begin(log, application), Decision.ABORT)
 
 
 def leave_committing(world: World, batch: int = 0) -> None:
@@ -63,17 +59,6 @@ def leave_committing(world: World, batch: int = 0) -> None:
     with pytest.raises(CommitPendingError):
         world.run_batch(batch)
     world.b.silent = 0
-
-
-def leave_active(world: World, batch: int = 0) -> None:
-    def die(record: TransactionRecord) -> list[Receipt]:
-        world.write(record)
-        raise DriverDiedError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Coordinator, "fail", lambda *_: None)
-        with pytest.raises(DriverDiedError):
-            world.run_batch(batch, write=die)
 
 
 def test_what_is_decided_is_delivered(world: World) -> None:
@@ -87,7 +72,7 @@ def test_what_is_decided_is_delivered(world: World) -> None:
 
 def test_a_current_attempt_is_left_to_its_driver(world: World) -> None:
     """Undecided and in time: nobody but its driver may want an abort (rule 8)."""
-    leave_active(world)
+    world.leave_active()
     world.clock.time += 899
     (item,) = recovery(world).sweep()
     assert (item.done, item.remark) == (False, TEXTS["left to its driver"])
@@ -96,20 +81,18 @@ def test_a_current_attempt_is_left_to_its_driver(world: World) -> None:
 
 def test_an_attempt_out_of_time_is_aborted_through_the_log(world: World) -> None:
     """Past the transaction timeout abort is decided, written, and sent."""
-    leave_active(world)
+    world.leave_active()
     world.clock.time += 901
     (item,) = recovery(world).sweep()
     assert (item.done, item.remark) == (True, "aborted")
     assert world.in_doubt() == 0
-    record = world.log.read(TransactionId("orders", 0, 1))
-    assert record is not None
-    assert record.state is TransactionState.ABORTED
+    assert str(world.log.read(T).state) == "aborted"
 
 
 def test_without_a_timeout_nothing_is_aborted(world: World) -> None:
     """A timeout of 0 means none: an active attempt waits for its driver for ever."""
     world.settings = dataclasses.replace(world.settings, transaction_timeout=0)
-    leave_active(world)
+    world.leave_active()
     world.clock.time += 10**9
     assert [i.done for i in recovery(world).sweep()] == [False]
     assert world.in_doubt() == 4
@@ -123,17 +106,15 @@ def test_the_timeout_on_record_counts_and_not_the_readers(tmp_path: Path) -> Non
     clock = FakeClock()
     with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
         world = World(log, clock, transaction_timeout=AGES)
-        leave_active(world)
+        world.leave_active()
         own = Settings(request_timeout=AT_ONCE, transaction_timeout=AT_ONCE + AT_ONCE)
         time.sleep(own.transaction_timeout)
         assert [item.done for item in recover(log, own, None)] == [False]
         assert log.unfinished()[0].state is TransactionState.ACTIVE
-        left = [
-            step.at
-            for step in view_transaction(log, {}, T, own).next
-            if step.at is not None
+        steps = view_transaction(log, {}, T, own).next
+        assert [step.at for step in steps if step.at is not None] == [
+            pytest.approx(time.time() + AGES, abs=AT_LAST)
         ]
-        assert left == [pytest.approx(time.time() + AGES, abs=AT_LAST)]
 
 
 def test_who_does_not_answer_is_named_and_asked_the_next_time(world: World) -> None:
@@ -147,7 +128,7 @@ def test_who_does_not_answer_is_named_and_asked_the_next_time(world: World) -> N
 def test_one_that_cannot_be_finished_does_not_stop_the_others(world: World) -> None:
     """A participant without an address: said, and the sweep goes on."""
     leave_committing(world)
-    begin_other(world)
+    begin(world.log, "other")
     world.clock.time += 901
     swept = {i.record.id.application: i for i in recovery(world, "a").sweep()}
     assert TEXTS["no address"] in swept["orders"].remark
@@ -157,7 +138,7 @@ def test_one_that_cannot_be_finished_does_not_stop_the_others(world: World) -> N
 def test_quarantined_is_left_to_a_person(world: World) -> None:
     """Nothing automatic touches it again."""
     leave_committing(world)
-    world.log.quarantine(TransactionId("orders", 0, 1), "for a test")
+    world.log.quarantine(T, "for a test")
     heard = list(world.b.heard)
     (item,) = recovery(world).sweep()
     assert (item.done, item.remark) == (False, "quarantined: resolve it")
@@ -167,10 +148,7 @@ def test_quarantined_is_left_to_a_person(world: World) -> None:
 def test_a_log_that_fails_half_way_means_leave_alone(world: World) -> None:
     """One application could be read, the other could not: nothing is sent (rule 9)."""
     for application in ("apart", "orders"):
-        begun = world.log.begin(
-            application, 0, run="r", query=None, participants=["a"], carrier={}
-        )
-        world.log.decide(begun.record.id, Decision.ABORT)
+        decide_abort(world.log, application)
     real = world.log.unfinished
 
     def fails(application: str | None = None) -> list[TransactionRecord]:
@@ -193,10 +171,7 @@ def test_a_record_that_is_refused_stops_only_its_application(
         world.log = log
         leave_committing(world)
         for application in ("apart", "zebra"):
-            begun = log.begin(
-                application, 0, run="r", query=None, participants=["a"], carrier={}
-            )
-            log.decide(begun.record.id, Decision.ABORT)
+            decide_abort(log, application)
         edit = "UPDATE tpc_transaction SET run = 'x' WHERE application <> 'orders'"
         with contextlib.closing(sqlite3.connect(path)) as database:
             database.execute(edit)
@@ -216,8 +191,8 @@ def test_an_abort_that_the_log_did_not_take_is_left_for_the_next_sweep(
     world: World, error: type[TwoPhaseError]
 ) -> None:
     """Nothing is sent without the decision, and the others are not held up."""
-    leave_active(world)
-    begin_other(world)
+    world.leave_active()
+    begin(world.log, "other")
     world.clock.time += 901
     heard, real = list(world.a.heard), world.log.expire
 
@@ -234,8 +209,7 @@ def test_an_abort_that_the_log_did_not_take_is_left_for_the_next_sweep(
 
 
 def test_what_a_sweep_delivers_is_in_the_transactions_trace(
-    world: World,
-    exported: Callable[[], Any],
+    world: World, exported: Callable[[], Any]
 ) -> None:
     """The sweep is a trace of its own; the delivery belongs to the transaction's."""
     leave_committing(world)

@@ -121,9 +121,7 @@ def gone(at: Site, name: str = "ledger") -> TransactionRecord:
 
 @pytest.mark.parametrize("decision", list(Decision))
 def test_a_participant_that_is_gone_for_good_is_given_up(
-    at: Site,
-    decision: Decision,
-    measured: Measured,
+    at: Site, decision: Decision, measured: Measured
 ) -> None:
     """Signed for and counted; the others are still to be told."""
     record = at.begin()
@@ -298,8 +296,7 @@ def test_without_a_log_nothing_is_resolved(at: Site, tmp_path: Path) -> None:
 
 
 def test_a_deed_is_a_span_that_is_linked_to_the_transaction(
-    at: Site,
-    exported: Callable[[], list[Any]],
+    at: Site, exported: Callable[[], list[Any]]
 ) -> None:
     """A trace of its own; the participant's part is below it."""
     at.prepare(FOREIGN, "ledger")
@@ -314,10 +311,7 @@ def test_a_deed_is_a_span_that_is_linked_to_the_transaction(
     assert spans["POST /resolve"].parent.span_id == deed.context.span_id
 
 
-def test_deeds_are_counted_when_they_are_done(
-    at: Site,
-    measured: Measured,
-) -> None:
+def test_deeds_are_counted_when_they_are_done(at: Site, measured: Measured) -> None:
     """A refused one is none."""
     at.begin()
     with contextlib.suppress(ContractError):

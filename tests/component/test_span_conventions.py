@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from support.participant import PartnerApi, World, sqlite_url
 from support.spark import serving
+from support.tracing import Exported
 from support.waiting import PATIENT
 
 from tracing_2pc.core.errors import (
@@ -36,8 +36,6 @@ COMMITTING = TransactionRecord(
         Receipt(BranchId(0, 1), "participant", 3, f"sha-256=:{DIGEST}:", Vote.COMMIT),
     ),
 )
-
-Exported = Callable[[], list[ReadableSpan]]
 
 
 @pytest.fixture
@@ -154,12 +152,6 @@ def test_who_is_not_admitted_is_no_error_of_the_server(
     assert server.attributes["http.response.status_code"] == 401
     assert server.status.status_code is StatusCode.UNSET
     assert "hunter2" not in server.to_json()
-
-
-@pytest.fixture
-def partner() -> Iterator[PartnerApi]:
-    with contextlib.closing(PartnerApi()) as made:
-        yield made
 
 
 def test_a_partner_gets_its_message_and_no_span_its_path(

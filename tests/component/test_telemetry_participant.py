@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from opentelemetry.sdk.trace import ReadableSpan
 from support.participant import ONE, OTHER, Branch, World, orders, sqlite_url
+from support.tracing import Exported
 
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.testing import read_trace_file
@@ -37,10 +36,7 @@ def test_a_service_exports_spans_when_it_is_asked_to(tmp_path: Path) -> None:
     assert (span["name"], span["service"]) == ("GET /transactions", "ledger")
 
 
-def test_a_prepare_says_what_was_voted(
-    tmp_path: Path,
-    exported: Callable[[], list[ReadableSpan]],
-) -> None:
+def test_a_prepare_says_what_was_voted(tmp_path: Path, exported: Exported) -> None:
     """Commit, read_only for no rows, abort for a no."""
     resource = TaggedRows(sqlite_url(tmp_path), "orders")
     world = World(resource, lambda: 0)

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from support.log_tables import count_committed
 from support.protocol import FakeParticipant
-from support.tracing import assert_registered, span_tree
+from support.tracing import Exported, assert_registered, span_tree
 from support.waiting import AT_LAST
 
 from bench.driver import APPLICATION, apply, coordinator
@@ -35,7 +35,6 @@ from tracing_2pc.sinks.base import read_only
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.tracing import spans, transaction
 
-Spans = Callable[[], list[ReadableSpan]]
 Partitions = Sequence[pa.RecordBatch]
 
 TASKS = itertools.count()
@@ -114,7 +113,7 @@ def without_time(found: Sequence[ReadableSpan]) -> list[str]:
     ]
 
 
-def test_a_healthy_transaction_is_one_tree(exported: Spans, log, sink) -> None:
+def test_a_healthy_transaction_is_one_tree(exported: Exported, log, sink) -> None:
     """Every step of it, in one trace, and no wait worth a span."""
     apply(driver(log, sink), 0, writes(sink, [numbers(3)]))
     tree = span_tree(without_database(exported()))
@@ -147,9 +146,7 @@ def test_a_healthy_transaction_is_one_tree(exported: Spans, log, sink) -> None:
 
 
 def test_spans_are_counted_by_partitions_and_never_by_records(
-    exported: Spans,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
+    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
 ) -> None:
     """A participant with K partitions that hold rows costs K + 1 requests.
 
@@ -172,9 +169,7 @@ def test_spans_are_counted_by_partitions_and_never_by_records(
 
 
 def test_with_routes_a_participant_costs_its_own_partitions(
-    exported: Spans,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
+    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
 ) -> None:
     """One participant with two partitions, and one with none that holds rows."""
 
@@ -195,9 +190,7 @@ def test_with_routes_a_participant_costs_its_own_partitions(
 
 
 def test_the_delivery_is_out_before_anybody_is_asked(
-    exported: Spans,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
+    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
 ) -> None:
     """A driver that waits for a service, or dies doing so, leaves a whole trace."""
     seen: list[list[str]] = []
@@ -211,9 +204,7 @@ def test_the_delivery_is_out_before_anybody_is_asked(
 
 
 def test_attempts_of_a_batch_are_linked(
-    exported: Spans,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
+    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
 ) -> None:
     """Each is a trace of its own; its root says which attempt was before it."""
     with pytest.raises(RuntimeError):
@@ -231,7 +222,7 @@ def test_attempts_of_a_batch_are_linked(
 
 
 def test_a_run_that_takes_over_tells_both_stories(
-    exported: Spans,
+    exported: Exported,
     log: SqlDecisionLog,
     sink: ParticipantSink,
     monkeypatch: pytest.MonkeyPatch,
@@ -254,9 +245,7 @@ def test_a_run_that_takes_over_tells_both_stories(
 
 
 def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(
-    exported: Spans,
-    log: SqlDecisionLog,
-    monkeypatch: pytest.MonkeyPatch,
+    exported: Exported, log: SqlDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever sends a decision on exports the root, of an abort as of a commit."""
     down = FakeParticipant("down", silent=10**9)
@@ -276,7 +265,7 @@ def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(
 
 
 def test_a_batch_replayed_after_its_end_gets_its_root(
-    exported: Spans,
+    exported: Exported,
     log: SqlDecisionLog,
     sink: ParticipantSink,
     monkeypatch: pytest.MonkeyPatch,
@@ -291,9 +280,7 @@ def test_a_batch_replayed_after_its_end_gets_its_root(
 
 
 def test_the_time_after_the_decision_is_a_span(
-    exported: Spans,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
+    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
 ) -> None:
     """From the decision until all have acknowledged, below the root and of its process.
 
@@ -309,8 +296,7 @@ def test_the_time_after_the_decision_is_a_span(
 
 
 def test_a_quarantine_and_its_end_are_errors_in_the_trace(
-    exported: Spans,
-    log: SqlDecisionLog,
+    exported: Exported, log: SqlDecisionLog
 ) -> None:
     """When an answer contradicts the decision, and when a person has closed it."""
     ledger = FakeParticipant("ledger", refusal=(Refusal.CONFLICT, "aborted"))

@@ -16,7 +16,7 @@ from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import ReadableSpan
 from support.participant import ONE, PartnerApi, World, sqlite_url
-from support.tracing import span_tree
+from support.tracing import Exported, span_tree
 from support.waiting import PATIENT, until
 
 from tracing_2pc.core.model import BranchId, TransactionId
@@ -32,8 +32,6 @@ STRANGER = {
     "baggage": "tenant=evil",
     "x-foreign": "mark",
 }
-
-Exported = Callable[[], list[ReadableSpan]]
 
 
 class Foreign(TextMapPropagator):
@@ -89,8 +87,7 @@ def kept(world: World) -> dict[str, str]:
 
 
 def test_a_trusted_caller_is_gone_on_with(
-    make: Callable[..., World],
-    exported: Exported,
+    make: Callable[..., World], exported: Exported
 ) -> None:
     """By default: its trace is kept with the branch, in each header but baggage.
 
@@ -104,8 +101,7 @@ def test_a_trusted_caller_is_gone_on_with(
 
 
 def test_a_stranger_is_linked_and_not_gone_on_with(
-    make: Callable[..., World],
-    exported: Exported,
+    make: Callable[..., World], exported: Exported
 ) -> None:
     """The request begins a trace, and nothing of what was sent is kept but the link."""
     world = make(trust_inbound=False)
@@ -124,9 +120,7 @@ def test_a_stranger_is_linked_and_not_gone_on_with(
 
 
 def test_a_wait_belongs_to_the_new_trace(
-    make: Callable[..., World],
-    exported: Exported,
-    clock: list[float],
+    make: Callable[..., World], exported: Exported, clock: list[float]
 ) -> None:
     """What is told later is told of the trace that was begun here."""
     world = make(trust_inbound=False)
@@ -141,23 +135,12 @@ def test_a_wait_belongs_to_the_new_trace(
     assert wait.parent.span_id == prepare.context.span_id
 
 
-@pytest.fixture
-def partner() -> Iterator[PartnerApi]:
-    made = PartnerApi()
-    yield made
-    made.close()
-
-
 def heard_by(partner: PartnerApi) -> list[dict[str, str]]:
     return [{k.lower(): v for k, v in sent.items()} for _, sent, _ in partner.got]
 
 
 def checked_and_sent(
-    folder: Path,
-    partner: PartnerApi,
-    exported: Exported,
-    *,
-    trust_inbound: bool,
+    folder: Path, partner: PartnerApi, exported: Exported, *, trust_inbound: bool
 ) -> None:
     """Prepare and commit as a stranger; the partner is asked first and called later."""
     resource = Outbox(sqlite_url(folder), partner=partner.url, check=partner.url)
@@ -171,9 +154,7 @@ def checked_and_sent(
 
 
 def test_a_partner_hears_no_baggage(
-    tmp_path: Path,
-    partner: PartnerApi,
-    exported: Exported,
+    tmp_path: Path, partner: PartnerApi, exported: Exported
 ) -> None:
     """The trace of a trusted caller, at prepare and later; a user's own text never."""
     checked_and_sent(tmp_path, partner, exported, trust_inbound=True)
@@ -185,8 +166,7 @@ def test_a_partner_hears_no_baggage(
 
 
 def test_a_partner_hears_no_baggage_that_was_kept_once(
-    partner: PartnerApi,
-    exported: Exported,
+    partner: PartnerApi, exported: Exported
 ) -> None:
     """Of a journal that an earlier version wrote."""
     request = Request(1, 1, "{}", TransactionId("a", 1, 1), BranchId(0, 0), STRANGER)
@@ -197,9 +177,7 @@ def test_a_partner_hears_no_baggage_that_was_kept_once(
 
 
 def test_a_partner_hears_nothing_of_a_stranger(
-    tmp_path: Path,
-    partner: PartnerApi,
-    exported: Exported,
+    tmp_path: Path, partner: PartnerApi, exported: Exported
 ) -> None:
     """Neither the check at prepare nor the later call carries what was sent to us."""
     checked_and_sent(tmp_path, partner, exported, trust_inbound=False)
@@ -213,10 +191,7 @@ def test_a_partner_hears_nothing_of_a_stranger(
     }
 
 
-def test_nobody_to_link_to(
-    make: Callable[..., World],
-    exported: Exported,
-) -> None:
+def test_nobody_to_link_to(make: Callable[..., World], exported: Exported) -> None:
     """Who sends no context, or none that can be read, gets a trace without a link."""
     world = make(trust_inbound=False)
     for batch, sent in enumerate((None, "x")):
@@ -228,9 +203,7 @@ def test_nobody_to_link_to(
     assert len({trace_of(s) for s in named(exported, "POST /prepare")}) == 2
 
 
-def test_a_service_that_is_instrumented_keeps_its_own_span(
-    exported: Exported,
-) -> None:
+def test_a_service_that_is_instrumented_keeps_its_own_span(exported: Exported) -> None:
     """It went on with a stranger's trace; what we do is apart, linked to both."""
     from tracing_2pc.tracing import propagation, spans
 
@@ -317,9 +290,7 @@ def test_nothing_of_a_stranger_reaches_a_log(
 
 @pytest.mark.parametrize("sent", [{"baggage": "tenant=a"}, {"traceparent": "x"}])
 def test_a_caller_without_a_trace_gets_ours(
-    make: Callable[..., World],
-    exported: Exported,
-    sent: dict[str, str],
+    make: Callable[..., World], exported: Exported, sent: dict[str, str]
 ) -> None:
     """Trusted, and with baggage alone: a branch is kept with a trace all the same."""
     world = make()

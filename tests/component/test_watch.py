@@ -204,10 +204,7 @@ def test_metrics_are_for_viewers_and_operators(tmp_path: Path) -> None:
 
 
 def test_a_watch_serves_what_it_sees_until_it_is_stopped(
-    at: World,
-    measured: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    at: World, measured: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sweep after sweep; a diagnosis is told once, and measured until it goes."""
     orphan(at)

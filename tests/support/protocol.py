@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+import pytest
+
 from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
 from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord, branch_receipts
 from tracing_2pc.core.ports import DecisionLog
@@ -148,6 +150,18 @@ class World:
             write=write or self.write,
             cancel=lambda r: self.cancelled.append(str(r.id)),
         )
+
+    def leave_active(self, batch: int = 0) -> None:
+        """Let a driver die in its tasks."""
+
+        def die(record: TransactionRecord) -> Sequence[Receipt]:
+            self.write(record)
+            raise DriverDiedError
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Coordinator, "fail", lambda *_: None)
+            with pytest.raises(DriverDiedError):
+                self.run_batch(batch, write=die)
 
     @contextlib.contextmanager
     def driver_dies_in(self, method: str) -> Iterator[None]:

@@ -21,7 +21,11 @@ from tracing_2pc.core import names
 from tracing_2pc.testing import read_trace_file, span_tree
 from tracing_2pc.tracing.decorator import branches
 
-__all__ = ["assert_registered", "exported", "read_trace_file", "span_tree"]
+__all__ = ["Exported", "assert_registered", "exported", "read_trace_file", "span_tree"]
+
+
+Exported = Callable[[], list[ReadableSpan]]
+"""What `exported` is."""
 
 
 @functools.cache
@@ -34,9 +38,7 @@ def _recording() -> tuple[TracerProvider, InMemorySpanExporter]:
 
 
 @pytest.fixture
-def exported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[[], list[ReadableSpan]]]:
+def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
     """Record spans during this test; call it for those that have ended so far.
 
     At the end every span and attribute of the `tpc` namespace must be a registered one.
