@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.deadline import by_hand
 from support.metrics import Measured
-from support.protocol import World
+from support.protocol import FakeClock, World
 from support.tracing import Exported
 from support.waiting import until
 
@@ -34,10 +34,17 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.store import SqlDecisionLog, open_log
+from tracing_2pc.testing import InMemoryDecisionLog
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 COMMITS = 'tpc_transactions_total{outcome="commit"}'
 ABORTS = 'tpc_transactions_total{outcome="abort"}'
+
+
+@pytest.fixture
+def world() -> World:
+    clock = FakeClock()
+    return World(InMemoryDecisionLog(now=clock.now), clock)
 
 
 @pytest.fixture(params=["in memory", "SQLite"])

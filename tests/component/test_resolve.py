@@ -56,6 +56,11 @@ def orphan(
     )
 
 
+def leave_orphan(at: Site) -> None:
+    at.prepare(FOREIGN, "ledger")
+    at.time.time += 301
+
+
 def audit(at: Site, transaction: TransactionId) -> list[tuple[str, str | None, str]]:
     found = at.log.audit(transaction)
     return [(one.who, one.before, str(one.after)) for one in found]
@@ -79,9 +84,7 @@ def test_another_word_than_the_decided_one_is_refused(at: Site, wanted: Any) -> 
     with pytest.raises(ContractError, match=TEXTS["delivers again"]):
         resolve(at.log, T, wanted=wanted, reason="x", who="ada")
     assert audit(at, T) == []
-    record = at.log.read(T)
-    assert record is not None
-    assert record.state is TransactionState.COMMITTING
+    assert at.log.read(T).state is TransactionState.COMMITTING
 
 
 @pytest.mark.parametrize("wanted", [Decision.COMMIT, "mixed"])
@@ -102,11 +105,7 @@ def test_a_reason_is_one_printable_line(at: Site, reason: str) -> None:
 
 def test_what_is_finished_needs_nobody(at: Site) -> None:
     """And the message says where an orphan of it is resolved."""
-    record = at.begin()
-    at.log.decide(record.id, Decision.ABORT)
-    for name in record.participants:
-        at.log.acknowledge(T, name)
-    at.log.finish(T)
+    at.aborted()
     with pytest.raises(ContractError, match="--at PARTICIPANT"):
         resolve(at.log, T, wanted=Decision.ABORT, reason="x")
 
@@ -142,9 +141,8 @@ def test_only_what_is_decided_and_not_acknowledged_is_given_up(at: Site) -> None
         gone(at)
     at.prepare(T)
     at.decide(T)
-    with pytest.raises(
-        ContractError, match=TEXTS["waited for"].format(names="ledger and notifier")
-    ):
+    waited_for = TEXTS["waited for"].format(names="ledger and notifier")
+    with pytest.raises(ContractError, match=waited_for):
         gone(at, "legder")
     at.log.quarantine(T, "ledger answered 409 aborted")
     with pytest.raises(ContractError, match=TEXTS["conclude instead"]):
@@ -242,12 +240,7 @@ def test_what_the_participant_refuses_is_on_record(at: Site) -> None:
 
 def test_what_the_log_has_aborted_is_not_committed_by_hand(at: Site) -> None:
     """Its record is finished; the participant was restored from a copy."""
-    record = at.begin()
-    at.log.decide(record.id, Decision.ABORT)
-    for name in record.participants:
-        at.log.acknowledge(T, name)
-    at.log.finish(T)
-    at.prepare(T, "ledger")
+    at.prepare(at.aborted(), "ledger")
     at.time.time += 301
     with pytest.raises(ContractError, match="only --abort"):
         orphan(at, T, Decision.COMMIT)
@@ -268,23 +261,20 @@ def test_without_an_answer_the_audit_says_so(at: Site) -> None:
         def resolve(self, *_: Any) -> None:
             raise ParticipantUnavailableError("not done", refusal=refusal)
 
-    at.prepare(FOREIGN, "ledger")
-    at.time.time += 301
-    real = at.observed["ledger"]
-    assert isinstance(real, HttpParticipant)
+    leave_orphan(at)
+    url = at.observed["ledger"].url
     for refusal, after in (  # noqa: B007 - read by the participant
         (None, "no trusted answer from ledger"),
         (Refusal.NOT_ALLOWED, "ledger answered not allowed"),
     ):
         with pytest.raises(ParticipantUnavailableError):
-            orphan(at, FOREIGN, participant=Silent("ledger", real.url, None, PATIENT))
+            orphan(at, FOREIGN, participant=Silent("ledger", url, None, PATIENT))
         assert audit(at, FOREIGN)[-1][2] == after
 
 
 def test_without_a_log_nothing_is_resolved(at: Site, tmp_path: Path) -> None:
     """What it would have said is not known (rule 9)."""
-    at.prepare(FOREIGN, "ledger")
-    at.time.time += 301
+    leave_orphan(at)
     at.log.close()
     (tmp_path / "log" / "decisions.db").write_bytes(b"no database" * 1000)
     with pytest.raises(TwoPhaseError):
@@ -299,8 +289,7 @@ def test_a_deed_is_a_span_that_is_linked_to_the_transaction(
     at: Site, exported: Callable[[], list[Any]]
 ) -> None:
     """A trace of its own; the participant's part is below it."""
-    at.prepare(FOREIGN, "ledger")
-    at.time.time += 301
+    leave_orphan(at)
     orphan(at, FOREIGN)
     spans = {span.name: span for span in exported()}
     deed = spans["tpc.operator"]

@@ -51,10 +51,6 @@ def secure(ours: Path) -> Iterator[Oap]:
         yield server
 
 
-def provider() -> TracerProvider:
-    return TracerProvider(shutdown_on_exit=False)
-
-
 def test_who_trusts_the_collectors_certificate_sends(
     secure: Oap, ours: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +153,7 @@ def test_settings_that_cannot_work_are_refused(
     at = {"ours": ours, "key": ours.with_suffix(".key")}
     given = {name: value.format(**at) for name, value in settings.items()}
     with pytest.raises(ValueError, match=why) as refused:
-        start(provider=provider(), **given)
+        start(provider=TracerProvider(shutdown_on_exit=False), **given)
     assert "TPC_SKYWALKING_" in str(refused.value)
     assert "s3cret" not in str(refused.value)
     assert "pw" not in str(refused.value)
@@ -207,34 +203,30 @@ def test_a_variable_that_looks_like_a_reference_is_none(
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "warned"),
+    ("endpoint", "token", "warned"),
     [
-        ("http://192.0.2.1:12800", True),
-        ("http://oap.invalid:12800", True),
-        ("https://oap.invalid:12800", False),
-        ("http://127.0.0.1:12800", False),
-        ("http://[::1]:12800", False),
-        ("http://localhost:12800", False),
+        ("http://192.0.2.1:12800", "s3cret", True),
+        ("http://192.0.2.1:12800", "", False),
+        ("http://oap.invalid:12800", "s3cret", True),
+        ("https://oap.invalid:12800", "s3cret", False),
+        ("http://127.0.0.1:12800", "s3cret", False),
+        ("http://[::1]:12800", "s3cret", False),
+        ("http://localhost:12800", "s3cret", False),
     ],
 )
 def test_a_token_that_others_can_read_is_warned_of(
     endpoint: str,
+    token: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     *,
     warned: bool,
 ) -> None:
     """Once, when it starts, and without the token; not where nobody else listens."""
-    monkeypatch.setenv(TOKEN, "s3cret")
+    monkeypatch.setenv(TOKEN, token)
     with caplog.at_level(logging.WARNING):
-        start(endpoint, provider=provider())
+        start(endpoint, provider=TracerProvider(shutdown_on_exit=False))
     said = [r.getMessage() for r in caplog.records]
     assert (
         said == ["the token of SkyWalking can be read on its way: use https"] * warned
     )
-
-
-def test_no_token_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        start("http://192.0.2.1:12800", provider=provider())
-    assert caplog.records == []

@@ -16,15 +16,16 @@ from tracing_2pc.store.log import database
 TEXTS = texts("component")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql://tpc:s3cret@db/decisions",
-        "postgresql+psycopg://tpc:s3cret@db/decisions",
-        "postgresql://tpc@db/decisions?password=s3cret",
-        "postgresql://tpc@db/decisions?sslpassword=s3cret",
-    ],
-)
+SECRET = [
+    "postgresql://tpc:s3cret@db/decisions",
+    "postgresql+psycopg://tpc:s3cret@db/decisions",
+    "postgresql://tpc@db/decisions?password=s3cret",
+    "postgresql://tpc@db/decisions?password=other&password=s3cret",
+    "postgresql://tpc@db/decisions?sslmode=require&sslpassword=s3cret",
+]
+
+
+@pytest.mark.parametrize("url", SECRET)
 def test_a_literal_password_is_refused(url: str) -> None:
     """It would be pickled into files and pages; the error says what to write."""
     with pytest.raises(ConfigurationError) as refused:
@@ -34,32 +35,15 @@ def test_a_literal_password_is_refused(url: str) -> None:
     assert "s3cret" not in str(refused.value)
 
 
-SECRET = [
-    "postgresql://tpc:s3cret@db/decisions",
-    "postgresql://tpc@db/decisions?password=s3cret",
-    "postgresql://tpc@db/decisions?password=other&password=s3cret",
-    "postgresql://tpc@db/decisions?sslmode=require&sslpassword=s3cret",
-]
-
-
 @pytest.mark.parametrize("url", SECRET)
-def test_a_password_from_the_environment_is_taken(
+def test_a_password_from_the_environment_is_taken_and_never_shown(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    """The URL that a variable holds may have one, and never shows it."""
+    """Nor repeated, whatever text comes with the failure to connect."""
     monkeypatch.setenv("LOG_URL", url)
     base = database.connect("env:LOG_URL")
     assert "s3cret" in base.url.render_as_string(hide_password=False)
     assert "s3cret" not in repr(base) + repr(SqlDecisionLog(base))
-
-
-@pytest.mark.parametrize("url", SECRET)
-def test_a_driver_that_says_the_password_is_not_repeated(
-    monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
-    """Whatever text comes with the failure to connect."""
-    monkeypatch.setenv("LOG_URL", url)
-    base = database.connect("env:LOG_URL")
 
     def fail(*_: object) -> None:
         raise psycopg.OperationalError("no way in for tpc with s3cret\nHINT: s3cret")

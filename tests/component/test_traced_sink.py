@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import textwrap
 from collections import UserDict
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 import requests
 from opentelemetry.trace import StatusCode
-from support.served import served
 from support.texts import texts
 from support.traced_sink import (
     Plain,
@@ -45,33 +42,6 @@ def _no_open_branches() -> Iterator[None]:
     branches.OPEN.clear()
 
 
-class Partner(HTTPServer):
-    """A service that keeps what it was sent."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        self.requests: list[tuple[str, str | None, bytes]] = []
-
-
-class _Answer(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        assert isinstance(self.server, Partner)
-        self.server.requests.append((self.path, self.headers["traceparent"], body))
-        self.send_response(500 if "refuse" in self.path else 200)
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def partner() -> Iterator[Partner]:
-    with served(Partner()) as server:
-        yield server
-
-
 @traced_sink
 class PartnerSink:
     """Tells a partner."""
@@ -86,20 +56,18 @@ class PartnerSink:
         handle["rows"].append(record)
 
     def pre_commit(self, handle):
-        requests.post(
-            f"{self.url}/prepare", json=handle, timeout=PATIENT
-        ).raise_for_status()
+        self.post("prepare", handle)
         handle["rows"].clear()
 
     def commit(self, handle):
-        requests.post(
-            f"{self.url}/commit/{handle['id']}", timeout=PATIENT
-        ).raise_for_status()
+        self.post(f"commit/{handle['id']}", {})
 
     def abort(self, handle):
-        requests.post(
-            f"{self.url}/rollback/{handle['id']}", timeout=PATIENT
-        ).raise_for_status()
+        self.post(f"rollback/{handle['id']}", {})
+
+    def post(self, path, body):
+        answer = requests.post(f"{self.url}/{path}", json=body, timeout=PATIENT)
+        answer.raise_for_status()
 
 
 def test_every_phase_is_a_span_and_every_call_carries_it(exported, partner):
@@ -126,16 +94,15 @@ def test_every_phase_is_a_span_and_every_call_carries_it(exported, partner):
     trace_id = carrier["traceparent"][3:35]
     posts = [s for s in exported() if s.name == "POST"]
     expected = [f"00-{trace_id}-{s.context.span_id:016x}" for s in posts]
-    assert [header[:52] for _, header, _ in partner.requests] == expected
-    path, _, body = partner.requests[0]
-    assert (path, len(json.loads(body)["rows"])) == ("/prepare", 3)
-    begin, invoke = exported()[:2]
-    assert begin.attributes == {
-        "tpc.phase": "begin",
-        "tpc.transaction.id": "orders.7.1",
-        "tpc.branch": "0.4",
-    }
-    assert invoke.attributes == {"tpc.phase": "invoke", "tpc.rows": 3}
+    assert [sent["traceparent"][:52] for _, sent, _ in partner.got] == expected
+    path, _, body = partner.got[0]
+    assert (path, len(body["rows"])) == ("/prepare", 3)
+    begin, invoke = (span.attributes for span in exported()[:2])
+    ids = {"tpc.transaction.id": "orders.7.1", "tpc.branch": "0.4"}
+    assert (begin, invoke) == (
+        {"tpc.phase": "begin", **ids},
+        {"tpc.phase": "invoke", "tpc.rows": 3},
+    )
 
 
 def test_a_commit_after_a_restart_is_in_the_transactions_trace(exported, partner):
@@ -175,28 +142,20 @@ def test_without_a_current_span_the_context_of_begin_is_the_parent(exported, par
 
 
 def test_errors_pass_unchanged_and_show_their_class_only(exported, partner):
-    sink = shipped(PartnerSink(f"{partner.url}/refuse"))
+    partner.answers = [500]
+    sink = shipped(PartnerSink(partner.url))
     handle = sink.begin(branch_of({}))
     with pytest.raises(requests.HTTPError, match="500 Server Error"):
         sink.pre_commit(handle)
     failed = next(s for s in exported() if s.name == "PartnerSink.pre_commit")
-    assert failed.status.status_code is StatusCode.ERROR
-    assert failed.status.description is None
-    assert failed.events == ()
+    status = (failed.status.status_code, failed.status.description)
+    assert (status, failed.events) == ((StatusCode.ERROR, None), ())
     assert failed.attributes["error.type"] == "HTTPError"
 
 
 def test_a_record_that_fails_shows_in_the_one_invoke_span(exported):
-    @traced_sink
-    class Picky(Refusing):
-        pass
-
-    one_good_one_bad(shipped(Picky()))
-    assert span_tree(exported()) == [
-        "Picky.begin",
-        "  Picky.invoke",
-        "  Picky.abort",
-    ]
+    one_good_one_bad(shipped(traced_sink(type("Picky", (Refusing,), {}))()))
+    assert span_tree(exported()) == ["Picky.begin", "  Picky.invoke", "  Picky.abort"]
     attributes = exported()[1].attributes
     assert (attributes["tpc.rows"], attributes["error.type"]) == (1, "ValueError")
     assert "customer" not in exported()[1].to_json()
@@ -230,12 +189,7 @@ def test_a_subclass_that_calls_its_parent_is_one_span(exported):
     sink.invoke(handle, 1)
     sink.pre_commit(handle)
     sink.commit(handle)
-    assert span_tree(exported()) == [
-        "Loud.begin",
-        "  Loud.invoke",
-        "  Loud.pre_commit",
-        "  Loud.commit",
-    ]
+    assert span_tree(exported()) == phases("Loud")
     assert exported()[1].attributes["tpc.rows"] == 1
 
 
@@ -266,31 +220,20 @@ def test_a_class_that_traces_itself_is_left_alone(exported):
 
 
 def test_methods_may_have_other_names(exported):
-    @traced_sink(begin="open", invoke="write", commit="publish")
-    class Renamed:
-        def open(self, context):
-            return {}
-
-        def write(self, handle, record):
-            pass
-
-        def pre_commit(self, handle):
-            pass
-
-        def publish(self, handle):
-            pass
-
-    sink = shipped(Renamed())
-    handle = sink.open(branch_of({}))
+    words = {"begin": "open", "invoke": "write", "commit": "publish"}
+    members = {word: vars(Plain)[name] for name, word in words.items()}
+    kind = type("Renamed", (), {**members, "pre_commit": Plain.pre_commit})
+    sink = shipped(traced_sink(**words)(kind)())
+    handle = sink.open()
     sink.write(handle, 1)
     sink.pre_commit(handle)
     sink.publish(handle)
-    assert span_tree(exported()) == [
-        "Renamed.begin",
-        "  Renamed.invoke",
-        "  Renamed.pre_commit",
-        "  Renamed.commit",
-    ]
+    assert span_tree(exported()) == phases("Renamed")
+
+
+def phases(sink: str) -> list[str]:
+    others = ("invoke", "pre_commit", "commit")
+    return [f"{sink}.begin", *(f"  {sink}.{phase}" for phase in others)]
 
 
 def test_a_method_that_is_not_there_is_refused():

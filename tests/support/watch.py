@@ -148,6 +148,15 @@ class Site:
         self.decide(record.id)
         return record.id
 
+    def aborted(self) -> TransactionId:
+        """Begin, decide abort, and finish it: the log is done with it."""
+        record = self.begin()
+        self.log.decide(record.id, Decision.ABORT)
+        for name in record.participants:
+            self.log.acknowledge(record.id, name)
+        self.log.finish(record.id)
+        return record.id
+
     def down(self, name: str) -> None:
         """Let nothing listen where a participant was."""
         self.observed[name] = _at(name, "http://127.0.0.1:9")
