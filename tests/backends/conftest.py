@@ -11,9 +11,17 @@ import pytest
 from backends.backend import Backend, Loopback
 from backends.demo_path import DemoPath, demo_path
 from backends.jaeger import jaeger
+from backends.oap import Oap, oap
 from tracing_2pc.testing import Collector
 
 BINARY = "TPC_JAEGER"
+JARS = "TPC_OAP"
+ASKS_OAP = [
+    pytest.mark.skywalking,
+    pytest.mark.skipif(
+        not os.environ.get(JARS), reason="a real OAP is asked by `make test-skywalking`"
+    ),
+]
 REAL = pytest.param("jaeger", marks=pytest.mark.jaeger)
 
 
@@ -29,6 +37,13 @@ def backend(
     if not (binary := os.environ.get(BINARY)):
         pytest.skip("a real Jaeger is asked by `make test-jaeger`")
     with jaeger(Path(binary), tmp_path_factory.mktemp("jaeger")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oap]:
+    """A real SkyWalking."""
+    with oap(Path(os.environ[JARS]), tmp_path_factory.mktemp("oap")) as running:
         yield running
 
 

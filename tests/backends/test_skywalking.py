@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import time
 import urllib.request
 from collections import Counter
@@ -23,6 +22,7 @@ from support.waiting import AT_LAST, until
 
 from backends.backend import Loopback
 from backends.backend import trace_of as otlp_trace_of
+from backends.conftest import ASKS_OAP, JARS
 from backends.demo_path import DemoPath, demo_path, run
 from backends.oap import Oap, oap, ready, tree
 from participants.processes import Process, free_ports, stopping
@@ -30,26 +30,11 @@ from tracing_2pc.skywalking import parse_sw8, propagator
 from tracing_2pc.skywalking import segments as skywalking_segments
 from tracing_2pc.testing import Collector, FaultProxy
 
-JARS, AGENT = "TPC_OAP", "TPC_STOCK_AGENT"
+AGENT = "TPC_STOCK_AGENT"
 HERE = Path(__file__).parent
 MANUAL = (HERE.parents[1] / "docs" / "skywalking.md").read_text()
 PYTHON = {"PYTHONPATH": PATH}
-pytestmark = [
-    pytest.mark.skywalking,
-    pytest.mark.skipif(
-        not os.environ.get(JARS), reason="a real OAP is asked by `make test-skywalking`"
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def collector() -> Iterator[Oap]:
-    """A real one."""
-    with (
-        tempfile.TemporaryDirectory(prefix="tpc-oap-") as folder,
-        oap(Path(os.environ[JARS]), Path(folder)) as running,
-    ):
-        yield running
+pytestmark = ASKS_OAP
 
 
 @pytest.fixture(scope="module")

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.waiting import until
 
+from backends.conftest import ASKS_OAP
 from backends.demo_path import DemoPath, run
-from backends.oap import Oap, oap
+from backends.oap import Oap
 from participants.processes import start_together, stopping
 
-JARS = "TPC_OAP"
-pytestmark = [
-    pytest.mark.skywalking,
-    pytest.mark.skipif(
-        not os.environ.get(JARS), reason="a real OAP is asked by `make test-skywalking`"
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oap]:
-    """A real one."""
-    folder = tmp_path_factory.mktemp("oap")
-    with oap(Path(os.environ[JARS]), folder) as running:
-        yield running
+pytestmark = ASKS_OAP
 
 
 @pytest.fixture

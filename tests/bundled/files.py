@@ -32,6 +32,7 @@ TEMPLATE: Final = (
 )
 RUNBOOK: Final = DASHBOARDS / "README.md"
 TOKEN: Final = "viewer.token"
+RATE: Final = "$__rate_interval"
 
 _UNPACKED: Final = ROOT / ".cache" / "prometheus" / "usr" / "bin"
 
@@ -62,23 +63,22 @@ def panels() -> list[dict[str, Any]]:
     return [p for p in read(GRAFANA)["panels"] if p["type"] != "row"]
 
 
+def targets() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each panel with each of its queries."""
+    yield from ((panel, target) for panel in panels() for target in panel["targets"])
+
+
 def expressions() -> Iterator[tuple[str, str]]:
     """Yield where a PromQL expression stands, and the expression."""
     yield from ((n, e) for n, e in recorded().items() if n != "tpc:runbook")
     for rule in alerts():
         yield f"{rule['alert']} {rule['labels']['severity']}", rule["expr"]
-    for panel in panels():
-        for target in panel["targets"]:
-            yield panel["title"], resolved(target["expr"])
+    yield from ((panel["title"], resolved(t["expr"])) for panel, t in targets())
 
 
 def resolved(expression: str) -> str:
     """Put values where Grafana would."""
-    return (
-        expression.replace("$__rate_interval", "5m")
-        .replace("$job", ".*")
-        .replace("$participant", ".*")
-    )
+    return re.sub(r"\$(job|participant)", ".*", expression.replace(RATE, "5m"))
 
 
 def widgets() -> list[dict[str, Any]]:

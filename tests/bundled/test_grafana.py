@@ -10,7 +10,7 @@ import jsonschema
 import promql_parser
 import yaml
 
-from bundled.files import DASHBOARDS, GRAFANA, JAEGER, panels, read, resolved
+from bundled.files import DASHBOARDS, GRAFANA, JAEGER, panels, read, resolved, targets
 from dashboards.grafana import two_phase_commits
 from tracing_2pc.console.server import LISTEN
 from tracing_2pc.core.names import prometheus_name
@@ -39,21 +39,19 @@ def test_it_is_a_dashboard() -> None:
 
 def test_every_expression_is_promql() -> None:
     """Once Grafana has put its variables in; it has no others."""
-    for panel in panels():
-        for target in panel["targets"]:
-            assert "$" not in resolved(target["expr"]), panel["title"]
-            assert promql_parser.parse(resolved(target["expr"]))
+    for panel, target in targets():
+        assert "$" not in resolved(target["expr"]), panel["title"]
+        assert promql_parser.parse(resolved(target["expr"]))
 
 
 def test_rates_follow_the_interval_that_grafana_chooses() -> None:
     """A fixed window would show holes, or be wrong, once somebody zooms."""
-    for panel in panels():
-        for target in panel["targets"]:
-            call = r"(?:rate|increase)\([^[]*\[([^\]]+)\]"
-            windows = re.findall(call, target["expr"])
-            assert set(windows) <= {"$__rate_interval"}, panel["title"]
-            counts = re.findall(r"\w+_(?:total|bucket|count)\b", target["expr"])
-            assert len(counts) == len(windows), panel["title"]
+    for panel, target in targets():
+        call = r"(?:rate|increase)\([^[]*\[([^\]]+)\]"
+        windows = re.findall(call, target["expr"])
+        assert set(windows) <= {"$__rate_interval"}, panel["title"]
+        counts = re.findall(r"\w+_(?:total|bucket|count)\b", target["expr"])
+        assert len(counts) == len(windows), panel["title"]
 
 
 def test_numbers_are_of_now() -> None:
@@ -63,10 +61,9 @@ def test_numbers_are_of_now() -> None:
     assert "[1d]" in first["targets"][0]["expr"]
     assert alerts["type"] == "table"
     assert {panel["type"] for panel in others} == {"stat", "timeseries"}
-    for panel in panels():
-        for target in panel["targets"]:
-            assert target["instant"] is (panel["type"] != "timeseries")
-            assert target["range"] is not target["instant"]
+    for panel, target in targets():
+        assert target["instant"] is (panel["type"] != "timeseries")
+        assert target["range"] is not target["instant"]
     for panel in others:
         assert "over_time" not in str(panel["targets"]), panel["title"]
 

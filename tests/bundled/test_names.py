@@ -25,10 +25,10 @@ from bundled.files import (
     expressions,
     meters,
     meters_of_participants,
-    panels,
     read,
     recorded,
     resolved,
+    targets,
     widgets,
 )
 from tracing_2pc.cli.arguments import parser
@@ -107,10 +107,9 @@ def assert_values(label: str, value: str) -> None:
 
 def test_labels_that_are_shown_are_there() -> None:
     """What a legend or an annotation says is a label that is left after grouping."""
-    for panel in panels():
-        for target in panel["targets"]:
-            shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-            assert shown <= grouped_by(target["expr"]), panel["title"]
+    for panel, target in targets():
+        shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert shown <= grouped_by(target["expr"]), panel["title"]
     for rule in alerts():
         shown = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
         assert shown <= grouped_by(rule["expr"]), rule["alert"]
@@ -126,8 +125,7 @@ def test_every_metric_has_a_panel() -> None:
     """In Grafana: an instrument that nobody looks at is not worth its series."""
     shown = {
         metric_of(selector.name)
-        for panel in panels()
-        for target in panel["targets"]
+        for _, target in targets()
         for selector in selectors(promql_parser.parse(resolved(target["expr"])))
         if selector.name not in (OF_ALERTS, OF_THE_COLLECTOR)
     }

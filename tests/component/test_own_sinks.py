@@ -79,22 +79,18 @@ def committing(operator: Operator) -> TransactionRecord:
     return record
 
 
+def delivery(operator: Operator, participants: Any) -> Delivery:
+    retry, tracing = RetryPolicy(SystemClock()), OpenTelemetryTracing()
+    return Delivery(operator.at.log, participants, tracing=tracing, retry=retry)
+
+
 def aborted(operator: Operator) -> TransactionRecord:
     """Decided abort, and delivered by the job: the sink has no abort_transaction."""
     record, at = begin(operator), operator.at
-    decided = at.log.decide(record.id, Decision.ABORT)
-    assert decided
+    assert at.log.decide(record.id, Decision.ABORT)
     at.worlds["ledger"].abort(str(record.id))
     at.log.acknowledge(record.id, "ledger")
-    delivery = Delivery(
-        at.log,
-        participants_of(Archive()),
-        tracing=OpenTelemetryTracing(),
-        retry=RetryPolicy(SystemClock()),
-    )
-    current = at.log.read(record.id)
-    assert current
-    delivery.abort(current)
+    delivery(operator, participants_of(Archive())).abort(at.log.read(record.id))
     at.time.time = time.time()
     return record
 
@@ -112,9 +108,7 @@ def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path: Path) ->
     coordinator = callback._coordinator(StreamContext(None, "run", "query"))
     begun = coordinator.begin(0, "run", "query")
     assert begun.record.own_sinks == {"Archive"}
-    current = log.read(begun.record.id)
-    assert current
-    assert current.own_sinks == {"Archive"}
+    assert log.read(begun.record.id).own_sinks == {"Archive"}
     log.close()
 
 
@@ -131,14 +125,7 @@ def test_only_the_job_is_named_as_the_cure_for_its_own_sink(
     assert "participants` in tpc.toml" not in out
     assert "tracing-2pc recover" not in out
     assert TEXTS["start the job"] in out
-
-
-def test_what_is_stuck_at_the_jobs_own_sink_says_who_can_end_it(
-    operator: Operator,
-) -> None:
-    """An alert repeats this text: it must not send anybody to `recover`."""
-    committing(operator)
-    shown = " ".join(operator.says("show", str(T))[1].split())
+    shown = " ".join(operator.says("show", str(T))[1].split())  # as an alert says it
     assert TEXTS["start it"].format(sink="Archive") in shown
 
 
@@ -147,16 +134,9 @@ def test_recover_says_that_only_the_job_can_tell_its_own_sink(
 ) -> None:
     """As an error of the delivery, and not that an address is missing."""
     record = committing(operator)
-    delivery = Delivery(
-        operator.at.log,
-        {},
-        tracing=OpenTelemetryTracing(),
-        retry=RetryPolicy(SystemClock()),
-    )
     current = operator.at.log.read(record.id)
-    assert current
     with pytest.raises(ConfigurationError) as caught:
-        delivery.send_once(current)
+        delivery(operator, {}).send_once(current)
     assert TEXTS["own sink"].format(sink="Archive") in str(caught.value)
     assert "Start the job" in str(caught.value)
     assert "tpc.toml" not in str(caught.value)
@@ -177,9 +157,8 @@ def test_an_abort_that_a_sink_could_not_be_told_is_on_record(
 ) -> None:
     """Rows may be left: nothing that reads the record says that all is well."""
     record = aborted(operator)
-    current = operator.at.log.read(record.id)
-    assert current
-    assert current.state is TransactionState.ABORTED, "nobody would ever tell it more"
+    state = operator.at.log.read(record.id).state
+    assert state is TransactionState.ABORTED, "nobody would ever tell it more"
     ledger, archive = operator.at.log.deliveries(record.id).values()
     assert ledger.untold is None
     assert "abort_transaction" in str(archive.untold)

@@ -142,33 +142,26 @@ def test_a_body_that_is_no_object_is_refused(client, body):
     assert received(client) == ([], 0)
 
 
-@pytest.mark.parametrize("key", ["", "x" * 256, "ü"])
-def test_a_bad_key_is_refused(client, key):
-    """A notification without a usable key could be stored twice: 400."""
-    assert notify(client, key).status_code == 400
+@pytest.mark.parametrize(
+    ("key", "size", "status"),
+    [("", 1, 400), ("x" * 256, 1, 400), ("ü", 1, 400), ("k", 70_000, 413)],
+)
+def test_a_bad_key_and_a_huge_body_are_refused(client, key, size, status):
+    """Without a usable key it could be stored twice: 400; above 64 KiB is 413."""
+    assert notify(client, key, {"n": "x" * size}).status_code == status
     assert received(client) == ([], 0)
 
 
-def test_a_huge_body_is_refused(client):
-    """Above 64 KiB is 413."""
-    assert notify(client, body={"n": "x" * 70_000}).status_code == 413
+BAD_PLANS = [
+    *({"fault": value} for value in ("fire", ["drop"])),
+    *({"delay": value} for value in (-1, "1", True, 1e9)),
+    *({"times": value} for value in (0, True)),
+    {"speed": 1},
+    [],
+]
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        {"fault": "fire"},
-        {"fault": ["drop"]},
-        {"delay": -1},
-        {"delay": "1"},
-        {"delay": True},
-        {"delay": 1e9},
-        {"times": 0},
-        {"times": True},
-        {"speed": 1},
-        [],
-    ],
-)
+@pytest.mark.parametrize("plan", BAD_PLANS)
 def test_a_bad_plan_is_refused_and_changes_nothing(client, plan):
     """400, and no fault is on."""
     answer = client.post("/faults", json=plan)

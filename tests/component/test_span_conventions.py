@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
-from support.participant import PartnerApi, World, sqlite_url
+from support.participant import PartnerApi, World, sqlite_url, tagged_rows
 from support.spark import serving
 from support.tracing import Exported
 from support.waiting import PATIENT
@@ -40,9 +41,9 @@ COMMITTING = TransactionRecord(
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    resource = TaggedRows(sqlite_url(tmp_path), "orders")
-    yield World(resource, lambda: 0)
-    resource.close()
+    made = tagged_rows(sqlite_url(tmp_path))
+    with contextlib.closing(made.resource):
+        yield made
 
 
 @pytest.fixture
@@ -65,18 +66,11 @@ def test_a_refused_request_is_an_error_of_its_client(
     with pytest.raises(ParticipantRefusedError):
         asked.commit(COMMITTING)
     client, server = (only(exported(), k) for k in (SpanKind.CLIENT, SpanKind.SERVER))
-    assert (client.name, client.status.status_code) == (
-        "POST /commit",
-        StatusCode.ERROR,
-    )
-    assert client.attributes["http.response.status_code"] == 404
+    for span, status in ((client, StatusCode.ERROR), (server, StatusCode.UNSET)):
+        assert (span.name, span.status.status_code) == ("POST /commit", status)
+        assert span.attributes["http.response.status_code"] == 404
     assert client.attributes["error.type"] == "404"
     assert client.attributes["url.full"] == f"{asked.url}/commit"
-    assert (server.name, server.status.status_code) == (
-        "POST /commit",
-        StatusCode.UNSET,
-    )
-    assert server.attributes["http.response.status_code"] == 404
     assert "error.type" not in server.attributes
 
 
@@ -98,10 +92,8 @@ def test_a_server_span_is_named_as_an_instrumentation_would(
     ]
     shown, listed, _ = servers
     assert shown.attributes["url.path"] == f"/transactions/{T}"
-    assert (listed.attributes["url.path"], listed.attributes["url.scheme"]) == (
-        "/transactions",
-        "http",
-    )
+    about = {"url.path": "/transactions", "url.scheme": "http"}
+    assert about.items() <= listed.attributes.items()
     assert "application=" not in listed.to_json()
 
 
@@ -172,14 +164,9 @@ def test_a_partner_gets_its_message_and_no_span_its_path(
         "messaging.destination.name": "notices",
         "messaging.message.id": request.key,
     }.items() <= send.attributes.items()
-    assert (send.status.status_code, post.status.status_code) == (
-        StatusCode.ERROR,
-        StatusCode.ERROR,
-    )
-    assert (send.attributes["error.type"], post.attributes["error.type"]) == (
-        "503",
-        "503",
-    )
+    for span in (send, post):
+        assert span.status.status_code is StatusCode.ERROR
+        assert span.attributes["error.type"] == "503"
     assert post.attributes["url.full"] == f"{partner.url}/REDACTED"
     assert post.attributes["tpc.transaction.id"] == str(T)
     assert "s3cret" not in post.to_json() + send.to_json()

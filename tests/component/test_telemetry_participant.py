@@ -7,10 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.participant import ONE, OTHER, Branch, World, orders, sqlite_url
+from support.participant import ONE, OTHER, Branch, orders, sqlite_url, tagged_rows
 from support.tracing import Exported
 
-from tracing_2pc.participant import TaggedRows
 from tracing_2pc.testing import read_trace_file
 
 PROGRAM = """
@@ -38,11 +37,10 @@ def test_a_service_exports_spans_when_it_is_asked_to(tmp_path: Path) -> None:
 
 def test_a_prepare_says_what_was_voted(tmp_path: Path, exported: Exported) -> None:
     """Commit, read_only for no rows, abort for a no."""
-    resource = TaggedRows(sqlite_url(tmp_path), "orders")
-    world = World(resource, lambda: 0)
+    world = tagged_rows(sqlite_url(tmp_path))
     nothing = Branch(orders(), 0, "0.2")
     for branch in (ONE, nothing, OTHER):  # the last one: other content, same branch
         world.prepare("orders.7.1", branch)
     found = [s.attributes for s in exported() if s.name == "POST /prepare"]
     assert [one["tpc.vote"] for one in found] == ["commit", "read_only", "abort"]
-    resource.close()
+    world.resource.close()

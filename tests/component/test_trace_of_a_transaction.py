@@ -80,11 +80,9 @@ def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "_exported", {})
 
 
-def roots(found: Sequence[ReadableSpan]) -> list[ReadableSpan]:
-    return [s for s in found if s.name == names.TRANSACTION]
-
-
-def named(found: Sequence[ReadableSpan], name: str) -> list[ReadableSpan]:
+def named(
+    found: Sequence[ReadableSpan], name: str = names.TRANSACTION
+) -> list[ReadableSpan]:
     return [s for s in found if s.name == name]
 
 
@@ -118,11 +116,8 @@ def test_a_healthy_transaction_is_one_tree(exported: Exported, log, sink) -> Non
     apply(driver(log, sink), 0, writes(sink, [numbers(3)]))
     tree = span_tree(without_database(exported()))
     both_prepare = ["      POST /prepare", "        POST /prepare"] * 2
-    one_commit = [
-        "    ParticipantSink.commit",
-        "      POST /commit",
-        "        POST /commit",
-    ]
+    sent = ["      POST /commit", "        POST /commit"]
+    one_commit = ["    ParticipantSink.commit", *sent]
     assert tree == [
         "tpc.transaction",
         "  tpc.begin",
@@ -210,14 +205,12 @@ def test_attempts_of_a_batch_are_linked(
     with pytest.raises(RuntimeError):
         apply(driver(log, sink), 0, failing)
     apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
-    first, second = roots(exported())
+    first, second = named(exported())
     assert (first.attributes["tpc.decision"], first.links) == ("abort", ())
     assert second.attributes["tpc.attempt"] == 2
-    (link,) = second.links
-    assert (link.context.trace_id, link.context.span_id) == (
-        first.context.trace_id,
-        first.context.span_id,
-    )
+    (link,) = (link.context for link in second.links)
+    before = (first.context.trace_id, first.context.span_id)
+    assert (link.trace_id, link.span_id) == before
     assert first.context.trace_id != second.context.trace_id
 
 
@@ -231,7 +224,7 @@ def test_a_run_that_takes_over_tells_both_stories(
     driver(log, sink).begin(0, "dead", "query")
     another_process(monkeypatch)
     apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
-    first, second = roots(exported())
+    first, second = named(exported())
     assert first.attributes["tpc.decision"] == "abort"
     assert first.attributes["tpc.cause"] == "superseded"
     assert [told(s) for s in named(exported(), names.FINISH)] == [
@@ -254,12 +247,12 @@ def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(
     (record,) = log.unfinished(APPLICATION)
     assert record.state is TransactionState.ABORTING
     another_process(monkeypatch)
-    before, down.silent = len(roots(exported())), 0
+    before, down.silent = len(named(exported())), 0
     again = coordinator(log, {"down": down})
     again.recover()
     again.recover()
-    (root,) = roots(exported())[before:]
-    assert root.to_json() == roots(exported())[0].to_json()
+    (root,) = named(exported())[before:]
+    assert root.to_json() == named(exported())[0].to_json()
     assert [told(s) for s in named(exported(), names.FINISH)] == [("aborted", True)]
     assert format_trace_id(root.context.trace_id) in record.carrier["traceparent"]
 
@@ -275,7 +268,7 @@ def test_a_batch_replayed_after_its_end_gets_its_root(
     another_process(monkeypatch)
     apply(driver(log, sink), 0, failing)
     apply(driver(log, sink), 0, failing)
-    written, replayed = roots(exported())
+    written, replayed = named(exported())
     assert written.to_json() == replayed.to_json()
 
 
@@ -287,7 +280,7 @@ def test_the_time_after_the_decision_is_a_span(
     The root ends where it begins: nothing waits for the other, to be exported.
     """
     apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
-    (root,), (finish,) = roots(exported()), named(exported(), names.FINISH)
+    (root,), (finish,) = named(exported()), named(exported(), names.FINISH)
     assert finish.parent.span_id == root.context.span_id
     assert finish.start_time == root.end_time
     commits = named(exported(), "POST /commit")
@@ -309,7 +302,7 @@ def test_a_quarantine_and_its_end_are_errors_in_the_trace(
     (finish,) = named(exported(), names.FINISH)
     assert ended.attributes["tpc.action"] == "conclude"
     assert told(finish)[0] == "mixed"
-    (root,) = roots(exported())
+    (root,) = named(exported())
     for span in (began, ended, finish):
         assert span.parent.span_id == root.context.span_id
         assert span.status.status_code is StatusCode.ERROR
