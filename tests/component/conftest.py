@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.participant import PartnerApi
+from support.protocol import FakeClock, World
+
+from tracing_2pc.store import open_log
 
 
 @pytest.fixture
 def partner() -> Iterator[PartnerApi]:
     with contextlib.closing(PartnerApi()) as made:
         yield made
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """One application on a real log, two participants that can fail, time by hand."""
+    clock, url = FakeClock(), f"sqlite:///{tmp_path}/log.db"
+    with contextlib.closing(open_log(url, now=clock.now)) as log:
+        yield World(log, clock)

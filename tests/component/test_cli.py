@@ -7,11 +7,13 @@ import getpass
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cli import on_a_terminal
+from support.protocol import raising
 from support.spark import serving
 from support.texts import texts
 
@@ -31,29 +33,36 @@ TEXTS = texts("component")
 
 ID = TransactionId("orders", 0, 1)
 RESOLVE = ("resolve", str(ID), "--yes")
+ABOUT: Any = {"run": "r", "query": "q", "participants": ["ledger"], "carrier": {}}
+
+Both = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@contextlib.contextmanager
-def log_of(folder: Path) -> contextlib.AbstractContextManager[SqlDecisionLog]:  # type: ignore[misc]
-    with contextlib.closing(open_log(f"sqlite:///{folder}/state/decisions.db")) as log:
+@pytest.fixture
+def log(folder: Path, capsys: Both) -> Iterator[SqlDecisionLog]:
+    """The log that `init` has made."""
+    assert main(["init"]) == 0
+    capsys.readouterr()
+    with contextlib.closing(open_log("sqlite:///state/decisions.db")) as log:
         yield log
 
 
 def begin(log: DecisionLog, participants: list[str], *, decided: bool) -> None:
-    log.begin("orders", 0, run="r", query="q", participants=participants, carrier={})
+    log.begin("orders", 0, **{**ABOUT, "participants": participants})
     if decided:
         votes = dict.fromkeys(participants, Vote.READ_ONLY)
         log.decide(ID, Decision.COMMIT, branch_receipts(BranchId(0, 1), 0, "", votes))
 
 
 def test_init_writes_what_is_missing_and_nothing_else(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: Both
 ) -> None:
     """Settings, tokens only the owner reads, a schema; a second time all is kept."""
     assert main(["init"]) == 0
@@ -74,7 +83,7 @@ def test_init_writes_what_is_missing_and_nothing_else(
 
 
 def test_init_on_a_full_disk_leaves_nothing_that_the_next_one_would_keep(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: Patch, capsys: Both
 ) -> None:
     """An empty file of tokens was kept for ever, and called fine."""
 
@@ -101,7 +110,7 @@ def test_init_on_a_full_disk_leaves_nothing_that_the_next_one_would_keep(
     ],
 )
 def test_init_writes_nothing_about_a_log_that_it_cannot_use(
-    folder: Path, log: str, code: int, capsys: pytest.CaptureFixture[str]
+    folder: Path, log: str, code: int, capsys: Both
 ) -> None:
     """A password above all: it would be in a file that everybody may read."""
     assert main(["init", "--log", log]) == code
@@ -109,14 +118,10 @@ def test_init_writes_nothing_about_a_log_that_it_cannot_use(
     assert list(folder.iterdir()) == []
 
 
-def test_init_lets_a_running_query_begin_later(folder: Path) -> None:
+def test_init_lets_a_running_query_begin_later(log: SqlDecisionLog) -> None:
     """A query that already ran without us begins where it is, once."""
-    assert main(["init"]) == 0
     assert main(["init", "--application", "orders", "--from-batch", "7"]) == 0
-    with log_of(folder) as log:
-        begun = log.begin(
-            "orders", 7, run="r", query="q", participants=["a"], carrier={}
-        )
+    begun = log.begin("orders", 7, **ABOUT)
     assert str(begun.record.id) == "orders.7.1"
     assert main(["init", "--application", "orders", "--from-batch", "9"]) == 2
 
@@ -136,7 +141,7 @@ def test_init_lets_a_running_query_begin_later(folder: Path) -> None:
     ],
 )
 def test_a_wrong_call_ends_with_2(
-    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+    folder: Path, arguments: list[str], capsys: Both
 ) -> None:
     """And one line that says what to change."""
     try:
@@ -148,16 +153,12 @@ def test_a_wrong_call_ends_with_2(
 
 
 def test_recover_finishes_at_the_participants_of_the_settings(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, log: SqlDecisionLog, monkeypatch: Patch, capsys: Both
 ) -> None:
     """Decided, and the driver is gone: one command finishes it, without Spark."""
     from support.service import create_app
 
-    main(["init"])
-    with log_of(folder) as log:
-        begin(log, ["ledger"], decided=True)
+    begin(log, ["ledger"], decided=True)
     assert main(["recover"]) == 1
     assert TEXTS["no address"] in capsys.readouterr().out
     app = create_app(f"sqlite:///{folder}/ledger.db")
@@ -179,18 +180,14 @@ def test_recover_finishes_at_the_participants_of_the_settings(
 
 
 def test_recover_says_what_it_was_answered(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, log: SqlDecisionLog, monkeypatch: Patch, capsys: Both
 ) -> None:
     """A token that is not for this: the answer and its reason, in a line."""
     from flask import Flask
 
-    main(["init"])
     tokens = folder / "of_ledger"
     tokens.write_text("viewer 0123456789abcdef\n")
-    with log_of(folder) as log:
-        begin(log, ["ledger"], decided=True)
+    begin(log, ["ledger"], decided=True)
     resource = TaggedRows(f"sqlite:///{folder}/ledger.db", "orders")
     app = Flask("ledger")
     app.register_blueprint(participant_blueprint(resource, tokens=tokens))
@@ -201,7 +198,6 @@ def test_recover_says_what_it_was_answered(
             ("no-such-token", "(this token is not known here)"),
         ):
             monkeypatch.setenv("TPC_TOKEN", token)
-            capsys.readouterr()
             assert main(["recover"]) == 1
             said = capsys.readouterr().out
             assert f"to POST /commit of orders.0.1 at {url} {why}, which is no" in said
@@ -210,13 +206,10 @@ def test_recover_says_what_it_was_answered(
 
 
 def test_recover_leaves_a_batch_in_progress_to_its_driver_and_ends_with_0(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    log: SqlDecisionLog, capsys: Both
 ) -> None:
     """Nothing is wrong with it: a script that calls `recover` is not alarmed."""
-    main(["init"])
-    with log_of(folder) as log:
-        begin(log, ["ledger"], decided=False)
-    capsys.readouterr()
+    begin(log, ["ledger"], decided=False)
     assert main(["recover"]) == 0
     said = capsys.readouterr().out
     assert TEXTS["left to its driver"] in said
@@ -243,14 +236,9 @@ def test_resolve_keeps_the_reason_whatever_it_does() -> None:
     assert all("@" in who for who, *_ in log.audit)
 
 
-def test_a_user_without_a_name_signs_with_a_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_user_without_a_name_signs_with_a_number(monkeypatch: Patch) -> None:
     """As in a container that runs under any user id."""
-
-    def nameless() -> str:
-        raise KeyError("getpwuid(): uid not found")
-
+    nameless = raising(KeyError("getpwuid(): uid not found"))
     monkeypatch.setattr(getpass, "getuser", nameless)
     log = InMemoryDecisionLog()
     begin(log, ["ledger"], decided=False)
@@ -259,15 +247,12 @@ def test_a_user_without_a_name_signs_with_a_number(
 
 
 def test_conclude_names_who_may_still_hold_something(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    log: SqlDecisionLog, capsys: Both
 ) -> None:
     """Who has not acknowledged: nobody will ever tell it again."""
-    main(["init"])
-    with log_of(folder) as log:
-        begin(log, ["ledger", "notifier", "archive"], decided=True)
-        log.acknowledge(ID, "notifier")
-        log.quarantine(ID, "for a test")
-    capsys.readouterr()
+    begin(log, ["ledger", "notifier", "archive"], decided=True)
+    log.acknowledge(ID, "notifier")
+    log.quarantine(ID, "for a test")
     arguments = [*RESOLVE, "--conclude", "mixed", "--reason", "lost"]
     assert main(arguments) == 0
     assert capsys.readouterr().out == (
@@ -276,30 +261,16 @@ def test_conclude_names_who_may_still_hold_something(
     )
 
 
-def test_a_password_in_tpc_log_is_used_and_never_shown(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("command", [["ls"], ["explain", "orders.0.1"], ["recover"]])
+def test_a_log_that_is_down_is_said_with_what_to_do(
+    folder: Path, monkeypatch: Patch, capsys: Both, command: list[str]
 ) -> None:
-    """The environment may hold it: the log is asked for, and the message is clean."""
+    """One line: which log, what its driver said, the cure; and never its password."""
     monkeypatch.setenv("TPC_LOG", "postgresql://me:s3cret@127.0.0.1:9/log")
-    assert main(["recover"]) == 1
+    assert main(command) == 1
     said = capsys.readouterr().err
     assert "s3cret" not in said
     assert "password" not in said
-
-
-@pytest.mark.parametrize("command", [["ls"], ["explain", "orders.0.1"], ["recover"]])
-def test_a_log_that_is_down_is_said_with_what_to_do(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: list[str],
-) -> None:
-    """One line: which log, what its driver said, that nothing was done, the cure."""
-    monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
-    assert main(command) == 1
-    said = capsys.readouterr().err
     assert said.startswith("tracing-2pc: the decision log cannot be reached: ")
     assert "127.0.0.1:9/log" in said
     assert said.endswith(": start its database, or mend `log` in the settings\n")
@@ -307,9 +278,7 @@ def test_a_log_that_is_down_is_said_with_what_to_do(
 
 
 def test_a_watch_that_begins_without_the_log_says_so_and_goes_on_looking(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, monkeypatch: Patch, capsys: Both
 ) -> None:
     """It is started beside the database, and must not be ended by its restart."""
     monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
@@ -332,7 +301,7 @@ def test_a_watch_that_begins_without_the_log_says_so_and_goes_on_looking(
     ],
 )
 def test_no_log_is_not_good_news(
-    folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+    folder: Path, command: list[str], capsys: Both
 ) -> None:
     """A log that is not there is said to be missing, and is not made."""
     more = ["--reason", "x"] if command[0] == "resolve" else []
@@ -342,26 +311,19 @@ def test_no_log_is_not_good_news(
 
 
 def test_an_unknown_application_is_not_good_news(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    log: SqlDecisionLog, capsys: Both
 ) -> None:
     """A misspelt name is answered with the names that are known."""
-    main(["init"])
-    with log_of(folder) as log:
-        begin(log, ["ledger"], decided=True)
+    begin(log, ["ledger"], decided=True)
     assert main(["recover", "--application", "nobody"]) == 2
     assert TEXTS["known applications"].format(names="orders") in capsys.readouterr().err
 
 
-def test_forget_drops_by_hand_what_is_old(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_forget_drops_by_hand_what_is_old(log: SqlDecisionLog, capsys: Both) -> None:
     """All but the newest batch, shown first; forgotten_through stays put."""
-    main(["init"])
-    with log_of(folder) as log:
-        for batch in range(250):
-            finished(log, batch)
+    for batch in range(250):
+        finished(log, batch)
     forget = ["forget", "--application", "orders", "--before", "0s", "--json"]
-    capsys.readouterr()
     assert main(forget) == 2
     said = capsys.readouterr()
     assert TEXTS["asks for --yes"].format(n=249, application="orders") in said.err
@@ -384,47 +346,37 @@ def test_forget_drops_by_hand_what_is_old(
 @pytest.mark.parametrize(
     ("typed", "done"), [("2", True), ("yes", True), ("y", False), (" ", False)]
 )
-def test_forget_says_how_many_and_asks(folder: Path, typed: str, done: bool) -> None:
+def test_forget_says_how_many_and_asks(
+    log: SqlDecisionLog, typed: str, done: bool
+) -> None:
     """On a terminal; only their number or *yes* drops them."""
-    main(["init"])
-    with log_of(folder) as log:
-        for batch in range(3):
-            finished(log, batch)
-        forget = ("forget", "--application", "orders", "--before", "0s")
-        code, shown = on_a_terminal(*forget, typed=typed)
-        assert TEXTS["forgets for ever"].format(n=2, application="orders") in shown
-        assert code == (0 if done else 1)
-        assert log.forgotten_by_application() == {"orders": 1 if done else None}
+    for batch in range(3):
+        finished(log, batch)
+    forget = ("forget", "--application", "orders", "--before", "0s")
+    code, shown = on_a_terminal(*forget, typed=typed)
+    assert TEXTS["forgets for ever"].format(n=2, application="orders") in shown
+    assert code == (0 if done else 1)
+    assert log.forgotten_by_application() == {"orders": 1 if done else None}
 
 
 def finished(log: SqlDecisionLog, batch: int) -> None:
-    names = ["ledger"]
-    begun = log.begin(
-        "orders", batch, run="r", query="q", participants=names, carrier={}
-    )
+    begun = log.begin("orders", batch, **ABOUT)
     log.decide(begun.record.id, Decision.ABORT)
     log.acknowledge(begun.record.id, "ledger")
     log.finish(begun.record.id)
 
 
-def test_the_help_says_what_exit_codes_mean(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Of the program and of each command."""
-    for arguments in (["--help"], ["ls", "--help"], ["resolve", "--help"]):
-        with pytest.raises(SystemExit):
-            main(arguments)
-        assert TEXTS["exit codes"] in capsys.readouterr().out
-
-
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """Asked without a command it says what there is, and never fails with a trace."""
-    for arguments, code in (
-        (["--version"], 0),
-        (["--json"], 2),
-        (["recover", "-h"], 0),
+def test_help_and_version(capsys: Both) -> None:
+    """Never a trace; the help of the program and of commands has the exit codes."""
+    for arguments, code, said in (
+        (["--version"], 0, "0.1.0"),
+        (["--json"], 2, ""),
+        (["recover", "-h"], 0, TEXTS["exit codes"]),
+        (["--help"], 0, TEXTS["exit codes"]),
+        (["ls", "--help"], 0, TEXTS["exit codes"]),
+        (["resolve", "--help"], 0, TEXTS["exit codes"]),
     ):
         with pytest.raises(SystemExit) as end:
             main(arguments)
         assert end.value.code == code
-    assert "0.1.0" in capsys.readouterr().out
+        assert said in capsys.readouterr().out

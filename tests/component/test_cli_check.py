@@ -52,8 +52,7 @@ def now(operator: Operator) -> Operator:
 def test_all_is_well(now: Operator) -> None:
     """Settings with their origin, the log, each participant; 0."""
     now.at.prepare("orders.5.1")
-    code, out, _ = now.says("check")
-    assert code == 0
+    out = now.out(0, "check")
     assert "request_timeout      default           5s" in out
     assert "participants         TPC_PARTICIPANTS  ledger=http://127.0.0.1:" in out
     assert "log                  TPC_LOG           env:TPC_LOG" in out
@@ -221,8 +220,7 @@ def test_a_viewer_who_resolves_is_told_whose_token_it_takes(
     guarded.at.clocks["ledger"].read = time.time
     monkeypatch.setenv("TPC_TOKEN", TOKENS["viewer"])
     deed = ("--at", "ledger", "--abort", "--reason", "not ours", "--yes")
-    code, _, err = guarded.says("resolve", "bookings.3.1", *deed)
-    assert code == 1
+    err = guarded.err(1, "resolve", "bookings.3.1", *deed)
     assert "answered 403 to POST /resolve of bookings.3.1 at http://127.0.0.1:" in err
     assert TEXTS["needs an operator"].format(role="viewer", needed="operator") in err
     assert TEXTS["operator's token"] in err
@@ -262,11 +260,10 @@ def test_a_token_that_is_bound_to_an_application(
     monkeypatch.setenv("TPC_TOKEN", BOUND)
     (found,) = problems(guarded)
     assert found.startswith("ledger: its token is bound to orders: what others have")
-    code, out, _ = guarded.says("ls")
+    out = guarded.out(1, "ls")
     assert (
         TEXTS["bound token"].format(participant="ledger", application="orders") in out
     )
-    assert code == 1
     assert "beyond" not in guarded.says("ls", "--application", "orders")[1]
 
 

@@ -13,6 +13,7 @@ import time
 
 import pytest
 from support.cli import ROOT, Operator, on_a_terminal, steady
+from support.console import state_of
 from support.participant import ONE
 from support.telemetry import PATH
 from support.texts import texts
@@ -160,8 +161,7 @@ def test_the_list_names_who_is_waited_for_without_an_address(
     monkeypatch.setenv(
         "TPC_PARTICIPANTS", f"ledger={operator.at.observed['ledger'].url}"
     )  # type: ignore[attr-defined]
-    code, out, _ = operator.says("ls")
-    assert code == 1
+    out = operator.out(1, "ls")
     assert (
         TEXTS["waits without an address"].format(participant="notifier", transaction=T)
         in out
@@ -252,8 +252,7 @@ def test_show_has_all_that_is_known(
     """Record, link, what each participant holds, receipts, what happened when."""
     stuck(operator)
     monkeypatch.setenv("TPC_LINKS", "jaeger=http://127.0.0.1:16686/trace/{trace}")
-    code, out, _ = operator.says("show", str(T))
-    assert code == 1
+    out = operator.out(1, "show", str(T))
     assert steady(out) == SHOWN
     _, (found,) = operator.json("show", str(T))
     assert found["links"] == {"jaeger": f"http://127.0.0.1:16686/trace/{'a' * 32}"}
@@ -303,8 +302,7 @@ timeline
 def test_explain_says_it_as_a_colleague_would(operator: Operator) -> None:
     """What is wrong, what each side says, what comes next and when, what is safe."""
     stuck(operator)
-    code, out, _ = operator.says("explain", str(T))
-    assert code == 1
+    out = operator.out(1, "explain", str(T))
     assert steady(out) == EXPLAINED
     assert len(out.splitlines()) < 25, "one screen"
     manual = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -351,8 +349,7 @@ def test_explain_says_what_a_forced_way_costs(operator: Operator) -> None:
     at.worlds["ledger"].resolve(str(T), "abort")
     at.log.quarantine(T, "ledger answered 409 aborted")
     at.time.time = time.time()
-    code, out, _ = operator.says("explain", str(T))
-    assert code == 1
+    out = operator.out(1, "explain", str(T))
     safe, forced = out.index("safe: tracing"), out.index("FORCED: tracing")
     assert safe < forced
     assert TEXTS["contradicts"].format(participant="ledger") in out
@@ -385,9 +382,7 @@ def test_explain_calls_nothing_safe_that_a_participant_has_lost(
     assert wrong in text
     assert TEXTS["will be quarantined"].format(participant="ledger") in text
     operator.says("recover")
-    record = at.log.read(T)
-    assert record is not None
-    assert record.state is TransactionState.QUARANTINED
+    assert state_of(at, str(T)) is TransactionState.QUARANTINED
 
 
 def test_explain_names_a_clock_that_was_set_back(operator: Operator) -> None:
@@ -402,8 +397,7 @@ def test_explain_of_what_is_right(operator: Operator) -> None:
     """Nothing is wrong, and 0."""
     stuck(operator)
     operator.reach()
-    code, out, _ = operator.says("explain", "orders.5.1")
-    assert code == 0
+    out = operator.out(0, "explain", "orders.5.1")
     assert "orders.5.1 is committed: every participant has acknowledged." in out
     assert TEXTS["nothing to do"] in out
 
@@ -415,8 +409,7 @@ def test_a_forgotten_branch_is_explained(operator: Operator) -> None:
     at.prepare("orders.7.9", "ledger")
     at.worlds["ledger"].commit("orders.7.9", ONE, forgotten_through=6)
     at.time.time = time.time()
-    code, out, _ = operator.says("explain", "orders.3.1")
-    assert code == 1
+    out = operator.out(1, "explain", "orders.3.1")
     assert "orphaned: 3 rows" in out
     assert "holds it prepared for 8 min" in out
     assert "resolve orders.3.1 --at ledger --abort" in out

@@ -55,8 +55,8 @@ def test_it_lists_what_waits_for_a_person(operator: Operator, mailer: World) -> 
     assert operator.json("outbox", "ls", "--limit", "1")[1][-1]["more"] is True
     assert listed(operator, "--application", "bills") == []
     assert operator.says("outbox", "ls", "--application", "bills")[0] == 0
-    code, out, _ = operator.says("outbox", "ls", "--participant", "ledger")
-    assert (code, out) == (0, "no participant has an outbox\n")
+    out = operator.out(0, "outbox", "ls", "--participant", "ledger")
+    assert out == "no participant has an outbox\n"
 
 
 def test_again(
@@ -75,8 +75,7 @@ def test_again(
     assert "@" in who[0]
     queue = mailer.resource._queue
     queue.confirmed(queue.next("orders")[0])
-    code, _, err = operator.says("outbox", "drop", KEY, *WHY)
-    assert code == 1
+    err = operator.err(1, "outbox", "drop", KEY, *WHY)
     assert TEXTS["sent again by a person"] in err
     _, (item,) = operator.json("outbox", "again", KEY, "--yes")
     assert item == {"key": KEY, "participant": "mailer", "state": "sent"}
@@ -127,8 +126,7 @@ def test_two_outboxes_of_one_application(
     other = refused(tmp_path, "texter", "a")
     with serving(other.app) as url, serving(mailer.app) as first:
         operator.reach(mailer=first, texter=url)
-        code, _, err = operator.says("outbox", "again", KEY, "--yes")
-        assert code == 2
+        err = operator.err(2, "outbox", "again", KEY, "--yes")
         assert TEXTS["two outboxes"].format(names="mailer and texter") in err
         words = ("again", KEY, "--participant", "texter", "--yes")
         assert operator.says("outbox", *words)[0] == 0
@@ -149,8 +147,7 @@ def test_an_order_that_is_repeated_does_not_act_elsewhere(
         operator.reach(mailer=first, texter=url)
         words = ("outbox", "drop", KEY, *WHY, "--participant", "mailer")
         assert operator.says(*words)[::2] == (0, "")
-        code, _, err = operator.says("outbox", "drop", KEY, *WHY)
-        assert code == 2
+        err = operator.err(2, "outbox", "drop", KEY, *WHY)
         assert TEXTS["dropped elsewhere"].format(one="texter", other="mailer") in err
     end(other.resource)
 
@@ -158,8 +155,7 @@ def test_an_order_that_is_repeated_does_not_act_elsewhere(
 def test_one_that_is_down_hides_no_other(operator: Operator, mailer: World) -> None:
     """The rest is listed, and it is said who did not answer; 1."""
     operator.reach(ledger="http://127.0.0.1:9")
-    code, out, _ = operator.says("outbox", "ls", "--application", "bills")
-    assert code == 1
+    out = operator.out(1, "outbox", "ls", "--application", "bills")
     assert "ledger: nothing listens at" in out
 
 

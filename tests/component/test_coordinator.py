@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import dataclasses
+from collections.abc import Sequence
 
 import pytest
 from support.deadline import by_hand
-from support.protocol import DriverDiedError, FakeClock, World
+from support.protocol import World, raising
 from support.texts import texts
 from support.waiting import until
 
@@ -29,30 +29,8 @@ from tracing_2pc.core.model import (
     branch_receipts,
 )
 from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
-from tracing_2pc.protocol import coordinator as coordinator_module
-from tracing_2pc.store import open_log
 
 TEXTS = texts("component")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    clock = FakeClock()
-    log = open_log(f"sqlite:///{tmp_path}/log.db", now=clock.now)
-    yield World(log, clock)
-    log.close()
-
-
-def state(world: World, text: str) -> TransactionState | None:
-    record = world.log.read(TransactionId.parse(text))
-    return record and record.state
-
-
-def test_a_healthy_batch_is_committed_everywhere(world: World) -> None:
-    """Both participants are told the branches that were chosen, and it is finished."""
-    assert world.run_batch(0) is True
-    assert (world.in_doubt(), world.visible()) == (0, 4)
-    assert state(world, "orders.0.1") is TransactionState.COMMITTED
 
 
 def test_participants_are_on_record_before_anybody_is_asked(world: World) -> None:
@@ -69,57 +47,10 @@ def test_participants_are_on_record_before_anybody_is_asked(world: World) -> Non
     assert seen[0].state is TransactionState.ACTIVE
 
 
-def test_a_failed_task_aborts_everywhere(world: World) -> None:
-    """When writing raises, both are told abort, and the error goes on to Spark."""
-
-    def write(record: TransactionRecord) -> list[Receipt]:
-        world.write(record)
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        world.run_batch(0, write=write)
-    assert (world.in_doubt(), world.visible()) == (0, 0)
-    assert state(world, "orders.0.1") is TransactionState.ABORTED
-    assert world.run_batch(0, run="run-2") is True
-    assert world.wrote == ["orders.0.1", "orders.0.2"]
-    assert (world.in_doubt(), world.visible()) == (0, 4)
-
-
-def test_one_missing_vote_is_no_commit(world: World) -> None:
-    """Commit is decided with every vote or not at all (rule 1)."""
-
-    def write(record: TransactionRecord) -> list[Receipt]:
-        world.write(record)
-        votes = {"a": Vote.COMMIT, "b": Vote.ABORT}
-        return list(branch_receipts(BranchId(0, 10), 5, "x", votes))
-
-    with pytest.raises(Exception, match=r"orders\.0\.1"):
-        world.run_batch(0, write=write)
-    assert (world.in_doubt(), world.visible()) == (0, 0)
-
-
-def test_a_crash_before_the_decision_is_aborted_by_the_next_run(world: World) -> None:
-    """Prepared and undecided: the next run aborts it, and writes the batch anew."""
-
-    def die(record: TransactionRecord) -> list[Receipt]:
-        world.write(record)
-        raise DriverDiedError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coordinator_module.Coordinator, "fail", lambda *_: None)
-        with pytest.raises(DriverDiedError):
-            world.run_batch(0, write=die)
-    assert (world.in_doubt(), world.visible()) == (4, 0)
-    assert world.run_batch(0, run="run-2") is True
-    assert (world.in_doubt(), world.visible()) == (0, 4)
-    assert state(world, "orders.0.1") is TransactionState.ABORTED
-    assert state(world, "orders.0.2") is TransactionState.COMMITTED
-
-
 def test_a_crash_after_the_decision_is_committed_by_the_replay(world: World) -> None:
     """Decided commit: delivered at the next start, and not written a second time."""
     world.a.silent = world.b.silent = 100
-    world.settings = _with(world, on_pending="fail")
+    world.settings = dataclasses.replace(world.settings, on_pending="fail")
     with pytest.raises(CommitPendingError, match="tracing-2pc recover"):
         world.run_batch(0)
     assert (world.in_doubt(), world.visible()) == (4, 0)
@@ -134,7 +65,7 @@ def test_a_crash_after_the_decision_is_committed_by_the_replay(world: World) -> 
 def test_a_crash_between_two_commits_is_finished(world: World) -> None:
     """One has committed and one has not: the other is told again, nobody aborts."""
     world.b.silent = 100
-    world.settings = _with(world, on_pending="fail")
+    world.settings = dataclasses.replace(world.settings, on_pending="fail")
     with pytest.raises(CommitPendingError):
         world.run_batch(0)
     assert (world.in_doubt(), world.visible()) == (2, 2)
@@ -174,7 +105,7 @@ def test_a_replay_that_a_participant_knows_nothing_of_is_not_skipped(
         "orders.0.1",
         "b",
     )
-    assert state(world, "orders.0.1") is TransactionState.COMMITTED
+    assert world.state("orders.0.1") is TransactionState.COMMITTED
 
 
 def test_a_replay_that_a_participant_has_forgotten_is_done(world: World) -> None:
@@ -202,7 +133,7 @@ def test_a_replay_asks_only_who_has_something_of_it(world: World) -> None:
 def test_a_replay_that_nobody_answers_for_is_not_skipped(world: World) -> None:
     """It is waited for as a commit is; the error names who did not answer."""
     world.run_batch(0)
-    world.settings = _with(world, on_pending="fail")
+    world.settings = dataclasses.replace(world.settings, on_pending="fail")
     world.b.silent = 100
     with pytest.raises(CommitPendingError, match=r"b \(lost\)"):
         world.run_batch(0, run="run-2")
@@ -251,7 +182,7 @@ def test_stop_returns_while_a_participant_is_down(world: World) -> None:
     with pytest.raises(CommitPendingError):
         world.run_batch(0)
     assert world.clock.now() < 1_000_006
-    assert state(world, "orders.0.1") is TransactionState.COMMITTING
+    assert world.state("orders.0.1") is TransactionState.COMMITTING
 
 
 def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(
@@ -266,9 +197,9 @@ def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(
     world.b.silent = 1
     with pytest.raises(ZeroDivisionError):
         world.run_batch(0, write=write)
-    assert state(world, "orders.0.1") is TransactionState.ABORTING
+    assert world.state("orders.0.1") is TransactionState.ABORTING
     world.run_batch(0, run="run-2")
-    assert state(world, "orders.0.1") is TransactionState.ABORTED
+    assert world.state("orders.0.1") is TransactionState.ABORTED
     assert world.b.aborted == {"orders.0.1"}
 
 
@@ -310,11 +241,11 @@ def test_a_refusal_that_says_nothing_of_the_data_is_no_answer(
     world: World, refusal: Refusal
 ) -> None:
     """Whatever transport raises it: the commit is sent again, nothing quarantined."""
-    world.settings = _with(world, on_pending="fail")
+    world.settings = dataclasses.replace(world.settings, on_pending="fail")
     world.b.refusal = (refusal, "unknown")
     with pytest.raises(CommitPendingError):
         world.run_batch(0)
-    assert state(world, "orders.0.1") is TransactionState.COMMITTING
+    assert world.state("orders.0.1") is TransactionState.COMMITTING
     world.b.refusal = None
     world.run_batch(0)
     assert world.b.committed.keys() == {"orders.0.1"}
@@ -330,7 +261,7 @@ def test_lost_or_contradicted_is_quarantined(
     world.b.refusal = answer
     with pytest.raises(HeuristicError, match=r"tracing-2pc resolve orders\.0\.1"):
         world.run_batch(0)
-    assert state(world, "orders.0.1") is TransactionState.QUARANTINED
+    assert world.state("orders.0.1") is TransactionState.QUARANTINED
     assert world.visible() == 2  # what the other has committed is on record
     with pytest.raises(HeuristicError):
         world.run_batch(0, run="run-2")
@@ -365,11 +296,7 @@ def test_what_was_acknowledged_is_on_record_although_a_token_is_missing(
     world: World,
 ) -> None:
     """A mistake of ours at one participant takes nothing from the others."""
-
-    def no_token(record: TransactionRecord) -> None:
-        raise ConfigurationError("no token")
-
-    world.a.commit = no_token  # type: ignore[method-assign]
+    world.a.commit = raising(ConfigurationError("no token"))  # type: ignore[method-assign]
     with pytest.raises(ConfigurationError, match="no token"):
         world.run_batch(0)
     record = world.log.unfinished("orders")[0]
@@ -385,7 +312,7 @@ def test_an_abort_that_meets_a_commit_is_quarantined_at_once(world: World) -> No
 
     with pytest.raises(HeuristicError, match=TEXTS["quarantined abort"]):
         world.run_batch(0, write=fail)
-    assert state(world, "orders.0.1") is TransactionState.QUARANTINED
+    assert world.state("orders.0.1") is TransactionState.QUARANTINED
 
 
 def test_forgotten_there_and_unfinished_here_is_lost(world: World) -> None:
@@ -408,12 +335,12 @@ def test_forgotten_there_and_finished_here_is_done(world: World) -> None:
 
     world.b.commit = meanwhile  # type: ignore[method-assign]
     assert world.run_batch(0) is True
-    assert state(world, "orders.0.1") is TransactionState.COMMITTED
+    assert world.state("orders.0.1") is TransactionState.COMMITTED
 
 
 def test_a_participant_that_lost_its_address_is_named(world: World) -> None:
     """The others are asked; the transaction stays, and the message says what to do."""
-    world.settings = _with(world, on_pending="fail")
+    world.settings = dataclasses.replace(world.settings, on_pending="fail")
     world.b.silent = 100
     with pytest.raises(CommitPendingError):
         world.run_batch(0)
@@ -422,7 +349,7 @@ def test_a_participant_that_lost_its_address_is_named(world: World) -> None:
         ConfigurationError, match=TEXTS["on record"].format(participant="b")
     ):
         world.delivery("a").send_once(record)
-    assert state(world, "orders.0.1") is TransactionState.COMMITTING
+    assert world.state("orders.0.1") is TransactionState.COMMITTING
 
 
 def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
@@ -489,12 +416,8 @@ def test_a_decide_without_an_answer_is_asked_again(world: World) -> None:
 
 def test_a_log_that_stays_silent_is_not_taken_for_a_no(world: World) -> None:
     """Nobody aborts on a guess: it stays in doubt until the log can be asked."""
-
-    def decide(*args: object, **kwargs: object) -> object:
-        raise DecisionLogError("down")
-
     real = world.log.decide
-    world.log.decide = decide  # type: ignore[assignment, method-assign]
+    world.log.decide = raising(DecisionLogError("down"))  # type: ignore[method-assign]
     with pytest.raises(DecisionUnknownError):
         world.run_batch(0)
     assert world.a.heard == []
@@ -523,12 +446,9 @@ def test_whoever_waits_is_told_why(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A wrong token at commit is in the warning, the error, and nowhere a riddle."""
-    world.settings = _with(world, on_pending="fail")
-
-    def refuse(record: TransactionRecord) -> None:
-        raise ParticipantUnavailableError("participant 'b' answered 401: your token")
-
-    world.b.commit = refuse  # type: ignore[method-assign]
+    world.settings = dataclasses.replace(world.settings, on_pending="fail")
+    refused = ParticipantUnavailableError("participant 'b' answered 401: your token")
+    world.b.commit = raising(refused)  # type: ignore[method-assign]
     with pytest.raises(CommitPendingError, match="401: your token"):
         world.run_batch(0)
     assert "401: your token" in caplog.text
@@ -579,17 +499,11 @@ def test_a_clock_that_is_set_back_stops_nothing(world: World) -> None:
 
 def test_old_batches_are_forgotten_and_participants_are_told(world: World) -> None:
     """forgotten_through passes finished batches, never one that could be replayed."""
-    world.settings = _with(world, keep_finished=10.0)
+    world.settings = dataclasses.replace(world.settings, keep_finished=10.0)
     for batch in range(4):
         world.run_batch(batch)
         world.clock.time += 20
-    assert state(world, "orders.0.1") is None
-    assert state(world, "orders.3.1") is TransactionState.COMMITTED
+    assert world.state("orders.0.1") is None
+    assert world.state("orders.3.1") is TransactionState.COMMITTED
     assert world.a.forgotten_by_application[-1] is not None
     assert world.a.forgotten_by_application[-1] < 3
-
-
-def _with(world: World, **changes: object):  # type: ignore[no-untyped-def]
-    import dataclasses
-
-    return dataclasses.replace(world.settings, **changes)

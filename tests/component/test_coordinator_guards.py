@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from support.protocol import FakeClock, World
+from support.protocol import World, raising
 from support.sqlite import copy_database
 from support.texts import texts
 
@@ -27,19 +27,10 @@ from tracing_2pc.core.model import (
     branch_receipts,
 )
 from tracing_2pc.core.states import Decision, TransactionState, Vote
-from tracing_2pc.store import open_log
 
 TEXTS = texts("component")
 
 FIRST = TransactionId("orders", 0, 1)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    clock = FakeClock()
-    log = open_log(f"sqlite:///{tmp_path}/log.db", now=clock.now)
-    yield World(log, clock)
-    log.close()
 
 
 @pytest.mark.parametrize("error", [DecisionLogError, DecisionUnknownError])
@@ -50,11 +41,8 @@ def test_an_abort_that_the_log_did_not_take_is_not_sent(
 
     def fail(record: TransactionRecord) -> NoReturn:
         world.write(record)
-        world.log.decide = down  # type: ignore[method-assign]
+        world.log.decide = raising(error("down"))  # type: ignore[method-assign]
         raise ZeroDivisionError
-
-    def down(*_: Any, **__: Any) -> NoReturn:
-        raise error("down")
 
     real = world.log.decide
     with pytest.raises(ZeroDivisionError):
@@ -213,9 +201,7 @@ def test_a_batch_that_was_forgotten_is_not_written_again(world: World) -> None:
         world.clock.time += 10**9
         assert world.run_batch(0, run=run) is False
     assert world.wrote == ["orders.0.1"]
-    record = world.log.read(FIRST)
-    assert record is not None
-    assert record.state is TransactionState.COMMITTED
+    assert world.state(FIRST) is TransactionState.COMMITTED
 
 
 @pytest.fixture
@@ -266,9 +252,7 @@ def test_a_log_that_lost_the_decision_is_told_it_again(
     assert world.run_batch(0, write=older.write_and_copy) is True
     assert world.b.heard == ["commit orders.0.1"] * 2
     assert (world.in_doubt(), world.visible()) == (0, 4)
-    record = world.log.read(FIRST)
-    assert record is not None
-    assert record.state is TransactionState.COMMITTED
+    assert world.state(FIRST) is TransactionState.COMMITTED
 
 
 def test_a_log_that_loses_the_decision_before_anybody_has_acknowledged(

@@ -15,7 +15,7 @@ from support.texts import texts
 from support.waiting import AT_LAST, until
 
 from tracing_2pc.core import failpoints
-from tracing_2pc.core.errors import AbortedError, CommitPendingError, ContractError
+from tracing_2pc.core.errors import AbortedError, ContractError
 from tracing_2pc.core.model import BranchId, TransactionId, TransactionRecord
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.protocol import deadline
@@ -41,19 +41,13 @@ def opened(world: World, run: str = "run-1") -> TransactionRecord:
     return begun.record
 
 
-def state(world: World, id_: TransactionId) -> TransactionState:
-    record = world.log.read(id_)
-    assert record is not None
-    return record.state
-
-
 def test_what_is_opened_and_closed_is_committed_everywhere(world: World) -> None:
     """Each step may be taken by another coordinator: all they know is in the log."""
     record = opened(world)
     assert record.id == FIRST
     world.coordinator().close(record, world.write(record))
     assert (world.in_doubt(), world.visible()) == (0, 4)
-    assert state(world, FIRST) is TransactionState.COMMITTED
+    assert world.state(FIRST) is TransactionState.COMMITTED
     again = world.coordinator().open(0, "run-2", "query")
     assert (again.record.id, again.replay) == (FIRST, True)
     assert world.visible() == 4
@@ -65,7 +59,7 @@ def test_what_fails_is_aborted_everywhere_and_opened_anew(world: World) -> None:
     receipts = world.write(record)
     world.coordinator().fail(record, OSError("disk full"), receipts)
     assert (world.in_doubt(), world.visible()) == (0, 0)
-    assert state(world, FIRST) is TransactionState.ABORTED
+    assert world.state(FIRST) is TransactionState.ABORTED
     assert opened(world, "run-2").id == SECOND
 
 
@@ -78,7 +72,7 @@ def test_a_close_without_every_vote_aborts(
     with pytest.raises(ContractError, match=rf"^orders\.0\.1 .*{missing}"):
         world.coordinator().close(record, world.write(record)[:kept])
     assert (world.in_doubt(), world.visible()) == (0, 0)
-    assert state(world, FIRST) is TransactionState.ABORTED
+    assert world.state(FIRST) is TransactionState.ABORTED
 
 
 def test_an_empty_batch_is_committed_by_votes_read_only(world: World) -> None:
@@ -87,29 +81,7 @@ def test_an_empty_batch_is_committed_by_votes_read_only(world: World) -> None:
     receipts = read_only(BranchId(0, 0), record.participants)
     world.coordinator().close(record, receipts)
     assert (world.in_doubt(), world.visible()) == (0, 0)
-    assert state(world, FIRST) is TransactionState.COMMITTED
-
-
-def test_a_close_after_another_run_has_opened_obeys(world: World) -> None:
-    """The program slept; the log has decided abort, and that is what it is told."""
-    record = opened(world)
-    receipts = world.write(record)
-    assert opened(world, "run-2").id == SECOND
-    with pytest.raises(AbortedError, match=r"orders\.0\.1 was decided abort"):
-        world.coordinator().close(record, receipts)
-    assert world.visible() == 0
-
-
-def test_a_fail_after_the_commit_aborts_nothing(world: World) -> None:
-    """Decided is decided: the caller is told that it will be committed."""
-    record = opened(world)
-    receipts = world.write(record)
-    world.log.decide(record.id, Decision.COMMIT, receipts)
-    with pytest.raises(CommitPendingError, match="decided commit"):
-        world.coordinator().fail(record, OSError("killed"), receipts)
-    assert world.in_doubt() == 4
-    assert world.coordinator().open(0, "run-2", "query").replay is True
-    assert (world.in_doubt(), world.visible()) == (0, 4)
+    assert world.state(FIRST) is TransactionState.COMMITTED
 
 
 @pytest.mark.parametrize("decision", [None, Decision.COMMIT])
@@ -176,7 +148,7 @@ def test_a_failed_batch_has_no_deadline_any_more(
     with pytest.raises(OSError, match="disk full"):
         world.run_batch(0, write=write)
     assert world.cancelled == []
-    assert state(world, FIRST) is TransactionState.ABORTED
+    assert world.state(FIRST) is TransactionState.ABORTED
 
 
 def test_a_deadline_that_cannot_be_watched_aborts(
@@ -194,7 +166,7 @@ def test_a_deadline_that_cannot_be_watched_aborts(
     monkeypatch.setattr(threading.Thread, "start", start_others)
     with pytest.raises(RuntimeError, match="new thread"):
         world.run_batch(0)
-    assert state(world, FIRST) is TransactionState.ABORTED
+    assert world.state(FIRST) is TransactionState.ABORTED
 
 
 def test_an_armed_failpoint_changes_nothing_but_its_moment(

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from support.file_job import FileJob, ids_of, rows_of
+from support.file_job import Away, FileJob, give_up, ids_of, prepared, rows_of
 from support.texts import texts
 
 from tracing_2pc import DeltaSink, FileSink
@@ -30,7 +30,7 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.sinks import CompositeSink
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import SinkContract
@@ -82,21 +82,6 @@ def left(out: Path) -> list[str]:
     listed = {os.path.basename(uri) for uri in DeltaTable(out).file_uris()}
     unlisted = {path.name for path in out.glob("*.parquet")} - listed
     return sorted([*unlisted, *(p.name for p in (out / ".tpc").glob("*"))])
-
-
-def prepared(
-    sink: DeltaSink, *batches: Any, of: TransactionId = T, branch: str = "0.0"
-) -> Any:
-    """Prepare a branch, as a task does; return its handle."""
-    handle = sink.begin(BranchContext(of, BranchId.parse(branch), (sink.name,), {}))
-    try:
-        for batch in batches or [ROWS]:
-            sink.invoke_batch(handle, batch)
-        sink.pre_commit(handle)
-    except BaseException:
-        sink.abort(handle)
-        raise
-    return handle
 
 
 def process(*arguments: Any) -> subprocess.Popen[bytes]:
@@ -331,22 +316,8 @@ def test_an_older_batch_is_repeated_if_the_history_proves_it(out: Path) -> None:
 
 def test_what_a_person_has_ended_is_kept(out: Path, job: Jobs) -> None:
     """What is prepared is then the only copy of these rows."""
-
-    class Away(DeltaSink):
-        away = True
-
-        def commit_transaction(self, transaction_id: str, handles: Any) -> None:
-            if self.away:
-                raise OSError("the server is away")
-            super().commit_transaction(transaction_id, handles)
-
-    orders = job(Away(out))
-    with pytest.raises(CommitPendingError):
-        orders.apply(0)
-    orders.log.give_up(T, "delta", who="somebody", why="it does not come back")
-    orders.log.finish(T)
-    orders.sink.away = False
-    orders.apply(1)
+    sink = type("Away", (Away, DeltaSink), {})(out)
+    give_up(job(sink), "delta")
     assert (visible(out), left(out)) == (ids_of(1), ["delta.orders.0.1"])
     assert len([*(out / ".tpc").rglob("*.parquet.tmp")]) == 2
 

@@ -21,7 +21,17 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import dataset
-from support.file_job import FileJob, ids_of, main, rows_of
+from support.file_job import (
+    ROWS,
+    Away,
+    FileJob,
+    give_up,
+    ids_of,
+    main,
+    prepared,
+    rows_of,
+    write,
+)
 from support.texts import texts
 from support.waiting import PAUSE
 
@@ -33,7 +43,7 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.names import FAILPOINTS
 from tracing_2pc.sinks import CompositeSink, branch_files, files
 from tracing_2pc.store import open_log
@@ -41,7 +51,6 @@ from tracing_2pc.store import open_log
 TEXTS = texts("sinks")
 
 T = TransactionId("orders", 0, 1)
-ROWS = pa.RecordBatch.from_pydict({"id": [0, 1], "region": ["north", "south"]})
 FORMATS = ("parquet", "json", "csv")
 POINTS = {
     "files.after_write": 3,
@@ -55,6 +64,11 @@ MORE = pytest.mark.ci
 HERE = Path(__file__).parents[1]
 
 Jobs = Callable[..., FileJob]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
 
 
 @pytest.fixture
@@ -111,38 +125,15 @@ def manifests(folder: Path) -> dict[str, Any]:
     }
 
 
-def write(
-    sink: FileSink, *batches: Any, of: TransactionId = T, branch: str = "0.0"
-) -> Any:
-    """Write a branch, as a task does, without its pre_commit; return its handle."""
-    context = BranchContext(of, BranchId.parse(branch), (sink.name,), {})
-    handle = sink.begin(context)
-    try:
-        for batch in batches or [ROWS]:
-            sink.invoke_batch(handle, batch)
-    except BaseException:
-        sink.abort(handle)
-        raise
-    return handle
-
-
-def prepared(sink: FileSink, *batches: Any, **about: Any) -> Any:
-    """Prepare a branch; return its handle."""
-    handle = write(sink, *batches, **about)
-    sink.pre_commit(handle)
-    return handle
-
-
 # --- what readers see -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("by", [None, "region"])
 def test_each_batch_is_there_once(
-    tmp_path: Path, job: Jobs, kind: Any, by: str | None
+    out: Path, job: Jobs, kind: Any, by: str | None
 ) -> None:
     """In each format, with folders or without, for each reader; nothing is left."""
-    out = tmp_path / "out"
     orders = job(FileSink(out, kind, partition_by=by))
     assert orders.sink.driver_path, "small batches"
     assert [orders.apply(0), orders.apply(1), orders.apply(1)] == [True, True, False]
@@ -152,11 +143,8 @@ def test_each_batch_is_there_once(
     assert aside(out) == []
 
 
-def test_a_manifest_lists_the_files_of_its_transaction(
-    tmp_path: Path, job: Jobs
-) -> None:
+def test_a_manifest_lists_the_files_of_its_transaction(out: Path, job: Jobs) -> None:
     """With the rows and bytes of each: who reads by manifests sees whole batches."""
-    out = tmp_path / "out"
     orders = job(FileSink(out, partition_by="region"))
     orders.apply(0)
     orders.apply(1, [rows_of(1)[0].slice(0, 0)])
@@ -173,21 +161,23 @@ def test_a_manifest_lists_the_files_of_its_transaction(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_no_reader_sees_what_is_only_prepared(tmp_path: Path, kind: Any) -> None:
+def test_no_reader_sees_what_is_only_prepared(out: Path, kind: Any) -> None:
     """Not even one that looks into every folder by the ending of a name."""
-    sink = FileSink(tmp_path / "out", kind, partition_by="region")
+    sink = FileSink(out, kind, partition_by="region")
     prepared(sink)
-    assert list((tmp_path / "out").rglob(f"*.{kind}")) == []
-    assert len(list((tmp_path / "out").rglob("*.tmp"))) == 2
+    assert list(out.rglob(f"*.{kind}")) == []
+    assert len(list(out.rglob("*.tmp"))) == 2
 
 
 @pytest.mark.parametrize(
     "point", [p if "renames" in p else pytest.param(p, marks=MORE) for p in POINTS]
 )
-def test_killed_anywhere_each_row_is_there_once(tmp_path: Path, point: str) -> None:
+def test_killed_anywhere_each_row_is_there_once(
+    tmp_path: Path, out: Path, point: str
+) -> None:
     """No reader sees a row of a batch that is not decided, or one twice; and at the end
     all of them see all, and nothing is left aside."""
-    out, fired = tmp_path / "out", tmp_path / "fired"
+    fired = tmp_path / "fired"
     aborts = point == "files.before_abort"
     seen: list[list[int]] = []
     over = threading.Event()
@@ -241,11 +231,11 @@ def test_each_point_is_tried() -> None:
 
 
 def test_durable_before_it_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files and all their folders are flushed before the vote; the folders that files
     move into before they do and after, and the manifest before it has its name."""
-    out, steps = tmp_path / "out", list[str]()
+    steps = list[str]()
     flush, rename = os.fsync, Path.rename
 
     def fsync(descriptor: int) -> None:
@@ -290,11 +280,11 @@ def test_durable_before_it_counts(
 
 
 def test_rows_are_written_as_they_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partition is never in memory as a whole."""
     monkeypatch.setattr(branch_files, "_IN_MEMORY", 100)
-    sink = FileSink(tmp_path / "out", "json")
+    sink = FileSink(out, "json")
     handle = write(sink, *[ROWS] * 10)
     assert handle.writer._held < 100
     sink.abort(handle)
@@ -304,38 +294,34 @@ def test_rows_are_written_as_they_come(
 # --- the decision, again and too late -----------------------------------------------
 
 
-def test_a_loop_of_ones_own_may_commit_branch_by_branch(tmp_path: Path) -> None:
+def test_a_loop_of_ones_own_may_commit_branch_by_branch(out: Path) -> None:
     """`commit` for each, and `abort_transaction` with those to keep: the same ends."""
-    sink = FileSink(tmp_path / "out")
+    sink = FileSink(out)
     handle, other = prepared(sink), prepared(sink, branch="1.1")
     for _ in range(2):
         sink.commit(handle)
         sink.commit(other)
         sink.abort_transaction("orders.0.1", [handle, other])
-        assert visible(tmp_path / "out") == [0, 0, 1, 1]
-        assert list(manifests(tmp_path / "out")) == ["files.orders/0.manifest"]
+        assert visible(out) == [0, 0, 1, 1]
+        assert list(manifests(out)) == ["files.orders/0.manifest"]
 
 
-def test_a_file_that_somebody_removed_is_no_commit(tmp_path: Path, job: Jobs) -> None:
+def test_a_file_that_somebody_removed_is_no_commit(out: Path, job: Jobs) -> None:
     """The transaction is quarantined, and none of its other files is shown."""
 
     class Careless(FileSink):
         def commit_transaction(self, transaction_id: str, handles: Any) -> None:
-            next(iter((tmp_path / "out" / ".tpc").rglob("*.tmp"))).unlink(
-                missing_ok=True
-            )
+            next(iter((out / ".tpc").rglob("*.tmp"))).unlink(missing_ok=True)
             super().commit_transaction(transaction_id, handles)
 
-    orders = job(Careless(tmp_path / "out"))
+    orders = job(Careless(out))
     with pytest.raises(HeuristicError, match=TEXTS["neither prepared nor there"]):
         orders.apply(0)
-    assert visible(tmp_path / "out") == []
-    assert manifests(tmp_path / "out") == {}
+    assert visible(out) == []
+    assert manifests(out) == {}
 
 
-def test_what_is_removed_after_the_commit_stays_committed(
-    tmp_path: Path, job: Jobs
-) -> None:
+def test_what_is_removed_after_the_commit_stays_committed(out: Path, job: Jobs) -> None:
     """A compaction between commit and acknowledgement: the manifest is proof."""
 
     class Slow(FileSink):
@@ -343,37 +329,36 @@ def test_what_is_removed_after_the_commit_stays_committed(
 
         def commit_transaction(self, transaction_id: str, handles: Any) -> None:
             super().commit_transaction(transaction_id, handles)
-            for file in (tmp_path / "out").glob("*.parquet"):
+            for file in out.glob("*.parquet"):
                 file.unlink()
             if self.lost:
                 self.lost -= 1
                 raise TimeoutError("the acknowledgement is lost")
 
-    orders = job(Slow(tmp_path / "out"))
+    orders = job(Slow(out))
     assert orders.apply(0)
     assert orders.log.unfinished() == []
     assert not orders.apply(0)  # asked again before the replay is skipped
 
 
-def test_another_process_may_finish_the_commit_first(tmp_path: Path) -> None:
+def test_another_process_may_finish_the_commit_first(out: Path) -> None:
     """Even if what it committed was compacted meanwhile: the manifest is proof."""
 
     class Slow(FileSink):
         def _show(self, transaction: TransactionId, handles: Any) -> None:
-            FileSink(tmp_path / "out").commit_transaction(str(transaction), handles)
-            for file in (tmp_path / "out").glob("*.parquet"):
+            FileSink(out).commit_transaction(str(transaction), handles)
+            for file in out.glob("*.parquet"):
                 file.unlink()
             super()._show(transaction, handles)
 
-    sink = Slow(tmp_path / "out")
+    sink = Slow(out)
     sink.commit_transaction("orders.0.1", [prepared(sink)])
-    assert visible(tmp_path / "out") == aside(tmp_path / "out") == []
+    assert visible(out) == aside(out) == []
 
 
-def test_a_late_task_of_what_is_over_is_never_seen(tmp_path: Path, job: Jobs) -> None:
+def test_a_late_task_of_what_is_over_is_never_seen(out: Path, job: Jobs) -> None:
     """After an abort its files wait for the next commit; after a commit it is refused,
     or, if it had begun before, its files are removed later as well."""
-    out = tmp_path / "out"
     orders = job()
     with pytest.raises(RuntimeError):
         orders.apply(0, fails=True)
@@ -395,9 +380,9 @@ def test_a_late_task_of_what_is_over_is_never_seen(tmp_path: Path, job: Jobs) ->
     assert visible(out) == sorted([*ids_of(0, 1), 0, 1])
 
 
-def test_a_contradiction_is_refused(tmp_path: Path) -> None:
+def test_a_contradiction_is_refused(out: Path) -> None:
     """A batch commits once, and what is committed is not aborted."""
-    sink = FileSink(tmp_path / "out")
+    sink = FileSink(out)
     second = TransactionId("orders", 0, 2)
     first, other = prepared(sink), prepared(sink, of=second)
     sink.commit_transaction("orders.0.1", [first])
@@ -410,12 +395,11 @@ def test_a_contradiction_is_refused(tmp_path: Path) -> None:
     ):
         sink.abort_transaction("orders.0.1", [])
     sink.abort_transaction("orders.0.2", [])
-    assert visible(tmp_path / "out") == [0, 1]
+    assert visible(out) == [0, 1]
 
 
-def test_another_logs_manifest_is_no_commit_of_ours(tmp_path: Path) -> None:
+def test_another_logs_manifest_is_no_commit_of_ours(tmp_path: Path, out: Path) -> None:
     """Two logs of one application name, at once: the second one is quarantined."""
-    out = tmp_path / "out"
     with (
         contextlib.closing(open_log(f"sqlite:///{tmp_path}/a.db")) as log,
         contextlib.closing(open_log(f"sqlite:///{tmp_path}/b.db")) as other,
@@ -434,10 +418,9 @@ def test_another_logs_manifest_is_no_commit_of_ours(tmp_path: Path) -> None:
 
 
 def test_batches_that_another_log_has_committed_are_refused(
-    tmp_path: Path, job: Jobs
+    tmp_path: Path, out: Path, job: Jobs
 ) -> None:
     """Also those whose manifests somebody has deleted since."""
-    out = tmp_path / "out"
     for batch in range(3):
         job().apply(batch)
     (out / "_tpc" / "files.orders" / "0.manifest").unlink()
@@ -451,35 +434,17 @@ def test_batches_that_another_log_has_committed_are_refused(
     assert visible(out) == ids_of(0, 1, 2)
 
 
-def test_what_a_person_ended_without_a_commit_is_kept(
-    tmp_path: Path, job: Jobs
-) -> None:
+def test_what_a_person_ended_without_a_commit_is_kept(out: Path, job: Jobs) -> None:
     """The prepared files are then the only copy of these rows."""
-    out = tmp_path / "out"
-
-    class Away(FileSink):
-        away = True
-
-        def commit_transaction(self, transaction_id: str, handles: Any) -> None:
-            if self.away:
-                raise OSError("the server is away")
-            super().commit_transaction(transaction_id, handles)
-
-    orders = job(Away(out))
-    with pytest.raises(CommitPendingError):
-        orders.apply(0)
-    orders.log.give_up(T, "files", who="somebody", why="it does not come back")
-    orders.log.finish(T)
-    orders.sink.away = False
-    orders.apply(1)
+    sink = type("Away", (Away, FileSink), {})(out)
+    give_up(job(sink), "files")
     assert visible(out) == ids_of(1)
     assert aside(out) == ["files.orders.0.1"]
     assert len(list((out / ".tpc").rglob("*.parquet.tmp"))) == 2
 
 
-def test_applications_and_sinks_share_a_folder(tmp_path: Path, job: Jobs) -> None:
+def test_applications_and_sinks_share_a_folder(out: Path, job: Jobs) -> None:
     """Two sinks of one job need names; two jobs have theirs."""
-    out = tmp_path / "out"
     both = CompositeSink([FileSink(out), FileSink(out, name="copy")])
     orders, returns = job(both), job(application="returns")
     for batch in range(2):
@@ -520,10 +485,10 @@ def test_a_path_and_its_url_are_one_folder(
 
 
 def test_a_folder_that_is_not_shared_is_noticed_before_anything_is_written(
-    tmp_path: Path, job: Jobs
+    tmp_path: Path, out: Path, job: Jobs
 ) -> None:
     """The driver's folder has an id, and a task looks for it in its own."""
-    sink = FileSink(tmp_path / "out")
+    sink = FileSink(out)
     sink.check_job("orders")
     on_executor = copy.deepcopy(sink)
     on_executor._folder.path = tmp_path / "another disk"
@@ -534,19 +499,31 @@ def test_a_folder_that_is_not_shared_is_noticed_before_anything_is_written(
     assert not (tmp_path / "another disk").exists()
 
 
-def test_a_folder_that_is_not_mounted_is_waited_for(tmp_path: Path, job: Jobs) -> None:
-    """At the commit nothing is lost, and nothing is called lost: it goes on later."""
-    out, gone = tmp_path / "out", tmp_path / "gone"
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_folder_that_goes_away_at_a_commit_is_waited_for(
+    tmp_path: Path, out: Path, job: Jobs, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Files that cannot be seen are not lost: it goes on later, nothing quarantined."""
+    gone, make = tmp_path / "gone", files.make_folders
 
     class Unmounted(FileSink):
         def commit_transaction(self, transaction_id: str, handles: Any) -> None:
-            if not gone.exists():
+            if when == "before" and not gone.exists():
                 out.rename(gone)
             super().commit_transaction(transaction_id, handles)
 
-    orders = job(Unmounted(out))
-    with pytest.raises(CommitPendingError, match=TEXTS["not the folder"]):
-        orders.apply(0)
+    def unmount(root: Path, folders: Any) -> None:
+        make(root, folders)
+        out.rename(gone)
+
+    orders, says = job(Unmounted(out)), TEXTS["not the folder"]
+    with monkeypatch.context() as patch:
+        if when == "during":
+            patch.setattr(files, "make_folders", unmount)
+        with pytest.raises(
+            CommitPendingError, match=says if when == "before" else "mount"
+        ):
+            orders.apply(0)
     assert not out.exists()
     gone.rename(out)
     job().coordinator().recover()
@@ -573,28 +550,8 @@ def test_a_start_without_the_mount_writes_nothing(tmp_path: Path, job: Jobs) -> 
     assert visible(out) == ids_of(0, 1)
 
 
-def test_a_folder_that_goes_away_during_a_commit_is_waited_for(
-    tmp_path: Path, job: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files that cannot be seen are not lost: nothing is quarantined."""
-    out, gone, make = tmp_path / "out", tmp_path / "gone", files.make_folders
-
-    def unmount(root: Path, folders: Any) -> None:
-        make(root, folders)
-        out.rename(gone)
-
-    orders = job(FileSink(out))
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "make_folders", unmount)
-        with pytest.raises(CommitPendingError, match="mount"):
-            orders.apply(0)
-    gone.rename(out)
-    orders.apply(0)
-    assert visible(out) == ids_of(0)
-
-
 def test_an_error_of_the_file_system_is_no_loss(
-    tmp_path: Path, job: Jobs, monkeypatch: pytest.MonkeyPatch
+    out: Path, job: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stale handle says nothing of whether a file is there."""
 
@@ -607,41 +564,41 @@ def test_an_error_of_the_file_system_is_no_loss(
         with pytest.raises(CommitPendingError, match="Stale file handle"):
             orders.apply(0)
     orders.apply(0)
-    assert visible(tmp_path / "out") == ids_of(0)
+    assert visible(out) == ids_of(0)
 
 
 def test_an_empty_batch_does_not_make_a_folder_where_none_is_mounted(
-    tmp_path: Path,
+    tmp_path: Path, out: Path
 ) -> None:
     """The driver knows which folder it was; without a driver, the first makes it."""
-    sink = FileSink(tmp_path / "out")
+    sink = FileSink(out)
     sink.check_job("orders")
-    (tmp_path / "out").rename(tmp_path / "gone")
+    out.rename(tmp_path / "gone")
     with pytest.raises(ParticipantUnavailableError, match=TEXTS["not the folder"]):
         sink.commit_transaction("orders.0.1", [])
-    assert not (tmp_path / "out").exists()
-    FileSink(tmp_path / "out").commit_transaction("orders.0.1", [])
-    assert list(manifests(tmp_path / "out")) == ["files.orders/0.manifest"]
+    assert not out.exists()
+    FileSink(out).commit_transaction("orders.0.1", [])
+    assert list(manifests(out)) == ["files.orders/0.manifest"]
 
 
 def test_a_folder_that_somebody_removes_while_it_is_empty_is_no_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit is repeated: what was prepared is there still."""
-    sink = FileSink(tmp_path / "out", partition_by="region")
+    sink = FileSink(out, partition_by="region")
     handle = prepared(sink)
     make = files.make_folders
 
     def removed(root: Path, folders: Any) -> None:
         make(root, folders)
-        (tmp_path / "out" / "region=south").rmdir()
+        (out / "region=south").rmdir()
 
     monkeypatch.setattr(files, "make_folders", removed)
     with pytest.raises(FileNotFoundError):
         sink.commit_transaction("orders.0.1", [handle])
     monkeypatch.setattr(files, "make_folders", make)
     sink.commit_transaction("orders.0.1", [handle])
-    assert visible(tmp_path / "out") == [0, 1]
+    assert visible(out) == [0, 1]
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
@@ -668,10 +625,10 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
     ],
 )
 def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
-    tmp_path: Path, by: Any, rows: pa.RecordBatch, says: str
+    tmp_path: Path, out: Path, by: Any, rows: pa.RecordBatch, says: str
 ) -> None:
     """One line that names the column."""
-    sink = FileSink(tmp_path / "out", partition_by=by)
+    sink = FileSink(out, partition_by=by)
     with pytest.raises(ConfigurationError, match=says) as caught:
         write(sink, rows)
     assert "\n" not in str(caught.value)
@@ -679,17 +636,17 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
 
 
 def test_too_many_folders_of_one_task_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is an open file and a part of the memory."""
     monkeypatch.setattr(branch_files, "MAX_FILES", 2)
-    sink = FileSink(tmp_path / "out", partition_by="id")
+    sink = FileSink(out, partition_by="id")
     rows = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "n": [1, 2, 3]})
     with pytest.raises(ConfigurationError, match=TEXTS["repartition"]):
         write(sink, rows)
 
 
-def test_values_become_folders_as_spark_names_them(tmp_path: Path) -> None:
+def test_values_become_folders_as_spark_names_them(tmp_path: Path, out: Path) -> None:
     """What a reader by Hive's rules reads back is the value; empty is null."""
     moment = datetime(2024, 1, 2, 3, 4, 5, 600_000, timezone.utc)
     columns: dict[str, Any] = {
@@ -700,16 +657,14 @@ def test_values_become_folders_as_spark_names_them(tmp_path: Path) -> None:
         "yes": [True, False, None, True],
         "sum": [Decimal("1.50")] * 4,
     }
-    sink = FileSink(tmp_path / "out", partition_by=list(columns))
+    sink = FileSink(out, partition_by=list(columns))
     rows = pa.RecordBatch.from_pydict({**columns, "n": [0, 1, 2, 3]})
     sink.commit_transaction("orders.0.1", [prepared(sink, rows)])
     null, rest = (
         "__HIVE_DEFAULT_PARTITION__",
         "day=2024-01-02/at=2024-01-02 03%3A04%3A05",
     )
-    assert {
-        str(p.parent.relative_to(tmp_path / "out")) for p in tmp_path.rglob("*.parquet")
-    } == {
+    assert {str(p.parent.relative_to(out)) for p in tmp_path.rglob("*.parquet")} == {
         f"text=a%2Fb%3Dc%25/whole=1/{rest}.6/yes=true/sum=1.50",
         f"text={null}/whole=-2/{rest}.6/yes=false/sum=1.50",
         f"text={null}/whole={null}/{rest}.6/yes={null}/sum=1.50",
@@ -717,15 +672,15 @@ def test_values_become_folders_as_spark_names_them(tmp_path: Path) -> None:
     }
 
 
-def test_a_value_that_no_folder_can_have_is_a_vote_to_abort(tmp_path: Path) -> None:
+def test_a_value_that_no_folder_can_have_is_a_vote_to_abort(out: Path) -> None:
     """Never found at the commit."""
-    sink = FileSink(tmp_path / "out", partition_by="region")
+    sink = FileSink(out, partition_by="region")
     rows = pa.RecordBatch.from_pydict({"id": [1], "region": ["x" * 300]})
     with pytest.raises(OSError, match="too long"):
         write(sink, rows)
 
 
-def test_json_says_what_json_has_no_form_for_as_text(tmp_path: Path) -> None:
+def test_json_says_what_json_has_no_form_for_as_text(out: Path) -> None:
     """Times by ISO 8601, decimals without loss, bytes by base64; nulls are left out."""
     moment = datetime(2024, 1, 2, tzinfo=timezone.utc)
     row = {
@@ -743,10 +698,10 @@ def test_json_says_what_json_has_no_form_for_as_text(tmp_path: Path) -> None:
     plain = pa.RecordBatch.from_pylist([{**row, "days": None}]).schema
     schema = plain.set(plain.get_field_index("days"), days)
     rows = pa.RecordBatch.from_pylist([row, {**row, "n": 2, "days": []}], schema)
-    sink = FileSink(tmp_path / "out", "json")
+    sink = FileSink(out, "json")
     handle = prepared(sink, rows)
     sink.commit_transaction("orders.0.1", [handle])
-    (file,) = (tmp_path / "out").glob("*.json")
+    (file,) = out.glob("*.json")
     first, second = [json.loads(line) for line in file.read_text().splitlines()]
     assert first == {
         "n": 1,
@@ -769,29 +724,22 @@ def test_json_says_what_json_has_no_form_for_as_text(tmp_path: Path) -> None:
     ],
 )
 def test_csv_refuses_what_readers_would_not_get_back(
-    tmp_path: Path, rows: Any, says: str
+    tmp_path: Path, out: Path, rows: Any, says: str
 ) -> None:
     """Lists and the like; a line of nothing."""
-    sink = FileSink(tmp_path / "out", "csv")
-    handle = sink.begin(BranchContext(T, BranchId(0, 0), ("files",), {}))
-
-    def write_all() -> None:
-        sink.invoke_batch(handle, pa.RecordBatch.from_pydict(rows))
-        sink.pre_commit(handle)
-
+    sink = FileSink(out, "csv")
     with pytest.raises(ConfigurationError, match=says):
-        write_all()
-    sink.abort(handle)
+        prepared(sink, pa.RecordBatch.from_pydict(rows))
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
-def test_batches_may_have_other_columns(tmp_path: Path, job: Jobs) -> None:
+def test_batches_may_have_other_columns(out: Path, job: Jobs) -> None:
     """Each has files of its own; readers join the columns by their names."""
     orders = job()
     orders.apply(0)
     wider = rows_of(1)[0].append_column("amount", pa.array([1.5, 2.5]))
     orders.apply(1, [wider])
-    assert by_duckdb(tmp_path / "out") == ids_of(0, 1)[:6]
+    assert by_duckdb(out) == ids_of(0, 1)[:6]
 
 
 @pytest.mark.parametrize(

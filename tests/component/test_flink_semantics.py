@@ -40,33 +40,19 @@ class Snake:
 
     def __init__(self, partner: Partner) -> None:
         self.name = "partner"
-        self.sink = Sink(partner)
         self.number = 0
+        sink = Sink(partner)
+        self.invoke, self.pre_commit = sink.invoke, sink.pre_commit
+        self.commit, self.abort = sink.commit, sink.abort
+        self.recover_and_commit = sink.recover_and_commit
+        self.finish_recovering_context = sink.finish_recovery
 
     def begin_transaction(self) -> Any:
         self.number += 1
         return {"id": f"own-{self.number}", "rows": []}
 
-    def invoke(self, transaction: Any, value: Any) -> None:
-        self.sink.invoke(transaction, value)
-
-    def pre_commit(self, transaction: Any) -> None:
-        self.sink.pre_commit(transaction)
-
-    def commit(self, transaction: Any) -> None:
-        self.sink.commit(transaction)
-
-    def abort(self, transaction: Any) -> None:
-        self.sink.abort(transaction)
-
-    def recover_and_commit(self, transaction: Any) -> None:
-        self.sink.recover_and_commit(transaction)
-
     def recover_and_abort(self, transaction: Any) -> None:
         raise AssertionError("no handle is known")
-
-    def finish_recovering_context(self, handled: list[Any]) -> None:
-        self.sink.finish_recovery(handled)
 
 
 class Camel:

@@ -163,30 +163,24 @@ def test_a_sweep_says_what_was_concluded(world: Aged) -> None:
     assert (result.done, result.remark) == (True, "concluded without partner")
 
 
-@pytest.mark.parametrize("age", [0, DAY - 60])
-def test_what_failed_before_the_limit_is_tried_again(world: Aged, age: float) -> None:
-    """Nothing is given up that the store still has."""
-    world.kind = GivingUp
-    world.age = age
+@pytest.mark.parametrize(
+    ("kind", "age"), [(GivingUp, 0), (GivingUp, DAY - 60), (Limited, 30 * DAY)]
+)
+def test_what_the_sink_does_not_give_up_is_tried_again(
+    world: Aged, kind: type[Limited], age: float
+) -> None:
+    """What the store still has; or however old, if its author has not said so."""
+    world.kind, world.age = kind, age
     world.start().killed_after_decision(0, [1])
     world.age = 0
     world.partner.raises["recover_and_commit"] = TimeoutError("away")
     with pytest.raises(CommitPendingError, match="away"):
         world.start().batch(0)
+    assert world.state("orders.0.1") is TransactionState.COMMITTING
     world.partner.raises.clear()
     world.start().batch(0)
     assert world.partner.rows == [1]
     assert world.state("orders.0.1") is TransactionState.COMMITTED
-
-
-def test_nothing_is_given_up_unless_the_sink_says_so(world: Aged) -> None:
-    """However old it is: a person may bring the data back."""
-    world.age = 30 * DAY
-    world.start().killed_after_decision(0, [1])
-    world.partner.raises["recover_and_commit"] = TimeoutError("away")
-    with pytest.raises(CommitPendingError, match="away"):
-        world.start().batch(0)
-    assert world.state("orders.0.1") is TransactionState.COMMITTING
 
 
 def test_who_decides_gives_nothing_up(world: Aged) -> None:

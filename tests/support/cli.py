@@ -61,6 +61,18 @@ class Operator:
         out, err = self._capsys.readouterr()
         return code, out, err
 
+    def out(self, code: int, *command: str) -> str:
+        """Return what a command prints that ends with this code."""
+        found, out, err = self.says(*command)
+        assert found == code, err
+        return out
+
+    def err(self, code: int, *command: str) -> str:
+        """Return what it complains of."""
+        found, out, err = self.says(*command)
+        assert found == code, out
+        return err
+
     def json(self, *command: str) -> tuple[int, list[Any]]:
         """Run it for a program; each line is one object."""
         code, out, _ = self.says(*command, "--json")

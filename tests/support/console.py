@@ -45,6 +45,8 @@ DONE, STUCK, QUARANTINED = "orders.7.1", "orders.8.1", "sales.3.1"
 MAILED = "orders.7.1.0.1.0"
 """The first request that `mailer_of`'s partner refused."""
 
+EVIL = "<script>alert('x')</script>\"'>&<img src=x onerror=alert(1)>"
+
 OURS = {"Sec-Fetch-Site": "same-origin"}
 """What a browser sends with a form of this console."""
 
@@ -88,9 +90,7 @@ class Visitor:
     csrf: str = ""
 
     def get(self, path: str) -> str:
-        answer = self.client.get(path)
-        assert answer.status_code == 200, answer.get_data(as_text=True)
-        return answer.get_data(as_text=True)
+        return text_of(self.client.get(path))
 
     def post(self, path: str, **fields: str) -> TestResponse:
         fields = {"csrf": self.csrf, **fields}
@@ -108,14 +108,25 @@ class Visitor:
 
     def resolve(self, id_: str, option: str, **fields: str) -> TestResponse:
         """Take both steps, as a person does who reads nothing."""
-        page = self.confirm(id_, option, fields.get("reason", "because"))
-        assert page.status_code == 200, page.get_data(as_text=True)
-        found = re.search(
-            r'name="fingerprint" value="(\w+)"', page.get_data(as_text=True)
-        )
+        page = text_of(self.confirm(id_, option, fields.get("reason", "because")))
+        found = re.search(r'name="fingerprint" value="(\w+)"', page)
         assert found
         fields = {"reason": "because", "fingerprint": found[1], **fields}
         return self.post(f"/transactions/{id_}/resolve", option=option, **fields)
+
+
+def visitor(app: Flask, token: str) -> Visitor:
+    """Return somebody who has logged in."""
+    made = Visitor(app.test_client())
+    made.log_in(token)
+    return made
+
+
+def text_of(answer: TestResponse, status: int = 200) -> str:
+    """Return what an answer says that has a status."""
+    text = answer.get_data(as_text=True)
+    assert answer.status_code == status, text
+    return text
 
 
 def state_of(at: Site, id_: str) -> TransactionState:

@@ -14,10 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from support.protocol import FakeClock
 from tracing_2pc import FileSink
-from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
+from tracing_2pc.core.errors import CommitPendingError
+from tracing_2pc.core.model import (
+    BranchContext,
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+)
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
@@ -28,6 +36,8 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 PARTITIONS = 2
 REGIONS = ("north", "south")
+T = TransactionId("orders", 0, 1)
+ROWS = pa.RecordBatch.from_pydict({"id": [0, 1], "region": list(REGIONS)})
 
 
 @dataclasses.dataclass
@@ -101,6 +111,50 @@ def rows_of(batch: int) -> list[pa.RecordBatch]:
 def ids_of(*batches: int) -> list[int]:
     """Return the ids of the rows of batches."""
     return [n for batch in batches for n in range(batch * 4, batch * 4 + 4)]
+
+
+def write(sink: Any, *batches: Any, of: TransactionId = T, branch: str = "0.0") -> Any:
+    """Write a branch, as a task does, without its pre_commit; return its handle."""
+    handle = sink.begin(BranchContext(of, BranchId.parse(branch), (sink.name,), {}))
+    try:
+        for batch in batches or [ROWS]:
+            sink.invoke_batch(handle, batch)
+    except BaseException:
+        sink.abort(handle)
+        raise
+    return handle
+
+
+def prepared(sink: Any, *batches: Any, **about: Any) -> Any:
+    """Prepare a branch; return its handle."""
+    handle = write(sink, *batches, **about)
+    try:
+        sink.pre_commit(handle)
+    except BaseException:
+        sink.abort(handle)
+        raise
+    return handle
+
+
+class Away:
+    """Mixed into a sink: its server is away, for as long as nobody says otherwise."""
+
+    away = True
+
+    def commit_transaction(self, transaction_id: str, handles: Any) -> None:
+        if self.away:
+            raise OSError("the server is away")
+        super().commit_transaction(transaction_id, handles)  # type: ignore[misc]
+
+
+def give_up(orders: FileJob, name: str) -> None:
+    """End by a person's word what a sink could not commit, and go on."""
+    with pytest.raises(CommitPendingError):
+        orders.apply(0)
+    orders.log.give_up(T, name, who="somebody", why="it does not come back")
+    orders.log.finish(T)
+    orders.sink.away = False
+    orders.apply(1)
 
 
 def main(folder: Path, first: int, last: int, *, fails: bool = False) -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 import pytest
 
 from tracing_2pc.core.errors import ParticipantRefusedError, ParticipantUnavailableError
-from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord, branch_receipts
+from tracing_2pc.core.model import (
+    BranchId,
+    Receipt,
+    TransactionId,
+    TransactionRecord,
+    branch_receipts,
+)
 from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import Refusal, Vote
+from tracing_2pc.core.states import Refusal, TransactionState, Vote
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
@@ -178,6 +185,10 @@ class World:
         finally:
             setattr(self.log, method, real)
 
+    def state(self, id_: TransactionId | str) -> TransactionState | None:
+        record = self.log.read(TransactionId.parse(str(id_)))
+        return record and record.state
+
     def in_doubt(self) -> int:
         return sum(
             len(b) for p in self.participants.values() for b in p.prepared.values()
@@ -187,6 +198,15 @@ class World:
         return sum(
             len(b) for p in self.participants.values() for b in p.committed.values()
         )
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    """Return what takes the place of a method that fails."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail
 
 
 class DriverDiedError(BaseException):
