@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from flask import Flask
-from support.console import OPERATOR, VIEWER, Visitor, console_of
-from support.participant import ONE
+from support.console import EVIL, OPERATOR, VIEWER, Visitor, console_of, mailer_of
+from support.participant import ONE, World
 from support.watch import NAMES, Site, site
 
 from tracing_2pc.console import state
@@ -43,6 +43,13 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 def commit(at: Site, id_: str, name: str) -> None:
     assert at.worlds[name].commit(id_, ONE).status_code == 200
     at.log.acknowledge(TransactionId.parse(id_), name)
+
+
+@pytest.fixture
+def mailer(at: Site) -> Iterator[World]:
+    """An outbox beside the site's participants, with two refused requests."""
+    with mailer_of(at, EVIL + "\x1b\u202e", "b" * 3_000) as world:
+        yield world
 
 
 @pytest.fixture

@@ -78,9 +78,7 @@ def opened(chromium: Any, url: str) -> Iterator[Open]:
         page.on("console", lambda said: _note(said, wrong))
         page.goto(url)
         if token:
-            page.fill("#token", token)
-            page.fill("#name", "Ada")
-            page.get_by_role("button", name="Log in").click()
+            log_in(page, token, "Ada")
             page.locator("#headline").wait_for()
         return page
 
@@ -88,6 +86,12 @@ def opened(chromium: Any, url: str) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert wrong == []
+
+
+def log_in(page: Any, token: str, name: str = "") -> None:
+    page.fill("#token", token)
+    page.fill("#name", name)
+    page.get_by_role("button", name="Log in").click()
 
 
 def _note(said: Any, wrong: list[str]) -> None:
@@ -207,9 +211,7 @@ def test_what_persons_type_is_text(opened: Open, at: Site) -> None:
     """A script in the name, the reason, an error: read, and not run."""
     at.log.postpone(TransactionId.parse(STUCK), "notifier", EVIL, at.time.now())
     page = opened(token=None)
-    page.fill("#token", OPERATOR)
-    page.fill("#name", EVIL)
-    page.get_by_role("button", name="Log in").click()
+    log_in(page, OPERATOR, EVIL)
     sees(page, f"{EVIL}, operator")
     page.get_by_role("link", name=STUCK).click()
     sees(page, EVIL)
@@ -275,8 +277,7 @@ def test_every_page_is_readable(
     page = opened(token=None, color_scheme=scheme, viewport=size)
     name = f"{scheme}-{size['width']}"
     check(page, size, f"login-{name}")
-    page.fill("#token", OPERATOR)
-    page.get_by_role("button", name="Log in").click()
+    log_in(page, OPERATOR)
     sees(page, "Participants were asked")
     check(page, size, f"list-{name}")
     for id_ in (STUCK, QUARANTINED, DONE, many, "bookings.3.1", "nobody.1.1"):
@@ -402,8 +403,7 @@ def test_an_end_of_the_session_is_seen(opened: Open, url: str) -> None:
     page.clock.fast_forward(6_000)
     page.locator("#token").wait_for()
     assert page.url == f"{url}/login?next=/transactions/{STUCK}"
-    page.fill("#token", VIEWER)
-    page.get_by_role("button", name="Log in").click()
+    log_in(page, VIEWER)
     sees(page, "Log in as operator to do this.")
     assert page.url == f"{url}/transactions/{STUCK}"
 

@@ -7,6 +7,7 @@ from flask import Flask
 from support.console import (
     BOUND,
     JOB,
+    MAILED,
     OPERATOR,
     OURS,
     QUARANTINED,
@@ -14,8 +15,11 @@ from support.console import (
     VIEWER,
     Visitor,
     csrf_in,
+    signed_by_hand,
     state_of,
+    visitor,
 )
+from support.participant import World
 from support.texts import texts
 from support.waiting import until
 from support.watch import Site
@@ -26,24 +30,33 @@ from tracing_2pc.core.states import TransactionState
 from tracing_2pc.http.error_responses import Problem
 
 TEXTS = texts("console")
-PAGES = ["/", f"/transactions/{STUCK}", "/transactions/nobody.1.1"]
-RESOLVING = [f"/transactions/{STUCK}/confirm", f"/transactions/{STUCK}/resolve"]
+REFUSED = f"/refused/mailer/{MAILED}"
+OPEN = [f"/transactions/{STUCK}", "/transactions/nobody.1.1", "/refused", REFUSED]
+RESOLVING = [
+    *(f"/transactions/{STUCK}/confirm", f"/transactions/{STUCK}/resolve"),
+    *(f"{REFUSED}/confirm", f"{REFUSED}/resolve"),
+]
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", ["/", *OPEN])
 def test_nothing_is_shown_to_nobody(app: Flask, path: str) -> None:
     """Without a session every page leads to where one logs in, and says nothing."""
     answer = app.test_client().get(path)
-    assert (answer.status_code, answer.location.split("?")[0]) == (303, "/login")
+    back = "" if path == "/" else f"?next={path}"
+    assert (answer.status_code, answer.location) == (303, f"/login{back}")
     assert STUCK not in answer.get_data(as_text=True).split("next=")[0]
 
 
 @pytest.mark.parametrize("path", RESOLVING)
-def test_nothing_is_done_for_nobody(app: Flask, at: Site, path: str) -> None:
+def test_nothing_is_done_for_nobody(
+    app: Flask, at: Site, mailer: World, path: str
+) -> None:
     """Neither without a session, nor when it has ended while the form was open."""
     visitor = Visitor(app.test_client())
     visitor.csrf = csrf_in(visitor.client.get("/login").get_data(as_text=True))
-    assert visitor.post(path, option="commit", reason="r").status_code == 403
+    word = "again" if path.startswith(REFUSED) else "commit"
+    assert visitor.post(path, option=word, reason="r").status_code == 403
+    assert signed_by_hand(mailer) == []
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
@@ -92,8 +105,7 @@ def test_other_tokens_do_not_log_in(app: Flask, token: str) -> None:
 
 def test_a_token_of_one_application_shows_that_one(app: Flask, at: Site) -> None:
     """Another application's transactions are neither listed nor shown."""
-    bound = Visitor(app.test_client())
-    bound.log_in(BOUND)
+    bound = visitor(app, BOUND)
     page = bound.get("/")
     assert QUARANTINED in page
     assert "orders" not in page
@@ -265,25 +277,28 @@ def test_waits_double_up_to_a_minute_and_are_forgotten() -> None:
     ],
 )
 def test_a_form_that_comes_from_elsewhere_changes_nothing(
-    operator: Visitor, at: Site, headers: dict[str, str]
+    mailer: World, operator: Visitor, at: Site, headers: dict[str, str]
 ) -> None:
     """Whatever it knows of ours: the browser says where it is from."""
     for path in (*RESOLVING, "/logout", "/login"):
-        data = {"csrf": operator.csrf, "option": "commit", "token": OPERATOR}
+        word = "again" if path.startswith(REFUSED) else "commit"
+        data = {"csrf": operator.csrf, "option": word, "token": OPERATOR}
         answer = operator.client.post(path, data=data, headers=headers)
         assert answer.status_code == 403
+    assert signed_by_hand(mailer) == []
     assert operator.client.get("/").status_code == 200
     assert state_of(at, STUCK) is TransactionState.COMMITTING
 
 
 @pytest.mark.parametrize("csrf", ["", "x" * 43])
 def test_a_form_without_its_token_changes_nothing(
-    operator: Visitor, at: Site, csrf: str
+    mailer: World, operator: Visitor, at: Site, csrf: str
 ) -> None:
     """An older browser that says its origin only is believed with it."""
     good, operator.csrf = operator.csrf, csrf
     for path in (*RESOLVING, "/logout", "/login"):
         assert operator.post(path, option="commit", token=OPERATOR).status_code == 403
+    assert signed_by_hand(mailer) == []
     assert state_of(at, STUCK) is TransactionState.COMMITTING
     origin = {"Origin": "http://localhost"}
     answer = operator.client.post("/logout", data={"csrf": good}, headers=origin)

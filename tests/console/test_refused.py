@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from flask import Flask
 from support.console import (
     BOUND,
+    EVIL,
     MAILED,
     OPERATOR,
     VIEWER,
     Visitor,
     console_of,
-    mailer_of,
     signed_by_hand,
+    text_of,
+    visitor,
 )
 from support.participant import World, end, records, refusing_outbox, sqlite_url
 from support.spark import serving
@@ -33,14 +34,6 @@ from tracing_2pc.operations.resolve import LONGEST_REASON
 TEXTS = texts("console")
 PAGE = f"/refused/mailer/{MAILED}"
 SECOND = "orders.7.1.0.1.1"
-EVIL = "<script>alert('x')</script>\"'>&<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture
-def mailer(at: Site) -> Iterator[World]:
-    """An outbox beside the site's participants, with two refused requests."""
-    with mailer_of(at, EVIL + "\x1b\u202e", "b" * 3_000) as world:
-        yield world
 
 
 @pytest.fixture
@@ -82,41 +75,9 @@ def test_a_viewer_sees_what_was_refused_and_has_no_form(
     assert signed_by_hand(mailer) == []
 
 
-def test_nobody_sees_or_does_anything_without_a_session(
-    app: Flask, mailer: World
-) -> None:
-    """Every page leads to where one logs in, and from there back; forms are refused."""
-    client = app.test_client()
-    for path in ("/refused", PAGE):
-        answer = client.get(path)
-        assert (answer.status_code, answer.location) == (303, f"/login?next={path}")
-    for step in ("confirm", "resolve"):
-        assert (
-            client.post(f"{PAGE}/{step}", data={"option": "again"}).status_code == 403
-        )
-    assert signed_by_hand(mailer) == []
-
-
-def test_a_form_from_elsewhere_or_without_its_token_changes_nothing(
-    operator: Visitor, mailer: World
-) -> None:
-    """As with transactions; and no address does it."""
-    seal = confirm(operator, "again")
-    data = {"csrf": operator.csrf, "option": "again", "fingerprint": seal}
-    for headers in ({}, {"Sec-Fetch-Site": "cross-site"}):
-        answer = operator.client.post(f"{PAGE}/resolve", data=data, headers=headers)
-        assert answer.status_code == 403
-    operator.csrf = "x" * 43
-    fields = {"option": "again", "fingerprint": seal}
-    assert operator.post(f"{PAGE}/resolve", **fields).status_code == 403
-    assert operator.client.get(f"{PAGE}/resolve?option=again").status_code == 405
-    assert signed_by_hand(mailer) == []
-
-
 def test_a_token_of_one_application_sees_those_of_that_one(app: Flask) -> None:
     """Others are neither listed, nor counted, nor shown."""
-    bound = Visitor(app.test_client())
-    bound.log_in(BOUND)
+    bound = visitor(app, BOUND)
     page = bound.get("/refused")
     assert TEXTS["nothing refused"] in page
     assert "orders" not in page
@@ -156,9 +117,9 @@ def test_a_request_is_dropped_with_a_reason_and_the_number(
     fields = {"option": "drop", "reason": "by phone"}
     fields["fingerprint"] = fingerprint_in(text)
     for row in ("", "1", MAILED):
-        answer = operator.post(f"{PAGE}/resolve", **fields, row=row)
-        assert answer.status_code == 400
-        assert TEXTS["type the number"] in answer.get_data(as_text=True)
+        assert TEXTS["type the number"] in text_of(
+            operator.post(f"{PAGE}/resolve", **fields, row=row), 400
+        )
     assert signed_by_hand(mailer) == []
     for reason in ("by phone", "another one"):
         fields["reason"] = reason
@@ -168,9 +129,7 @@ def test_a_request_is_dropped_with_a_reason_and_the_number(
     signed = (MAILED, "drop", "Ada at the console", "by phone")
     assert signed_by_hand(mailer) == [signed]
     fields = {"option": "again", "fingerprint": fields["fingerprint"]}
-    answer = operator.post(f"{PAGE}/resolve", **fields)
-    assert answer.status_code == 409
-    text = answer.get_data(as_text=True)
+    text = text_of(operator.post(f"{PAGE}/resolve", **fields), 409)
     assert TEXTS["dropped by hand"] in text
     assert 'href="/refused"' in text
 
@@ -183,9 +142,9 @@ def test_a_drop_needs_a_reason_that_can_be_kept(
     for reason in ("", "   ", "two\nlines", "x" * (LONGEST_REASON + 1)):
         fields = {"option": "drop", "reason": reason, "row": "0", "fingerprint": seal}
         for step in ("confirm", "resolve"):
-            answer = operator.post(f"{PAGE}/{step}", **fields)
-            assert answer.status_code == 400
-            assert TEXTS["say why"] in answer.get_data(as_text=True)
+            assert TEXTS["say why"] in text_of(
+                operator.post(f"{PAGE}/{step}", **fields), 400
+            )
     fields = {"option": "again", "reason": "two\nlines"}
     assert operator.post(f"{PAGE}/confirm", **fields).status_code == 400
     assert operator.post(f"{PAGE}/confirm", option="resolve").status_code == 400
@@ -202,9 +161,7 @@ def test_a_request_that_was_refused_once_more_is_shown_again(
     assert at.send_again(key, who="bob", reason="") is RequestState.WAITING
     assert queue.move_to_quarantine(queue.next("orders")[0], 400)
     fields = {"option": "drop", "reason": "r", "row": "0", "fingerprint": seal}
-    answer = operator.post(f"{PAGE}/resolve", **fields)
-    text = answer.get_data(as_text=True)
-    assert answer.status_code == 409
+    text = text_of(operator.post(f"{PAGE}/resolve", **fields), 409)
     assert TEXTS["changed since"] in text
     assert "answered 400" in text
     assert [one[1] for one in signed_by_hand(mailer)] == ["again"]
@@ -226,9 +183,7 @@ def test_what_is_not_there_is_said(operator: Visitor, mailer: World) -> None:
         (f"/refused/nobody/{MAILED}", TEXTS["no participant"]),
         (f"/refused/ledger/{MAILED}", TEXTS["no outbox"]),
     ):
-        answer = operator.client.get(path)
-        assert answer.status_code == 404
-        assert said in answer.get_data(as_text=True)
+        assert said in text_of(operator.client.get(path), 404)
     path = f"/refused/mailer/{unknown}"
     assert operator.post(f"{path}/confirm", option="again").status_code == 409
     answer = operator.post(f"{path}/resolve", option="again", fingerprint="x")
@@ -256,9 +211,9 @@ def test_an_outbox_that_is_down_is_a_line_and_its_forms_do_nothing(
         assert operator.client.get(PAGE).status_code == 502
         for step in ("confirm", "resolve"):
             fields = {"option": "again", "fingerprint": seal}
-            answer = operator.post(f"{PAGE}/{step}", **fields)
-            assert answer.status_code == 502
-            assert TEXTS["down"] in answer.get_data(as_text=True)
+            assert TEXTS["down"] in text_of(
+                operator.post(f"{PAGE}/{step}", **fields), 502
+            )
     end(other.resource)
     assert signed_by_hand(mailer) == []
 
@@ -269,13 +224,12 @@ def test_pages_that_wait_for_participants_keep_their_number(
     """Without a place a page says that nobody was asked; a form: nothing was done."""
     monkeypatch.setattr(state, "ASKING", 0)
     monkeypatch.setattr(state, "RESOLVING", 0)
-    person = Visitor(console_of(at).test_client())
-    person.log_in(OPERATOR)
+    person = visitor(console_of(at), OPERATOR)
     assert TEXTS["no outbox asked"] in person.get("/refused")
     assert person.client.get(PAGE).status_code == 503
-    answer = person.post(f"{PAGE}/confirm", option="again")
-    assert answer.status_code == 503
-    assert TEXTS["nothing was done"] in answer.get_data(as_text=True)
+    assert TEXTS["nothing was done"] in text_of(
+        person.post(f"{PAGE}/confirm", option="again"), 503
+    )
 
 
 # --- what is shown -------------------------------------------------------------------
@@ -325,8 +279,7 @@ def test_a_page_shows_the_oldest_and_says_that_there_are_more(
 ) -> None:
     """However many there are; the first page says *or more*."""
     monkeypatch.setattr(state, "REFUSED", 1)
-    person = Visitor(console_of(at).test_client())
-    person.log_in(VIEWER)
+    person = visitor(console_of(at), VIEWER)
     page = person.get("/refused")
     assert MAILED in page
     assert SECOND not in page
@@ -348,8 +301,7 @@ def test_many_who_look_ask_an_outbox_once(
         return listed(by, *args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(HttpParticipant, "quarantined", counting)
-    person = Visitor(console_of(at).test_client())
-    person.log_in(VIEWER)
+    person = visitor(console_of(at), VIEWER)
     until(lambda: TEXTS["two refused"] in person.get("/"))
     for _ in range(20):
         person.get("/")

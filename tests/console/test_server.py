@@ -38,6 +38,7 @@ LATER = "\n".join(
 """Settings that must be longer than a request may take, each than those before it."""
 
 ROOT = Path(__file__).parents[2]
+Start = Callable[..., tuple[subprocess.Popen[str], str]]
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def started(folder: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
+def started(folder: Path) -> Iterator[Start]:
     """Start a console; return its process and its first line."""
     processes = []
 
@@ -72,9 +73,15 @@ def started(folder: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str],
         process.stdout.close()
 
 
+def is_alive(listen: str) -> bool:
+    live = f"http://{listen}/health/live"
+    with urllib.request.urlopen(live, timeout=AT_LAST) as answer:
+        return bool(answer.read() == b"ok\n")
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_how_to_log_in_and_ends_when_told(
-    folder: Path, started: Callable[..., tuple[subprocess.Popen[str], str]], end: int
+    folder: Path, started: Start, end: int
 ) -> None:
     """Without tokens it makes one; the address has none in it."""
     settings = folder / "tpc.toml"
@@ -84,32 +91,24 @@ def test_it_says_how_to_log_in_and_ends_when_told(
     found = re.fullmatch(r"console at (\S+): log in with (\S{32})\n", line)
     assert found, line
     assert found[1] == f"http://{listen}/"
-    with urllib.request.urlopen(f"{found[1]}health/live", timeout=AT_LAST) as answer:
-        assert answer.read() == b"ok\n"
+    assert is_alive(listen)
     process.send_signal(end)
     assert process.wait(AT_LAST) == 0
 
 
 def test_it_starts_before_its_log_does(
-    folder: Path,
-    started: Callable[..., tuple[subprocess.Popen[str], str]],
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path, started: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pages say that the log cannot be read, as when that happens later."""
     monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     process, line = started("--listen", listen)
     assert line.startswith(TEXTS["it is at"].format(listen=listen)), line
-    with urllib.request.urlopen(
-        f"http://{listen}/health/live", timeout=AT_LAST
-    ) as answer:
-        assert answer.read() == b"ok\n"
+    assert is_alive(listen)
     assert process.poll() is None
 
 
-def test_the_settings_name_the_tokens(
-    started: Callable[..., tuple[subprocess.Popen[str], str]], folder: Path
-) -> None:
+def test_the_settings_name_the_tokens(started: Start, folder: Path) -> None:
     """Then no other one is made, and none is shown."""
     _, line = started("--listen", f"127.0.0.1:{free_ports(1)[0]}")
     assert line.endswith(TEXTS["tokens of a file"] + "\n")
@@ -152,9 +151,7 @@ def test_what_cannot_work_is_said_at_once(
     ids=["headers", "body"],
 )
 def test_strangers_who_never_finish_a_request_hold_nobody_up(
-    folder: Path,
-    started: Callable[..., tuple[subprocess.Popen[str], str]],
-    begun: bytes,
+    folder: Path, started: Start, begun: bytes
 ) -> None:
     """There are more of them than threads, and the page comes all the same."""
     (port,) = free_ports(1)
@@ -162,9 +159,7 @@ def test_strangers_who_never_finish_a_request_hold_nobody_up(
     slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(THREADS + 2)]
     for one in slow:
         one.sendall(begun)
-    live = f"http://127.0.0.1:{port}/health/live"
-    with urllib.request.urlopen(live, timeout=AT_LAST) as answer:
-        assert answer.status == 200
+    assert is_alive(f"127.0.0.1:{port}")
     for one in slow:
         one.close()
 
@@ -180,7 +175,7 @@ def test_an_address_in_use_is_said_at_once(
 
 
 def test_pages_that_wait_for_a_participant_hold_the_list_up_for_nobody(
-    folder: Path, started: Callable[..., tuple[subprocess.Popen[str], str]]
+    folder: Path, started: Start
 ) -> None:
     """One hangs, and more pages are open than there are threads: the list comes.
 
@@ -225,14 +220,8 @@ def _undelivered(folder: Path, host: str, port: int) -> list[str]:
     ids = []
     for number in range(THREADS + 4):
         log.initialise(f"orders{number}", 0)
-        begun = log.begin(
-            f"orders{number}",
-            0,
-            run="run",
-            query=None,
-            participants=("ledger",),
-            carrier={},
-        )
+        about = {"run": "run", "query": None, "participants": ["ledger"], "carrier": {}}
+        begun = log.begin(f"orders{number}", 0, **about)
         votes = branch_receipts(BranchId(0, 0), 1, "d", {"ledger": Vote.COMMIT})
         log.decide(begun.record.id, Decision.COMMIT, votes)
         ids.append(str(begun.record.id))
