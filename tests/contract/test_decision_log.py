@@ -155,26 +155,17 @@ def states(log: DecisionLog) -> dict[str, str]:
 
 
 def test_participants_are_on_record_first(log: DecisionLog) -> None:
-    """What `begin` returns can be read at once: id, run, participants, carrier."""
-    begun = begin(log)
+    """What `begin` returns can be read at once, participants in the given order."""
+    names = ("z", "a", "m")
+    begun = begin(log, participants=names)
     record = begun.record
     assert log.read(record.id) == record
     assert (str(record.id), record.run) == ("orders.0.1", "run-1")
     assert record.state is TransactionState.ACTIVE
-    assert record.pending == record.participants == PARTICIPANTS
+    assert record.pending == record.participants == names
     assert (record.carrier, record.started) == ({"traceparent": "00-aa-bb-01"}, NOW)
-    assert (begun.replay, begun.superseded, record.forgotten_through) == (
-        False,
-        (),
-        None,
-    )
-
-
-def test_participants_keep_their_order(log: DecisionLog) -> None:
-    """They are returned in the order they were given, not sorted."""
-    record = begin(log, participants=("z", "a", "m")).record
-    found = read(log, record)
-    assert found.participants == ("z", "a", "m")
+    assert begun == BeginResult(record, replay=False)
+    assert record.forgotten_through is None
 
 
 @ONE_STORE
@@ -208,18 +199,14 @@ def test_an_application_needs_a_proper_name(log: DecisionLog) -> None:
 
 
 def test_init_says_where_an_application_starts(log: DecisionLog) -> None:
-    """A query that ran before without us begins at its batch, not below it."""
+    """A query that ran before without us begins at its batch; nothing is below 0."""
     log.initialise("orders", 5)
     with raises(ConfigurationError, "finished", batch=4):
         begin(log, 4)
     record = begin(log, 5).record
     assert (str(record.id), record.forgotten_through) == ("orders.5.1", 4)
-
-
-def test_init_from_batch_0_sets_no_forgotten_through(log: DecisionLog) -> None:
-    """Nothing lies below batch 0."""
-    log.initialise("orders", 0)
-    assert begin(log, 0).record.forgotten_through is None
+    log.initialise("other", 0)
+    assert begin(log, 0, application="other").record.forgotten_through is None
 
 
 def test_init_is_for_unknown_applications(log: DecisionLog) -> None:
@@ -338,13 +325,13 @@ def test_a_query_is_bound_when_it_is_first_told(log: DecisionLog) -> None:
 
 
 def test_a_quarantined_transaction_stops_its_application(log: DecisionLog) -> None:
-    """Only its own: the error names it, the reason, and the command."""
+    """Only its own: the error names it, the first reason, and the command."""
     record = quarantined(log)
+    log.quarantine(record.id, "another reason")
     begin(log, 0, application="other")
-    with pytest.raises(HeuristicError) as refused:
+    with pytest.raises(HeuristicError, match=REASON) as refused:
         begin(log, 1)
     assert refused.value.transaction_id == str(record.id)
-    assert REASON in str(refused.value)
     assert "`tracing-2pc resolve orders.0.1`" in str(refused.value)
 
 
@@ -393,26 +380,26 @@ def test_a_batch_at_forgotten_through_is_refused(log: DecisionLog) -> None:
 
 
 def test_a_committed_batch_is_a_replay(log: DecisionLog) -> None:
-    """Its record comes back, whoever asks; nothing is opened."""
+    """Its record comes back, whoever asks, with the participants on record.
+
+    Nothing is opened or written anew, so it does not matter which come after it.
+    """
     record = commit(log, 0)
-    begun = begin(log, 0, run="run-2")
-    assert begun == BeginResult(record, replay=True)
+    for names in (PARTICIPANTS, ("ledger",)):
+        begun = begin(log, 0, run="run-2", participants=names)
+        assert begun == BeginResult(record, replay=True)
     finish(log, record)
     assert begin(log, 0, run="run-3").replay
     assert log.unfinished() == []
 
 
 def test_a_run_joins_its_own_attempt(log: DecisionLog) -> None:
-    """To begin again without a decision is the same attempt, for the same run only."""
+    """Without a decision it is the same attempt, for the same run and batch only."""
     first = begin(log, 0).record
     assert begin(log, 0) == BeginResult(first, replay=False)
-    assert begin(log, 0, run="run-2").record.id.attempt == 2
-
-
-def test_a_run_joins_the_same_batch_only(log: DecisionLog) -> None:
-    """Its next batch is another transaction: what it left undecided is aborted."""
-    left = begin(log, 0).record
-    begun = begin(log, 1)
+    left = begin(log, 0, run="run-2").record
+    assert left.id.attempt == 2
+    begun = begin(log, 1, run="run-2")
     assert str(begun.record.id) == "orders.1.1"
     assert [r.id for r in begun.superseded] == [left.id]
 
@@ -422,15 +409,10 @@ def test_begin_aborts_every_undecided_attempt(log: DecisionLog) -> None:
     commit(log, 0)
     old = begin(log, 1).record
     other = begin(log, 0, application="other").record
-    begun = begin(log, 2, run="run-2")
-    (superseded,) = begun.superseded
-    assert (superseded.id, superseded.decision, superseded.decided) == (
-        old.id,
-        ABORT,
-        NOW,
-    )
-    assert log.read(old.id) == superseded
-    assert log.read(other.id) == other
+    (superseded,) = begin(log, 2, run="run-2").superseded
+    told = (superseded.id, superseded.decision, superseded.decided)
+    assert told == (old.id, ABORT, NOW)
+    assert [log.read(r.id) for r in (old, other)] == [superseded, other]
 
 
 @pytest.mark.parametrize(
@@ -476,35 +458,13 @@ def test_participants_change_where_the_earlier_ones_are_named(log: DecisionLog) 
             begin(log, 4, **new | {"participants": names, "own_sinks": ()})
 
 
-def test_a_replay_goes_to_the_participants_on_record(log: DecisionLog) -> None:
-    """Nothing is written anew, so it does not matter which ones come after it."""
-    record = commit(log, 0)
-    begun = begin(log, 0, run="run-2", participants=("ledger",))
-    assert begun == BeginResult(record, replay=True)
-
-
 def test_an_attempt_knows_the_trace_of_the_one_before(log: DecisionLog) -> None:
     """Kept beside its own context; an attempt that was not traced links to nothing."""
-
-    def attempt(run: str, carrier: dict[str, str]) -> dict[str, str]:
-        begun = log.begin(
-            "orders",
-            0,
-            run=run,
-            query="q",
-            participants=["ledger"],
-            carrier=carrier,
-        )
-        kept = log.read(begun.record.id)
-        assert kept is not None
-        assert kept.carrier == begun.record.carrier
-        return kept.carrier
-
-    assert attempt("r1", {"traceparent": "a"}) == {"traceparent": "a"}
-    linked = {"traceparent": "b", "tpc-previous": "a"}
-    assert attempt("r2", {"traceparent": "b"}) == linked
-    assert attempt("r3", {}) == {}
-    assert attempt("r4", {"traceparent": "d"}) == {"traceparent": "d"}
+    for own, before in (("a", None), ("b", "a"), (None, None), ("d", None)):
+        carrier = {} if own is None else {"traceparent": own}
+        begun = begin(log, 0, run=f"run {own}", carrier=carrier).record
+        linked = {} if before is None else {"tpc-previous": before}
+        assert read(log, begun).carrier == begun.carrier == carrier | linked
 
 
 def test_an_attempt_is_never_numbered_twice(log: DecisionLog) -> None:
@@ -678,10 +638,7 @@ def test_a_handle_of_64_kib_is_kept(log: DecisionLog) -> None:
     large = receipts_of(0, handle="x" * 65_534)
     odd = receipts_of(1, handle={1: (2, 3)})
     decided = decide(log, begin(log).record, COMMIT, [*large, *odd])
-    assert [r.handle for r in decided.chosen("ledger")] == [
-        "x" * 65_534,
-        {"1": [2, 3]},
-    ]
+    assert [r.handle for r in decided.chosen("ledger")] == ["x" * 65_534, {"1": [2, 3]}]
     assert log.read(decided.id) == decided
 
 
@@ -747,23 +704,6 @@ def test_only_decisions_are_acknowledged(log: DecisionLog) -> None:
     assert log.read(record.id) == log.unfinished()[0]
 
 
-def test_only_decisions_are_finished(log: DecisionLog) -> None:
-    """An active transaction cannot finish, a quarantined one neither."""
-    with raises(IllegalTransitionError, "its state", state=TransactionState.ACTIVE):
-        log.finish(begin(log).record.id)
-    record = quarantined(log)
-    with raises(IllegalTransitionError, "its state", state="quarantined"):
-        log.finish(record.id)
-
-
-def test_a_postponed_delivery_is_still_pending(log: DecisionLog) -> None:
-    """A failed try changes nothing of the decision; neither does one for nobody."""
-    record = commit(log)
-    log.postpone(record.id, "ledger", "timeout", NOW + 5)
-    log.postpone(TransactionId("orders", 9, 1), "ledger", "timeout", NOW + 5)
-    assert log.unfinished() == [record]
-
-
 def test_unfinished_is_oldest_first(log: DecisionLog) -> None:
     """By application, batch, attempt: commits reach a participant in batch order."""
     for application in ("b", "a"):
@@ -792,42 +732,25 @@ def test_applications_with_something_unfinished(log: DecisionLog) -> None:
 
 
 def test_unfinished_lists_what_is_open(log: DecisionLog) -> None:
-    """Active, committing, aborting, quarantined; nothing that is closed."""
+    """Active, committing, aborting, quarantined; nothing that is closed.
+
+    A failed try changes nothing of it; neither does one for nobody.
+    """
     finish(log, commit(log, 0))
-    commit(log, 1)
+    record = commit(log, 1)
     begin(log, 2)
     begin(log, 2, run="run-2")
-    assert states(log) == {
-        "orders.1.1": "committing",
-        "orders.2.1": "aborting",
-        "orders.2.2": "active",
-    }
-    log.quarantine(TransactionId("orders", 1, 1), "why")
+    before = log.unfinished()
+    for id_ in (record.id, TransactionId("orders", 9, 1)):
+        log.postpone(id_, "ledger", "timeout", NOW + 5)
+    assert log.unfinished() == before
+    found = {"orders.1.1": "committing", "orders.2.1": "aborting"}
+    assert states(log) == found | {"orders.2.2": "active"}
+    log.quarantine(record.id, "why")
     assert states(log)["orders.1.1"] == "quarantined"
 
 
 # --- a person ------------------------------------------------------------------------
-
-
-def test_quarantine_may_be_repeated(log: DecisionLog) -> None:
-    """The first reason stays."""
-    record = quarantined(log)
-    log.quarantine(record.id, "another reason")
-    with pytest.raises(HeuristicError, match=REASON):
-        begin(log, 1)
-
-
-def test_only_what_is_under_way_is_quarantined(log: DecisionLog) -> None:
-    """Not the active, not the finished, not the unknown."""
-    record = begin(log).record
-    with pytest.raises(IllegalTransitionError):
-        log.quarantine(record.id, "why")
-    log.decide(record.id, ABORT)
-    finish(log, record)
-    with pytest.raises(IllegalTransitionError):
-        log.quarantine(record.id, "why")
-    with raises(ContractError, "no record"):
-        log.quarantine(TransactionId("orders", 9, 1), "why")
 
 
 def test_a_person_aborts_what_is_undecided(log: DecisionLog) -> None:
@@ -837,19 +760,6 @@ def test_a_person_aborts_what_is_undecided(log: DecisionLog) -> None:
     assert states(log) == {str(record.id): "aborting"}
     told = decide(log, record, COMMIT, receipts_of())
     assert told.decision is ABORT
-
-
-def test_a_person_aborts_nothing_that_is_decided(log: DecisionLog) -> None:
-    """Not what is committing, not what is quarantined, not what never was."""
-    record = commit(log)
-    with pytest.raises(IllegalTransitionError, match="committing"):
-        log.abort(record.id, who="ada", why="looked")
-    log.quarantine(record.id, "why")
-    with pytest.raises(IllegalTransitionError, match="quarantined"):
-        log.abort(record.id, who="ada", why="looked")
-    assert states(log) == {str(record.id): "quarantined"}
-    with raises(ContractError, "no record"):
-        log.abort(TransactionId("orders", 9, 1), who="ada", why="looked")
 
 
 @pytest.mark.parametrize("decision", list(Decision))
@@ -867,25 +777,71 @@ def test_resume_repeats_the_decision(log: DecisionLog, decision: Decision) -> No
     begin(log, 1)
 
 
-def test_resume_is_for_the_quarantined(log: DecisionLog) -> None:
-    """Nothing else is resumed or concluded."""
-    record = commit(log)
-    with pytest.raises(IllegalTransitionError):
-        log.resume(record.id, COMMIT, who="ada", why="looked")
-    with pytest.raises(IllegalTransitionError):
-        log.conclude(record.id, "mixed", who="ada", why="looked")
+BY_ADA = {"who": "ada", "why": "looked"}
+CHANGES: dict[str, tuple[Callable[[DecisionLog, TransactionId], Any], set[str]]] = {
+    "finish": (
+        lambda log, id_: log.finish(id_),
+        {"active", "quarantined"},
+    ),
+    "quarantine": (
+        lambda log, id_: log.quarantine(id_, "why"),
+        {"active", "committed", "unknown"},
+    ),
+    "abort": (
+        lambda log, id_: log.abort(id_, **BY_ADA),
+        {"committing", "quarantined", "committed", "unknown"},
+    ),
+    "resume": (
+        lambda log, id_: log.resume(id_, COMMIT, **BY_ADA),
+        {"active", "committing", "committed", "unknown"},
+    ),
+    "conclude": (
+        lambda log, id_: log.conclude(id_, "mixed", **BY_ADA),
+        {"active", "committing", "committed", "unknown"},
+    ),
+    "give_up": (
+        lambda log, id_: log.give_up(id_, "notifier", **BY_ADA),
+        {"active", "quarantined", "committed", "unknown"},
+    ),
+}
+"""What is done to a transaction, and where it is not to be done."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_in_another_state_is_refused(log: DecisionLog, change: str) -> None:
+    """By a transaction's state, or as there is none; nothing is changed by it."""
+    unknown = TransactionId("orders", 9, 1)
+    done = finish(log, commit(log, 0)).id
+    found = {"unknown": unknown, "committed": done, "committing": commit(log, 1).id}
+    found["active"] = begin(log, 2).record.id
+    found["quarantined"] = commit(log, 0, application="other").id
+    log.quarantine(found["quarantined"], REASON)
+    do, where = CHANGES[change]
+    before = {state: log.read(id_) for state, id_ in found.items()}
+    for state in where:
+        says = "no record" if state == "unknown" else "its state"
+        illegal = state != "unknown" and change != "give_up"
+        error = IllegalTransitionError if illegal else ContractError
+        with raises(error, says, state=state):
+            do(log, found[state])
+    assert {state: log.read(id_) for state, id_ in found.items()} == before
 
 
 @pytest.mark.parametrize("outcome", ["mixed", "hazard"])
 def test_conclude_lets_the_application_begin_again(
     log: DecisionLog, outcome: str
 ) -> None:
-    """What cannot be made whole is closed by a person; nobody acknowledges it."""
+    """What cannot be made whole is closed by a person; nobody acknowledges it.
+
+    Its receipts say who was to hold what, until it is forgotten like any other.
+    """
     record = quarantined(log)
     log.conclude(record.id, outcome, who="ada", why="notifier never had it")
     found = read(log, record)
     assert (found.state, found.finished) == (TransactionState.CONCLUDED, NOW)
-    assert begin(log, 1).record.id.batch == 1
+    finish(log, commit(log, 1))
+    assert read(log, record).receipts == receipts_of()
+    assert forget(log) == 1
 
 
 @ONE_STORE
@@ -923,48 +879,32 @@ def test_whoever_is_given_up_is_not_waited_for(
     assert forget(log) == 1
 
 
-def test_everybody_may_be_given_up(log: DecisionLog) -> None:
-    """One by one; the last leaves nobody to wait for."""
-    record = commit(log)
-    for name in ("ledger", "notifier"):
-        log.give_up(record.id, name, who="ada", why="gone")
-    log.finish(record.id)
-    found = read(log, record)
-    assert found.state is TransactionState.CONCLUDED
-
-
+@pytest.mark.parametrize("before", [("ledger",), ()], ids=["the last", "all"])
 @pytest.mark.parametrize("untold", [None, "a part of it"])
 @pytest.mark.parametrize(
     ("decision", "closed"),
     [(COMMIT, TransactionState.COMMITTED), (ABORT, TransactionState.ABORTED)],
 )
 def test_the_last_acknowledgement_closes(
-    log: DecisionLog, decision: Decision, closed: TransactionState, untold: str | None
+    log: DecisionLog,
+    decision: Decision,
+    closed: TransactionState,
+    untold: str | None,
+    before: tuple[str, ...],
 ) -> None:
-    """It goes on record with the end, and can be recorded again."""
-    before = finish(log, commit(log))
-    begun = begin(log, 1)
-    record = decide(log, begun.record, decision, receipts_of())
-    log.acknowledge(record.id, "ledger")
+    """It goes on record with the end, alone or with all others, also once more."""
+    earlier = finish(log, commit(log))
+    record = decide(log, begin(log, 1).record, decision, receipts_of())
+    for name in before:
+        log.acknowledge(record.id, name)
+    last = {name: None for name in PARTICIPANTS if name not in before}
     for _ in range(2):
-        log.acknowledge_last(record, {"notifier": untold})
+        log.acknowledge_last(record, last | {"notifier": untold})
         ended = read(log, record)
         assert (ended.state, ended.finished) == (closed, NOW)
         assert (ended.pending, log.unfinished()) == ((), [])
-    earlier = read(log, before)
-    assert bool(earlier.receipts) is (decision is ABORT)
-
-
-@pytest.mark.parametrize("untold", [None, "a part of it"])
-def test_all_acknowledgements_together_close(
-    log: DecisionLog, untold: str | None
-) -> None:
-    """They go on record with the end."""
-    record = commit(log)
-    log.acknowledge_last(record, {"ledger": None, "notifier": untold})
-    ended = read(log, record)
-    assert ended.state is TransactionState.COMMITTED
-    assert ended.acknowledged == {"ledger", "notifier"}
+        assert ended.acknowledged == set(PARTICIPANTS)
+    assert bool(read(log, earlier).receipts) is (decision is ABORT)
 
 
 def test_an_acknowledgement_that_is_not_the_last_closes_nothing(
@@ -999,43 +939,38 @@ def test_the_last_acknowledgement_of_a_record_that_has_changed(
     assert current.state is TransactionState.QUARANTINED
 
 
-def test_who_acknowledges_after_all_was_never_lost(log: DecisionLog) -> None:
-    """An answer that was under way makes it whole."""
+@pytest.mark.parametrize(
+    ("given_up", "answer", "state"),
+    [
+        (PARTICIPANTS, (), TransactionState.CONCLUDED),
+        (("notifier",), PARTICIPANTS, TransactionState.COMMITTED),
+    ],
+    ids=["everybody", "who answers after all"],
+)
+def test_who_was_given_up_counts_at_the_end(
+    log: DecisionLog,
+    given_up: Sequence[str],
+    answer: Sequence[str],
+    state: TransactionState,
+) -> None:
+    """One by one, until nobody is left; an answer that was under way makes it whole."""
     record = commit(log)
-    log.give_up(record.id, "notifier", who="ada", why="gone")
-    for name in ("ledger", "notifier"):
+    for name in given_up:
+        log.give_up(record.id, name, **BY_ADA)
+    for name in answer:
         log.acknowledge(record.id, name)
     log.finish(record.id)
-    found = read(log, record)
-    assert found.state is TransactionState.COMMITTED
+    assert read(log, record).state is state
 
 
 def test_only_who_is_waited_for_is_given_up(log: DecisionLog) -> None:
-    """Before the decision nobody is; nor who has acknowledged, nor a stranger."""
-    record = begin(log).record
-
-    def refused(name: str, why: str) -> None:
-        with pytest.raises(ContractError, match=why):
-            log.give_up(record.id, name, who="ada", why="gone")
-
-    def not_waited_for(name: str) -> None:
-        refused(name, TEXTS["not waited for"].format(name=name))
-
-    refused("ledger", TEXTS["its state"].format(state=TransactionState.ACTIVE))
-    log.decide(record.id, COMMIT, receipts_of())
-    not_waited_for("booking")
+    """Not a stranger, nor who has acknowledged or was given up before."""
+    record = commit(log)
     log.acknowledge(record.id, "ledger")
-    not_waited_for("ledger")
-    log.give_up(record.id, "notifier", who="ada", why="gone")
-    not_waited_for("notifier")
-    log.finish(record.id)
-    refused("notifier", TEXTS["its state"].format(state=TransactionState.CONCLUDED))
-    other = commit(log, 1)
-    log.quarantine(other.id, "why")
-    with raises(ContractError, "its state", state="quarantined"):
-        log.give_up(other.id, "notifier", who="ada", why="gone")
-    with raises(ContractError, "no record"):
-        log.give_up(TransactionId("orders", 9, 1), "notifier", who="ada", why="gone")
+    log.give_up(record.id, "notifier", **BY_ADA)
+    for name in ("booking", "ledger", "notifier"):
+        with raises(ContractError, "not waited for", name=name):
+            log.give_up(record.id, name, **BY_ADA)
 
 
 def test_who_was_given_up_outlives_a_quarantine(log: DecisionLog) -> None:
@@ -1118,6 +1053,7 @@ def test_forget_works_in_slices(log: DecisionLog) -> None:
     other = finish(log, commit(log, 0, application="other"))
     begin(log, 1, application="other")
     assert [forget(log, limit=3) for _ in range(3)] == [3, 1, 0]
+    assert forget(log, "unknown") == 0
     assert begin(log, 4).record.forgotten_through == 3
     assert log.read(other.id) == other
 
@@ -1162,15 +1098,6 @@ def test_receipts_are_kept_while_their_batch_may_be_replayed(log: DecisionLog) -
         begin(log, 0, run="again")
 
 
-def test_receipts_of_what_a_person_concluded_are_kept(log: DecisionLog) -> None:
-    """They say who was to hold what."""
-    record = quarantined(log)
-    log.conclude(record.id, "mixed", who="ada", why="looked")
-    finish(log, commit(log, 1))
-    kept = read(log, record)
-    assert kept.receipts == receipts_of()
-
-
 def test_a_superseded_run_stays_so_when_it_is_forgotten(log: DecisionLog) -> None:
     """Also when nothing is on record any more of what it began."""
     for batch, run in enumerate(("first", "second", "third", "fourth")):
@@ -1180,19 +1107,6 @@ def test_a_superseded_run_stays_so_when_it_is_forgotten(log: DecisionLog) -> Non
         with raises(AbortedError, "superseded", run="fourth"):
             begin(log, 4, run=run)
     assert begin(log, 4, run="fourth").record.run == "fourth"
-
-
-def test_a_concluded_transaction_can_be_forgotten(log: DecisionLog) -> None:
-    """It is closed like any other."""
-    record = quarantined(log)
-    log.conclude(record.id, "hazard", who="ada", why="looked")
-    begin(log, 1)
-    assert forget(log) == 1
-
-
-def test_an_unknown_application_has_nothing_to_forget(log: DecisionLog) -> None:
-    """Zero, and no error."""
-    assert forget(log) == 0
 
 
 # --- several at once -----------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.log_tables import explain, lock_waits, locked, stay
+from support.log_tables import explain, fill, lock_waits, locked, stay
 from support.sqlite import copy_database
 from support.telemetry import PATH
 from support.texts import texts
@@ -196,10 +196,8 @@ def test_participants_are_told_forgotten_through_that_is_durable(
     assert [record.forgotten_through for record in log.unfinished()] == [None]
     found: list[int | None] = []
     assert flushed(lambda: found.append(begin(log, 1).forgotten_through)) == [True]
-    assert [*found, *(record.forgotten_through for record in log.unfinished())] == [
-        0,
-        0,
-    ]
+    found += [record.forgotten_through for record in log.unfinished()]
+    assert found == [0, 0]
 
 
 def test_what_a_person_does_waits_for_the_disk(
@@ -332,24 +330,21 @@ def test_an_edited_record_is_refused(
 def test_begin_refuses_an_edited_record(log: SqlDecisionLog, base: Database) -> None:
     """It neither replays nor supersedes what it cannot trust; nothing changes."""
     begin(log)
-    write(base, "UPDATE tpc_transaction SET checksum = 'x'")
-    with pytest.raises(
-        DecisionLogError, match=TEXTS["an edited record"].format(id="orders.0.1")
-    ):
+    write(base, EDITS["checksum"])
+    edited = TEXTS["an edited record"].format(id="orders.0.1")
+    with pytest.raises(DecisionLogError, match=edited):
         begin(log, run="other")
-    assert ask(base, "SELECT id, state FROM tpc_transaction") == [
-        ("orders.0.1", "active")
-    ]
+    found = ask(base, "SELECT id, state FROM tpc_transaction")
+    assert found == [("orders.0.1", "active")]
     assert ask(base, "SELECT run FROM tpc_run") == [("r",)]
 
 
 def test_a_newer_schema_is_refused(url: str, base: Database) -> None:
     """A log of a later release is not touched by this one."""
-    write(base, f"UPDATE tpc_version SET version = {schema.VERSION + 1}")
-    with pytest.raises(
-        ConfigurationError,
-        match=TEXTS["a newer schema"].format(version=schema.VERSION + 1),
-    ):
+    newer = schema.VERSION + 1
+    write(base, f"UPDATE tpc_version SET version = {newer}")
+    refused = TEXTS["a newer schema"].format(version=newer)
+    with pytest.raises(ConfigurationError, match=refused):
         open_log(url)
 
 
@@ -473,14 +468,12 @@ def test_a_lost_connection_before_the_commit_decides_nothing(
     assert commit(log).decision is COMMIT
 
 
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("arrives", [False, True], ids=["request", "answer"])
 def test_a_connection_lost_at_the_commit_is_unknown(
-    postgres_database: str, arrives: bool
+    base: Database, log: SqlDecisionLog, arrives: bool
 ) -> None:
     """Request or answer was lost: nobody knows, until the log is asked again."""
-    base = database.connect(postgres_database)
-    log = SqlDecisionLog(base)
-    log.create()
     record = begin(log)
 
     def cut(connection: sa.Connection) -> None:
@@ -492,14 +485,12 @@ def test_a_connection_lost_at_the_commit_is_unknown(
             other.exec_driver_sql(f"SELECT pg_terminate_backend({mine}, {ENDED})")
 
     sa.event.listen(base.durable_engine, "commit", cut)
-    with pytest.raises(
-        DecisionUnknownError, match=TEXTS["ask it again"].format(id="orders.0.1")
-    ):
+    unknown = TEXTS["ask it again"].format(id="orders.0.1")
+    with pytest.raises(DecisionUnknownError, match=unknown):
         log.decide(record.id, COMMIT, receipts())
     sa.event.remove(base.durable_engine, "commit", cut)
     told = decide(log, record.id, ABORT)
     assert told.decision is (COMMIT if arrives else ABORT)
-    base.close()
 
 
 def test_a_full_disk_at_the_commit_is_loud(tmp_path: Path) -> None:
@@ -611,20 +602,15 @@ def test_a_server_whose_machine_is_gone_is_not_waited_for(
 
 def test_a_clock_ahead_of_postgresql_expires_nothing(postgres_database: str) -> None:
     """The database's clock judges: no machine's own, neither that of who began."""
-    for ahead in (-(10.0**6), 10.0**6):
+    about = {"run": "r", "query": None, "participants": ["a"], "carrier": {}}
+    for name, ahead in (("behind", -(10.0**6)), ("ahead", 10.0**6)):
         opened = open_log(postgres_database, now=lambda by=ahead: time.time() + by)
         with contextlib.closing(opened) as log:
-            about = {"run": "r", "query": None, "participants": ["a"], "carrier": {}}
-            name = "behind" if ahead < 0 else "ahead"
             record = log.begin(name, 0, **about, timeout=PATIENT).record  # type: ignore[arg-type]
-    with contextlib.closing(
-        open_log(postgres_database, now=lambda: time.time() + 10**6)
-    ) as watcher:
-        assert [watcher.expire(one.id) for one in watcher.unfinished()] == (
-            watcher.unfinished()
-        )
-        assert watcher.clock() == pytest.approx(time.time(), abs=UNDELAYED)
-    assert record.deadline == pytest.approx(time.time() + PATIENT, abs=UNDELAYED)
+            unfinished = log.unfinished()
+            assert [log.expire(one.id) for one in unfinished] == unfinished
+            assert log.clock() == pytest.approx(time.time(), abs=UNDELAYED)
+        assert record.deadline == pytest.approx(time.time() + PATIENT, abs=UNDELAYED)
 
 
 def test_every_change_locks_its_application_first(postgres_database: str) -> None:
@@ -686,9 +672,15 @@ def test_begin_decide_and_forget_come_one_after_another(
     assert len(done) == 1
 
 
-@pytest.mark.parametrize("change", ["quarantine", "give_up"])
+@pytest.mark.parametrize(
+    ("change", "state"), [("quarantine", "quarantined"), ("give_up", "committed")]
+)
 def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
-    log: SqlDecisionLog, base: Database, monkeypatch: pytest.MonkeyPatch, change: str
+    log: SqlDecisionLog,
+    base: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    state: str,
 ) -> None:
     """What one process has finished no other opens again, by what it had read."""
     record = commit(log)
@@ -720,8 +712,7 @@ def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
         finishing.join(AT_LAST)
     current = log.read(record.id)
     assert current is not None
-    states = {"quarantine": "quarantined", "give_up": "committed"}
-    assert current.state == states[change]
+    assert current.state == state
 
 
 # --- what is in the tables -----------------------------------------------------------
@@ -732,13 +723,7 @@ def test_unfinished_comes_from_the_partial_index(
 ) -> None:
     """Its cost is that of what is open, however many finished records there are."""
     commit(log)
-    filler = (
-        "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
-        " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 1 UNION"
-        " ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT 'orders.' || i || '.1',"
-        " 'orders', i, 1, 'r', 'aborted', 1, 1, '{}', 'x' FROM n"
-    )
-    assert write(base, filler) == 5000
+    fill(base, 5_000, "aborted")
     write(base, "ANALYZE")
     for query in (
         statements.load_transactions(statements.UNFINISHED),
@@ -856,14 +841,7 @@ def test_to_forget_costs_what_is_forgotten(tmp_path: Path) -> None:
         with contextlib.closing(SqlDecisionLog(base)) as log:
             log.create()
             commit(log, 0)
-            filler = (
-                "INSERT INTO tpc_transaction (id, application, batch, attempt, run,"
-                " state, decision, started, finished, carrier, checksum) WITH RECURSIVE"
-                f" n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {total})"
-                " SELECT 'orders.' || i || '.1', 'orders', i, 1, 'r', 'committed',"
-                " 'commit', 1, 1, '{}', 'x' FROM n"
-            )
-            write(base, filler)
+            fill(base, total, "committed", "commit")
             write(base, "DELETE FROM tpc_transaction WHERE batch = 0")
             counted.append(steps(base, lambda: forget_slice(log, limit=100)))
             assert log.forgotten_by_application() == {"orders": 100}
@@ -1008,8 +986,6 @@ def test_a_record_is_read_in_one_piece(
 
 
 def _outcome(result: Any) -> list[tuple[str, str]]:
-    from tracing_2pc.core.errors import AbortedError
-
     try:
         return list(result.get(AT_LAST))
     except AbortedError:

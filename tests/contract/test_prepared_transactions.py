@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -135,8 +136,7 @@ def test_a_table_of_the_service_is_kept_as_it_is(postgres_database: str) -> None
         "CREATE TABLE orders (id bigint PRIMARY KEY, amount numeric(9, 2))",
     )
     world = prepared_transactions(postgres_database)
-    assert world.prepare(T).status_code == 200
-    assert world.commit(T, ONE).status_code == 200
+    keep(world, T, ONE)
     assert world.visible() == 3
     refused = world.prepare("orders.8.1")
     assert (refused.status_code, refused.get_json()["vote"]) == (409, "abort")
@@ -156,8 +156,7 @@ def test_a_constraint_that_is_looked_at_last_is_a_vote_to_abort(
     world = prepared_transactions(postgres_database)
     assert world.prepare(T, records(id=[1, 1], amount=[1.0, 2.0])).status_code == 409
     assert (gids(postgres_database), world.in_doubt()) == ([], 0)
-    assert world.prepare(T, TWIN).status_code == 200
-    assert world.commit(T, TWIN).status_code == 200
+    keep(world, T, TWIN)
     world.resource.close()
 
 
@@ -231,8 +230,7 @@ def test_a_branch_in_doubt_is_in_nobodys_way(
     sql(postgres_database, "SET lock_timeout = '1s'; LOCK TABLE orders_tpc_branch")
     started = prepared_transactions(postgres_database)
     assert started.abort("orders.6.1").status_code == 200
-    assert started.prepare("orders.6.2", NEIGHBOUR).status_code == 200
-    assert started.commit("orders.6.2", NEIGHBOUR).status_code == 200
+    keep(started, "orders.6.2", NEIGHBOUR)
     assert started.listed() == [(T, ONE.branch, "prepared")]
     started.resource.close()
 
@@ -483,8 +481,7 @@ def test_forgotten_through_drops_outcomes_and_what_never_happened(
 ) -> None:
     """Below it nothing is kept but what is prepared in fact."""
     resource = world.resource
-    assert world.prepare("orders.5.1").status_code == 200
-    assert world.commit("orders.5.1", ONE).status_code == 200
+    keep(world, "orders.5.1", ONE)
     assert world.prepare("orders.6.1", OTHER).status_code == 200
     sql(postgres_database, f"ROLLBACK PREPARED '{gids(postgres_database)[0]}'")
     assert world.prepare(T).status_code == 200
@@ -562,8 +559,7 @@ def test_a_lock_that_is_held_too_long_is_not_a_vote(
         assert hurried.prepare(T, once=True).status_code == 503
         assert world.in_doubt() == 0
     hurried.resource.close()
-    assert world.prepare(T).status_code == 200
-    assert world.commit(T, ONE).status_code == 200
+    keep(world, T, ONE)
 
 
 VERBS: dict[str, Callable[[World, str], int]] = {
@@ -575,67 +571,61 @@ VERBS: dict[str, Callable[[World, str], int]] = {
 }
 
 
-class Cut:
-    """Ends a session before one of its statements, counted from here."""
+@contextlib.contextmanager
+def cut_off(world: World, url: str, *, before: int) -> Iterator[list[str]]:
+    """End a session before one of its statements, counted from here, and name it."""
+    cut: list[str] = []
+    numbers = itertools.count(1)
 
-    def __init__(self, world: World, url: str, *, before: int) -> None:
-        self._engine = world.resource._database.engine
-        self._url = url
-        self._left = before
-        self.fired: Any = None
-
-    def __enter__(self) -> Cut:
-        sa.event.listen(self._engine, "before_cursor_execute", self._count)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sa.event.remove(self._engine, "before_cursor_execute", self._count)
-
-    def _count(self, connection: Any, _: object, statement: str, *__: object) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self.fired = statement
+    def end(connection: Any, _: object, statement: str, *__: object) -> None:
+        if next(numbers) == before:
+            cut.append(statement)
             driver = connection.connection.driver_connection
             ended = f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)"
-            assert sql(self._url, ended) == [(True,)]
+            assert sql(url, ended) == [(True,)]
+
+    engine = world.resource._database.engine
+    sa.event.listen(engine, "before_cursor_execute", end)
+    yield cut
+    sa.event.remove(engine, "before_cursor_execute", end)
 
 
 @pytest.mark.parametrize(
-    "verb",
+    ("verb", "word"),
     [
-        pytest.param("prepare", marks=pytest.mark.ci),
-        "commit",
-        pytest.param("abort", marks=pytest.mark.ci),
+        pytest.param("prepare", "PREPARE TR", marks=pytest.mark.ci),
+        ("commit", "COMMIT PREP"),
+        pytest.param("abort", "ROLLBACK P", marks=pytest.mark.ci),
     ],
 )
 def test_a_connection_lost_at_any_statement(
-    world: World, postgres_database: str, verb: str
+    world: World, postgres_database: str, verb: str, word: str
 ) -> None:
     """Each statement of each verb: what comes of it is right when it is asked again."""
-    statements = [""]
-    while statements[-1] is not None:
-        id_ = f"orders.{len(statements)}.1"
+    statements: list[str] = []
+    for number in itertools.count(1):
+        id_ = f"orders.{number}.1"
         assert world.prepare(id_).status_code == 200
         if verb != "prepare":
             assert world.prepare(id_, NEIGHBOUR).status_code == 200
-        with Cut(world, postgres_database, before=len(statements)) as cut:
+        with cut_off(world, postgres_database, before=number) as cut:
             answer = VERBS[verb](world, id_)
-        assert answer == (503 if cut.fired else 200), cut.fired
+        assert answer == (503 if cut else 200), cut
         until(lambda: VERBS[verb](world, id_) == 200)  # noqa: B023
         if verb == "prepare":
-            assert world.commit(id_, ONE, NEIGHBOUR).status_code == 200, cut.fired
-        visible = 0 if verb == "abort" else 5 * len(statements)
-        assert (world.visible(), world.in_doubt()) == (visible, 0), cut.fired
-        assert gids(postgres_database) == [], cut.fired
-        statements.append(cut.fired)
-    words = {"prepare": "PREPARE TR", "commit": "COMMIT PREP", "abort": "ROLLBACK P"}
-    assert any(s.startswith(words[verb]) for s in statements[:-1])
+            assert world.commit(id_, ONE, NEIGHBOUR).status_code == 200, cut
+        visible = 0 if verb == "abort" else 5 * number
+        assert (world.visible(), world.in_doubt()) == (visible, 0), cut
+        assert gids(postgres_database) == [], cut
+        if not cut:
+            break
+        statements += cut
+    assert any(statement.startswith(word) for statement in statements)
 
 
 @pytest.mark.parametrize("branches", [0, 1, 3])
-def test_flushes(postgres_database: str, branches: int) -> None:
+def test_flushes(world: World, postgres_database: str, branches: int) -> None:
     """Two for each branch, prepare and commit; one, the seal, where there is none."""
-    world = prepared_transactions(postgres_database)
     assert world.prepare("orders.0.1").status_code == 200
     assert world.abort("orders.0.1").status_code == 200
     world.resource.close()
@@ -676,8 +666,7 @@ def test_prepare_and_abort_at_once_leave_nothing(postgres_database: str) -> None
 
 
 def test_its_statements_are_in_the_trace(
-    world: World,
-    exported: Callable[[], list[ReadableSpan]],
+    world: World, exported: Callable[[], list[ReadableSpan]]
 ) -> None:
     """A trace shows which prepared transactions were made and which committed."""
     assert world.prepare(T).status_code == 200
@@ -696,14 +685,10 @@ def test_its_statements_are_in_the_trace(
     ]
 
 
-def test_rows_keep_their_types(postgres_database: str) -> None:
+def test_rows_keep_their_types(world: World) -> None:
     """What PostgreSQL can hold arrives as it was, NULL and empty text apart."""
-    world = prepared_transactions(postgres_database)
     branch = records(id=[1, 2], name=["", None], amount=[0.1, float("nan")])
-    assert world.prepare(T, branch).status_code == 200
-    assert world.commit(T, branch).status_code == 200
-    rows = select(
-        world.resource, "SELECT id, name, amount::text FROM orders ORDER BY 1"
-    )
+    keep(world, T, branch)
+    shown = "SELECT id, name, amount::text FROM orders ORDER BY 1"
+    rows = select(world.resource, shown)
     assert rows == [(1, "", "0.1"), (2, None, "NaN")]
-    world.resource.close()

@@ -104,8 +104,7 @@ def test_rows_in_doubt_survive_the_death_of_the_server(server: Server) -> None:
     assert (world.in_doubt(), world.visible()) == (3, 0)
     assert world.commit(T, ONE).status_code == 200
     assert world.prepare(T).status_code == 409
-    server.kill()
-    server.start()
+    restarted(server)
     assert until_answered(lambda: world.abort("orders.8.1")).status_code == 200
     assert (world.in_doubt(), world.visible()) == (0, 3)
     assert world.abort(T).status_code == 409
@@ -117,18 +116,15 @@ def test_an_answer_survives_the_death_of_the_server(server: Server) -> None:
     world = prepared_transactions(restarted(server))
     other = dataclasses.replace(TWIN, branch="5.5")
     assert world.commit("seal.1.1", forgotten_through=0).status_code == 200
-    server.kill()
-    server.start()
+    restarted(server)
     assert until_answered(lambda: world.abort("seal.1.1")).status_code == 409
     assert world.prepare("seal.0.1").status_code == 410
     assert world.abort("tomb.1.1").status_code == 200
-    server.kill()
-    server.start()
+    restarted(server)
     assert until_answered(lambda: world.prepare("tomb.1.1")).status_code == 409
     assert world.prepare("both.1.1").status_code == 200
     assert world.abort("both.1.1", branch="5.5").status_code == 200
-    server.kill()
-    server.start()
+    restarted(server)
     assert until_answered(lambda: world.prepare("both.1.1", other)).status_code == 409
     assert world.abort("both.1.1").status_code == 200
     world.resource.close()

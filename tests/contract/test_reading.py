@@ -46,8 +46,7 @@ SECOND = Branch(orders(5, 6), 2, "1.2")
 class Clock:
     """The participant's; it stands still unless a test moves it."""
 
-    def __init__(self) -> None:
-        self.time = 1_700_000_000.0
+    time = 1_700_000_000.0
 
     def __call__(self) -> float:
         return self.time
@@ -74,10 +73,7 @@ def test_what_is_in_doubt_is_listed_and_shown(world: World) -> None:
         assert listed.complete
         assert [
             (str(b.transaction), str(b.branch), b.rows) for b in listed.branches
-        ] == [
-            (str(T), "0.1", 3),
-            (str(T), "1.2", 2),
-        ]
+        ] == [(str(T), "0.1", 3), (str(T), "1.2", 2)]
         assert all(branch.age >= 0 for branch in listed.branches)
         assert listed.branches[0].carrier == TRACE
         assert len(participant.prepared().branches) == 3
@@ -171,24 +167,19 @@ def paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def test_all_pages_are_followed(paged: World) -> None:
-    """In order, none twice."""
-    with reachable(paged) as participant:
-        listing = participant.prepared()
-    assert listing.complete
-    found = [branch.branch for branch in listing.branches]
-    assert found == [BranchId(task, 1) for task in range(5)]
-
-
-def test_a_list_that_is_too_long_says_so(
-    paged: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("pages", "found"), [(None, 5), (2, 4)])
+def test_all_pages_are_followed(
+    paged: World, monkeypatch: pytest.MonkeyPatch, pages: int | None, found: int
 ) -> None:
-    """What was not read is not taken for absent."""
-    monkeypatch.setattr(reading, "PAGES", 2)
+    """In order, none twice; what was not read of them is not taken for absent."""
+    if pages:
+        monkeypatch.setattr(reading, "PAGES", pages)
     with reachable(paged) as participant:
         listing = participant.prepared()
-    assert len(listing.branches) == 4
-    assert listing.missing == TEXTS["a list of more than these"].format(count=4)
+    branches = [branch.branch for branch in listing.branches]
+    assert branches == [BranchId(task, 1) for task in range(found)]
+    more = TEXTS["a list of more than these"].format(count=found)
+    assert listing.missing == (more if pages else None)
 
 
 def test_a_list_that_fails_on_page_2_says_so(
@@ -219,6 +210,7 @@ GOOD = {
     "rows": 3,
     "carrier": {},
 }
+MANY = {str(n): "" for n in range(99)}
 NO_LISTS = {
     "no object": [],
     "no list": {"transactions": {}, "next": None},
@@ -235,46 +227,39 @@ NO_LISTS = {
 }
 
 
-@pytest.mark.parametrize("said", NO_LISTS.values(), ids=NO_LISTS.keys())
-def test_what_is_not_exactly_a_list_is_no_answer(tmp_path: Path, said: object) -> None:
-    """One item that cannot be read spoils the list: nothing of it is guessed."""
-    world = tagged_rows(sqlite_url(tmp_path))
+@contextlib.contextmanager
+def saying(folder: Path, said: object) -> Iterator[HttpParticipant]:
+    """Reach a participant that says this, whatever it is asked."""
+    world = tagged_rows(sqlite_url(folder))
 
     @world.app.after_request
     def spoil(_: Response) -> Response:
         return Response(json.dumps(said), 200, mimetype="application/json")
 
-    unavailable = pytest.raises(
-        ParticipantUnavailableError, match=TEXTS["an answer is no list"]
-    )
-    with reachable(world) as participant, unavailable:
+    with reachable(world) as participant:
+        yield participant
+
+
+@pytest.mark.parametrize("said", NO_LISTS.values(), ids=NO_LISTS.keys())
+def test_what_is_not_exactly_a_list_is_no_answer(tmp_path: Path, said: object) -> None:
+    """One item that cannot be read spoils the list: nothing of it is guessed."""
+    no_list = TEXTS["an answer is no list"]
+    unavailable = pytest.raises(ParticipantUnavailableError, match=no_list)
+    with saying(tmp_path, said) as participant, unavailable:
         participant.prepared()
 
 
 @pytest.mark.parametrize(
     "carrier",
-    [
-        {"a": 1},
-        {"a": "\n"},
-        {"a": "x" * 3000},
-        {str(n): "" for n in range(99)},
-        [],
-        None,
-    ],
+    [{"a": 1}, {"a": "\n"}, {"a": "x" * 3000}, MANY, [], None],
     ids=["numbers", "a line break", "too long", "too many", "a list", "none"],
 )
 def test_a_carrier_that_cannot_be_read_is_an_empty_one(
     tmp_path: Path, carrier: object
 ) -> None:
     """A trace context is no evidence: without it the list says all that counts."""
-    world = tagged_rows(sqlite_url(tmp_path))
     listed = {"transactions": [GOOD, GOOD | {"carrier": carrier}], "next": None}
-
-    @world.app.after_request
-    def spoil(_: Response) -> Response:
-        return Response(json.dumps(listed), 200, mimetype="application/json")
-
-    with reachable(world) as participant:
+    with saying(tmp_path, listed) as participant:
         listing = participant.prepared()
     assert listing.complete
     assert [branch.carrier for branch in listing.branches] == [{}, {}]
@@ -327,27 +312,24 @@ def in_doubt(world: World, branches: int, carrier: dict[str, str]) -> None:
         connection.execute(tables.branch.insert(), rows)
 
 
-@pytest.mark.parametrize("value", ["x" * 2000, "\u00e4" * 2000], ids=["ASCII", "other"])
-def test_a_page_is_bounded_in_bytes(tmp_path: Path, value: str) -> None:
-    """However long the carriers are that are stored: every page can be read."""
+LONG = {"ASCII": "x" * 2000, "other": "\u00e4" * 2000}
+
+
+@pytest.mark.parametrize(
+    ("branches", "other"),
+    [(700, LONG["ASCII"]), (700, LONG["other"]), (20_500, "")],
+    ids=[*LONG, "more than a commit can name"],
+)
+def test_a_page_is_bounded_in_bytes(tmp_path: Path, branches: int, other: str) -> None:
+    """However many, however long the carriers are: every page can be read."""
     world = tagged_rows(sqlite_url(tmp_path))
-    in_doubt(world, 700, {"traceparent": TRACE["traceparent"], "other": value})
+    in_doubt(world, branches, {**TRACE, "other": other})
     page = world.client.get("/transactions?limit=700")
     assert len(page.data) < contract.MAX_ANSWER_BYTES
     with reachable(world) as participant:
         listing = participant.prepared()
     assert listing.complete
-    assert [b.branch.partition for b in listing.branches] == list(range(700))
-
-
-def test_a_list_of_more_than_a_commit_can_name(tmp_path: Path) -> None:
-    """Twenty thousand branches are read whole, and more."""
-    world = tagged_rows(sqlite_url(tmp_path))
-    in_doubt(world, 20_500, TRACE)
-    with reachable(world) as participant:
-        listing = participant.prepared()
-    assert listing.complete
-    assert [b.branch.partition for b in listing.branches] == list(range(20_500))
+    assert [b.branch.partition for b in listing.branches] == list(range(branches))
 
 
 @pytest.mark.parametrize(
@@ -365,23 +347,15 @@ def test_what_is_not_exactly_a_transaction_is_no_answer(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
     """Another id, a word of another kind: ask again, guess nothing."""
-    world = tagged_rows(sqlite_url(tmp_path))
     shown = {"transaction_id": str(T), "state": "prepared", "branches": []}
-
-    @world.app.after_request
-    def spoil(_: Response) -> Response:
-        said = {**shown, **change}
-        return Response(json.dumps(said), 200, mimetype="application/json")
-
-    with reachable(world) as participant, pytest.raises(ParticipantUnavailableError):
+    unavailable = pytest.raises(ParticipantUnavailableError)
+    with saying(tmp_path, {**shown, **change}) as participant, unavailable:
         participant.show(T)
 
 
-def test_nobody_there() -> None:
+@pytest.mark.parametrize("ask", [HttpParticipant.prepared, lambda one: one.show(T)])
+def test_nobody_there(ask: Callable[[HttpParticipant], Any]) -> None:
     """No list and no answer about a transaction; not an empty one."""
     participant = HttpParticipant("p", "http://127.0.0.1:9", None, PATIENT)
-    nobody = TEXTS["nobody listens"]
-    with pytest.raises(ParticipantUnavailableError, match=nobody):
-        participant.prepared()
-    with pytest.raises(ParticipantUnavailableError, match=nobody):
-        participant.show(T)
+    with pytest.raises(ParticipantUnavailableError, match=TEXTS["nobody listens"]):
+        ask(participant)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from support.participant import ONE, Branch, World, sqlite_url, tagged_rows
 from support.texts import texts
-from support.waiting import AT_LAST, until
+from support.waiting import AT_LAST
 from werkzeug.test import TestResponse
 
 from participants import processes
@@ -78,15 +76,15 @@ def is_problem(answer: TestResponse, status: int) -> dict[str, Any]:
 @pytest.mark.parametrize("text", OTHER_SPELLINGS.values(), ids=OTHER_SPELLINGS.keys())
 def test_ids_have_one_spelling(world: World, text: str) -> None:
     """Another spelling of an id is 400 in a header, a body and a path; names none."""
-    for route in ("/commit", "/abort", "/resolve"):
-        fields = {"branches": []} if route == "/commit" else {}
-        body = is_problem(
-            send(world, route, json.dumps({"transaction_id": text, **fields})), 400
-        )
-        assert "transaction_id" not in body
+    fields = {"transaction_id": text}
+    answers = [
+        send(world, route, json.dumps(fields)) for route in ("/abort", "/resolve")
+    ]
+    answers.append(send(world, "/commit", json.dumps({**fields, "branches": []})))
     if text.isascii() and text.isprintable() and text == text.strip():
-        body = is_problem(world.prepare(text), 400)
-        assert "transaction_id" not in body
+        answers.append(world.prepare(text))
+    for answer in answers:
+        assert "transaction_id" not in is_problem(answer, 400)
     if "/" not in text and len(text) < 100:
         is_problem(world.show(text.replace("\n", "%0A")), 400)
     assert world.listed() == []
@@ -95,18 +93,14 @@ def test_ids_have_one_spelling(world: World, text: str) -> None:
 @pytest.mark.parametrize("branch", ["1", "01.1", "1.-1", "1.1.1", "9" * 19 + ".1", ""])
 def test_branches_have_one_spelling(world: World, branch: str) -> None:
     """So has a branch's; by then the transaction is named."""
-    assert (
-        is_problem(world.prepare(T, headers={"Tpc-Branch": branch}), 400)[
-            "transaction_id"
-        ]
-        == T
-    )
     named = {"branch": branch, "rows": 3, "digest": ONE.digest}
     fields = {"transaction_id": T, "branches": [named]}
-    answer = send(world, "/commit", json.dumps(fields))
-    assert is_problem(answer, 400)["transaction_id"] == T
-    answer = world.abort(T, branch=branch)
-    assert is_problem(answer, 400)["transaction_id"] == T
+    for answer in (
+        world.prepare(T, headers={"Tpc-Branch": branch}),
+        send(world, "/commit", json.dumps(fields)),
+        world.abort(T, branch=branch),
+    ):
+        assert is_problem(answer, 400)["transaction_id"] == T
 
 
 COMMIT = '{"transaction_id": "orders.7.1", "branches": []'
@@ -155,27 +149,17 @@ def test_a_reason_is_a_line_of_text(world: World, reason: Any) -> None:
 def test_forgotten_through_is_below_the_batch(world: World, route: str) -> None:
     """Null and nothing mean none; the batch itself and beyond are 400."""
     fields: dict[str, Any] = {"branches": []} if route == "/commit" else {}
-    for transaction, forgotten_through, status in (
-        (T, 7, 400),
-        (T, 8, 400),
-        (T, -1, 400),
-        (T, 6.0, 400),
-        (T, "6", 400),
-        (T, True, 400),
-        ("orders.0.1", 0, 400),
-        ("orders.0.1", None, 200),
-        (T, 6, 200),
-        (T, None, 200),
-    ):
-        about = {
-            "transaction_id": transaction,
-            "forgotten_through": forgotten_through,
-            **fields,
-        }
-        answer = send(world, route, json.dumps(about))
-        assert (forgotten_through, answer.status_code) == (forgotten_through, status)
-    about = {"transaction_id": T, **fields}
-    assert send(world, route, json.dumps(about)).status_code == 200
+
+    def status(transaction: str, **more: Any) -> int:
+        about = {"transaction_id": transaction, **more, **fields}
+        return send(world, route, json.dumps(about)).status_code
+
+    for wrong in (7, 8, -1, 6.0, "6", True):
+        assert (wrong, status(T, forgotten_through=wrong)) == (wrong, 400)
+    assert status("orders.0.1", forgotten_through=0) == 400
+    assert status("orders.0.1", forgotten_through=None) == 200
+    assert status(T, forgotten_through=6) == 200
+    assert status(T, forgotten_through=None) == status(T) == 200
     assert world.prepare("orders.6.1").status_code == 410
 
 
@@ -214,10 +198,8 @@ def test_too_large_is_refused_unread(
 
 def test_a_commit_of_too_many_branches_says_what_to_do(world: World) -> None:
     """More branches than a commit may name: write with fewer partitions."""
-    branches = [0] * 50_001
-    answer = send(
-        world, "/commit", json.dumps({"transaction_id": T, "branches": branches})
-    )
+    fields = {"transaction_id": T, "branches": [0] * 50_001}
+    answer = send(world, "/commit", json.dumps(fields))
     assert TEXTS["fewer partitions"] in is_problem(answer, 400)["detail"]
 
 
@@ -339,40 +321,23 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     (folder / "served.py").write_text(APP)
     (port,) = processes.free_ports(1)
     command = [sys.executable, "-m", "gunicorn", "--threads", "2", "served:app"]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [*command, "-b", f"127.0.0.1:{port}", "--log-level", "warning"],
-            cwd=folder,
-            env={**os.environ, "DATABASE": sqlite_url(folder)},
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        live = b"GET /health/live HTTP/1.0\r\n\r\n"
-        until(
-            lambda: _ask(port, live),
-            lambda answer: b"200 OK" in answer,
-            tell=lambda _: (folder / "log").read_text(),
-        )
+    command += ["-b", f"127.0.0.1:{port}", "--log-level", "warning"]
+    settings = {"DATABASE": sqlite_url(folder), "PYTHONPATH": str(folder)}
+    server = processes.Process("gunicorn", command, folder / "log", settings)
+    with processes.stopping(server):
+        server.start()
+        server.until_answers(f"http://127.0.0.1:{port}/health/live", AT_LAST)
         yield port
-    finally:
-        server.terminate()
-        server.wait(AT_LAST)
 
 
 def _ask(port: int, text: bytes) -> bytes:
-    """Send everything, then read everything; nothing if nobody listens."""
-    try:
-        with socket.create_connection(
-            ("127.0.0.1", port), timeout=AT_LAST
-        ) as connection:
-            connection.sendall(text)
-            answer = b""
-            while piece := connection.recv(65536):
-                answer += piece
-            return answer
-    except ConnectionRefusedError:
-        return b""
+    """Send everything, then read everything."""
+    with socket.create_connection(("127.0.0.1", port), timeout=AT_LAST) as connection:
+        connection.sendall(text)
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+        return answer
 
 
 def _request(route: str, *lines: str, body: bytes = b"") -> bytes:

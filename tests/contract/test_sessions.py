@@ -10,14 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.participant import (
-    KINDS,
-    ONE,
-    OTHER,
-    World,
-    keep,
-    prepared_transactions,
-)
+from support.participant import KINDS, ONE, OTHER, World, keep, prepared_transactions
 from support.waiting import AT_ONCE, PATIENT, PAUSE
 
 from tracing_2pc.participant.journal import postgresql

@@ -12,12 +12,7 @@ from typing import Any, Final
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.participant import (
     ALL_KINDS,
     CONTRACT_KINDS,
@@ -34,88 +29,33 @@ from werkzeug.test import TestResponse
 Cell = tuple[int, str]
 """A status, and the state that the answer says."""
 
-TABLE: Final[Mapping[str, Mapping[str, Cell]]] = {
-    "unknown": {
-        "prepare": (200, "prepared"),
-        "prepare other": (200, "prepared"),
-        "commit": (404, "unknown"),
-        "commit other": (404, "unknown"),
-        "commit nothing": (200, "committed"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "look up": (404, "unknown"),
-    },
-    "writing": {
-        "prepare": (425, "writing"),
-        "prepare other": (409, "writing"),
-        "commit": (425, "writing"),
-        "commit other": (409, "writing"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "look up": (200, "writing"),
-    },
-    "prepared": {
-        "prepare": (200, "prepared"),
-        "prepare other": (409, "prepared"),
-        "commit": (200, "committed"),
-        "commit other": (409, "prepared"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "look up": (200, "prepared"),
-    },
-    "committed": {
-        "prepare": (409, "committed"),
-        "prepare other": (409, "committed"),
-        "commit": (200, "committed"),
-        "commit other": (409, "committed"),
-        "abort": (409, "committed"),
-        "abort branch": (409, "committed"),
-        "look up": (200, "committed"),
-    },
-    "aborted": {
-        "prepare": (409, "aborted"),
-        "prepare other": (409, "aborted"),
-        "commit": (409, "aborted"),
-        "commit other": (409, "aborted"),
-        "commit nothing": (409, "aborted"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "look up": (200, "aborted"),
-    },
-    "unknown, the transaction committed": {
-        "prepare": (409, "committed"),
-        "prepare other": (409, "committed"),
-        "commit": (404, "unknown"),
-        "commit other": (404, "unknown"),
-        "commit nothing": (200, "committed"),
-        "abort": (409, "committed"),
-        "abort branch": (200, "aborted"),
-        "look up": (200, "committed"),
-    },
-    "another attempt committed": {
-        "prepare": (409, "committed"),
-        "prepare other": (409, "committed"),
-        "commit": (404, "unknown"),
-        "commit other": (404, "unknown"),
-        "commit nothing": (404, "unknown"),
-        "abort": (200, "aborted"),
-        "abort branch": (200, "aborted"),
-        "look up": (404, "unknown"),
-    },
-    "at or below forgotten_through": dict.fromkeys(
-        (
-            "prepare",
-            "prepare other",
-            "commit",
-            "commit other",
-            "commit nothing",
-            "abort",
-            "abort branch",
-            "look up",
-        ),
-        (410, "forgotten"),
-    ),
-}
+ASKED: Final = (
+    *("prepare", "prepare other", "commit", "commit other", "commit nothing"),
+    *("abort", "abort branch", "look up"),
+)
+SAYS: Final = ("unknown", "writing", "prepared", "committed", "aborted", "forgotten")
+ROWS = """
+200p 200p 404u 404u 200c 200a 200a 404u unknown
+425w 409w 425w 409w -    200a 200a 200w writing
+200p 409p 200c 409p -    200a 200a 200p prepared
+409c 409c 200c 409c -    409c 409c 200c committed
+409a 409a 409a 409a 409a 200a 200a 200a aborted
+409c 409c 404u 404u 200c 409c 200a 200c unknown, the transaction committed
+409c 409c 404u 404u 404u 200a 200a 404u another attempt committed
+410f 410f 410f 410f 410f 410f 410f 410f at or below forgotten_through
+"""
+"""Below each that may be asked the answer: its status, and how its state begins."""
+
+
+def cells_of(row: str) -> tuple[str, dict[str, Cell]]:
+    """Read a row; where it says nothing nobody can ask."""
+    *answers, name = row.split(maxsplit=len(ASKED))
+    said = {word[0]: word for word in SAYS}
+    told = zip(ASKED, answers, strict=True)
+    return name, {a: (int(c[:3]), said[c[3]]) for a, c in told if c != "-"}
+
+
+TABLE: Final = dict(map(cells_of, ROWS.strip().splitlines()))
 """State of the branch, and request: the answer. Only a 200 changes anything, and then
 the branch is in the state that the answer says. *Other* is other content under the
 branch's name. What a person resolved is in the row of its outcome, and flagged."""

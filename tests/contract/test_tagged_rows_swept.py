@@ -99,9 +99,7 @@ def test_a_table_whose_rows_have_no_number(tmp_path: Path, columns: str) -> None
     world.resource.close()
 
 
-def test_aborted_rows_that_somebody_updates_stay_hidden(
-    postgres_database: str,
-) -> None:
+def test_aborted_rows_that_somebody_updates_stay_hidden(postgres_database: str) -> None:
     """A sweep beside an UPDATE waits for nobody and shows nothing; a later one ends."""
     world = tagged_rows(postgres_database)
     drop(world, "orders.0.1", records(id=[1, 2, 3]))
@@ -156,13 +154,19 @@ def test_rows_that_somebody_deleted_end_the_sweep(world: World) -> None:
 
 
 def test_aborted_rows_do_not_violate_a_unique_index(world: World) -> None:
-    """After an abort the batch can be prepared again, a constraint or not."""
+    """After an abort the batch can be prepared again, a constraint or not.
+
+    A record that the constraint refuses can never be committed: a vote to abort.
+    """
     keep(world, "orders.0.1", records(id=[0]))
     run(world, "CREATE UNIQUE INDEX mine ON orders_tpc (id)")
+    refused = world.prepare("orders.1.1", records(id=[0]))
+    assert (refused.status_code, refused.get_json()["vote"]) == (409, "abort")
+    assert (world.in_doubt(), world.visible()) == (0, 1)
     first, second = records(id=[1, 2]), records(id=[3], branch="1.1")
-    drop(world, "orders.1.1", first, second)
-    keep(world, "orders.1.2", first)
-    keep(world, "orders.2.1", second)
+    drop(world, "orders.2.1", first, second)
+    keep(world, "orders.2.2", first)
+    keep(world, "orders.3.1", second)
     assert world.visible() == 4
 
 
@@ -178,15 +182,6 @@ def test_many_aborted_branches_do_not_hold_up_a_constraint(world: World) -> None
     assert "vote" not in again.get_json()
     keep(world, "orders.1.2", last)
     assert world.visible() == 2
-
-
-def test_a_violation_is_a_vote_to_abort(world: World) -> None:
-    """A record that a constraint of the table's refuses can never be committed."""
-    keep(world, "orders.0.1", records(id=[0]))
-    run(world, "CREATE UNIQUE INDEX mine ON orders_tpc (id)")
-    refused = world.prepare("orders.1.1", records(id=[0]))
-    assert (refused.status_code, refused.get_json()["vote"]) == (409, "abort")
-    assert (world.in_doubt(), world.visible()) == (0, 1)
 
 
 def test_a_sweep_that_cannot_delete_costs_no_vote(world: World) -> None:

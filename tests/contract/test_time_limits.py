@@ -145,11 +145,15 @@ def works(url: str, batch: int) -> None:
     assert ask(url, "/commit", body, **{"Content-Type": "application/json"}) == 200
 
 
+TO_LEDGER = {
+    "Tpc-Version": "1",
+    "Tpc-Participant": "ledger",
+    "Authorization": f"Bearer {TOKEN}",
+}
+
+
 def of_branch(transaction: str, branch: Branch) -> dict[str, str]:
-    return {
-        "Tpc-Version": "1",
-        "Tpc-Participant": "ledger",
-        "Authorization": f"Bearer {TOKEN}",
+    return TO_LEDGER | {
         "Tpc-Transaction-Id": transaction,
         "Tpc-Branch": branch.branch,
         "Tpc-Rows": str(branch.rows),
@@ -159,16 +163,14 @@ def of_branch(transaction: str, branch: Branch) -> dict[str, str]:
 
 
 def ask(url: str, path: str, body: bytes, **headers: str) -> int:
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=AT_LAST)
-    about = {
-        "Tpc-Version": "1",
-        "Tpc-Participant": "ledger",
-        "Authorization": f"Bearer {TOKEN}",
-    }
-    with contextlib.closing(connection):
-        connection.request("POST", path, body, {**about, **headers})
+    with contextlib.closing(connection_to(url)) as connection:
+        connection.request("POST", path, body, TO_LEDGER | headers)
         return connection.getresponse().status
+
+
+def connection_to(url: str) -> http.client.HTTPConnection:
+    parts = urlsplit(url)
+    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=AT_LAST)
 
 
 batches = iter(range(1, 1000))
@@ -261,26 +263,15 @@ def test_a_long_body_that_drips_ends(shipped: str) -> None:
 
 def test_a_long_body_is_read_whole_and_no_byte_more(shipped: str) -> None:
     """Three prepares on one connection, in pieces that fit nobody's buffers."""
-    parts = urlsplit(shipped)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=AT_LAST)
-    with contextlib.closing(connection):
+    with contextlib.closing(connection_to(shipped)) as connection:
         for number, rows in enumerate((3, 200_000, 3)):
             branch = Branch(orders(*range(rows)), rows, f"{number}.{number}")
-            pieces = range(0, len(branch.body), 77_777)
-            headers = {
-                **of_branch("orders.90.1", branch),
-                "Content-Length": str(len(branch.body)),
-            }
-            connection.request(
-                "POST",
-                "/prepare",
-                (branch.body[start : start + 77_777] for start in pieces),
-                headers,
-            )
+            starts = range(0, len(branch.body), 77_777)
+            pieces = (branch.body[start : start + 77_777] for start in starts)
+            headers = of_branch("orders.90.1", branch)
+            headers["Content-Length"] = str(len(branch.body))
+            connection.request("POST", "/prepare", pieces, headers)
             response = connection.getresponse()
             vote = json.loads(response.read())
-            assert (response.status, vote["vote"], vote["rows"]) == (
-                200,
-                "commit",
-                rows,
-            )
+            told = (response.status, vote["vote"], vote["rows"])
+            assert told == (200, "commit", rows)

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from opentelemetry.trace import StatusCode
+from support.log_tables import fill
 from support.participant import KINDS, ONE, TRACE, World
 from support.spark import serving
 from support.texts import texts
@@ -29,11 +30,7 @@ from tracing_2pc.core.model import BranchId, InDoubt, Listing, TransactionId
 from tracing_2pc.core.states import Decision, TransactionState, Verdict
 from tracing_2pc.http import reading
 from tracing_2pc.http.client import HttpParticipant
-from tracing_2pc.inspection.participants import (
-    Source,
-    SourceKind,
-    participant_source,
-)
+from tracing_2pc.inspection.participants import Source, SourceKind, participant_source
 from tracing_2pc.operations.watch import observe_sweeps
 from tracing_2pc.operations.watcher import HOUR, Sweep, Watcher, next_after
 from tracing_2pc.participant.engine import Query
@@ -48,6 +45,7 @@ TEXTS = texts("log")
 T = TransactionId("orders", 7, 1)
 LEDGER, NOTIFIER = map(participant_source, ("ledger", "notifier"))
 LOG_OF_ORDERS = Source(SourceKind.RECORDS, application="orders")
+FILLED = 5_000
 BEYOND_ORDERS = Source(SourceKind.SCOPE, "ledger", "orders")
 
 
@@ -71,6 +69,7 @@ def watching(
     recover: bool = False,
     holder: str = "one",
     steady: Callable[[], float] = time.monotonic,
+    observe: Sequence[str] = (),
 ) -> Watcher:
     recovery = None
     if recover:
@@ -78,10 +77,13 @@ def watching(
         tracing = OpenTelemetryTracing()
         delivery = Delivery(at.log, told, tracing=tracing, retry=RetryPolicy(at.time))
         recovery = Recovery(at.log, delivery, tracing).sweep
-    return Watcher(
+    made = Watcher(
         at.log, at.observed, SETTINGS, clock=at.time, pause=at.time.pause,
         recover=recovery, holder=holder, steady=steady,
     )  # fmt: skip
+    if observe:
+        observe_sweeps(made, observe, at.time)
+    return made
 
 
 def lose(at: Site) -> None:
@@ -178,25 +180,25 @@ def test_what_the_log_forgets_while_we_look_is_not_lost(at: Site) -> None:
     assert said(at) == []
 
 
-def test_prepared_without_a_record_is_orphaned(at: Site) -> None:
-    """An application of another log: said, with a remark, never to be aborted."""
-    at.prepare("bookings.3.1", "ledger")
+@pytest.mark.parametrize(
+    ("transaction", "verdict", "why"),
+    [
+        ("bookings.3.1", Verdict.LEAVE, "of another log"),
+        ("orders.3.1", Verdict.ESCALATE, "forgotten"),
+    ],
+)
+def test_prepared_without_a_record_is_orphaned(
+    at: Site, transaction: str, verdict: Verdict, why: str
+) -> None:
+    """Said, with a remark: another log's, or nobody knows any more what was decided."""
+    at.prepare(transaction, "ledger")
     at.time.advance(200)
     assert said(at) == []
     at.time.advance(200)
     (found,) = watching(at).sweep().diagnoses
     assert (str(found.diagnosis), found.participants) == ("orphaned", ("ledger",))
-    assert found.verdict is Verdict.LEAVE
-    assert TEXTS["of another log"] in found.why
-
-
-def test_prepared_below_forgotten_through_is_orphaned(at: Site) -> None:
-    """Its record was forgotten: nobody knows any more what was decided."""
-    at.prepare("orders.3.1", "ledger")
-    at.time.advance(400)
-    (found,) = watching(at).sweep().diagnoses
-    assert (str(found.diagnosis), found.verdict) == ("orphaned", Verdict.ESCALATE)
-    assert TEXTS["forgotten"].format(batch=6) in found.why
+    assert found.verdict is verdict
+    assert TEXTS[why].format(batch=6) in found.why
 
 
 def test_one_committed_by_hand_and_another_aborted_is_diverged(at: Site) -> None:
@@ -441,8 +443,7 @@ def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:
     """No record that can be read: leave alone; its heartbeat stands still."""
     at.prepare("bookings.3.1", "ledger")
     at.time.advance(400)
-    watcher = watching(at)
-    observe_sweeps(watcher, NAMES, at.time)
+    watcher = watching(at, observe=NAMES)
     watcher.sweep()
     before = at.time.time
     heart = 'tpc_watcher_last_success_timestamp_seconds{participant="%s"}'
@@ -461,33 +462,26 @@ def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:
     assert measured()[heart % "ledger"] == at.time.time
 
 
-def test_a_record_that_cannot_be_trusted_silences_its_application(at: Site) -> None:
-    """Nothing is guessed of it; of another application everything is said."""
+def test_a_record_that_cannot_be_trusted_is_told(at: Site) -> None:
+    """Its application is blocked: silence about it is no good news, nor forgets any.
+
+    Nothing is guessed of it; of another application everything is said.
+    """
     at.committing()
     at.prepare("bookings.3.1", "ledger")
     at.time.advance(1000)
-    tamper(at)
-    assert said(at) == [("bookings.3.1", "orphaned")]
-
-
-def test_a_record_that_cannot_be_trusted_is_told(at: Site) -> None:
-    """Its application is blocked: silence about it is no good news, nor forgets any."""
-    at.committing()
-    at.time.advance(1000)
     watcher = watching(at)
     before = watcher.sweep().diagnoses
-    tamper(at)
+    with at.base.durable() as connection:
+        connection.execute(sa.text("UPDATE tpc_transaction SET run = 'x'"))
     sweep = watcher.sweep()
     assert sweep.newly_unreadable == (LOG_OF_ORDERS,)
     assert str(T) in sweep.unreadable[LOG_OF_ORDERS]
     assert (sweep.diagnoses, sweep.removed) == (before, ())
     assert watcher.succeeded["log"] == at.time.time
-    assert not watching(at).sweep().clean
-
-
-def tamper(at: Site) -> None:
-    with at.base.durable() as connection:
-        connection.execute(sa.text("UPDATE tpc_transaction SET run = 'x'"))
+    fresh = watching(at).sweep()
+    assert names_of(list(fresh.diagnoses)) == [("bookings.3.1", "orphaned")]
+    assert not fresh.clean
 
 
 def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> None:
@@ -495,8 +489,7 @@ def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> No
     at.committing()
     at.log.quarantine(T, "for a test")
     at.time.advance(1000)
-    watcher = watching(at)
-    observe_sweeps(watcher, NAMES, at.time)
+    watcher = watching(at, observe=NAMES)
     assert watcher.sweep().clean
     assert measured()['tpc_quarantined_transactions{application="orders"}'] == 1
     at.worlds["ledger"].resolve(str(T), "abort")
@@ -539,16 +532,14 @@ def test_a_prepared_transaction_that_is_rolled_back_by_hand_is_lost(
 ) -> None:
     """PostgreSQL says what is prepared, whatever the journal says."""
     urls = {name: new_database() for name in NAMES}
-    with site(
-        tmp_path, make=KINDS["PreparedTransactions"], urls=urls.__getitem__
-    ) as at:
+    make = KINDS["PreparedTransactions"]
+    with site(tmp_path, make=make, urls=urls.__getitem__) as at:
         at.log.initialise("orders", 7)
         at.committing()
         with psycopg.connect(urls["ledger"], autocommit=True) as connection:
-            query = (
-                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-            )
-            for (gid,) in connection.execute(query).fetchall():
+            here = "WHERE database = current_database()"
+            found = connection.execute(f"SELECT gid FROM pg_prepared_xacts {here}")
+            for (gid,) in found.fetchall():
                 connection.execute(f"ROLLBACK PREPARED '{gid}'")
         at.time.advance(30)
         assert said(at) == [(str(T), "lost")]
@@ -671,15 +662,11 @@ class Many:
 
 
 def test_ten_thousand_orphans(
-    at: Site,
-    measured: Any,
-    exported: Any,
-    caplog: pytest.LogCaptureFixture,
+    at: Site, measured: Any, exported: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Counted; lines, spans and labels are bounded."""
     at.observed = {"ledger": Many()}
-    watcher = watching(at)
-    observe_sweeps(watcher, ["ledger"], at.time)
+    watcher = watching(at, observe=["ledger"])
     caplog.set_level(logging.INFO)
     sweep = watcher.sweep()
     assert len(sweep.diagnoses) == 10_000
@@ -700,8 +687,7 @@ def test_measurements_are_there_from_the_start_and_cost_no_statement(
     at: Site, measured: Any
 ) -> None:
     """Every combination, so that an alert resolves; ages grow between two sweeps."""
-    watcher = watching(at)
-    observe_sweeps(watcher, NAMES, at.time)
+    watcher = watching(at, observe=NAMES)
     assert measured()[f"tpc_diagnoses{labels('', 'lost', 'notifier')}"] == 0
     assert measured()['tpc_quarantined_transactions{application=""}'] == 0
     age = 'tpc_oldest_unfinished_age_seconds{state="committing"}'
@@ -724,15 +710,13 @@ def test_measurements_are_there_from_the_start_and_cost_no_statement(
 
 
 def test_a_participant_without_an_address_is_counted_as_other(
-    at: Site,
-    measured: Any,
+    at: Site, measured: Any
 ) -> None:
     """Labels are configured names, and nothing else that a record may say."""
     at.committing()
     at.time.advance(400)
     del at.observed["notifier"]
-    watcher = watching(at)
-    observe_sweeps(watcher, ["ledger"], at.time)
+    watcher = watching(at, observe=["ledger"])
     watcher.sweep()
     found = {k for k, v in measured().items() if v and k.startswith("tpc_diagnoses")}
     assert found == {
@@ -752,8 +736,7 @@ def test_an_age_is_the_transactions_own_whatever_its_diagnosis_is_called(
     at.down("notifier")
     at.log.acknowledge(record.id, "ledger")
     at.worlds["ledger"].commit(str(record.id), ONE)
-    watcher = watching(at)
-    observe_sweeps(watcher, NAMES, at.time)
+    watcher = watching(at, observe=NAMES)
     watcher.sweep()
     assert not [k for k in measured() if k.startswith(before)], "nothing is wrong yet"
     at.time.advance(400)
@@ -775,8 +758,7 @@ def test_a_commit_that_is_not_acknowledged_has_an_age_as_it_was_read(
     """From 10 s on, and no older until the log is read again; then it is gone."""
     pending = 'tpc_oldest_pending_age_seconds{application="orders",participant="%s"}'
     at.committing()
-    watcher = watching(at)
-    observe_sweeps(watcher, NAMES, at.time)
+    watcher = watching(at, observe=NAMES)
     watcher.sweep()
     assert not [k for k in measured() if "pending" in k], "it may be under way"
     at.time.advance(20)
@@ -796,8 +778,7 @@ def test_applications_are_named_in_metrics_up_to_a_number(
     for number in range(25):
         at.prepare(f"foreign{number}.1.1", "ledger")
     at.time.advance(400)
-    watcher = watching(at)
-    observe_sweeps(watcher, NAMES, at.time)
+    watcher = watching(at, observe=NAMES)
     watcher.sweep()
     found = {k: v for k, v in measured().items() if v and k.startswith("tpc_diagnoses")}
     other = f"tpc_diagnoses{labels('other', 'orphaned', 'ledger')}"
@@ -863,25 +844,28 @@ def test_what_is_stuck_has_its_root(
     assert finish.attributes["tpc.recovered"] is True
 
 
-@pytest.mark.parametrize(("flags", "days"), [("00", 0), ("01", 2)])
+@pytest.mark.parametrize(("flags", "days"), [("00", 0), ("01", 2), (None, 0)])
 def test_a_snapshot_may_be_a_trace_of_its_own(
-    at: Site, exported: Any, flags: str, days: int
+    at: Site, exported: Any, flags: str | None, days: int
 ) -> None:
     """Of a transaction that is not sampled, which is stuck all the same, and after a
-    day, so that no trace grows for ever. Always sampled, and linked.
+    day, so that no trace grows for ever. Always sampled, and linked; but what is not
+    traced gets none: a span without a root would be a trace that nobody can place.
     """
-    carrier = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-{flags}"}
+    carrier = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-{flags}"} if flags else {}
     named = {"run": "r", "query": None, "participants": NAMES, "carrier": carrier}
     at.log.begin("bookings", 0, timeout=OVERDUE, **named)
     at.time.advance(2000 + days * 24 * HOUR)
-    watching(at).sweep()
-    (span,) = (s for s in exported() if s.name == "tpc.in_doubt.snapshot")
-    assert span.parent is None
-    assert span.context.trace_flags.sampled
-    assert f"{span.context.trace_id:032x}" != "a" * 32
-    assert [f"{link.context.trace_id:032x}" for link in span.links] == ["a" * 32]
-    assert span.attributes["tpc.transaction.id"] == "bookings.0.1"
-    assert span.attributes["tpc.waits_for"] == "ledger, notifier"
+    assert said(at) == [("bookings.0.1", "stuck")]
+    spans = [s for s in exported() if s.name == "tpc.in_doubt.snapshot"]
+    assert len(spans) == (flags is not None)
+    for span in spans:
+        assert span.parent is None
+        assert span.context.trace_flags.sampled
+        assert f"{span.context.trace_id:032x}" != "a" * 32
+        assert [f"{link.context.trace_id:032x}" for link in span.links] == ["a" * 32]
+        assert span.attributes["tpc.transaction.id"] == "bookings.0.1"
+        assert span.attributes["tpc.waits_for"] == "ledger, notifier"
 
 
 def test_snapshots_are_an_hour_apart_at_most() -> None:
@@ -900,7 +884,7 @@ def test_snapshots_are_an_hour_apart_at_most() -> None:
 
 def test_a_sweep_does_not_read_what_is_finished(at: Site) -> None:
     """As many statements, and as many rows, whatever else the log holds."""
-    at.committing()
+    at.committing(FILLED + 1)
     at.time.advance(100)
 
     def cost() -> int:
@@ -916,13 +900,7 @@ def test_a_sweep_does_not_read_what_is_finished(at: Site) -> None:
         return len(seen)
 
     before = cost()
-    with at.base.durable() as connection:
-        connection.exec_driver_sql(
-            "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
-            " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 10"
-            " UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT 'orders.' || i ||"
-            " '.1', 'orders', i, 1, 'r', 'aborted', 1, 1, '{}', 'x' FROM n"
-        )
+    fill(at.base, FILLED, "aborted")
     assert cost() == before
     assert before < 12
 
@@ -936,12 +914,3 @@ def test_a_try_that_fails_as_before_is_told_once(at: Site) -> None:
     at.time.advance(30)
     told = [[item["event"] for item in items(watcher.sweep())] for _ in range(3)]
     assert told == [["unreadable", "waiting", "tried"], [], []]
-
-
-def test_what_is_not_traced_gets_no_snapshot(at: Site, exported: Any) -> None:
-    """A span without a root would be a trace that nobody can place."""
-    at.log.begin("bookings", 0, run="r", query=None, participants=NAMES, carrier={})
-    at.time.advance(2000)
-    sweep = watching(at).sweep()
-    assert names_of(list(sweep.diagnoses)) == [("bookings.0.1", "stuck")]
-    assert [s for s in exported() if s.name == "tpc.in_doubt.snapshot"] == []

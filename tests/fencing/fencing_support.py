@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 APPLICATION = "fence"
 PARTITIONS = 2
+Write = Callable[[TransactionRecord], list[Receipt]]
 QUICK = Settings(backoff_base=AT_ONCE, backoff_cap=0.5)
 
 
@@ -126,17 +127,29 @@ class Query:
             return Ending(batch, type(error).__name__, str(error))
         return Ending(batch)
 
-    def apply(self, batch: int) -> None:
+    def apply(self, batch: int, write: Write | None = None) -> None:
         """Begin a batch, apply it, commit it: the checkpoint's steps and ours."""
         self.checkpoint.begin(batch)
         self.coordinator(self.sink.participants).apply(
             batch,
             run=self.run,
             query=self.checkpoint.query,
-            write=self.write,
+            write=write or self.write,
             cancel=lambda record: None,
         )
         self.checkpoint.commit(batch)
+
+    def decide(self) -> TransactionRecord:
+        """Write the next batch and decide commit; send nothing."""
+        batch = self.checkpoint.next()
+        self.checkpoint.begin(batch)
+        record = self.begin(batch)
+        coordinator = self.coordinator(self.sink.participants)
+        return coordinator.decide(record, self.write(record))
+
+    def begin(self, batch: int) -> TransactionRecord:
+        coordinator = self.coordinator(self.sink.participants)
+        return coordinator.begin(batch, self.run, self.checkpoint.query).record
 
     def coordinator(self, participants: Mapping[str, Participant]) -> Coordinator:
         """Put a coordinator together as `two_phase_commit` does."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -77,10 +77,7 @@ class Late:
     def begun_by(self, older: Query) -> TransactionRecord:
         """Commit batch 0, begin batch 1, and leave it to its tasks."""
         older.apply(0)
-        begun = older.coordinator(self.sink.participants).begin(
-            1, older.run, self.checkpoint.query
-        )
-        return begun.record
+        return older.begin(1)
 
     def in_doubt(self) -> tuple[int, int]:
         return self.a.in_doubt(), self.b.in_doubt()
@@ -93,25 +90,17 @@ class Late:
 
 
 @pytest.fixture(
-    params=[
-        pytest.param(("TaggedRows", "sqlite"), id="TaggedRows-sqlite"),
-        pytest.param(
-            ("PreparedTransactions", "postgresql"),
-            id="PreparedTransactions-postgresql",
-            marks=pytest.mark.ci,
-        ),
-    ]
+    params=["TaggedRows", pytest.param("PreparedTransactions", marks=pytest.mark.ci)]
 )
 def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> list[World]:
     """Two participants of a kind, each with a database of its own.
 
     Of each way to hold what is prepared one: every kind answers by the same table.
     """
-    kind, database = request.param
-    if database == "postgresql":
+    if request.param == "PreparedTransactions":
         new = request.getfixturevalue("new_database")
-        return [KINDS[kind](new()) for _ in "ab"]
-    return [KINDS[kind](f"sqlite:///{tmp_path / name}.db") for name in "ab"]
+        return [KINDS[request.param](new()) for _ in "ab"]
+    return [KINDS[request.param](f"sqlite:///{tmp_path / name}.db") for name in "ab"]
 
 
 @pytest.fixture
@@ -143,7 +132,7 @@ def test_a_late_task_after_the_abort(late: Late) -> None:
     record = late.begun_by(older)
     older.task(record, 0)
     assert late.in_doubt() == (1, 1)
-    newer.coordinator(late.sink.participants).begin(1, newer.run, late.checkpoint.query)
+    newer.begin(1)
     assert late.in_doubt() == (0, 0)
     with refused(Refusal.CONFLICT, TEXTS["sealed"].format(state="aborted")):
         older.task(record, 1)
@@ -210,31 +199,24 @@ def test_an_upload_that_is_overtaken_votes_abort(late: Late, by: str) -> None:
 
 
 def test_of_twins_the_one_that_reported_is_committed(late: Late) -> None:
-    """Two tasks wrote the same partition: commit names one and aborts the other."""
-    query = late.run("only")
+    """Two tasks wrote the same partition: commit names one and aborts the other.
 
-    def write(record: TransactionRecord) -> list[Receipt]:
-        query.task(record, 0)
-        receipts = [*query.task(record, 0, TWIN), *query.task(record, 1)]
-        assert late.in_doubt() == (3, 3)
-        return receipts
-
-    apply(late, query, write)
-    late.assert_holds(batches=1)
-
-
-def test_a_twin_that_prepares_after_the_commit_is_refused(late: Late) -> None:
-    """Speculation's loser comes too late: the transaction is sealed, and stays so."""
+    Then a third comes too late: the transaction is sealed, and stays so.
+    """
     query = late.run("only")
     written: list[TransactionRecord] = []
 
     def write(record: TransactionRecord) -> list[Receipt]:
         written.append(record)
-        return query.write(record)
+        query.task(record, 0)
+        receipts = [*query.task(record, 0, TWIN), *query.task(record, 1)]
+        assert late.in_doubt() == (3, 3)
+        return receipts
 
-    apply(late, query, write)
+    query.apply(0, write)
+    late.assert_holds(batches=1)
     with refused(Refusal.CONFLICT, TEXTS["sealed"].format(state="committed")):
-        query.task(written[0], 0, TWIN)
+        query.task(written[0], 0, TWIN + 1)
     late.assert_holds(batches=1)
 
 
@@ -248,23 +230,10 @@ def test_a_twin_whose_upload_is_under_way_at_the_commit(late: Late) -> None:
             uploads.append(stack.enter_context(upload(late.a, record)))
             return query.write(record)
 
-        apply(late, query, write)
+        query.apply(0, write)
         answer = uploads[0].finish()
     assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
     late.assert_holds(batches=1)
-
-
-def apply(
-    late: Late, query: Query, write: Callable[[TransactionRecord], list[Receipt]]
-) -> None:
-    """Apply batch 0, written in another way."""
-    query.coordinator(late.sink.participants).apply(
-        0,
-        run=query.run,
-        query=late.checkpoint.query,
-        write=write,
-        cancel=lambda record: None,
-    )
 
 
 def upload(

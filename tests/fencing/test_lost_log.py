@@ -51,11 +51,7 @@ class World:
     def lose_under_way(self) -> tuple[Query, TransactionRecord]:
         """Lose the log after batch 3 was decided commit, and before it is told."""
         query = self.query(lost=True)
-        batch = query.checkpoint.next()
-        query.checkpoint.begin(batch)
-        coordinator = query.coordinator(query.sink.participants)
-        record = coordinator.begin(batch, query.run, query.checkpoint.query).record
-        return query, coordinator.decide(record, query.write(record))
+        return query, query.decide()
 
     def wait_as_orphans_must(self) -> None:
         """Let what is prepared be an hour old."""
@@ -64,16 +60,27 @@ class World:
                 journal.execute("UPDATE numbers_tpc_branch SET since = since - 3600")
                 journal.commit()
 
-    def adopt(self, *words: str) -> tuple[int, str]:
-        """Run the command; return its code, and all that it said."""
+    def lose_halfway(self) -> tuple[Query, TransactionRecord]:
+        """Lose the log after batch 3 was decided commit, and only a was told."""
+        query, record = self.lose_under_way()
+        query.sink.participants["a"].commit(record)
+        return query, record
+
+    def adopt(self, *words: str, **ends: Any) -> str:
         known = ("--application", APPLICATION)
         folder = ("--checkpoint", str(self.checkpoint.folder))
-        return self.run("adopt", *known, *folder, *words)
+        return self.run("adopt", *known, *folder, *words, **ends)
 
-    def run(self, *command: str) -> tuple[int, str]:
+    def run(
+        self, *command: str, ends: int = 0, says: str = "", **values: object
+    ) -> str:
+        """Run a command, which ends and speaks so; return all that it said."""
         self.capsys.readouterr()
         code = main(command)
-        return code, "".join(self.capsys.readouterr())
+        said = "".join(self.capsys.readouterr())
+        assert code == ends, said
+        assert not says or TEXTS[says].format(**values) in said, said
+        return said
 
     def assert_refused(self, batches: int = BATCHES) -> None:
         """The query still cannot go on: nothing was written, here or there."""
@@ -123,14 +130,11 @@ def test_nothing_in_flight(world: World) -> None:
 
     A start that is refused begins its batch at Spark: that is in flight from then on.
     """
-    code, said = world.adopt()
-    assert code == 0, said
     for text in ("Spark goes on", "the query goes on", "nothing written"):
-        assert TEXTS[text].format(query=world.checkpoint.query) in said
+        world.adopt(says=text, query=world.checkpoint.query)
     world.assert_refused()
-    code, said = world.adopt(*WHY)
-    assert (code, TEXTS["start it"] in said) == (0, True)
-    assert TEXTS["committed nowhere"].format(id="fence.3.1") in said
+    said = world.adopt(*WHY, says="committed nowhere", id="fence.3.1")
+    assert TEXTS["start it"] in said
     world.assert_goes_on()
 
 
@@ -138,13 +142,11 @@ def test_in_flight_and_in_both(world: World) -> None:
     """The log then has it as finished: its replay is confirmed, and not written."""
     world.checkpoint.lose_commit(2)
     world.assert_refused()
-    code, said = world.adopt()
-    assert code == 0
+    said = world.adopt(says="committed at both", id="fence.2.1")
     assert TEXTS["Spark runs it again"] in said
     assert TEXTS["at a"].format(id="fence.2.1", state="committed") in said
-    assert TEXTS["committed at both"].format(id="fence.2.1") in said
     world.assert_refused()
-    assert world.adopt(*WHY)[0] == 0
+    world.adopt(*WHY)
     adopted = TransactionId(APPLICATION, 2, 1)
     (entry,) = world.log.audit(adopted)
     assert entry.why == "its disk is gone"
@@ -152,7 +154,7 @@ def test_in_flight_and_in_both(world: World) -> None:
     assert kept is not None
     assert before is not None
     assert sorted(map(_told, kept.receipts)) == sorted(map(_told, before.receipts))
-    assert world.run("show", str(adopted))[0] == 0
+    world.run("show", str(adopted))
     world.assert_goes_on()
 
 
@@ -167,7 +169,7 @@ def test_other_participants_do_not_confirm_an_adopted_batch(
 ) -> None:
     """Where the job writes elsewhere than `adopt` has looked, no batch disappears."""
     world.checkpoint.lose_commit(2)
-    assert world.adopt(*WHY)[0] == 0
+    world.adopt(*WHY)
     (tmp_path / "others").mkdir()
     with (
         services(tmp_path / "others") as others,
@@ -184,10 +186,8 @@ def test_in_flight_and_in_none(world: World) -> None:
     """
     world.lose_under_way()
     world.assert_refused()
-    code, said = world.adopt(*WHY)
-    assert code == 0
+    said = world.adopt(*WHY, says="committed nowhere", id="fence.3.2")
     assert TEXTS["at a"].format(id="fence.3.1", state="prepared") in said
-    assert TEXTS["committed nowhere"].format(id="fence.3.2") in said
     assert world.services.in_doubt() == (2, 2)
     world.assert_goes_on()
     assert world.services.in_doubt() == (2, 2)
@@ -196,10 +196,8 @@ def test_in_flight_and_in_none(world: World) -> None:
     for name in "ab":
         assert commands[name][:2] == ["resolve", "fence.3.1"]
         by_mistake = ["--commit" if w == "--abort" else w for w in commands[name]]
-        code, said = world.run(*by_mistake, "--yes")
-        assert (code, TEXTS["only abort"] in said) == (2, True), said
-        code, said = world.run(*commands[name], "--yes")
-        assert code == 0, said
+        world.run(*by_mistake, "--yes", ends=2, says="only abort")
+        world.run(*commands[name], "--yes")
     assert world.services.in_doubt() == (0, 0)
     world.assert_goes_on(BATCHES + 3)
 
@@ -217,32 +215,25 @@ def test_attempts_that_were_aborted_are_counted(world: World) -> None:
         query = world.query(lost=True)
         coordinator = query.coordinator(query.sink.participants)
         query.checkpoint.begin(3)
-        record = coordinator.begin(3, query.run, query.checkpoint.query).record
+        record = query.begin(3)
         query.write(record)
         coordinator.fail(record, RuntimeError("stopped"))
-    third = coordinator.begin(3, query.run, query.checkpoint.query).record
-    aborted = dataclasses.replace(third, decision=Decision.ABORT)
+    aborted = dataclasses.replace(query.begin(3), decision=Decision.ABORT)
     query.sink.participants["b"].abort(aborted)
-    code, said = world.adopt(*WHY)
-    assert code == 0
-    assert TEXTS["committed nowhere"].format(id="fence.3.4") in said
+    world.adopt(*WHY, says="committed nowhere", id="fence.3.4")
     world.assert_goes_on()
 
 
 def test_in_flight_and_in_one_that_the_other_can_follow(world: World) -> None:
     """No program decides it, and nothing is written: 1. The command for b is named."""
-    query, record = world.lose_under_way()
-    query.sink.participants["a"].commit(record)
-    code, said = world.adopt(*WHY)
-    assert code == 1
-    assert TEXTS["committed at one"] in said
+    world.lose_halfway()
+    said = world.adopt(*WHY, ends=1, says="committed at one")
     world.assert_refused(BATCHES + 1)
     world.wait_as_orphans_must()
     commands = orphans(said)
     assert commands.keys() == {"b"}
-    code, resolved = world.run(*commands["b"], "--yes")
-    assert code == 0, resolved
-    assert TEXTS["committed at both"].format(id="fence.3.1") in world.adopt(*WHY)[1]
+    world.run(*commands["b"], "--yes")
+    world.adopt(*WHY, says="committed at both", id="fence.3.1")
     world.assert_goes_on()
 
 
@@ -251,19 +242,16 @@ def test_in_flight_and_in_one_only(world: World) -> None:
 
     That is: Spark's commit is put into the checkpoint. Then the query goes on behind.
     """
-    query, record = world.lose_under_way()
-    query.sink.participants["a"].commit(record)
+    query, record = world.lose_halfway()
     aborted = dataclasses.replace(record, decision=Decision.ABORT)
     query.sink.participants["b"].abort(aborted)
-    code, said = world.adopt(*WHY)
-    assert (code, TEXTS["put it into the checkpoint"] in said) == (1, True)
-    (item,) = [json.loads(line) for line in world.adopt("--json")[1].splitlines()]
+    world.adopt(*WHY, ends=1, says="put it into the checkpoint")
+    (item,) = map(json.loads, world.adopt("--json", ends=1).splitlines())
     assert (item["committed"], item["undecidable"]) == (["a"], True)
     world.assert_refused(BATCHES + 1)
     world.checkpoint.commit(3)
-    code, said = world.adopt(*WHY)
-    assert (code, TEXTS["not committed"].format(name="b", batch=3) in said) == (1, True)
-    assert world.run("init", "--application", APPLICATION, "--from-batch", "4")[0] == 0
+    world.adopt(*WHY, ends=1, says="not committed", name="b", batch=3)
+    world.run("init", "--application", APPLICATION, "--from-batch", "4")
     world.query().start(BATCHES + 2)
     later = numbers_of(BATCHES + 2) - numbers_of(BATCHES + 1)
     assert world.services.a.held() == numbers_of(BATCHES + 2)
@@ -275,19 +263,15 @@ def test_what_spark_has_passed_is_not_aborted(world: World) -> None:
 
     Nothing is written before: the log would let nobody commit it any more.
     """
-    query, record = world.lose_under_way()
-    query.sink.participants["a"].commit(record)
+    world.lose_halfway()
     world.checkpoint.commit(3)
-    code, said = world.adopt(*WHY)
-    assert code == 1
-    assert TEXTS["Spark has passed it"] in said
+    said = world.adopt(*WHY, ends=1, says="Spark has passed it")
     assert world.log.applications() == []
     (command,) = orphans(said).values()
     assert command[:5] == ["resolve", "fence.3.1", "--at", "b", "--commit"]
     world.wait_as_orphans_must()
-    code, said = world.run(*command, "--yes")
-    assert code == 0, said
-    assert world.adopt(*WHY)[0] == 0
+    world.run(*command, "--yes")
+    world.adopt(*WHY)
     world.assert_goes_on()
 
 
@@ -295,8 +279,7 @@ def test_what_nobody_has_committed_and_spark_has_passed_is_named(world: World) -
     """Both hold it prepared: decided it was, and no command is given to drop it."""
     world.lose_under_way()
     world.checkpoint.commit(3)
-    code, said = world.adopt(*WHY)
-    assert code == 1
+    said = world.adopt(*WHY, ends=1)
     assert said.count(TEXTS["nobody knows"]) == 2
     assert "--abort" not in said
     assert world.log.applications() == []
@@ -307,10 +290,8 @@ def test_participants_of_an_earlier_state_are_not_taken_over(world: World) -> No
     for batch in range(BATCHES, BATCHES + 3):
         world.checkpoint.begin(batch)
         world.checkpoint.commit(batch)
-    code, said = world.adopt(*WHY)
-    assert code == 1
     for name in ("a", "b"):
-        assert TEXTS["not committed"].format(name=name, batch=5) in said
+        world.adopt(*WHY, ends=1, says="not committed", name=name, batch=5)
     assert world.log.applications() == []
 
 
@@ -319,26 +300,17 @@ def test_an_attempt_that_nobody_heard_of_hides_no_other(world: World) -> None:
     query = world.query(lost=True)
     batch = query.checkpoint.next()
     query.checkpoint.begin(batch)
-    coordinator = query.coordinator(query.sink.participants)
-    coordinator.begin(batch, query.run, query.checkpoint.query)
-    again = dataclasses.replace(query, run="again")
-    coordinator = again.coordinator(query.sink.participants)
+    query.begin(batch)
+    about: dict[str, Any] = {"query": query.checkpoint.query, "carrier": {}}
     begun = world.lost.begin(
-        *(APPLICATION, batch),
-        run="again",
-        query=query.checkpoint.query,
-        participants=("a", "b"),
-        carrier={},
+        APPLICATION, batch, run="again", participants=("a", "b"), **about
     )
-    record = coordinator.decide(begun.record, again.write(begun.record))
+    coordinator = query.coordinator(query.sink.participants)
+    record = coordinator.decide(begun.record, query.write(begun.record))
     for participant in query.sink.participants.values():
         participant.commit(record)
     assert str(record.id) == "fence.3.2"
-    code, said = world.adopt(*WHY)
-    assert (code, TEXTS["committed at both"].format(id="fence.3.2") in said) == (
-        0,
-        True,
-    )
+    world.adopt(*WHY, says="committed at both", id="fence.3.2")
     world.assert_goes_on()
 
 
@@ -346,34 +318,26 @@ def test_a_commit_by_hand_is_no_proof(world: World) -> None:
     """A person has committed it at both: what its tasks had not sent yet is missing."""
     world.lose_under_way()
     world.wait_as_orphans_must()
+    resolve = ("resolve", "fence.3.1", "--commit", "--reason", "a guess", "--yes")
     for name in ("a", "b"):
-        said = world.run(
-            *("resolve", "fence.3.1", "--at", name, "--commit"),
-            *("--reason", "a guess", "--yes"),
-        )
-        assert said[0] == 0, said
-    code, said_by_adopt = world.adopt(*WHY)
-    assert (code, TEXTS["by hand"] in said_by_adopt) == (1, True)
+        world.run(*resolve, "--at", name)
+    world.adopt(*WHY, ends=1, says="by hand")
     assert world.log.applications() == []
 
 
 def test_what_is_known_is_not_adopted(world: World) -> None:
     """Neither an application of this log, nor its query under another name: 2."""
-    assert world.adopt(*WHY)[0] == 0
-    code, said = world.adopt(*WHY)
-    assert (code, TEXTS["nothing to adopt"] in said) == (2, True)
-    other = ("--application", "other")
-    code, said = world.adopt(*other)
-    assert (code, TEXTS["not renamed"] in said) == (2, True)
+    world.adopt(*WHY)
+    world.adopt(*WHY, ends=2, says="nothing to adopt")
+    world.adopt("--application", "other", ends=2, says="not renamed")
 
 
 def test_an_older_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
     """The participants have what it has not begun: adopting it would write it twice."""
-    for done in (True, False):
-        if not done:
-            (tmp_path / "older" / "commits" / "0").unlink()
-        code, said = world.adopt("--checkpoint", str(tmp_path / "older"))
-        assert (code, TEXTS["an older copy"] in said) == (2, True), said
+    older = tmp_path / "older"
+    for _ in range(2):
+        world.adopt("--checkpoint", str(older), ends=2, says="an older copy")
+        (older / "commits" / "0").unlink(missing_ok=True)
     world.assert_refused()
 
 
@@ -399,8 +363,7 @@ def test_what_cannot_be_known_is_not_written(
     """A participant that does not answer, a wrong name or folder: one clear line."""
     a, b = world.services.a.url, world.services.b.url
     monkeypatch.setenv("TPC_PARTICIPANTS", participants.format(a=a, b=b))
-    ended, output = world.adopt(*words)
-    assert (ended, output.count("\n")) == (code, 1), output
     name = words[-1] if "fance" in words else APPLICATION
-    assert TEXTS[said].format(name=name) in output
+    output = world.adopt(*words, ends=code, says=said, name=name)
+    assert output.count("\n") == 1, output
     world.assert_refused()

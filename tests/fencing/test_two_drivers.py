@@ -165,36 +165,27 @@ class Point:
     says: str
 
 
+BEFORE_VOTES = ("AbortedError", "before its votes")
+WHILE_TASKS_RAN = ("AbortedError", "while its tasks ran")
+AFTER_ALL = ("ParticipantRefusedError", "forgotten")
+STANDS = ("", "")
+
 BETWEEN_COMMITS = Point(
-    "delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, "", ""
+    "delivery.between_commits:3", COMMITTING, (0, 2), COMMITTED, *STANDS
 )
 
 LATE = [
-    Point(
-        "driver.before_decide:2",
-        *(ACTIVE, (2, 2), ABORTED),
-        *("AbortedError", "before its votes"),
-    ),
-    Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, "", ""),
+    Point("driver.before_decide:2", ACTIVE, (2, 2), ABORTED, *BEFORE_VOTES),
+    Point("driver.after_decide:2", COMMITTING, (2, 2), COMMITTED, *STANDS),
     BETWEEN_COMMITS,
 ]
 
 POINTS = [
     Point(
-        "driver.before_begin:2",
-        *(None, (0, 0), COMMITTED),
-        *("AbortedError", "superseded"),
+        "driver.before_begin:2", None, (0, 0), COMMITTED, "AbortedError", "superseded"
     ),
-    Point(
-        "driver.after_begin:2",
-        *(ACTIVE, (0, 0), ABORTED),
-        *("AbortedError", "while its tasks ran"),
-    ),
-    Point(
-        "executor.after_pre_commit:3",
-        *(ACTIVE, (1, 1), ABORTED),
-        *("AbortedError", "while its tasks ran"),
-    ),
+    Point("driver.after_begin:2", ACTIVE, (0, 0), ABORTED, *WHILE_TASKS_RAN),
+    Point("executor.after_pre_commit:3", ACTIVE, (1, 1), ABORTED, *WHILE_TASKS_RAN),
     *LATE[:-1],
 ]
 
@@ -214,38 +205,40 @@ def test_a_paused_driver_is_fenced(world: World, point: Point) -> None:
     decision, if it had decided, or an error that says why not. Then every batch that
     it asks for is refused, and it changes nothing any more.
     """
+    assert_fenced(world, point, point.becomes)
+
+
+def assert_fenced(
+    world: World, point: Point, becomes: TransactionState | None, **settings: str
+) -> None:
+    """Pause the older driver there, let the newer one, so set, end, and wake it."""
     older, newer = world.older(), world.driver("newer", BATCHES - 1)
     older.pause_at(point.failpoint)
     assert world.state(PAUSED) is point.state
     assert world.services.in_doubt() == point.in_doubt
 
-    newer.start()
+    newer.start(**settings)
     assert newer.endings() == [Ending(batch) for batch in range(1, BATCHES)]
-    assert world.state(PAUSED) is point.becomes
+    assert world.state(PAUSED) is becomes
     world.assert_exactly_once()
     stood = world.counts()
 
     older.wake()
     first, woken, *after = older.endings()
     assert first == Ending(0)
-    assert woken.batch == 1
-    assert_ended(woken, point)
-    assert_refused(after)
+    assert (woken.batch, woken.error) == (1, point.error), woken.message
+    assert not point.says or TEXTS[point.says].format(batch=1) in woken.message
+    assert [ending.batch for ending in after] == [2, 3]
+    for ending in after:
+        assert ending.error == "AbortedError"
+        assert TEXTS["superseded"] in ending.message
     world.assert_exactly_once()
     assert world.counts() == stood
 
 
 FORGOTTEN = [
-    Point(
-        "driver.after_begin:2",
-        *(ACTIVE, (0, 0), ABORTED),
-        *("ParticipantRefusedError", "forgotten"),
-    ),
-    Point(
-        "executor.after_pre_commit:3",
-        *(ACTIVE, (1, 1), ABORTED),
-        *("ParticipantRefusedError", "forgotten"),
-    ),
+    Point("driver.after_begin:2", ACTIVE, (0, 0), ABORTED, *AFTER_ALL),
+    Point("executor.after_pre_commit:3", ACTIVE, (1, 1), ABORTED, *AFTER_ALL),
     *LATE,
 ]
 
@@ -260,19 +253,7 @@ def test_a_driver_that_slept_until_all_was_forgotten(
 
     And a commit that it sends once more is no contradiction: nothing is quarantined.
     """
-    older, newer = world.older(), world.driver("newer", BATCHES - 1)
-    older.pause_at(point.failpoint)
-    assert world.services.in_doubt() == point.in_doubt
-    newer.start(TPC_KEEP_FINISHED="0")
-    assert newer.endings() == [Ending(batch) for batch in range(1, BATCHES)]
-    assert world.state(PAUSED) is None
-    stood = world.counts()
-    older.wake()
-    _, woken, *after = older.endings()
-    assert_ended(woken, point)
-    assert_refused(after)
-    world.assert_exactly_once()
-    assert world.counts() == stood
+    assert_fenced(world, point, None, TPC_KEEP_FINISHED="0")
 
 
 @pytest.mark.ci
@@ -328,17 +309,3 @@ def test_a_failpoint_knows_two_signals(monkeypatch: pytest.MonkeyPatch) -> None:
         failpoints.arm()
     monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("it is armed"))
     failpoints.failpoint("driver.before_begin")
-
-
-def assert_ended(woken: Ending, point: Point) -> None:
-    """The batch in which a driver was paused ended as is promised there."""
-    assert woken.error == point.error, woken.message
-    assert not point.says or TEXTS[point.says].format(batch=1) in woken.message
-
-
-def assert_refused(endings: list[Ending]) -> None:
-    """Each further batch of a superseded driver is refused, in words."""
-    assert [ending.batch for ending in endings] == [2, 3]
-    for ending in endings:
-        assert ending.error == "AbortedError"
-        assert TEXTS["superseded"] in ending.message

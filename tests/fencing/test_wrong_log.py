@@ -109,6 +109,10 @@ class World:
         assert found.held() == (numbers_of(batches), numbers_of(batches))
         assert found.in_doubt() == (0, 0)
 
+    def goes_on(self, batches: int, **query: Any) -> None:
+        self.query(**query).start(batches)
+        self.assert_holds(batches)
+
     def assert_quarantined(self, transaction: str, log: str) -> None:
         opened = self.log(log)
         assert state(opened, transaction) is TransactionState.QUARANTINED
@@ -142,38 +146,38 @@ def test_an_empty_log(world: World) -> None:
         world.query(log="empty").start(BATCHES + 1)
     assert TEXTS["init"].format(batch=3) in str(told.value)
     world.assert_holds(BATCHES)
-    world.query().start(BATCHES + 1)
-    world.assert_holds(BATCHES + 1)
+    world.goes_on(BATCHES + 1)
     init = ("init", "--application", APPLICATION, "--from-batch", "4")
     assert world.operator(*init, log="empty") == 0
-    world.query(log="empty").start(BATCHES + 3)
-    world.assert_holds(BATCHES + 3)
+    world.goes_on(BATCHES + 3, log="empty")
 
 
-def test_an_empty_log_and_a_batch_that_spark_did_not_commit(world: World) -> None:
-    """`init` makes the batch begin again, as if it were new: participants refuse it.
+@pytest.mark.parametrize("log", ["empty", "old"])
+def test_a_batch_that_spark_did_not_commit(world: World, log: str) -> None:
+    """Spark asks for a batch that the log has never heard of: participants refuse it.
 
+    As in an empty log after `init`, which makes the batch begin as if it were new;
     `tracing-2pc adopt` asks them first (`test_lost_log.py`). Way out after `init`:
     conclude what is quarantined, after a look at the participants; and, as they have
     the batch, put its commit into Spark's checkpoint: copy `commits/1` to `commits/2`.
     Without that it is refused for ever, and never written.
     """
     world.checkpoint().lose_commit(2)
-    with raises(ConfigurationError, "init", batch=2):
-        world.query(log="empty").start(BATCHES + 1)
-    init = ("init", "--application", APPLICATION, "--from-batch", "2")
-    assert world.operator(*init, log="empty") == 0
+    if log == "empty":
+        with raises(ConfigurationError, "init", batch=2):
+            world.query(log=log).start(BATCHES + 1)
+        init = ("init", "--application", APPLICATION, "--from-batch", "2")
+        assert world.operator(*init, log=log) == 0
     with raises(HeuristicError, "committed here", id="fence.2.1"):
-        world.query(log="empty").start(BATCHES + 1)
+        world.query(log=log).start(BATCHES + 1)
     world.assert_holds(BATCHES)
-    conclude(world, "fence.2.1", log="empty")
+    conclude(world, "fence.2.1", log=log)
     with raises(ParticipantRefusedError, "by another", id="fence.2.1"):
-        world.query(log="empty").start(BATCHES + 1)
+        world.query(log=log).start(BATCHES + 1)
     world.assert_holds(BATCHES)
     world.checkpoint().commit(2)
-    world.query(log="empty").start(BATCHES + 2)
-    world.assert_holds(BATCHES + 2)
-    assert world.log("empty").unfinished() == []
+    world.goes_on(BATCHES + 2, log=log)
+    assert world.log(log).unfinished() == []
 
 
 @pytest.mark.parametrize("log", ["empty", "another application's"])
@@ -219,8 +223,7 @@ def test_an_old_copy_of_the_log(world: World) -> None:
 
     Nothing has to be done; the participants have kept what the log forgot.
     """
-    world.query(log="old").start(BATCHES + 2)
-    world.assert_holds(BATCHES + 2)
+    world.goes_on(BATCHES + 2, log="old")
     assert world.log("old").unfinished() == []
 
 
@@ -232,8 +235,7 @@ def test_an_old_copy_of_the_log_and_a_lost_checkpoint(world: World) -> None:
     with raises(ConfigurationError, "another checkpoint"):
         world.query(log="old", checkpoint="new").start(BATCHES)
     world.assert_holds(BATCHES)
-    world.query(log="old").start(BATCHES + 1)
-    world.assert_holds(BATCHES + 1)
+    world.goes_on(BATCHES + 1, log="old")
     afresh(world, log="old", after=BATCHES + 1)
     world.assert_holds(BATCHES + 3)
 
@@ -254,21 +256,6 @@ def test_an_old_copy_of_log_and_checkpoint(world: World) -> None:
     world.assert_holds(BATCHES + 2)
 
 
-def test_an_old_copy_and_a_batch_that_spark_did_not_commit(world: World) -> None:
-    """Spark asks for a batch that the copy has never heard of: participants refuse it.
-
-    Way out: as with an empty log, conclude and put the commit into the checkpoint.
-    """
-    world.checkpoint().lose_commit(2)
-    with raises(HeuristicError, "committed here", id="fence.2.1"):
-        world.query(log="old").start(BATCHES + 1)
-    world.assert_holds(BATCHES)
-    conclude(world, "fence.2.1", log="old")
-    world.checkpoint().commit(2)
-    world.query(log="old").start(BATCHES + 1)
-    world.assert_holds(BATCHES + 1)
-
-
 def test_a_copy_from_before_a_decision(world: World) -> None:
     """It holds an attempt as undecided, and would abort what was committed since.
 
@@ -287,8 +274,7 @@ def test_a_copy_from_before_a_decision(world: World) -> None:
         world.query(log="middle").start(BATCHES + 2)
     world.assert_holds(BATCHES + 1)
     conclude(world, "fence.3.1", log="middle")
-    world.query(log="middle").start(BATCHES + 2)
-    world.assert_holds(BATCHES + 2)
+    world.goes_on(BATCHES + 2, log="middle")
     assert world.log("middle").unfinished() == []
 
 
@@ -300,7 +286,7 @@ def test_an_old_copy_that_lacks_a_decision_only_one_had_heard(world: World) -> N
     under another name.
     """
     query = world.query()
-    query.sink.participants["a"].commit(decided(query))
+    query.sink.participants["a"].commit(query.decide())
     with raises(HeuristicError, "committed here", id="fence.3.1"):
         world.query(log="old").start(BATCHES + 2)
     with raises(HeuristicError, "a person must look"):
@@ -315,8 +301,7 @@ def test_an_old_copy_that_lacks_a_decision_only_one_had_heard(world: World) -> N
     )
     dataclasses.replace(repair, sink=repair.sink.route("b")).start(1)
     world.assert_holds(BATCHES + 1)
-    world.query(log="old").start(BATCHES + 2)
-    world.assert_holds(BATCHES + 2)
+    world.goes_on(BATCHES + 2, log="old")
 
 
 def test_a_copy_from_after_a_decision(world: World) -> None:
@@ -324,68 +309,49 @@ def test_a_copy_from_after_a_decision(world: World) -> None:
 
     Nothing has to be done.
     """
-    decided(world.query())
+    world.query().decide()
     world.back_up("middle")
     world.query().start(BATCHES + 2)
-    world.query(log="middle").start(BATCHES + 3)
-    world.assert_holds(BATCHES + 3)
+    world.goes_on(BATCHES + 3, log="middle")
     assert world.log("middle").unfinished() == []
 
 
-def test_the_log_of_another_application(world: World) -> None:
-    """Refused, for it does not know this one. Way out: point `log` at the right one."""
-    other(world, "another application's")
-    with raises(ConfigurationError, "another log"):
-        world.query(log="another application's").start(BATCHES + 1)
-    world.assert_holds(BATCHES)
-    other(world, "another application's")
-    world.query().start(BATCHES + 1)
-    world.assert_holds(BATCHES + 1)
+OF_OTHERS = {
+    # whose: its name, its batches, the checkpoint that asks it; how that is refused
+    "another application": ("other", 0, "right", "another log"),
+    "the same name": ("staging", 2, "right", "another checkpoint"),
+    "the same name, anew": ("staging", 2, "new", "another checkpoint"),
+    "a copy, ahead": ("copied", BATCHES + 2, "right", "an older checkpoint"),
+    "a copy, at our batch": ("copied", BATCHES + 1, "right", "finished here alone"),
+}
+"""The last says that our next batch is finished; our participants know nothing of it.
+A copy began with a copy of our checkpoint, so that its query is the same."""
 
 
-@pytest.mark.parametrize("checkpoint", ["right", "new"])
-def test_the_same_name_in_somebody_elses_log(world: World, checkpoint: str) -> None:
-    """The log knows the name from another query: refused, and nothing is asked.
+@pytest.mark.parametrize("whose", OF_OTHERS)
+def test_the_log_of_somebody_else(world: World, whose: str) -> None:
+    """Refused, and not skipped: it does not know us, or knows us from another query.
 
-    Way out: point `log` at the right one; it has heard nothing of this.
+    Way out: point `log` at the right one. The wrong one has heard nothing of this.
     """
-    staging(world, batches=2)
-    with raises(ConfigurationError, "another checkpoint"):
-        world.query(log="staging", checkpoint=checkpoint).start(BATCHES + 1)
+    name, batches, checkpoint, refused = OF_OTHERS[whose]
+    log = "other" if name == "other" else "staging"
+    if name == "copied":
+        copied(world)
+    go_on(world, log, batches)
+    with raises(ConfigurationError, refused):
+        world.query(log=log, checkpoint=checkpoint).start(BATCHES + 1)
     world.assert_holds(BATCHES)
-    world.assert_holds(2, world.others)
-    world.query().start(BATCHES + 1)
-    world.assert_holds(BATCHES + 1)
+    go_on(world, log, batches + 1)
+    world.goes_on(BATCHES + 1)
 
 
-def test_the_log_of_a_copy_that_is_ahead(world: World) -> None:
-    """The checkpoint was copied too, so that the query is the same: refused by age.
-
-    Way out: point `log` at the right one.
-    """
-    copied(world)
-    staging(world, batches=BATCHES + 2)
-    with raises(ConfigurationError, "an older checkpoint"):
-        world.query(log="staging").start(BATCHES + 1)
-    world.assert_holds(BATCHES)
-    world.query().start(BATCHES + 1)
-    world.assert_holds(BATCHES + 1)
-
-
-def test_the_log_of_a_copy_whose_newest_batch_is_ours(world: World) -> None:
-    """It says that our next batch is finished; our participants know nothing of it.
-
-    Refused, and not skipped. Way out: point `log` at the right one; nothing has changed
-    in the copy.
-    """
-    copied(world)
-    staging(world, batches=BATCHES + 1)
-    with raises(ConfigurationError, "finished here alone"):
-        world.query(log="staging").start(BATCHES + 1)
-    world.assert_holds(BATCHES)
-    world.query().start(BATCHES + 1)
-    world.assert_holds(BATCHES + 1)
-    staging(world, batches=BATCHES + 2)
+def go_on(world: World, log: str, batches: int) -> None:
+    """Let whoever the log belongs to apply batches, to participants of its own."""
+    if log == "other":
+        other(world, log)
+    else:
+        staging(world, batches)
 
 
 def test_the_log_of_a_copy_with_a_commit_under_way(world: World) -> None:
@@ -395,12 +361,11 @@ def test_the_log_of_a_copy_with_a_commit_under_way(world: World) -> None:
     operator, whose participants do know it, lets it go on by `resolve --commit`.
     """
     copied(world)
-    decided(world.query(log="staging", checkpoint="staging", to=world.others))
+    world.query(log="staging", checkpoint="staging", to=world.others).decide()
     with raises(HeuristicError, "quarantined", id="fence.3.1"):
         world.query(log="staging").start(BATCHES + 1)
     world.assert_holds(BATCHES)
-    world.query().start(BATCHES + 1)
-    world.assert_holds(BATCHES + 1)
+    world.goes_on(BATCHES + 1)
     resolve = ("resolve", "fence.3.1", "--commit", "--reason", "asked by another job")
     assert world.operator(*resolve, log="staging") == 1  # its job is to deliver it
     staging(world, batches=BATCHES + 1)
@@ -427,15 +392,6 @@ def copied(world: World) -> None:
     """Start a query from a copy of the checkpoint, on a log and participants anew."""
     shutil.copytree(world.folder / "right", world.folder / "staging")
     world.log("staging").initialise(APPLICATION, BATCHES)
-
-
-def decided(query: Query) -> TransactionRecord:
-    """Write the next batch and decide commit; send nothing."""
-    batch = query.checkpoint.next()
-    query.checkpoint.begin(batch)
-    coordinator = query.coordinator(query.sink.participants)
-    record = coordinator.begin(batch, query.run, query.checkpoint.query).record
-    return coordinator.decide(record, query.write(record))
 
 
 def conclude(world: World, transaction: str, *, log: str) -> None:

@@ -84,6 +84,20 @@ def explain(base: Database, statement: sa.Executable, values: dict[str, Any]) ->
         return "\n".join(map(str, connection.execute(statement, values).all()))
 
 
+def fill(base: Database, count: int, state: str, decision: str | None = None) -> None:
+    """Put so many finished transactions into a log, from batch 1 on."""
+    made = f"{decision!r}" if decision else "NULL"
+    filler = (
+        "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
+        " decision, started, finished, carrier, checksum) WITH RECURSIVE n(i) AS"
+        f" (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) SELECT 'orders.'"
+        f" || i || '.1', 'orders', i, 1, 'r', '{state}', {made}, 1, 1, '{{}}', 'x'"
+        " FROM n"
+    )
+    with base.durable() as connection:
+        assert connection.exec_driver_sql(filler).rowcount == count
+
+
 def count_committed(log: SqlDecisionLog, application: str) -> int:
     """Count the transactions of an application that are committed everywhere."""
     statement = sa.text(
