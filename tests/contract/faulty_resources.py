@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,32 +50,41 @@ class Case(ResourceContract):
         return select(f"sqlite:///{where}/participant.db", self.reads)
 
 
-class TestVotesFromMemory(Case):
+def fails(test: str) -> Callable[[type[TaggedRows]], type[TaggedRows]]:
+    """Make a case, `Test` and its name, of a resource that fails this."""
+
+    def add(resource: type[TaggedRows]) -> type[TaggedRows]:
+        about = {"resource": resource, "fails": test, "__module__": __name__}
+        name = f"Test{resource.__name__}"
+        globals()[name] = type(name, (Case,), about)
+        return resource
+
+    return add
+
+
+@fails("test_a_vote_is_kept")
+class VotesFromMemory(TaggedRows):
     """It writes a branch when it commits, and keeps it in memory until then."""
 
-    class VotesFromMemory(TaggedRows):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self.kept: dict[Any, Any] = {}
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.kept: dict[Any, Any] = {}
 
-        def prepare(self, *request: Any) -> Answer:
-            transaction, _, ref, body, _ = request
-            copy = body.read()
-            self.kept[transaction, ref.branch] = request, copy
-            vote = {"vote": "commit", "branch": str(ref.branch)}
-            return Answer("prepared", fields=vote)
+    def prepare(self, *request: Any) -> Answer:
+        transaction, _, ref, body, _ = request
+        copy = body.read()
+        self.kept[transaction, ref.branch] = request, copy
+        vote = {"vote": "commit", "branch": str(ref.branch)}
+        return Answer("prepared", fields=vote)
 
-        def commit(self, order: Order) -> Answer:
-            for ref in order.branches:
-                if kept := self.kept.pop((order.transaction, ref.branch), None):
-                    (transaction, name, known, _, carrier), copy = kept
-                    stream = io.BytesIO(copy)
-                    again = Body(stream, len(copy), content.ARROW, known.digest)
-                    super().prepare(transaction, name, known, again, carrier)
-            return super().commit(order)
-
-    resource = VotesFromMemory
-    fails = "test_a_vote_is_kept"
+    def commit(self, order: Order) -> Answer:
+        for ref in order.branches:
+            if kept := self.kept.pop((order.transaction, ref.branch), None):
+                (transaction, name, known, _, carrier), copy = kept
+                stream = io.BytesIO(copy)
+                again = Body(stream, len(copy), content.ARROW, known.digest)
+                super().prepare(transaction, name, known, again, carrier)
+        return super().commit(order)
 
 
 class TestShowsWhatIsPrepared(Case):
@@ -85,176 +94,144 @@ class TestShowsWhatIsPrepared(Case):
     fails = "test_prepared_rows_are_invisible"
 
 
-class TestCommitsAll(Case):
+@fails("test_a_commit_shows_what_it_names")
+class CommitsAll(TaggedRows):
     """A commit takes what is prepared for what is named."""
 
-    class CommitsAll(TaggedRows):
-        def commit(self, order: Order) -> Answer:
-            with self._reading() as connection:
-                row = self._journal.read(connection, order.transaction)
-            known = tuple(b.ref for b in row.branches.values())
-            return super().commit(dataclasses.replace(order, branches=known))
-
-    resource = CommitsAll
-    fails = "test_a_commit_shows_what_it_names"
+    def commit(self, order: Order) -> Answer:
+        with self._reading() as connection:
+            row = self._journal.read(connection, order.transaction)
+        known = tuple(b.ref for b in row.branches.values())
+        return super().commit(dataclasses.replace(order, branches=known))
 
 
-class TestAcknowledgesUnknown(Case):
+@fails("test_a_commit_of_something_unknown_is_refused")
+class AcknowledgesUnknown(TaggedRows):
     """It acknowledges a commit of what it has lost."""
 
-    class AcknowledgesUnknown(TaggedRows):
-        def commit(self, order: Order) -> Answer:
-            answer = super().commit(order)
-            if answer.refusal is Refusal.UNKNOWN:
-                return Answer("committed")
-            return answer
-
-    resource = AcknowledgesUnknown
-    fails = "test_a_commit_of_something_unknown_is_refused"
+    def commit(self, order: Order) -> Answer:
+        answer = super().commit(order)
+        if answer.refusal is Refusal.UNKNOWN:
+            return Answer("committed")
+        return answer
 
 
-class TestLeavesNoTombstone(Case):
+@fails("test_an_abort_of_something_unknown_is_remembered")
+class LeavesNoTombstone(TaggedRows):
     """An abort of what it does not know leaves nothing."""
 
-    class LeavesNoTombstone(TaggedRows):
-        def abort(self, order: Order) -> Answer:
-            if self.show(order.transaction, None).refusal is Refusal.UNKNOWN:
-                return Answer("aborted")
-            return super().abort(order)
-
-    resource = LeavesNoTombstone
-    fails = "test_an_abort_of_something_unknown_is_remembered"
+    def abort(self, order: Order) -> Answer:
+        if self.show(order.transaction, None).refusal is Refusal.UNKNOWN:
+            return Answer("aborted")
+        return super().abort(order)
 
 
-class TestForgetsTheCommittedAttempt(Case):
+@fails("test_a_batch_is_committed_once")
+class ForgetsTheCommittedAttempt(TaggedRows):
     """It does not see that another attempt of the batch is committed."""
 
-    class ForgetsTheCommittedAttempt(TaggedRows):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            read = self._journal.read
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        read = self._journal.read
 
-            def read_less(*asked: Any) -> Any:
-                return dataclasses.replace(read(*asked), committed=None)
+        def read_less(*asked: Any) -> Any:
+            return dataclasses.replace(read(*asked), committed=None)
 
-            self._journal.read = read_less  # type: ignore[method-assign]
-
-    resource = ForgetsTheCommittedAttempt
-    fails = "test_a_batch_is_committed_once"
+        self._journal.read = read_less  # type: ignore[method-assign]
 
 
-class TestListsItsOwnOnly(Case):
+@fails("test_the_list_is_complete")
+class ListsItsOwnOnly(TaggedRows):
     """It lists what this process has prepared."""
 
-    class ListsItsOwnOnly(TaggedRows):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self.own: set[Any] = set()
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.own: set[Any] = set()
 
-        def prepare(self, *request: Any) -> Answer:
-            self.own.add(request[0])
-            return super().prepare(*request)
+    def prepare(self, *request: Any) -> Answer:
+        self.own.add(request[0])
+        return super().prepare(*request)
 
-        def list_open(self, query: Any) -> Page:
-            page = super().list_open(query)
-            own = [row for row in page.branches if row[0] in self.own]
-            return dataclasses.replace(page, branches=own)
-
-    resource = ListsItsOwnOnly
-    fails = "test_the_list_is_complete"
+    def list_open(self, query: Any) -> Page:
+        page = super().list_open(query)
+        own = [row for row in page.branches if row[0] in self.own]
+        return dataclasses.replace(page, branches=own)
 
 
-class TestTakesTheLastForgottenThrough(Case):
+@fails("test_forgotten_through_never_falls")
+class TakesTheLast(TaggedRows):
     """It keeps the `forgotten_through` that it was told last."""
 
-    class TakesTheLast(TaggedRows):
-        def commit(self, order: Order) -> Answer:
-            if order.forgotten_through is not None:
-                a = self._journal.tables.application
-                name = order.transaction.application
-                with self._database.note(name) as connection:
-                    update = a.update().where(a.c.application == name)
-                    connection.execute(
-                        update.values(forgotten_through=order.forgotten_through)
-                    )
-            return super().commit(order)
-
-    resource = TakesTheLast
-    fails = "test_forgotten_through_never_falls"
+    def commit(self, order: Order) -> Answer:
+        if order.forgotten_through is not None:
+            a = self._journal.tables.application
+            name = order.transaction.application
+            with self._database.note(name) as connection:
+                update = a.update().where(a.c.application == name)
+                connection.execute(
+                    update.values(forgotten_through=order.forgotten_through)
+                )
+        return super().commit(order)
 
 
-class TestBelievesTheDigest(Case):
+@fails("test_a_body_that_is_not_whole_is_refused[digest]")
+class BelievesTheDigest(TaggedRows):
     """It does not read the digest of what has arrived."""
 
-    class BelievesTheDigest(TaggedRows):
-        def prepare(self, *request: Any) -> Answer:
-            request[3].verify = lambda: None
-            return super().prepare(*request)
-
-    resource = BelievesTheDigest
-    fails = "test_a_body_that_is_not_whole_is_refused[digest]"
+    def prepare(self, *request: Any) -> Answer:
+        request[3].verify = lambda: None
+        return super().prepare(*request)
 
 
-class TestDoesNotLookAgain(Case):
+@fails("test_an_abort_comes_while_a_body_arrives")
+class DoesNotLookAgain(TaggedRows):
     """It votes without a look at what was decided while the body arrived."""
 
-    class DoesNotLookAgain(TaggedRows):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self._store.look_again = lambda _, upload: Answer(  # type: ignore[method-assign]
-                "prepared", fields={"vote": "commit", "rows": upload.ref.rows}
-            )
-
-    resource = DoesNotLookAgain
-    fails = "test_an_abort_comes_while_a_body_arrives"
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._store.look_again = lambda _, upload: Answer(  # type: ignore[method-assign]
+            "prepared", fields={"vote": "commit", "rows": upload.ref.rows}
+        )
 
 
-class TestAbortsInMemory(Case):
+@fails("test_an_abort_drops_all_branches")
+class AbortsInMemory(TaggedRows):
     """It acknowledges an abort, and writes it only with the next prepare."""
 
-    class AbortsInMemory(TaggedRows):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self.later: dict[Any, Order] = {}
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.later: dict[Any, Order] = {}
 
-        def prepare(self, *request: Any) -> Answer:
-            while self.later:
-                super().abort(self.later.popitem()[1])
-            return super().prepare(*request)
+    def prepare(self, *request: Any) -> Answer:
+        while self.later:
+            super().abort(self.later.popitem()[1])
+        return super().prepare(*request)
 
-        def list_open(self, query: Any) -> Page:
-            page = super().list_open(query)
-            rest = [row for row in page.branches if row[0] not in self.later]
-            return dataclasses.replace(page, branches=rest)
+    def list_open(self, query: Any) -> Page:
+        page = super().list_open(query)
+        rest = [row for row in page.branches if row[0] not in self.later]
+        return dataclasses.replace(page, branches=rest)
 
-        def abort(self, order: Order) -> Answer:
-            if self.show(order.transaction, None).state == "prepared":
-                self.later[order.transaction] = order
-                return Answer("aborted")
-            return super().abort(order)
-
-    resource = AbortsInMemory
-    fails = "test_an_abort_drops_all_branches"
+    def abort(self, order: Order) -> Answer:
+        if self.show(order.transaction, None).state == "prepared":
+            self.later[order.transaction] = order
+            return Answer("aborted")
+        return super().abort(order)
 
 
-class TestCommitsInTwoSteps(Case):
+@fails("test_a_commit_is_all_or_nothing[unknown]")
+class CommitsInTwoSteps(TaggedRows):
     """It shows each branch in a step of its own: a kill leaves one, and it is lost."""
 
-    class CommitsInTwoSteps(TaggedRows):
-        def commit(self, order: Order) -> Answer:
-            with self._database.note(order.transaction.application) as connection:
-                b = self._journal.tables.branch
-                of = b.c.application == order.transaction.application
-                named = [str(ref.branch) for ref in order.branches]
-                rows = connection.execute(sa.select(b).where(of)).all()
-                for row in rows:
-                    branch = BranchId(row.partition, row.task_attempt)
-                    if str(branch) in named and row.sealed is None:
-                        hidden = self._store._hidden  # type: ignore[attr-defined]
-                        connection.execute(
-                            hidden.delete().where(hidden.c.tag == row.tag)
-                        )
-            return super().commit(order)
-
-    resource = CommitsInTwoSteps
-    fails = "test_a_commit_is_all_or_nothing[unknown]"
+    def commit(self, order: Order) -> Answer:
+        with self._database.note(order.transaction.application) as connection:
+            b = self._journal.tables.branch
+            of = b.c.application == order.transaction.application
+            named = [str(ref.branch) for ref in order.branches]
+            rows = connection.execute(sa.select(b).where(of)).all()
+            for row in rows:
+                branch = BranchId(row.partition, row.task_attempt)
+                if str(branch) in named and row.sealed is None:
+                    hidden = self._store._hidden  # type: ignore[attr-defined]
+                    connection.execute(hidden.delete().where(hidden.c.tag == row.tag))
+        return super().commit(order)

@@ -10,7 +10,7 @@ import contextlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,10 @@ SCHEMA = """
     CREATE TABLE IF NOT EXISTS over(id TEXT PRIMARY KEY);
 """
 MEMORY: dict[str, Any] = {}
+KILLED_LATE = (
+    "test_a_process_is_killed[between_two_commits]",
+    "test_a_process_is_killed[after_every_commit]",
+)
 
 
 @traced_sink
@@ -116,6 +120,18 @@ class Case(SinkContract):
         return read("prepared", f"{where}/store.db")
 
 
+def fails(*tests: str) -> Callable[[type[Any]], type[Any]]:
+    """Make a case, `Test` and its name, of a sink that fails these."""
+
+    def add(sink: type[Any]) -> type[Any]:
+        about = {"sink": sink, "fails": tests, "__module__": __name__}
+        name = f"Test{sink.__name__}"
+        globals()[name] = type(name, (Case,), about)
+        return sink
+
+    return add
+
+
 def read(table: str, path: str) -> list[Any]:
     """Return the rows in a table of a store."""
     with Correct(path).store() as store:
@@ -126,63 +142,49 @@ class TestCorrect(Case):
     sink = Correct
 
 
+class InOneCall(Correct):
+    def commit_transaction(self, transaction_id: str, handles: list[Any]) -> None:
+        for handle in handles:
+            self.commit(handle)
+        self.abort_transaction(transaction_id, handles)
+
+
 class TestCorrectInOneCall(Case):
     test_a_process_is_killed = None  # type: ignore[assignment] - as of `TestCorrect`
-
-    class InOneCall(Correct):
-        def commit_transaction(self, transaction_id: str, handles: list[Any]) -> None:
-            for handle in handles:
-                self.commit(handle)
-            self.abort_transaction(transaction_id, handles)
-
     sink = InOneCall
 
 
-class TestCommitRaisesTheSecondTime(Case):
-    fails = (
-        "test_commit_may_come_again",
-        "test_a_replayed_batch_is_there_once",
-        "test_a_process_is_killed[between_two_commits]",
-        "test_a_process_is_killed[after_every_commit]",
-    )
-
-    class Sink(Correct):
-        def commit(self, handle: Any) -> None:
-            with self.store() as store:
-                if not self.count(store, "prepared", handle):
-                    raise LookupError("not prepared")
-                self.show(store, handle)
-
-    sink = Sink
+@fails(
+    "test_commit_may_come_again", "test_a_replayed_batch_is_there_once", *KILLED_LATE
+)
+class CommitRaisesTheSecondTime(Correct):
+    def commit(self, handle: Any) -> None:
+        with self.store() as store:
+            if not self.count(store, "prepared", handle):
+                raise LookupError("not prepared")
+            self.show(store, handle)
 
 
-class TestCommitAddsTheSecondTime(Case):
-    fails = (
-        "test_commit_may_come_again",
-        "test_a_replayed_batch_is_there_once",
-        "test_a_process_is_killed[between_two_commits]",
-        "test_a_process_is_killed[after_every_commit]",
-    )
+@fails(
+    "test_commit_may_come_again", "test_a_replayed_batch_is_there_once", *KILLED_LATE
+)
+class CommitAddsTheSecondTime(Correct):
+    """It drops what was prepared later, and so repeats it until then."""
 
-    class Sink(Correct):
-        """It drops what was prepared later, and so repeats it until then."""
+    def begin(self, context: Any) -> Any:
+        return {**super().begin(context), "kept": None}
 
-        def begin(self, context: Any) -> Any:
-            return {**super().begin(context), "kept": None}
+    def pre_commit(self, handle: Any) -> None:
+        handle["kept"] = json.dumps(handle["rows"][0])
+        super().pre_commit(handle)
 
-        def pre_commit(self, handle: Any) -> None:
-            handle["kept"] = json.dumps(handle["rows"][0])
-            super().pre_commit(handle)
-
-        def commit(self, handle: Any) -> None:
-            with self.store() as store:
-                if self.count(store, "visible", handle):
-                    sql = "INSERT INTO visible VALUES (:id, :branch, :kept)"
-                    store.execute(sql, handle)
-                    return
-            super().commit(handle)
-
-    sink = Sink
+    def commit(self, handle: Any) -> None:
+        with self.store() as store:
+            if self.count(store, "visible", handle):
+                sql = "INSERT INTO visible VALUES (:id, :branch, :kept)"
+                store.execute(sql, handle)
+                return
+        super().commit(handle)
 
 
 class TestPreparedRowsAreVisible(Case):
@@ -193,248 +195,168 @@ class TestPreparedRowsAreVisible(Case):
         return [*super().visible(where), *super().leftovers(where)]
 
 
-class TestAbortDropsAnother(Case):
-    fails = ("test_an_abort_drops_nothing_else",)
-
-    class Sink(Correct):
-        def drop(self, store: sqlite3.Connection, transaction_id: str) -> None:
-            begins = f"{transaction_id}%"
-            store.execute("DELETE FROM prepared WHERE id LIKE ?", (begins,))
-
-    sink = Sink
+@fails("test_an_abort_drops_nothing_else")
+class AbortDropsAnother(Correct):
+    def drop(self, store: sqlite3.Connection, transaction_id: str) -> None:
+        begins = f"{transaction_id}%"
+        store.execute("DELETE FROM prepared WHERE id LIKE ?", (begins,))
 
 
-class TestHandleIsNotEnough(Case):
-    fails = (
-        "test_commit_needs_nothing_but_the_handle",
-        "test_a_process_is_killed[after_the_decision]",
-        "test_a_process_is_killed[between_two_commits]",
-        "test_a_process_is_killed[after_every_commit]",
-    )
+@fails(
+    "test_commit_needs_nothing_but_the_handle",
+    "test_a_process_is_killed[after_the_decision]",
+    *KILLED_LATE,
+)
+class HandleIsNotEnough(Correct):
+    def pre_commit(self, handle: Any) -> None:
+        super().pre_commit(handle)
+        self.ids = {**getattr(self, "ids", {}), handle["branch"]: handle["id"]}
 
-    class Sink(Correct):
-        def pre_commit(self, handle: Any) -> None:
-            super().pre_commit(handle)
-            self.ids = {**getattr(self, "ids", {}), handle["branch"]: handle["id"]}
-
-        def commit(self, handle: Any) -> None:
-            super().commit({**handle, "id": self.ids[handle["branch"]]})
-
-    sink = Sink
+    def commit(self, handle: Any) -> None:
+        super().commit({**handle, "id": self.ids[handle["branch"]]})
 
 
-class TestHandleIsAlive(Case):
-    fails = ("test_its_handle_is_plain_and_small",)
-
-    class Sink(Correct):
-        def begin(self, context: Any) -> Any:
-            return {**super().begin(context), "lock": threading.Lock()}
-
-    sink = Sink
+@fails("test_its_handle_is_plain_and_small")
+class HandleIsAlive(Correct):
+    def begin(self, context: Any) -> Any:
+        return {**super().begin(context), "lock": threading.Lock()}
 
 
-class TestHandleKeepsTheRows(Case):
-    fails = ("test_its_handle_is_plain_and_small",)
-
-    class Sink(Correct):
-        def pre_commit(self, handle: Any) -> None:
-            rows = list(handle["rows"])
-            super().pre_commit(handle)
-            handle["rows"] = rows
-
-    sink = Sink
+@fails("test_its_handle_is_plain_and_small")
+class HandleKeepsTheRows(Correct):
+    def pre_commit(self, handle: Any) -> None:
+        rows = list(handle["rows"])
+        super().pre_commit(handle)
+        handle["rows"] = rows
 
 
-class TestCommitsByMemory(Case):
-    fails = (
-        "test_a_process_is_killed[after_the_decision]",
-        "test_a_process_is_killed[between_two_commits]",
-        "test_a_process_is_killed[after_every_commit]",
-    )
+@fails("test_a_process_is_killed[after_the_decision]", *KILLED_LATE)
+class CommitsByMemory(Correct):
+    def pre_commit(self, handle: Any) -> None:
+        super().pre_commit(handle)
+        MEMORY[handle["id"]] = True
 
-    class Sink(Correct):
-        def pre_commit(self, handle: Any) -> None:
-            super().pre_commit(handle)
-            MEMORY[handle["id"]] = True
-
-        def commit(self, handle: Any) -> None:
-            if handle["id"] not in MEMORY:
-                raise LookupError("not prepared")
-            super().commit(handle)
-
-    sink = Sink
+    def commit(self, handle: Any) -> None:
+        if handle["id"] not in MEMORY:
+            raise LookupError("not prepared")
+        super().commit(handle)
 
 
-class TestForgetsTwins(Case):
-    fails = (
-        "test_of_two_twins_one_is_visible",
-        "test_a_task_that_comes_after_the[commit]",
-    )
-
-    class Sink(Correct):
-        def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
-            if not keep:
-                super().abort_transaction(transaction_id, keep)
-
-    sink = Sink
-
-
-class TestCommitsTwinsToo(Case):
-    fails = ("test_of_two_twins_one_is_visible",)
-
-    class Sink(Correct):
-        def show(self, store: sqlite3.Connection, handle: Any) -> None:
-            where = "WHERE id = :id"
-            store.execute(f"INSERT INTO visible SELECT * FROM prepared {where}", handle)
-            store.execute(f"DELETE FROM prepared {where}", handle)
-
-    sink = Sink
-
-
-class TestAbortRaisesWhenUnknown(Case):
-    fails = (
-        "test_a_transaction_that_it_never_saw_can_be_aborted",
-        "test_a_batch_may_have_no_rows",
-        "test_abort_may_come_again",
-    )
-
-    class Sink(Correct):
-        def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
-            with self.store() as store:
-                sql = "SELECT 1 FROM prepared WHERE id = ?"
-                known = store.execute(sql, (transaction_id,)).fetchone()
-            if not (keep or known):
-                raise LookupError(transaction_id)
+@fails("test_of_two_twins_one_is_visible", "test_a_task_that_comes_after_the[commit]")
+class ForgetsTwins(Correct):
+    def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
+        if not keep:
             super().abort_transaction(transaction_id, keep)
 
-    sink = Sink
+
+@fails("test_of_two_twins_one_is_visible")
+class CommitsTwinsToo(Correct):
+    def show(self, store: sqlite3.Connection, handle: Any) -> None:
+        where = "WHERE id = :id"
+        store.execute(f"INSERT INTO visible SELECT * FROM prepared {where}", handle)
+        store.execute(f"DELETE FROM prepared {where}", handle)
 
 
-class TestAbortOfATaskRaises(Case):
-    fails = (
-        "test_a_task_can_drop_its_branch_after[begin]",
-        "test_a_task_can_drop_its_branch_after[invoke]",
-    )
-
-    class Sink(Correct):
-        def abort(self, handle: Any) -> None:
-            if "rows" in handle:
-                raise LookupError("not prepared")
-            super().abort(handle)
-
-    sink = Sink
-
-
-class TestAbortOfATaskDropsNothing(Case):
-    fails = ("test_a_task_can_drop_its_branch_after[pre_commit]",)
-
-    class Sink(Correct):
-        def abort(self, handle: Any) -> None: ...
-
-    sink = Sink
+@fails(
+    "test_a_transaction_that_it_never_saw_can_be_aborted",
+    "test_a_batch_may_have_no_rows",
+    "test_abort_may_come_again",
+)
+class AbortRaisesWhenUnknown(Correct):
+    def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
+        with self.store() as store:
+            sql = "SELECT 1 FROM prepared WHERE id = ?"
+            known = store.execute(sql, (transaction_id,)).fetchone()
+        if not (keep or known):
+            raise LookupError(transaction_id)
+        super().abort_transaction(transaction_id, keep)
 
 
-class TestTakesLateTasks(Case):
-    fails = (
-        "test_a_task_that_comes_after_the[commit]",
-        "test_a_task_that_comes_after_the[abort]",
-    )
-
-    class Sink(Correct):
-        def refuse_late(self, store: sqlite3.Connection, handle: Any) -> None: ...
-
-    sink = Sink
-
-
-class TestCannotFindLeftovers(Case):
-    fails = ("test_it_has_every_phase",)
-
-    class Sink(Correct):
-        abort_transaction = None  # type: ignore[assignment]
-
-    sink = Sink
+@fails(
+    "test_a_task_can_drop_its_branch_after[begin]",
+    "test_a_task_can_drop_its_branch_after[invoke]",
+)
+class AbortOfATaskRaises(Correct):
+    def abort(self, handle: Any) -> None:
+        if "rows" in handle:
+            raise LookupError("not prepared")
+        super().abort(handle)
 
 
-class TestDoesNotPickle(Case):
-    fails = ("test_it_pickles",)
-
-    class Sink(Correct):
-        def __init__(self, path: str) -> None:
-            super().__init__(path)
-            self.lock = threading.Lock()
-
-    sink = Sink
+@fails("test_a_task_can_drop_its_branch_after[pre_commit]")
+class AbortOfATaskDropsNothing(Correct):
+    def abort(self, handle: Any) -> None: ...
 
 
-class TestCommitsWhatIsGone(Case):
-    fails = ("test_a_commit_of_what_is_gone_raises",)
-
-    class Sink(Correct):
-        def commit(self, handle: Any) -> None:
-            with self.store() as store:
-                self.show(store, handle)
-
-    sink = Sink
+@fails(
+    "test_a_task_that_comes_after_the[commit]",
+    "test_a_task_that_comes_after_the[abort]",
+)
+class TakesLateTasks(Correct):
+    def refuse_late(self, store: sqlite3.Connection, handle: Any) -> None: ...
 
 
-class TestLosesAPartition(Case):
-    fails = ("test_commit_makes_every_row_visible_once",)
-
-    class Sink(Correct):
-        def commit(self, handle: Any) -> None:
-            super().commit(handle)
-            with self.store() as store:
-                sql = "DELETE FROM visible WHERE id = :id AND branch LIKE '2.%'"
-                store.execute(sql, handle)
-
-    sink = Sink
+@fails("test_it_has_every_phase")
+class CannotFindLeftovers(Correct):
+    abort_transaction = None  # type: ignore[assignment]
 
 
-class TestTakesAttemptsForOne(Case):
-    fails = (
-        "test_a_task_may_fail_after[pre_commit]",
-        "test_a_task_may_fail_after[begin]",
-        "test_a_task_may_fail_after[invoke]",
-        "test_an_abort_drops_nothing_else",
-        "test_a_task_that_comes_after_the[abort]",
-        "test_a_process_is_killed[while_it_writes]",
-        "test_a_process_is_killed[before_pre_commit]",
-        "test_a_process_is_killed[after_one_pre_commit]",
-        "test_a_process_is_killed[after_every_pre_commit]",
-        "test_a_process_is_killed[after_the_abort]",
-    )
-
-    class Sink(Correct):
-        """It names what it keeps by application and batch."""
-
-        def begin(self, context: Any) -> Any:
-            handle = super().begin(context)
-            return {**handle, "id": handle["id"].rpartition(".")[0]}
-
-        def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
-            super().abort_transaction(transaction_id.rpartition(".")[0], keep)
-
-    sink = Sink
+@fails("test_it_pickles")
+class DoesNotPickle(Correct):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.lock = threading.Lock()
 
 
-class TestFailsWithoutHandles(Case):
-    fails = ("test_a_batch_may_have_no_rows",)
-
-    class Sink(TestCorrectInOneCall.InOneCall):
-        def commit_transaction(self, transaction_id: str, handles: list[Any]) -> None:
-            self.last = handles[-1]
-            super().commit_transaction(transaction_id, handles)
-
-    sink = Sink
+@fails("test_a_commit_of_what_is_gone_raises")
+class CommitsWhatIsGone(Correct):
+    def commit(self, handle: Any) -> None:
+        with self.store() as store:
+            self.show(store, handle)
 
 
-class TestUntraced(Case):
-    fails = ("test_its_phases_are_in_the_trace",)
+@fails("test_commit_makes_every_row_visible_once")
+class LosesAPartition(Correct):
+    def commit(self, handle: Any) -> None:
+        super().commit(handle)
+        with self.store() as store:
+            sql = "DELETE FROM visible WHERE id = :id AND branch LIKE '2.%'"
+            store.execute(sql, handle)
 
-    class Sink(Correct):
-        __tpc_traced__ = True
 
-        def begin(self, context: Any) -> Any:
-            return Correct.begin.__wrapped__(self, context)
+@fails(
+    "test_a_task_may_fail_after[pre_commit]",
+    "test_a_task_may_fail_after[begin]",
+    "test_a_task_may_fail_after[invoke]",
+    "test_an_abort_drops_nothing_else",
+    "test_a_task_that_comes_after_the[abort]",
+    "test_a_process_is_killed[while_it_writes]",
+    "test_a_process_is_killed[before_pre_commit]",
+    "test_a_process_is_killed[after_one_pre_commit]",
+    "test_a_process_is_killed[after_every_pre_commit]",
+    "test_a_process_is_killed[after_the_abort]",
+)
+class TakesAttemptsForOne(Correct):
+    """It names what it keeps by application and batch."""
 
-    sink = Sink
+    def begin(self, context: Any) -> Any:
+        handle = super().begin(context)
+        return {**handle, "id": handle["id"].rpartition(".")[0]}
+
+    def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
+        super().abort_transaction(transaction_id.rpartition(".")[0], keep)
+
+
+@fails("test_a_batch_may_have_no_rows")
+class FailsWithoutHandles(InOneCall):
+    def commit_transaction(self, transaction_id: str, handles: list[Any]) -> None:
+        self.last = handles[-1]
+        super().commit_transaction(transaction_id, handles)
+
+
+@fails("test_its_phases_are_in_the_trace")
+class Untraced(Correct):
+    __tpc_traced__ = True
+
+    def begin(self, context: Any) -> Any:
+        return Correct.begin.__wrapped__(self, context)

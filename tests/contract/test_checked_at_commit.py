@@ -48,10 +48,18 @@ def orders(ids: Sequence[int]) -> Branch:
     return records(id=pa.array(ids, pa.int64()), amount=[1.5] * len(ids))
 
 
-def test_it_is_a_vote_to_abort(postgres_database: str, make: Make) -> None:
+@pytest.mark.parametrize("why", ["constraint", "trigger"])
+def test_it_is_a_vote_to_abort(postgres_database: str, make: Make, why: str) -> None:
     """Whichever way the body goes, and as often as it is asked."""
-    world = created(postgres_database, LATER, make)
-    keep(world, "orders.1.1", ONE)
+    world = created(postgres_database, LATER if why == "constraint" else "", make)
+    if why == "constraint":
+        keep(world, "orders.1.1", ONE)
+    else:
+        world.resource.close()
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            for statement in RAISES:
+                connection.execute(statement)
+        world = make(postgres_database, triggers=True)
     for _ in range(2):
         answer = world.prepare("orders.2.1", ONE)
         assert answer.status_code == 409
@@ -96,21 +104,4 @@ def test_no_decision_waits_for_what_a_constraint_waits_for(
             other.rollback()
             assert prepared.result().status_code == 200
         keep(world, "orders.2.1", ONE)
-    world.resource.close()
-
-
-def test_a_trigger_that_raises_then_is_a_vote_to_abort(
-    postgres_database: str, make: Make
-) -> None:
-    """As one that raises at once."""
-    world = created(postgres_database, "", make)
-    world.resource.close()
-    with psycopg.connect(postgres_database, autocommit=True) as connection:
-        for statement in RAISES:
-            connection.execute(statement)
-    world = make(postgres_database, triggers=True)
-    for _ in range(2):
-        answer = world.prepare("orders.1.1", ONE)
-        assert answer.status_code == 409
-        assert answer.get_json()["vote"] == "abort"
     world.resource.close()

@@ -181,30 +181,6 @@ def test_binary_is_for_types_that_are_known(
     world.resource.close()
 
 
-@pytest.mark.parametrize("kind", ["integer", "double precision", "timestamptz"])
-def test_a_column_that_was_changed_meanwhile_holds_no_wrong_value(
-    postgres_database: str, kind: str
-) -> None:
-    """Also where its new type is as long as the old, so that PostgreSQL takes all."""
-    world = world_of(postgres_database, "id bigint, units bigint")
-    branch = branch_of(id=(1, pa.int64()), units=(5, pa.int64()))
-    keep(world, "orders.1.1", branch)
-    change = "to_timestamp(units)" if kind == "timestamptz" else f"units::{kind}"
-    with psycopg.connect(postgres_database, autocommit=True) as connection:
-        connection.execute("DROP VIEW orders")
-        connection.execute(
-            f"ALTER TABLE orders_tpc ALTER units TYPE {kind} USING {change}"
-        )
-    answer = world.prepare("orders.2.1", branch, once=True)
-    assert (answer.status_code, "vote" in answer.get_json()) == (503, False)
-    again = world.prepare("orders.2.1", branch)
-    fits = kind != "timestamptz"  # it takes no number
-    assert again.status_code == (200 if fits else 400)
-    stored = "SELECT count(*), count(DISTINCT units) FROM orders_tpc"
-    assert select(world.resource, stored) == [(2 * LARGE if fits else LARGE, 1)]
-    world.resource.close()
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_column_that_is_changed_while_columns_are_read_rounds_nothing(
     postgres_database: str, when: str
