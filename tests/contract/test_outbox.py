@@ -521,17 +521,25 @@ NOT_OF_THE_RECORD = [
 
 
 @any_database
-def test_what_does_not_speak_of_the_record_is_no_refusal(
-    make: Make, partner: Partner
+@pytest.mark.parametrize(
+    ("statuses", "again"), [(NOT_OF_THE_RECORD, True), ([422] * 16, False)]
+)
+def test_what_comes_between_others_stops_nobody(
+    make: Make, partner: Partner, statuses: list[int], again: bool
 ) -> None:
-    """What speaks of the sender, the route or the moment is asked again."""
+    """What speaks of the sender, the route or the moment is asked again; a refusal is
+    put aside, and a request that is taken ends the row.
+    """
     world = make()
-    partner.plan = [status for one in NOT_OF_THE_RECORD for status in (one, 200)]
-    rows = len(NOT_OF_THE_RECORD)
-    commit(world, T, ids(*range(rows)))
+    rows = 2 * len(statuses)
+    partner.plan = [status for one in statuses for status in (one, 200)]
+    commit(world, T, ids(*range(len(statuses) if again else rows)))
     all_sent(world)
-    assert partner.keys == [key for key in keys_of(T, rows) for _ in range(2)]
-    assert world.resource.quarantined() == []
+    keys = keys_of(T, rows)
+    once = [key for key in keys[: rows // 2] for _ in range(2)]
+    assert partner.keys == (once if again else keys)
+    assert len(world.resource.quarantined()) == (0 if again else 16)
+    assert measured(world)["tpc_outbox_stopped"] == 0
 
 
 def test_many_refusals_in_a_row_stop_the_sender(
@@ -576,17 +584,6 @@ def test_a_person_lets_a_stopped_sender_go_on(make: Make, partner: Partner) -> N
     assert measured(successor)["tpc_outbox_stopped"] == 0
 
 
-def test_refusals_between_others_stop_nobody(make: Make, partner: Partner) -> None:
-    """A request that is taken ends the row."""
-    world = make()
-    partner.plan = [422, 422, 422, 422, 200] * 4
-    commit(world, T, ids(*range(20)))
-    all_sent(world)
-    assert partner.keys == keys_of(T, 20)
-    assert len(world.resource.quarantined()) == 16
-    assert measured(world)["tpc_outbox_stopped"] == 0
-
-
 def test_one_application_does_not_hold_up_another(
     make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -618,7 +615,7 @@ def test_a_request_that_fails_alone_is_passed_over(
     branches: int,
 ) -> None:
     """What the partner cannot digest is put aside once it has taken the one behind it;
-    the rest is sent in order.
+    the rest is sent in order, after a last try: only one overtakes.
     """
     world = make()
     rows = 3 // branches
@@ -633,6 +630,8 @@ def test_a_request_that_fails_alone_is_passed_over(
     in_order = [key for b in range(branches) for key in keys_of(T, rows, f"{b}.1")]
     taken = [key for key in partner.keys if key != ill]
     assert taken == [key for key in in_order if key != ill]
+    place = partner.keys.index(in_order[2])
+    assert partner.keys[place - 1 : place + 2] == [ill, in_order[2], ill]
     (kept,) = world.resource.quarantined()
     assert (kept["key"], kept["status"]) == (ill, 500)
     assert measured(world)["tpc_outbox_quarantined"] == 1
@@ -652,19 +651,6 @@ def test_one_that_fails_before_one_that_is_refused_stops_nobody(
     kept = {(k["key"], k["status"]) for k in world.resource.quarantined()}
     assert kept == {(ill, 500), (refused, 422)}
     assert [key for key in partner.keys if key in rest] == rest
-
-
-def test_only_one_overtakes_however_often_its_sender_ends(
-    make: Make, partner: Partner
-) -> None:
-    """What was passed over is sent a last time before anything else is."""
-    world = make()
-    ill, behind, *_ = keys_of(T, 4)
-    partner.always = {ill: 500}
-    commit(world, T, ids(*range(4)))
-    all_sent(world)
-    place = partner.keys.index(behind)
-    assert partner.keys[place - 1 : place + 2] == [ill, behind, ill]
 
 
 def test_a_partner_that_takes_nothing_gets_all_of_it_later(

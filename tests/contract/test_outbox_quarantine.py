@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from test_outbox import (
     Answers,
     Make,
     Partner,
+    T,
     all_sent,
     any_database,
     backlog,
@@ -41,7 +43,6 @@ from tracing_2pc.participant.resources.sender import Sender
 
 __all__ = ["make", "partner", "queue", "quick", "url"]
 
-T = "orders.7.1"
 TEXTS = texts("outbox")
 FIRST = f"{T}.0.1.0"
 
@@ -57,6 +58,16 @@ def listed(world: World, query: str = "") -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.get_json()["requests"]
     return found
+
+
+def pages(world: World, limit: int) -> Iterator[TestResponse]:
+    """Yield each page of the list."""
+    after: str | None = ""
+    while after is not None:
+        answer = world.client.get(f"/outbox?limit={limit}{after}")
+        yield answer
+        following = answer.get_json()["next"]
+        after = following and f"&after={following}"
 
 
 def by_hand(world: World) -> list[tuple[Any, ...]]:
@@ -79,16 +90,11 @@ def test_what_is_in_quarantine_is_listed(make: Make, partner: Partner) -> None:
     partner.plan = [422]
     commit(world, "bills.1.1", records(text=["ü" * 5_000]))
     all_sent(world)
-    pages, query = [], "?limit=2"
-    while True:
-        page = world.client.get(f"/outbox{query}").get_json()
-        pages.append([(item["key"], item["status"]) for item in page["requests"]])
-        if page["next"] is None:
-            break
-        query = f"?limit=2&after={page['next']}"
+    found = [answer.get_json()["requests"] for answer in pages(world, 2)]
+    shown = [[(item["key"], item["status"]) for item in page] for page in found]
     first, _, third, fourth = keys_of(T, 4)
     bill = "bills.1.1.0.1.0"
-    assert pages == [[(first, 422), (third, 413)], [(fourth, 400), (bill, 422)]]
+    assert shown == [[(first, 422), (third, 413)], [(fourth, 400), (bill, 422)]]
     (long,) = listed(world, "?application=bills")
     assert (len(long["body"]), long["length"]) == (2_000, 5_000 * 6 + 12)
     assert [item["key"] for item in listed(world, f"?key={third}")] == [third]
@@ -103,14 +109,9 @@ def test_a_page_is_bounded_in_bytes(make: Make, queue: Queue, partner: Partner) 
     for request in iter(lambda: queue.next("orders")[:1], []):
         assert queue.move_to_quarantine(request[0], 422)
     found: list[str] = []
-    after = ""
-    while True:
-        answer = world.client.get(f"/outbox?limit=1000{after}")
+    for answer in pages(world, 1000):
         assert len(answer.data) < 1 << 20
         found += [item["key"] for item in answer.get_json()["requests"]]
-        if answer.get_json()["next"] is None:
-            break
-        after = f"&after={answer.get_json()['next']}"
     assert sorted(found) == sorted(keys_of(T, 300))
 
 
@@ -169,22 +170,30 @@ def test_again_it_has_its_old_place(make: Make, queue: Queue, partner: Partner) 
     assert partner.keys == [first, "orders.8.1.0.2.0", "orders.10.1.0.1.0"]
 
 
-def test_what_is_dropped_stays_on_record(make: Make, partner: Partner) -> None:
-    """Never sent, not counted any more, with its body and the first reason."""
-    world = refused(make, partner, 422, 422, rows=2)
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "sent again"])
+def test_what_is_dropped_stays_on_record(make: Make, queue: Queue, waits: bool) -> None:
+    """Never sent, not counted any more, with its body and the first reason; also if
+    it waits to be sent again.
+    """
+    world = make(sends=False)
+    commit(world, T, cards(2))
     first, second = keys_of(T, 2)
+    for request in queue.next("orders")[: 1 if waits else 2]:
+        assert queue.move_to_quarantine(request, 422)
+    if waits:
+        assert order(world, "again").status_code == 200
     for reason in ("the card was stolen", "another"):
         answer = order(world, "drop", reason=reason)
         assert (answer.status_code, answer.get_json()["state"]) == (200, "dropped")
-    assert [item["key"] for item in listed(world)] == [second]
-    assert measured(world)["tpc_outbox_quarantined"] == 1
+    assert [item["key"] for item in listed(world)] == ([] if waits else [second])
+    assert [r.key for r in queue.next("orders")] == ([second] if waits else [])
+    assert measured(world)["tpc_outbox_quarantined"] == (0 if waits else 1)
     (item,) = listed(world, "?state=dropped")
     about = (item["key"], item["state"], item["who"], item["reason"], item["status"])
     assert about == (first, "dropped", "anna@desk", "the card was stolen", 422)
     assert json.loads(item["body"]) == {"id": "card-0"}
     assert order(world, "again").status_code == 409
-    assert len(by_hand(world)) == 1
-    assert partner.keys == [first, second]
+    assert [row[1] for row in by_hand(world)] == ["again"] * waits + ["drop"]
 
 
 @any_database
@@ -376,24 +385,6 @@ def test_a_refusal_of_what_was_sent_again_stops_nobody(
     all_sent(world)
     assert partner.keys[-2:] == [FIRST, "orders.8.1.0.1.0"]
     assert measured(world)["tpc_outbox_stopped"] == 0
-
-
-def test_what_waits_to_be_sent_again_can_be_dropped(
-    make: Make, queue: Queue, partner: Partner
-) -> None:
-    """It leaves its queue, and is on record as any other."""
-    world = make(sends=False)
-    commit(world, T, cards(2))
-    assert queue.move_to_quarantine(queue.next("orders")[0], 422)
-    assert order(world, "again").status_code == 200
-    for reason in ("the card was stolen", "another"):
-        answer = order(world, "drop", reason=reason)
-        assert (answer.status_code, answer.get_json()["state"]) == (200, "dropped")
-    assert [request.key for request in queue.next("orders")] == keys_of(T, 2)[1:]
-    (item,) = listed(world, "?state=dropped")
-    about = (item["key"], item["reason"], item["status"], json.loads(item["body"]))
-    assert about == (FIRST, "the card was stolen", 422, {"id": "card-0"})
-    assert order(world, "again").status_code == 409
 
 
 @any_database

@@ -17,24 +17,24 @@ from support.served import served
 from support.texts import texts
 from support.waiting import PATIENT, until
 from test_outbox import (
-    LIMITS,
+    Make,
+    T,
     all_sent,
     any_database,
-    backlog,
     commit,
+    make,
     queue,
     quick,
 )
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import RequestKey
-from tracing_2pc.participant import Outbox, PartnerRequest
+from tracing_2pc.participant import PartnerRequest
 from tracing_2pc.participant.resources import sender
 from tracing_2pc.participant.resources.queue import Queue
 
-__all__ = ["queue", "quick", "url"]
+__all__ = ["make", "queue", "quick", "url"]
 
-T = "orders.7.1"
 TEXTS = texts("outbox")
 Plan = Callable[[str, list[Any]], tuple[int, Any]]
 
@@ -46,7 +46,7 @@ class Store:
         self.got: list[tuple[str, str, str, str]] = []
         self.headers: list[email.message.Message] = []
         self.plan: Plan = lambda path, lines: (200, {})
-        store = self
+        partner = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -55,10 +55,10 @@ class Store:
                 length = int(self.headers["Content-Length"])
                 body = self.rfile.read(length).decode()
                 key = self.headers["Idempotency-Key"]
-                store.headers.append(self.headers)
-                store.got.append((self.command, self.path, body, key))
+                partner.headers.append(self.headers)
+                partner.got.append((self.command, self.path, body, key))
                 lines = [json.loads(line) for line in body.splitlines()]
-                status, content = store.plan(self.path, lines)
+                status, content = partner.plan(self.path, lines)
                 sent = json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(sent)))
@@ -85,29 +85,10 @@ class Store:
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
+def partner() -> Iterator[Store]:
     made = Store()
     yield made
     made.close()
-
-
-Make = Callable[..., World]
-
-
-@pytest.fixture
-def make(url: str, store: Store) -> Iterator[Make]:
-    made: list[World] = []
-
-    def one(*, sends: bool = True, **options: Any) -> World:
-        resource = Outbox(url, partner=store.url, **LIMITS, **options)
-        if not sends:
-            resource.start = lambda: None  # type: ignore[method-assign]
-        made.append(World(resource, lambda: backlog(resource)))
-        return made[-1]
-
-    yield one
-    for world in made:
-        world.resource.close()
 
 
 def put(record: Mapping[str, Any], key: RequestKey) -> PartnerRequest:
@@ -145,19 +126,19 @@ def quarantined(world: World) -> list[tuple[str, int]]:
     return [(k["key"], k["status"]) for k in world.resource.quarantined()]
 
 
-def test_a_request_of_ones_own(make: Make, store: Store) -> None:
+def test_a_request_of_ones_own(make: Make, partner: Store) -> None:
     """Method, path, headers and body as they were made, below the partner's URL; a
     status that means "it has it" counts as taken.
     """
-    store.plan = lambda path, _: (409 if "2" in path.partition("?")[0] else 201, {})
+    partner.plan = lambda path, _: (409 if "2" in path.partition("?")[0] else 201, {})
     world = make(request=put, statuses=lambda s, _: [200 if s == 409 else s])
     commit(world, T, records(id=["a/ü", "2"]))
     all_sent(world)
-    assert [(method, path, key) for method, path, _, key in store.got] == [
+    assert [(method, path, key) for method, path, _, key in partner.got] == [
         ("PUT", "/base/a%2F%C3%BC?version=7", f"{T}.0.1.0"),
         ("PUT", "/base/2?version=7", f"{T}.0.1.1"),
     ]
-    assert json.loads(store.got[0][2]) == {"id": "a/ü"}
+    assert json.loads(partner.got[0][2]) == {"id": "a/ü"}
     assert quarantined(world) == []
 
 
@@ -213,13 +194,13 @@ def test_a_deletion_without_an_id_is_refused() -> None:
 
 
 @any_database
-def test_a_path_is_sent_as_it_was_made(make: Make, store: Store) -> None:
+def test_a_path_is_sent_as_it_was_made(make: Make, partner: Store) -> None:
     """Nothing on this side reads a path that was made of data."""
     paths = ["", "/a/...?b=/../c//", "/..a", "/:@!$&'()*+,;=~", "?a=b/?", "/a%2F..%2Fb"]
     world = make(request=lambda record, _: PartnerRequest("PUT", record["path"], "{}"))
     commit(world, T, records(path=paths))
     all_sent(world)
-    assert [path for _, path, _, _ in store.got] == [f"/base{path}" for path in paths]
+    assert [path for _, path, _, _ in partner.got] == [f"/base{path}" for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +218,7 @@ def test_a_header_that_is_the_outboxs_is_refused(name: str) -> None:
 
 @any_database
 def test_headers_are_merged_whatever_their_case(
-    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+    make: Make, partner: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record's before the outbox's before the defaults, each sent once."""
     monkeypatch.setenv("PARTNER_TOKEN", "secret")
@@ -250,7 +231,7 @@ def test_headers_are_merged_whatever_their_case(
     )
     commit(world, T, ids(1))
     all_sent(world)
-    (headers,) = store.headers
+    (headers,) = partner.headers
     assert headers.get_all("Content-Type") == ["text/b"]
     assert headers.get_all("X-Of") == ["record"]
     assert headers.get_all("Authorization") == ["Bearer secret"]
@@ -259,11 +240,11 @@ def test_headers_are_merged_whatever_their_case(
 
 @any_database
 def test_a_row_that_cannot_be_sent_stops_no_other(
-    make: Make, store: Store, queue: Queue
+    make: Make, partner: Store, queue: Queue
 ) -> None:
     """As an older release may have stored it: it is quarantined, not sent."""
     world = make(sends=False, **BULK)
-    store.plan = items()
+    partner.plan = items()
     commit(world, T, ids(1, 2))
     commit(world, "bills.1.1", ids(3))
     bad = queue.request
@@ -272,84 +253,84 @@ def test_a_row_that_cannot_be_sent_stops_no_other(
         connection.execute(bad.update().where(bad.c.tpc_row == 1).values(body=body))
     make(**BULK).resource.start()
     all_sent(world)
-    assert sorted(store.ids()) == [[1], [3]]
+    assert sorted(partner.ids()) == [[1], [3]]
     assert quarantined(world) == [(f"{T}.0.1.1", 0)]
 
 
-def test_many_records_in_a_request(make: Make, store: Store) -> None:
+def test_many_records_in_a_request(make: Make, partner: Store) -> None:
     """Up to the bound, in order, of one branch, with one key for just these."""
-    store.plan = items()
+    partner.plan = items()
     world = make(sends=False, **BULK)
     commit(world, T, ids(*range(150)), ids(*range(150, 155), branch="1.1"))
     commit(world, "orders.8.1", ids(200))
     make(**BULK).resource.start()
     all_sent(world)
-    sent = store.ids()
+    sent = partner.ids()
     assert [record for bulk in sent for record in bulk] == [*range(155), 200]
     assert sent[0] == [*range(100)]
     assert sent[1:] == [[*range(100, 150)], [*range(150, 155)], [200]]
-    assert {path for _, path, _, _ in store.got} == {"/base/_bulk"}
-    keys = [key for *_, key in store.got]
+    assert {path for _, path, _, _ in partner.got} == {"/base/_bulk"}
+    keys = [key for *_, key in partner.got]
     assert len(set(keys)) == len(keys)
     assert keys[0].startswith(f"{T}.0.1.0-")
     assert keys[-1] == "orders.8.1.0.1.0"
 
 
-def test_each_record_has_its_own_outcome(make: Make, store: Store) -> None:
+def test_each_record_has_its_own_outcome(make: Make, partner: Store) -> None:
     """One that the partner has is done, one that it refuses is quarantined alone, and
     one that it takes later is sent again before what is behind the bulk.
     """
     answers = iter([items(_1=409, _2=400, _3=429)])
-    store.plan = lambda path, lines: next(answers, items())(path, lines)
+    partner.plan = lambda path, lines: next(answers, items())(path, lines)
     world = make(**BULK)
     commit(world, T, ids(*range(6)))
     commit(world, "orders.8.1", ids(9))
     all_sent(world)
-    assert store.ids()[:2] == [[0, 1, 2, 3, 4, 5], [3]]
-    assert store.ids()[-1] == [9]
+    assert partner.ids()[:2] == [[0, 1, 2, 3, 4, 5], [3]]
+    assert partner.ids()[-1] == [9]
     assert quarantined(world) == [(f"{T}.0.1.2", 400)]
     about = {"key": f"{T}.0.1.2", "who": "anna", "reason": "mended"}
     assert world.post("/outbox/again", **about).status_code == 200
     all_sent(world)
-    assert store.ids()[-1] == [2]
+    assert partner.ids()[-1] == [2]
 
 
-def test_a_bulk_that_is_refused_as_a_whole(make: Make, store: Store) -> None:
-    """Each record is sent alone: only the one that it is about is quarantined."""
+def bad_one(status: int) -> Plan:
+    """Answer so to each request with record 3 in it."""
 
     def plan(_: str, lines: list[Any]) -> tuple[int, Any]:
         bad = any(record["id"] == 3 for record in lines)
-        return (400, {}) if bad else (200, {"items": [200] * len(lines)})
+        return (status, {}) if bad else (200, {"items": [200] * len(lines)})
 
-    store.plan = plan
+    return plan
+
+
+def test_a_bulk_that_is_refused_as_a_whole(make: Make, partner: Store) -> None:
+    """Each record is sent alone: only the one that it is about is quarantined."""
+    partner.plan = bad_one(400)
     world = make(**BULK)
     commit(world, T, ids(*range(6)))
     commit(world, "orders.8.1", ids(10, 11))
     all_sent(world)
     assert quarantined(world) == [(f"{T}.0.1.3", 400)]
-    assert store.ids() == [[*range(6)], [0], [1], [2], [3], [4], [5], [10, 11]]
+    assert partner.ids() == [[*range(6)], [0], [1], [2], [3], [4], [5], [10, 11]]
 
 
-def test_one_of_a_bulk_that_fails_alone(make: Make, store: Store) -> None:
+def test_one_of_a_bulk_that_fails_alone(make: Make, partner: Store) -> None:
     """What the partner cannot digest, with all that is in its bulk, is found."""
-
-    def plan(_: str, lines: list[Any]) -> tuple[int, Any]:
-        bad = any(record["id"] == 2 for record in lines)
-        return (500, {}) if bad else (200, {"items": [200] * len(lines)})
-
-    store.plan = plan
+    partner.plan = bad_one(500)
     world = make(**BULK)
-    commit(world, T, ids(*range(5)))
+    commit(world, T, ids(*range(6)))
     all_sent(world)
-    assert quarantined(world) == [(f"{T}.0.1.2", 500)]
-    taken = [i for bulk in store.ids() if 2 not in bulk for i in bulk]
-    assert sorted(set(taken)) == [0, 1, 3, 4]
+    assert quarantined(world) == [(f"{T}.0.1.3", 500)]
+    taken = [i for bulk in partner.ids() if 3 not in bulk for i in bulk]
+    assert sorted(set(taken)) == [0, 1, 2, 4, 5]
 
 
 @any_database
 @pytest.mark.parametrize("answer", [{}, {"items": []}, {"items": ["ok"] * 3}], ids=str)
 def test_an_answer_that_is_not_understood_is_none(
-    make: Make, store: Store, answer: Any
+    make: Make, partner: Store, answer: Any
 ) -> None:
     """Success that does not tell what became of each: all is kept, and sent again."""
     answers = iter([answer] * 2)
@@ -358,24 +339,24 @@ def test_an_answer_that_is_not_understood_is_none(
         planned = next(answers, None)
         return (200, planned) if planned is not None else items()(path, lines)
 
-    store.plan = plan
+    partner.plan = plan
     world = make(**BULK)
     commit(world, T, ids(1, 2, 3))
     all_sent(world)
-    assert store.ids()[:2] == [[1, 2, 3], [1]]
-    assert {i for bulk in store.ids()[2:] for i in bulk} == {1, 2, 3}
+    assert partner.ids()[:2] == [[1, 2, 3], [1]]
+    assert {i for bulk in partner.ids()[2:] for i in bulk} == {1, 2, 3}
     assert quarantined(world) == []
 
 
 @any_database
-def test_what_was_stored_is_sent_as_it_was(make: Make, store: Store) -> None:
+def test_what_was_stored_is_sent_as_it_was(make: Make, partner: Store) -> None:
     """Whatever the outbox is told later: each row says by itself what it is."""
     first = make(sends=False)
     commit(first, T, ids(1))
     commit(make(sends=False, **BULK), "orders.8.1", ids(2))
     make().resource.start()
     all_sent(first)
-    assert [path for _, path, _, _ in store.got] == ["/base", "/base/_bulk"]
+    assert [path for _, path, _, _ in partner.got] == ["/base", "/base/_bulk"]
 
 
 def test_a_bulk_needs_requests_that_can_be_joined(make: Make) -> None:
@@ -392,28 +373,28 @@ def test_a_bulk_needs_requests_that_can_be_joined(make: Make) -> None:
 @any_database
 @pytest.mark.parametrize("status", [429, 500])
 def test_a_bulk_that_is_too_much_is_halved(
-    make: Make, store: Store, status: int
+    make: Make, partner: Store, status: int
 ) -> None:
     """Until it is taken; then it grows again. The rest does not go one by one."""
 
     def plan(path: str, lines: list[Any]) -> tuple[int, Any]:
         return (status, {}) if len(lines) > 20 else items()(path, lines)
 
-    store.plan = plan
+    partner.plan = plan
     world = make(**BULK)
     commit(world, T, ids(*range(100)))
     all_sent(world)
-    sizes = [len(bulk) for bulk in store.ids()]
+    sizes = [len(bulk) for bulk in partner.ids()]
     assert sizes[:5] == [100, 50, 25, 12, 24]
     assert sizes.count(100) == 1
     assert 1 not in sizes[:-1]
-    taken = [i for bulk in store.ids() if len(bulk) <= 20 for i in bulk]
+    taken = [i for bulk in partner.ids() if len(bulk) <= 20 for i in bulk]
     assert taken == [*range(100)]
 
 
 @any_database
 def test_pauses_grow_until_a_bulk_of_that_size_is_taken(
-    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+    make: Make, partner: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partner that is overloaded gets less, and later."""
     pauses: list[float] = []
@@ -425,22 +406,22 @@ def test_pauses_grow_until_a_bulk_of_that_size_is_taken(
     monkeypatch.setattr(sender.random, "uniform", uniform)
     monkeypatch.setattr(sender, "LONGEST_PAUSE", PATIENT)
     answers = iter([(503, {})] * 4)
-    store.plan = lambda path, lines: next(answers, None) or items()(path, lines)
+    partner.plan = lambda path, lines: next(answers, None) or items()(path, lines)
     world = make(**BULK)
     commit(world, T, ids(*range(100)))
     all_sent(world)
     assert pauses == [0.02, 0.04, 0.08, 0.16]
-    assert [len(bulk) for bulk in store.ids()][:5] == [100, 50, 25, 12, 6]
+    assert [len(bulk) for bulk in partner.ids()][:5] == [100, 50, 25, 12, 6]
 
 
 @any_database
 def test_many_refused_in_a_bulk_are_one_stop(
-    make: Make, store: Store, caplog: pytest.LogCaptureFixture
+    make: Make, partner: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged once for all of them."""
-    store.plan = lambda _, lines: (200, {"items": [400] * len(lines)})
+    partner.plan = lambda _, lines: (200, {"items": [400] * len(lines)})
     world = make(**BULK)
     commit(world, T, ids(*range(30)))
-    until(lambda: len(store.got) > 2)
+    until(lambda: len(partner.got) > 2)
     assert caplog.text.count("stopped") == 1
     assert len(quarantined(world)) == 10
