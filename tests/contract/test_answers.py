@@ -137,20 +137,6 @@ def test_every_cell(world: World, given: str, asked: str) -> None:
         assert body["committed"] == PREVIOUS
 
 
-@pytest.mark.parametrize("asked", REQUESTS)
-@both_ends
-def test_an_answer_can_be_asked_for_again(world: World, asked: str) -> None:
-    """A repeated request, its answer lost, gets the same answer and has one effect."""
-    prepared(world)
-    first, second = REQUESTS[asked](world), REQUESTS[asked](world)
-    assert second.status_code == first.status_code
-    bodies = [first.get_json(), second.get_json()]
-    for body in bodies:
-        body.pop("now", None)  # the clock goes on
-    assert bodies[0] == bodies[1]
-    assert world.visible() in {0, ONE.rows}
-
-
 def test_while_a_prepare_is_under_way(world: World) -> None:
     """Others see a branch that is being written, and are told to ask again."""
     with world.writing(T) as upload:

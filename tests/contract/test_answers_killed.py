@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from support.elsewhere import elsewhere
 from support.participant import (
     ALL_KINDS,
     CONTRACT_KINDS,
@@ -33,7 +29,6 @@ from support.participant import (
     variant,
 )
 from support.postgres import flushes
-from support.waiting import AT_LAST
 
 from tracing_2pc.participant import TaggedRows
 
@@ -145,6 +140,13 @@ def test_a_small_branch_is_prepared_in_one_transaction(world: World) -> None:
     assert (committed.count(threading.get_ident()) == 1) is at_once
 
 
+def prepare_and_commit(kind: str, url: str) -> None:
+    """Ask for both; the main program of a process."""
+    world = ALL_KINDS[kind](url)
+    world.prepare(T)
+    world.commit(T, ONE)
+
+
 @pytest.mark.parametrize(
     "made",
     [variant("ClaimedRows", "sqlite"), variant("ClaimedRows", "postgresql")],
@@ -170,26 +172,8 @@ def test_a_participant_that_is_killed(
     `ResourceContract` kills the other kinds, at more moments.
     """
     world, kind, url = made
-    script = f"""
-        import sys
-        sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-        from support.participant import ALL_KINDS, ONE
-        world = ALL_KINDS[{kind!r}]({url!r})
-        world.prepare("orders.7.1")
-        world.commit("orders.7.1", ONE)
-    """
-    died = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={
-            **os.environ,
-            "TPC_FAILPOINT": point,
-            "TPC_FAILPOINT_FILE": str(tmp_path / "fired"),
-        },
-        start_new_session=True,
-        capture_output=True,
-        timeout=AT_LAST,
-    )
-    assert died.returncode == -signal.SIGKILL
+    about = (prepare_and_commit, kind, url)
+    assert elsewhere(tmp_path, *about, killed_at=point) == "killed"
     assert (world.in_doubt(), world.visible()) == (prepared, visible)
     assert world.prepare(T).status_code == (200 if prepared else 409)
     assert world.commit(T, ONE).status_code == 200
