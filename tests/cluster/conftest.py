@@ -1,4 +1,4 @@
-"""One cluster for all tests, one driver for those that don't kill it, and a world."""
+"""One cluster for this folder, one driver for who does not kill it, and a world."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from support.spark import serve_numbers
 TOKEN = "a-token-in-a-file-on-each-host"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     with standalone.cluster(folder, *PYTHON) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_driver(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Driver]:
