@@ -21,39 +21,39 @@ from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.skywalking.start import start
 
 
-def test_spans_of_a_process_are_one_segment(world: World) -> None:
-    opened = world.tracer.start_as_current_span
+def test_spans_of_a_process_are_one_segment(bridge: World) -> None:
+    opened = bridge.tracer.start_as_current_span
     with opened("batch"):
-        world.tracer.start_span("decide").end()
-        world.tracer.start_span(
+        bridge.tracer.start_span("decide").end()
+        bridge.tracer.start_span(
             "POST", kind=SpanKind.CLIENT, attributes={"server.address": "a"}
         ).end()
-    assert world.tree() == ["Local batch", "  Local decide", "  Exit POST"]
-    (segment,) = world.oap.segments
+    assert bridge.tree() == ["Local batch", "  Local decide", "  Exit POST"]
+    (segment,) = bridge.oap.segments
     assert segment["service"] == "orders"
     assert segment["serviceInstance"].startswith(f"{os.getpid()}@")
     assert [s["spanId"] for s in segment["spans"]] == [0, 1, 2]
     assert segment["traceSegmentId"].startswith(f"{segment['traceId']}.")
 
 
-def test_what_comes_a_moment_after_the_end_joins(world: World) -> None:
+def test_what_comes_a_moment_after_the_end_joins(bridge: World) -> None:
     """A delivery's span ends when sending begins: what is sent belongs to it."""
-    with world.tracer.start_as_current_span("deliver", end_on_exit=False) as deliver:
+    with bridge.tracer.start_as_current_span("deliver", end_on_exit=False) as deliver:
         deliver.end()
-        world.tracer.start_span("commit").end()
-    assert world.tree() == ["Local deliver", "  Local commit"]
-    assert len(world.oap.segments) == 1
+        bridge.tracer.start_span("commit").end()
+    assert bridge.tree() == ["Local deliver", "  Local commit"]
+    assert len(bridge.oap.segments) == 1
 
 
-def test_a_late_child_refers_to_its_parent(world: World) -> None:
-    with world.tracer.start_as_current_span("begin") as begin:
+def test_a_late_child_refers_to_its_parent(bridge: World) -> None:
+    with bridge.tracer.start_as_current_span("begin") as begin:
         pass
-    assert world.tree() == ["Local begin"]
+    assert bridge.tree() == ["Local begin"]
     context = trace.set_span_in_context(begin)
-    world.tracer.start_span("commit", context).end()
-    assert world.tree() == ["Local begin", "  Local commit"]
-    assert len(world.oap.segments) == 2
-    (reference,) = world.oap.segments[1]["spans"][0]["refs"]
+    bridge.tracer.start_span("commit", context).end()
+    assert bridge.tree() == ["Local begin", "  Local commit"]
+    assert len(bridge.oap.segments) == 2
+    (reference,) = bridge.oap.segments[1]["spans"][0]["refs"]
     assert reference["refType"] == "CrossThread"
     assert (reference["parentService"], reference["parentEndpoint"]) == (
         "orders",
@@ -62,94 +62,94 @@ def test_a_late_child_refers_to_its_parent(world: World) -> None:
 
 
 def test_a_link_within_the_trace_is_one_more_reference(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    bridge: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What joins several branches shows all of them; its parent comes first."""
     monkeypatch.setattr(segments, "SPLIT", 0.0)  # each span begins a segment
-    opened = world.tracer.start_as_current_span
+    opened = bridge.tracer.start_as_current_span
     with opened("batch") as batch:
-        branches = [world.tracer.start_span(f"branch {n}") for n in range(2)]
+        branches = [bridge.tracer.start_span(f"branch {n}") for n in range(2)]
         branches[0].end()  # the other one is open when it is linked to
         links = [trace.Link(b.get_span_context()) for b in [*branches, batch]]
         with opened("decide", links=links):
             branches[1].end()
-    world.tree()
-    places = {s["operationName"]: (s["in"], s["spanId"]) for s in world.oap.spans()}
-    (decide,) = (s for s in world.oap.spans() if s["operationName"] == "decide")
+    bridge.tree()
+    places = {s["operationName"]: (s["in"], s["spanId"]) for s in bridge.oap.spans()}
+    (decide,) = (s for s in bridge.oap.spans() if s["operationName"] == "decide")
     made = [(r["parentTraceSegmentId"], r["parentSpanId"]) for r in decide["refs"]]
     assert made == [places[name] for name in ("batch", "branch 0", "branch 1")]
     assert {r["refType"] for r in decide["refs"]} == {"CrossThread"}
     assert "otel.link" not in {tag["key"] for tag in decide["tags"]}
 
 
-def test_a_link_from_the_middle_of_a_segment_is_no_reference(world: World) -> None:
+def test_a_link_from_the_middle_of_a_segment_is_no_reference(bridge: World) -> None:
     """SkyWalking reads references where a segment begins."""
-    opened = world.tracer.start_as_current_span
+    opened = bridge.tracer.start_as_current_span
     with opened("batch"):
         with opened("branch") as branch:
             pass
-        world.tracer.start_span(
+        bridge.tracer.start_span(
             "decide", links=[trace.Link(branch.get_span_context())]
         ).end()
-    assert world.tree() == ["Local batch", "  Local branch", "  Local decide"]
-    assert [s["refs"] for s in world.oap.spans()] == [[], [], []]
+    assert bridge.tree() == ["Local batch", "  Local branch", "  Local decide"]
+    assert [s["refs"] for s in bridge.oap.spans()] == [[], [], []]
 
 
-def test_a_link_to_a_place_that_is_not_known_is_left_out(world: World) -> None:
+def test_a_link_to_a_place_that_is_not_known_is_left_out(bridge: World) -> None:
     """A reference to it would lead nowhere."""
-    with world.tracer.start_as_current_span("batch") as batch:
+    with bridge.tracer.start_as_current_span("batch") as batch:
         same = batch.get_span_context()
     foreign = trace.SpanContext(same.trace_id, 1, is_remote=True)
     context = trace.set_span_in_context(batch)
-    world.flush()
-    world.tracer.start_span("late", context, links=[trace.Link(foreign)]).end()
-    assert world.tree() == ["Local batch", "  Local late"]
-    (late,) = (s for s in world.oap.spans() if s["operationName"] == "late")
+    bridge.flush()
+    bridge.tracer.start_span("late", context, links=[trace.Link(foreign)]).end()
+    assert bridge.tree() == ["Local batch", "  Local late"]
+    (late,) = (s for s in bridge.oap.spans() if s["operationName"] == "late")
     assert len(late["refs"]) == 1
 
 
 def test_an_old_segment_takes_no_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    bridge: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Phases of what takes long are seen as they end."""
     monkeypatch.setattr(segments, "SPLIT", 0.0)
-    with world.tracer.start_as_current_span("job"):
-        world.tracer.start_span("phase").end()
-        world.flush()
-        assert [s["operationName"] for s in world.oap.spans()] == ["phase"]
-    assert world.tree() == ["Local job", "  Local phase"]
+    with bridge.tracer.start_as_current_span("job"):
+        bridge.tracer.start_span("phase").end()
+        bridge.flush()
+        assert [s["operationName"] for s in bridge.oap.spans()] == ["phase"]
+    assert bridge.tree() == ["Local job", "  Local phase"]
 
 
 def test_a_call_that_hangs_is_seen_while_it_hangs(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    bridge: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what was promised in its header; its end refers to that."""
     monkeypatch.setattr(segments, "HOLD", 0.0)
     headers: dict[str, str] = {}
     about = {"server.address": "ledger", "server.port": 8081}
-    with world.tracer.start_as_current_span(
+    with bridge.tracer.start_as_current_span(
         "POST", kind=SpanKind.CLIENT, attributes=about
     ) as span:
         SkyWalkingPropagator().inject(headers)
-        until(lambda: world.oap.segments)
-        (shown,) = world.oap.spans()
+        until(lambda: bridge.oap.segments)
+        (shown,) = bridge.oap.spans()
         assert {"key": "otel.incomplete", "value": "true"} in shown["tags"]
     assert headers["sw8"]
-    assert world.tree() == ["Exit POST", "  Exit POST"]
-    first, end = world.oap.segments
+    assert bridge.tree() == ["Exit POST", "  Exit POST"]
+    first, end = bridge.oap.segments
     assert end["traceSegmentId"] == f"{first['traceSegmentId']}.1"
     assert span.is_recording() is False
 
 
-def test_a_request_is_one_trace_over_two_services(world: World, oap: Oap) -> None:
+def test_a_request_is_one_trace_over_two_services(bridge: World, oap: Oap) -> None:
     """By the headers alone: the entry refers to the exit, by the address it names."""
     service = World(oap)  # a second provider stands for another process
-    propagator.use(world.processor)
+    propagator.use(bridge.processor)
     headers: dict[str, str] = {}
     about = {"server.address": "127.0.0.1", "server.port": 8081}
     with (
-        world.tracer.start_as_current_span("batch"),
-        world.tracer.start_as_current_span(
+        bridge.tracer.start_as_current_span("batch"),
+        bridge.tracer.start_as_current_span(
             "POST /commit", kind=SpanKind.CLIENT, attributes=about
         ),
     ):
@@ -159,7 +159,7 @@ def test_a_request_is_one_trace_over_two_services(world: World, oap: Oap) -> Non
             "POST /commit", received, SpanKind.SERVER, {"http.route": "/commit"}
         ).end()
     service.flush()
-    assert world.tree() == [
+    assert bridge.tree() == [
         "Local batch",
         "  Exit POST /commit",
         "    Entry POST /commit",
@@ -190,7 +190,7 @@ def test_what_is_not_sampled_says_nothing(oap: Oap) -> None:
 
 @pytest.mark.ci
 def test_threads_lose_nothing_and_promise_nothing_in_vain(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    bridge: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Late ends, forced splits and partial flushes: every span arrives, once."""
     monkeypatch.setattr(segments, "SPLIT", 0.02)
@@ -200,12 +200,14 @@ def test_threads_lose_nothing_and_promise_nothing_in_vain(
 
     def work(thread: int) -> None:
         for number in range(40):
-            with world.tracer.start_as_current_span(f"{thread}.{number}") as root:
+            with bridge.tracer.start_as_current_span(f"{thread}.{number}") as root:
                 made.append(f"{thread}.{number}")
-                late = world.tracer.start_span(f"{thread}.{number}.late")
+                late = bridge.tracer.start_span(f"{thread}.{number}.late")
                 for child in range(3):
                     name = f"{thread}.{number}.{child}"
-                    with world.tracer.start_as_current_span(name, kind=SpanKind.CLIENT):
+                    with bridge.tracer.start_as_current_span(
+                        name, kind=SpanKind.CLIENT
+                    ):
                         made.append(name)
                         headers: dict[str, str] = {}
                         SkyWalkingPropagator().inject(headers)
@@ -221,35 +223,35 @@ def test_threads_lose_nothing_and_promise_nothing_in_vain(
         thread.start()
     for thread in threads:
         thread.join()
-    tree = world.tree()
+    tree = bridge.tree()
     ended = Counter(
         s["operationName"]
-        for s in world.oap.spans()
+        for s in bridge.oap.spans()
         if {"key": "otel.incomplete", "value": "true"} not in s["tags"]
     )
     assert ended == Counter(made)
-    assert len(tree) == len(world.oap.spans())
-    names = [s["traceSegmentId"] for s in world.oap.segments]
+    assert len(tree) == len(bridge.oap.spans())
+    names = [s["traceSegmentId"] for s in bridge.oap.segments]
     assert len(names) == len(set(names))
-    assert world.processor.dropped == 0
+    assert bridge.processor.dropped == 0
 
 
-def test_an_outage_loses_nothing_that_was_queued(world: World) -> None:
+def test_an_outage_loses_nothing_that_was_queued(bridge: World) -> None:
     """A batch that got no answer goes first when there is one again."""
-    world.oap.status = 503
+    bridge.oap.status = 503
     for number in range(5):
-        world.tracer.start_span(str(number)).end()
-    assert not world.flush()
-    world.oap.status = 200
-    until(lambda: len(world.oap.segments) == 5)
-    assert sorted(s["operationName"] for s in world.oap.spans()) == list("01234")
-    assert world.processor.dropped == 0
+        bridge.tracer.start_span(str(number)).end()
+    assert not bridge.flush()
+    bridge.oap.status = 200
+    until(lambda: len(bridge.oap.segments) == 5)
+    assert sorted(s["operationName"] for s in bridge.oap.spans()) == list("01234")
+    assert bridge.processor.dropped == 0
 
 
-def test_a_caller_that_is_not_sampled_is_not_traced(world: World) -> None:
+def test_a_caller_that_is_not_sampled_is_not_traced(bridge: World) -> None:
     """Its flag is 0: whoever samples by the parent records nothing."""
     headers: dict[str, str] = {}
-    with world.tracer.start_as_current_span("x"):
+    with bridge.tracer.start_as_current_span("x"):
         SkyWalkingPropagator().inject(headers)
     unsampled = {"sw8": f"0{headers['sw8'][1:]}"}
     context = SkyWalkingPropagator().extract(unsampled, trace.Context())
@@ -259,7 +261,7 @@ def test_a_caller_that_is_not_sampled_is_not_traced(world: World) -> None:
     assert not trace.get_current_span(context).get_span_context().trace_flags.sampled
 
 
-def test_a_java_agents_ids_make_the_same_trace_everywhere(world: World) -> None:
+def test_a_java_agents_ids_make_the_same_trace_everywhere(bridge: World) -> None:
     """They are no OpenTelemetry ids: the segment keeps theirs, the trace gets one."""
     caller = Sw8(
         sampled=True,
@@ -275,59 +277,59 @@ def test_a_java_agents_ids_make_the_same_trace_everywhere(world: World) -> None:
     for name in ("first", "second"):
         headers = {"sw8": format_sw8(caller)}
         context = SkyWalkingPropagator().extract(headers, trace.Context())
-        span = world.tracer.start_span(name, context, SpanKind.SERVER)
+        span = bridge.tracer.start_span(name, context, SpanKind.SERVER)
         ids.add(span.get_span_context().trace_id)
         span.end()
     assert len(ids) == 1
-    world.flush()
-    assert {g["traceId"] for g in world.oap.segments} == {caller.trace_id}
-    references = [s["refs"][0] for s in world.oap.spans()]
+    bridge.flush()
+    assert {g["traceId"] for g in bridge.oap.segments} == {caller.trace_id}
+    references = [s["refs"][0] for s in bridge.oap.spans()]
     assert {r["parentTraceSegmentId"] for r in references} == {caller.segment_id}
 
 
 def test_a_parent_that_was_forgotten_is_not_referred_to(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    bridge: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same trace, a second root, and no reference to what nobody can name."""
     monkeypatch.setattr(segments, "REMEMBERED", 2)
-    with world.tracer.start_as_current_span("parent") as parent:
+    with bridge.tracer.start_as_current_span("parent") as parent:
         pass
     context = trace.set_span_in_context(parent)
     for number in range(3):
-        world.tracer.start_span(f"{number}", context).end()
-    world.flush()
-    world.tracer.start_span("late", context).end()
-    assert {"Local parent", "Local late"} <= set(world.tree())
-    assert len({g["traceId"] for g in world.oap.segments}) == 1
+        bridge.tracer.start_span(f"{number}", context).end()
+    bridge.flush()
+    bridge.tracer.start_span("late", context).end()
+    assert {"Local parent", "Local late"} <= set(bridge.tree())
+    assert len({g["traceId"] for g in bridge.oap.segments}) == 1
 
 
 def test_what_finds_no_room_is_counted(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    bridge: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest go first; the program is not slowed."""
     monkeypatch.setattr(sender, "QUEUE", 3)
-    world.oap.status = 503
+    bridge.oap.status = 503
     for number in range(8):
-        world.tracer.start_span(str(number)).end()
-        world.provider.force_flush(0)
-    until(lambda: world.processor.dropped == 5)
-    world.oap.status = 200
-    until(lambda: len(world.oap.segments) == 3)
-    assert [s["operationName"] for s in world.oap.spans()] == ["5", "6", "7"]
+        bridge.tracer.start_span(str(number)).end()
+        bridge.provider.force_flush(0)
+    until(lambda: bridge.processor.dropped == 5)
+    bridge.oap.status = 200
+    until(lambda: len(bridge.oap.segments) == 3)
+    assert [s["operationName"] for s in bridge.oap.spans()] == ["5", "6", "7"]
 
 
 def test_what_the_collector_refuses_is_not_sent_again(
-    world: World, caplog: pytest.LogCaptureFixture
+    bridge: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A definite no: counted, said once, and out of the way of the others."""
-    world.oap.status = 400
+    bridge.oap.status = 400
     for number in (1, 2):
-        world.tracer.start_span("refused").end()
-        world.flush()
-        until(lambda: world.processor.dropped == number)  # noqa: B023 - called at once
+        bridge.tracer.start_span("refused").end()
+        bridge.flush()
+        until(lambda: bridge.processor.dropped == number)  # noqa: B023 - called at once
     assert [one.message for one in caplog.records if "SkyW" in one.message] == [
         "SkyWalking refuses segments (400); they are dropped, work goes on"
     ]
-    world.oap.status = 200
-    world.tracer.start_span("next").end()
-    assert world.tree() == ["Local next"]
+    bridge.oap.status = 200
+    bridge.tracer.start_span("next").end()
+    assert bridge.tree() == ["Local next"]

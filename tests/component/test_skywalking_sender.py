@@ -56,11 +56,11 @@ def test_who_trusts_the_collectors_certificate_sends(
 ) -> None:
     """Named by the variable alone."""
     monkeypatch.setenv(CERTIFICATES, str(ours))
-    world = World(secure)
-    world.tracer.start_span("x").end()
-    assert world.tree() == ["Local x"]
+    bridge = World(secure)
+    bridge.tracer.start_span("x").end()
+    assert bridge.tree() == ["Local x"]
     assert secure.mistrusted == 0
-    world.close()
+    bridge.close()
 
 
 @pytest.mark.parametrize("trusting", ["another", "the system's"])
@@ -77,17 +77,17 @@ def test_nothing_is_sent_past_a_certificate_that_is_not_trusted(
     monkeypatch.setenv(TOKEN, "s3cret")
     named = {"certificates": str(foreign)} if trusting == "another" else {}
     with caplog.at_level(logging.WARNING, sender.__name__):
-        world = World(secure, **named)
+        bridge = World(secure, **named)
         for number in range(3):
-            world.tracer.start_span(str(number)).end()
-            world.provider.force_flush(0)
+            bridge.tracer.start_span(str(number)).end()
+            bridge.provider.force_flush(0)
         until(lambda: secure.mistrusted >= 3)
-        assert world.processor.dropped == 0
+        assert bridge.processor.dropped == 0
         for number in range(5):
-            world.tracer.start_span(str(number)).end()
-            world.provider.force_flush(0)
-        until(lambda: world.processor.dropped == 5)
-        world.close()
+            bridge.tracer.start_span(str(number)).end()
+            bridge.provider.force_flush(0)
+        until(lambda: bridge.processor.dropped == 5)
+        bridge.close()
     assert secure.posts == []
     assert [r.getMessage() for r in caplog.records] == [
         "SkyWalking takes nothing (SSLError); work goes on"
@@ -122,17 +122,17 @@ def test_a_process_ends_though_nobody_answers_its_handshake() -> None:
     assert traced
 
 
-def test_a_redirect_is_no_answer(world: World) -> None:
+def test_a_redirect_is_no_answer(bridge: World) -> None:
     """Spans and token go to the address that was given, or nowhere."""
-    world.oap.status = 302
-    world.tracer.start_span("x").end()
-    assert not world.flush()
-    assert world.oap.posts == []
-    world.oap.status = 200
-    until(lambda: world.oap.segments)
-    assert world.tree() == ["Local x"]
-    assert "/elsewhere" not in world.oap.asked
-    assert world.processor.dropped == 0
+    bridge.oap.status = 302
+    bridge.tracer.start_span("x").end()
+    assert not bridge.flush()
+    assert bridge.oap.posts == []
+    bridge.oap.status = 200
+    until(lambda: bridge.oap.segments)
+    assert bridge.tree() == ["Local x"]
+    assert "/elsewhere" not in bridge.oap.asked
+    assert bridge.processor.dropped == 0
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ def test_a_token_is_sent_and_shown_nowhere(
     else:
         monkeypatch.setenv(TOKEN, "overruled")
         given["token"] = "s3cret"
-    world = World(oap, **given)
-    world.tracer.start_span("x").end()
-    assert world.tree() == ["Local x"]
+    bridge = World(oap, **given)
+    bridge.tracer.start_span("x").end()
+    assert bridge.tree() == ["Local x"]
     assert {headers["Authentication"] for _, headers, _ in oap.posts} == {"s3cret"}
-    assert "s3cret" not in repr(world.processor) + repr(vars(world.processor))
-    world.close()
+    assert "s3cret" not in repr(bridge.processor) + repr(vars(bridge.processor))
+    bridge.close()
 
 
 def test_a_variable_that_looks_like_a_reference_is_none(
@@ -195,11 +195,11 @@ def test_a_variable_that_looks_like_a_reference_is_none(
     """The secret is what it says, as in every variable of ours that holds one."""
     monkeypatch.setenv("OAP_TOKEN", "s3cret")
     monkeypatch.setenv(TOKEN, "env:OAP_TOKEN")
-    world = World(oap)
-    world.tracer.start_span("x").end()
-    world.tree()
+    bridge = World(oap)
+    bridge.tracer.start_span("x").end()
+    bridge.tree()
     assert oap.posts[0][1]["Authentication"] == "env:OAP_TOKEN"
-    world.close()
+    bridge.close()
 
 
 @pytest.mark.parametrize(

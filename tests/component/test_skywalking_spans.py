@@ -42,15 +42,15 @@ Tags = dict[str, str]
 
 
 @pytest.fixture
-def global_world(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """The world's provider as the process's own, and `sw8` in its headers.
+def global_world(bridge: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """The bridge's provider as the process's own, and `sw8` in its headers.
 
     `requests` keeps the provider that it was instrumented with: it is let go again.
     """
     both = CompositePropagator([SkyWalkingPropagator()])
     monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", both)
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", world.provider)
-    yield world
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", bridge.provider)
+    yield bridge
     if requests_headers.carried:
         RequestsInstrumentor().uninstrument()
         requests_headers.carried = False
@@ -96,7 +96,7 @@ def test_a_transaction_is_few_segments(global_world: World, tmp_path: Path) -> N
     assert len(ids) == 1
 
 
-def test_what_a_span_says(world: World) -> None:
+def test_what_a_span_says(bridge: World) -> None:
     """By the names that SkyWalking's pages look for."""
     about = {
         "http.request.method": "POST",
@@ -107,14 +107,14 @@ def test_what_a_span_says(world: World) -> None:
     }
     with (
         contextlib.suppress(ValueError),
-        world.tracer.start_as_current_span(
+        bridge.tracer.start_as_current_span(
             "n" * 200, kind=SpanKind.CLIENT, attributes=about
         ) as span,
     ):
         span.set_status(StatusCode.ERROR)
         raise ValueError("no")
-    world.tree()
-    (found,) = world.oap.spans()
+    bridge.tree()
+    (found,) = bridge.oap.spans()
     assert found["operationName"] == "n" * 150
     assert (found["spanType"], found["spanLayer"]) == ("Exit", "Http")
     assert found["peer"] == "ledger:8081"
@@ -133,19 +133,19 @@ def test_what_a_span_says(world: World) -> None:
     )
 
 
-def test_a_phase_is_an_endpoint_of_the_job(world: World) -> None:
+def test_a_phase_is_an_endpoint_of_the_job(bridge: World) -> None:
     """Its page has latency and rate of each phase. Other local spans are none."""
     about = {"tpc.phase": "commit"}
     with (
-        world.tracer.start_as_current_span("Sink.commit", attributes=about),
-        world.tracer.start_as_current_span("other"),
-        world.tracer.start_as_current_span(
+        bridge.tracer.start_as_current_span("Sink.commit", attributes=about),
+        bridge.tracer.start_as_current_span("other"),
+        bridge.tracer.start_as_current_span(
             "call", kind=SpanKind.CLIENT, attributes=about
         ),
     ):
         pass
-    world.tree()
-    marked = {s["operationName"]: tags(s).get("x-le") for s in world.oap.spans()}
+    bridge.tree()
+    marked = {s["operationName"]: tags(s).get("x-le") for s in bridge.oap.spans()}
     assert marked == {
         "Sink.commit": '{"logic-span":true}',
         "other": None,
@@ -153,20 +153,20 @@ def test_a_phase_is_an_endpoint_of_the_job(world: World) -> None:
     }
 
 
-def test_a_link_to_another_trace_is_a_tag(world: World) -> None:
+def test_a_link_to_another_trace_is_a_tag(bridge: World) -> None:
     """Its page shows only its own trace: each other one is named, once, if it fits."""
-    with world.tracer.start_as_current_span("before") as before:
+    with bridge.tracer.start_as_current_span("before") as before:
         pass
     links = [trace.Link(before.get_span_context())] * 2
-    world.tracer.start_span("linked", links=links).end()
+    bridge.tracer.start_span("linked", links=links).end()
     made = (trace.SpanContext(n, 1, is_remote=True) for n in range(1, 20))
-    world.tracer.start_span("many", links=[trace.Link(c) for c in made]).end()
-    world.tree()
-    said = {s["operationName"]: tags(s) for s in world.oap.spans()}
+    bridge.tracer.start_span("many", links=[trace.Link(c) for c in made]).end()
+    bridge.tree()
+    said = {s["operationName"]: tags(s) for s in bridge.oap.spans()}
     assert "otel.link" not in said["before"]
     assert said["linked"]["otel.link"] == f"{before.get_span_context().trace_id:032x}"
     assert said["many"]["otel.link"] == ",".join(f"{n:032x}" for n in range(1, 8))
-    assert [s["refs"] for s in world.oap.spans()] == [[], [], []]
+    assert [s["refs"] for s in bridge.oap.spans()] == [[], [], []]
 
 
 @pytest.mark.parametrize(
@@ -179,32 +179,32 @@ def test_a_link_to_another_trace_is_a_tag(world: World) -> None:
         ({}, "Unknown"),
     ],
 )
-def test_layers(world: World, attributes: Tags, layer: str) -> None:
-    world.tracer.start_span("x", kind=SpanKind.CLIENT, attributes=attributes).end()
-    world.tree()
-    assert world.oap.spans()[0]["spanLayer"] == layer
+def test_layers(bridge: World, attributes: Tags, layer: str) -> None:
+    bridge.tracer.start_span("x", kind=SpanKind.CLIENT, attributes=attributes).end()
+    bridge.tree()
+    assert bridge.oap.spans()[0]["spanLayer"] == layer
 
 
-def test_a_database_without_an_address_is_called_by_its_name(world: World) -> None:
+def test_a_database_without_an_address_is_called_by_its_name(bridge: World) -> None:
     """SkyWalking's topology then shows it; without a peer it would not."""
     place = describe_place(make_url("sqlite:////srv/data/ledger.db"))
-    world.tracer.start_span("INSERT", kind=SpanKind.CLIENT, attributes=place).end()
-    world.tree()
-    (found,) = world.oap.spans()
+    bridge.tracer.start_span("INSERT", kind=SpanKind.CLIENT, attributes=place).end()
+    bridge.tree()
+    (found,) = bridge.oap.spans()
     assert (found["spanLayer"], found["peer"]) == ("Database", "ledger.db")
 
 
-def test_a_call_around_a_call_is_counted_once(world: World) -> None:
-    opened = world.tracer.start_as_current_span
+def test_a_call_around_a_call_is_counted_once(bridge: World) -> None:
+    opened = bridge.tracer.start_as_current_span
     with opened("prepare", kind=SpanKind.CLIENT), opened("POST", kind=SpanKind.CLIENT):
         pass
-    assert world.tree() == ["Local prepare", "  Exit POST"]
+    assert bridge.tree() == ["Local prepare", "  Exit POST"]
 
 
-def test_the_process_says_who_it_is(world: World) -> None:
-    world.tracer.start_span("x").end()
-    until(lambda: len(world.oap.posts) == 2)
-    told = {path: body for path, _, body in world.oap.posts}
+def test_the_process_says_who_it_is(bridge: World) -> None:
+    bridge.tracer.start_span("x").end()
+    until(lambda: len(bridge.oap.posts) == 2)
+    told = {path: body for path, _, body in bridge.oap.posts}
     about = told["/v3/management/reportProperties"]
     assert about["service"] == "orders"
     assert about["serviceInstance"].startswith(f"{os.getpid()}@")
@@ -240,7 +240,7 @@ def test_hostile_headers_change_no_answer(
     assert plain.get_json() == with_them.get_json()
 
 
-def test_a_header_that_cannot_be_read_is_counted(world: World) -> None:
+def test_a_header_that_cannot_be_read_is_counted(bridge: World) -> None:
     before = propagation.rejected()["sw8"]
     for value in ("1-a", "", "x" * 5000):
         context = SkyWalkingPropagator().extract({"sw8": value}, trace.Context())
@@ -248,10 +248,10 @@ def test_a_header_that_cannot_be_read_is_counted(world: World) -> None:
     assert propagation.rejected()["sw8"] == before + 2
 
 
-def test_correlation_is_baggage(world: World) -> None:
+def test_correlation_is_baggage(bridge: World) -> None:
     context = baggage.set_baggage("sw.tenant", "a", baggage.set_baggage("mine", "b"))
     headers: dict[str, str] = {}
-    with world.tracer.start_as_current_span("x", context) as span:
+    with bridge.tracer.start_as_current_span("x", context) as span:
         inside = trace.set_span_in_context(span, context)
         SkyWalkingPropagator().inject(headers, inside)
     received = SkyWalkingPropagator().extract(headers, trace.Context())
@@ -321,6 +321,6 @@ def test_importing_the_package_imports_no_sdk() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_the_processor_in_use_is_the_last_one(world: World) -> None:
+def test_the_processor_in_use_is_the_last_one(bridge: World) -> None:
     """Its places are what headers speak of."""
-    assert propagator.processor() is world.processor
+    assert propagator.processor() is bridge.processor

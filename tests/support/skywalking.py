@@ -189,7 +189,7 @@ class World:
 
 
 @pytest.fixture
-def world(oap: Oap, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def bridge(oap: Oap, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(sender, "TIMEOUT", PATIENT)
     before = propagator.processor()
     world = World(oap)
