@@ -277,6 +277,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "writable"
 
 
+@pytest.mark.ci
 def test_a_participant_writes_only_to_its_temporary_folder(place: Path) -> None:
     """Large branches, too, with a read-only root file system, and no word of it."""
     (port,) = free_ports(1)
@@ -301,6 +302,7 @@ def _path(service: Process, probe: str) -> str:
     return path
 
 
+@pytest.mark.ci
 def test_the_watcher_writes_only_to_its_temporary_folder(place: Path) -> None:
     """And is ready, with its settings and tokens from where they are mounted."""
     (port,) = free_ports(1)

@@ -87,7 +87,9 @@ def altered(url: str, kind: str, before: str, after: str, kept: Branch) -> World
 
 
 @pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize("rows", [1, LARGE], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "rows", [1, pytest.param(LARGE, marks=pytest.mark.ci)], ids=["few", "many"]
+)
 @pytest.mark.parametrize("change", CHANGES | WIDER)
 def test_a_value_comes_back_as_it_was_sent_or_is_refused(
     postgres_database: str, change: str, rows: int, kind: str

@@ -49,6 +49,8 @@ from tracing_2pc.store import open_log
 from tracing_2pc.testing import Fault, FaultProxy, SeenRequest
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
+pytestmark = pytest.mark.ci
+
 MANUAL = Path(__file__).parents[2] / "docs" / "testing.md"
 
 ROWS = 4

@@ -98,6 +98,7 @@ def outcomes(tests: Collection[str], scratch: Path) -> dict[tuple[str, str], str
     return messages([f"{faulty_sinks.__file__}::{test}" for test in tests], scratch)
 
 
+@pytest.mark.ci
 def test_each_fault_is_found_by_the_test_that_names_it(tmp_path: Path) -> None:
     """By its author's promise, in one line."""
     named = {(name, case.fails[0]) for name, case in FAULTY.items()}

@@ -12,8 +12,6 @@ from crash.runs import Field, every_kind, field, plan, points
 
 FIRST = {
     "driver.after_decide",
-    "executor.after_first_prepare",
-    "delivery.between_commits",
     "participant.after_prepare",
     "files.between_renames",
     "postgresql.in_prepare",

@@ -27,6 +27,8 @@ from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.states import Decision
 from tracing_2pc.store import SqlDecisionLog, open_log
 
+pytestmark = pytest.mark.ci
+
 TEXTS = texts("fencing")
 BATCHES = 3
 """Committed by the lost log: batches 0, 1 and 2."""

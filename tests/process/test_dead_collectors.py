@@ -21,6 +21,8 @@ from support.waiting import AT_ONCE, PATIENT, UNDELAYED
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import Collector
 
+pytestmark = pytest.mark.ci
+
 FLUSH = 0.5
 """How long a task waits for its export at most, in seconds."""
 

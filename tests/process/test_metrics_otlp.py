@@ -17,6 +17,8 @@ from support.waiting import PATIENT, UNDELAYED
 
 from tracing_2pc.core import names
 
+pytestmark = pytest.mark.ci
+
 PROTOCOLS = ("http/protobuf", "grpc")
 ENDPOINT = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 BOTH = "OTEL_EXPORTER_OTLP_ENDPOINT"
