@@ -827,8 +827,8 @@ MUTANTS: Final = (
         ),
         edit(
             DELIVERY + "send_once",
-            "__answers = self._ask_all(__r)",
-            "__answers = self._ask_all(__r)\n"
+            "(__answers, __last) = self._ask_all(__r)",
+            "(__answers, __last) = self._ask_all(__r)\n"
             "for name in set(__r.pending) - set(__answers):\n"
             "    self._log.acknowledge(__r.id, name)\n",
         ),
