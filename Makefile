@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(PATH):$(CURDIR)/.cache/strace
 N ?= 1
 MINUTES ?= 10
-SEED ?= $(shell date +%s)
+SEED := $(or $(SEED),$(shell date +%s))
 NIGHTLY := nightly-tests crash chaos fuzz stateful rules counts test-oldest-spark test-cluster \
 	test-jaeger test-skywalking test-dashboards browser test-compose
 
@@ -97,6 +97,7 @@ fuzz: setup  ## bodies that nobody meant, N thousand to each kind of participant
 
 crash: setup  ## kill at every failpoint, N times each; judge
 	@tools/strace >/dev/null
+	@echo "SEED=$(SEED)"
 	@PYTHONPATH=tests:. $(BIN)/python -m crash --runs $(N) --seed $(SEED) --json build/crash.json $(ARGS)
 
 chaos: setup  ## kill and pause at random moments, on real Spark, for MINUTES; judge
