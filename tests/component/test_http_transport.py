@@ -135,7 +135,7 @@ NOT_ANSWERS = {
     "a list": raw("200 OK", b"[]"),
     "a redirect": b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
     "accepted, not done": answer("202 Accepted", state="committed"),
-    "ask again": answer("425 Too Early", state="writing"),
+    "ask again": answer("425 Too Early", state="unknown"),
     "locked": answer("423 Locked", state="prepared"),
     "overloaded": answer("503 Service Unavailable", state="prepared"),
     "a server's error": raw("500 Internal Server Error", b"oops", "text/plain"),

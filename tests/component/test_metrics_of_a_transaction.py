@@ -72,7 +72,13 @@ def decisions(found: dict[str, float]) -> dict[str, float]:
 def counts(found: dict[str, float]) -> dict[str, float]:
     """Return what does not depend on the clock; gauges are a matter of resources."""
     timeless = {k: v for k, v in found.items() if "_sum" not in k}
-    fed = ("tpc_in_doubt_b", "tpc_oldest", "tpc_propagation", "tpc_telemetry")
+    fed = (
+        "tpc_in_doubt_b",
+        "tpc_uploads",
+        "tpc_oldest",
+        "tpc_propagation",
+        "tpc_telemetry",
+    )
     return {k: v for k, v in timeless.items() if not k.startswith(fed)}
 
 

@@ -189,9 +189,14 @@ class DoesNotLookAgain(TaggedRows):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._store.look_again = lambda _, upload: Answer(  # type: ignore[method-assign]
-            "prepared", fields={"vote": "commit", "rows": upload.ref.rows}
-        )
+        read, seen = self._journal.read, {}
+
+        def read_once(connection: Any, *about: Any) -> Any:
+            if len(about) > 1 and about not in seen:
+                seen[about] = read(connection, *about)
+            return seen.get(about) or read(connection, *about)
+
+        self._journal.read = read_once  # type: ignore[method-assign]
 
 
 @fails("test_an_abort_drops_all_branches")

@@ -25,6 +25,7 @@ from support.participant import (
     keep,
     orders,
     started,
+    writing_rows,
 )
 from support.texts import texts
 
@@ -137,19 +138,36 @@ def test_every_cell(world: World, given: str, asked: str) -> None:
         assert body["committed"] == PREVIOUS
 
 
-def test_while_a_prepare_is_under_way(world: World) -> None:
-    """Others see a branch that is being written, and are told to ask again."""
+def test_while_a_body_arrives(world: World) -> None:
+    """Nobody sees anything of its branch."""
     with world.writing(T) as upload:
-        assert world.listed() == [(T, ONE.branch, "writing")]
-        assert world.show(T).get_json()["branches"][0]["state"] == "writing"
-        again = world.prepare(T, ONE)
-        assert (again.status_code, again.get_json()["state"]) == (425, "writing")
-        assert "vote" not in again.get_json()
-        assert world.prepare(T, OTHER).status_code == 409
-        assert world.commit(T, ONE).status_code == 425
-        assert world.resolve(T, "commit").status_code == 425
+        assert world.listed() == []
+        assert world.show(T).status_code == 404
+        assert world.commit(T, ONE).status_code == 404
+        assert world.resolve(T, "commit").status_code == 404
         assert upload.finish().get_json()["vote"] == "commit"
+    assert world.prepare(T, OTHER).status_code == 409
     assert (world.in_doubt(), world.visible()) == (1, 0)
+
+
+def test_while_rows_are_written(world: World) -> None:
+    """Who sends the same branch is told to ask again, by any process; others go on."""
+    keep(world, "orders.6.1", OTHER)
+    answers, scraped = [], []
+
+    def ask() -> None:
+        answers.extend(world.prepare(T, branch) for branch in (ONE, OTHER))
+        scraped.append(world.client.get("/metrics").text)
+
+    with writing_rows(world, ask):
+        assert world.prepare(T).get_json()["vote"] == "commit"
+    for answer in answers:
+        assert (answer.status_code, answer.get_json()["state"]) == (425, "unknown")
+        assert "vote" not in answer.get_json()
+    assert "\ntpc_uploads 1\n" in scraped[0]
+    assert "\ntpc_uploads 0\n" in world.client.get("/metrics").text
+    assert world.prepare(T).status_code == 200
+    assert (world.in_doubt(), world.visible()) == (1, OTHER.rows)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +359,6 @@ def test_the_list(world: World) -> None:
     assert found[0]["carrier"] == TRACE
     assert all(t["age"] >= 0 for t in found)
     assert len(world.listed()) == 6
-    assert world.listed("?state=writing") == []
 
 
 @both_ends

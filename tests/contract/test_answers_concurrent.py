@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -12,12 +11,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from support.participant import ONE, TWIN, World, keep, records, sqlite_url, tagged_rows
+from flask import Response
+from support.participant import (
+    ONE,
+    TWIN,
+    World,
+    keep,
+    records,
+    tagged_rows,
+    writing_rows,
+)
+from support.spark import serving
 from support.telemetry import PATH
-from support.waiting import AT_LAST, until
+from support.waiting import AT_LAST, AT_ONCE, until
 
-from tracing_2pc.participant.journal import sqlite
+from tracing_2pc import ParticipantSink
+from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.core.states import Vote
+from tracing_2pc.sinks.base import write_branch
 
 T = "orders.7.1"
 
@@ -124,6 +137,33 @@ def test_first_prepares_at_once_make_one_table(world: World, other: World) -> No
     assert world.visible() == 6
 
 
+def test_a_participant_that_is_slow_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has heard nothing sends its rows again, and is told to wait."""
+    monkeypatch.setenv("TPC_TOKEN", "anything-as-it-is-insecure")
+    statuses: list[int] = []
+
+    @world.app.after_request
+    def note(response: Response) -> Response:
+        statuses.append(response.status_code)
+        return response
+
+    keep(world, "orders.1.1", ONE)
+
+    def until_told_to_wait() -> None:
+        until(lambda: statuses.count(425) > 1)
+
+    branch = BranchId(0, 1)
+    context = BranchContext(TransactionId.parse(T), branch, ("participant",), {})
+    rows = [pa.RecordBatch.from_pydict({"id": [4], "amount": [0.5]})]
+    with writing_rows(world, until_told_to_wait) as written, serving(world.app) as at:
+        sink = ParticipantSink({"participant": at}, timeout=AT_ONCE)
+        (receipt,) = write_branch(sink, context, rows)
+    assert (receipt.vote, written) == (Vote.COMMIT, [1])
+    assert (world.in_doubt(), world.visible()) == (1, ONE.rows)
+
+
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_writer_that_is_killed_leaves_nothing(url: str, world: World) -> None:
     """What a process was uploading when it died is unknown, and can be sent again.
@@ -132,20 +172,22 @@ def test_a_writer_that_is_killed_leaves_nothing(url: str, world: World) -> None:
     """
     keep(world, "orders.1.1", ONE)
     with Child(url) as child:
-        assert world.listed() == [(T, ONE.branch, "writing")]
+        assert world.listed() == []
         assert world.prepare(T).status_code == 425
         child.send_signal(signal.SIGKILL)
         child.wait(AT_LAST)
-    until(lambda: world.listed() == [])
     assert world.show(T).status_code == 404
     assert world.commit(T, ONE).status_code == 404
     keep(world, T, ONE)
     assert world.visible() == 2 * ONE.rows
-    tagged_rows(url).resource.open()  # as the next process does
-    assert not list(Path(url.removeprefix("sqlite:///")).parent.glob("*.spool"))
+    names = {
+        path.name for path in Path(url.removeprefix("sqlite:///")).parent.iterdir()
+    }
+    kept = {"participant.db", "participant.db-shm", "participant.db-wal"}
+    assert names == {*kept, "participant.db-tpc.lock"}
 
 
-def test_a_dead_writer_does_not_hold_up_a_commit(url: str, world: World) -> None:
+def test_a_killed_upload_does_not_hold_up_a_commit(url: str, world: World) -> None:
     """Commit of others seals over what a killed process was writing."""
     assert world.prepare(T, TWIN).status_code == 200
     with Child(url) as child:
@@ -154,25 +196,6 @@ def test_a_dead_writer_does_not_hold_up_a_commit(url: str, world: World) -> None
     assert world.commit(T, TWIN).status_code == 200
     assert world.visible() == TWIN.rows
     assert world.prepare(T, ONE).status_code == 409
-
-
-def test_a_spool_that_was_taken_for_left_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker that starts between another's open and lock does not cost its vote."""
-    world = tagged_rows(sqlite_url(tmp_path))
-    lock, once = fcntl.flock, []
-
-    def start_first(file: Any, how: int) -> None:
-        if how == fcntl.LOCK_EX and not once:
-            once.append(True)
-            tagged_rows(sqlite_url(tmp_path)).resource.open()
-        lock(file, how)
-
-    monkeypatch.setattr(sqlite.fcntl, "flock", start_first)
-    assert world.prepare(T).status_code == 200
-    assert once
-    world.resource.close()
 
 
 class Child:

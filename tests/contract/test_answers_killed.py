@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.elsewhere import elsewhere
 from support.participant import (
     ALL_KINDS,
     CONTRACT_KINDS,
@@ -25,6 +25,7 @@ from support.participant import (
     orders,
     started,
     store_of,
+    streaming,
     tagged_rows,
     variant,
 )
@@ -35,12 +36,8 @@ from tracing_2pc.participant import TaggedRows
 T = "orders.7.1"
 
 
-AT_ONCE = [
-    variant(kind, database)
-    for kind in ("TaggedRows", "Outbox")
-    for database in ("sqlite", "postgresql")
-]
-"""Those that read a small body into memory, before they note anything."""
+STREAMING = [variant(kind, "postgresql") for kind in ("TaggedRows", "Outbox")]
+"""Those that write a large body as it arrives."""
 
 
 @pytest.fixture(params=CONTRACT_KINDS)
@@ -57,14 +54,14 @@ def test_nobody_waits_for_a_slow_upload(world: World) -> None:
         assert world.prepare(T, TWIN).status_code == 200
         assert world.commit("orders.6.1", OTHER).status_code == 200
         assert world.client.get("/metrics").status_code == 200
-        assert len(world.listed()) == 2
+        assert len(world.listed()) == 1
         assert world.abort(T).status_code == 200
         assert upload.is_open
         assert upload.finish().status_code == 409
     assert (world.in_doubt(), world.visible()) == (0, 1)
 
 
-@pytest.mark.parametrize("made", AT_ONCE, indirect=True)
+@pytest.mark.parametrize("made", STREAMING, indirect=True)
 def test_a_small_body_holds_nothing_while_it_arrives(world: World) -> None:
     """Nobody sees a branch before all of it is there, and it is refused as late."""
     keep(world, "orders.6.1", OTHER)
@@ -77,25 +74,24 @@ def test_a_small_body_holds_nothing_while_it_arrives(world: World) -> None:
     assert (world.in_doubt(), world.visible()) == (0, 4)
 
 
-@pytest.mark.parametrize(
-    "made", [kind for kind in AT_ONCE if "postgresql" in kind.id], indirect=True
-)
+@pytest.mark.parametrize("made", STREAMING, indirect=True)
 def test_what_comes_while_its_rows_are_written_is_seen(
     made: tuple[World, str, str],
 ) -> None:
     """They are written without the lock, so an abort does not wait for them."""
     world, kind, url = made
-    store = store_of(world)
+    database = database_of(world)
     other = ALL_KINDS[kind](url)
     keep(world, "orders.6.1", OTHER)
-    write_rows, aborted = store.write_rows, []
+    load, aborted = database.load, []
 
-    def write_and_abort(*about: Any) -> None:
-        write_rows(*about)
+    def write_and_abort(*about: Any, **how: Any) -> int:
+        rows: int = load(*about, **how)
         # Answered while the prepare waits for it: so it does not wait for the prepare.
         aborted.append(other.abort(T).status_code)
+        return rows
 
-    store.write_rows = write_and_abort
+    database.load = write_and_abort
     assert world.prepare(T).status_code == 409
     assert aborted == [200]
     assert (world.in_doubt(), world.visible()) == (0, OTHER.rows)
@@ -112,21 +108,22 @@ def test_a_branch_that_is_asked_for_twice_is_not_in_its_own_way(
     with psycopg.connect(postgres_database, autocommit=True) as person:
         person.execute("CREATE UNIQUE INDEX one ON orders_tpc (id)")
     store = store_of(world)
-    write_rows = store.write_rows
+    write = store.prepare
 
-    def come_second(*about: Any) -> None:
+    def come_second(*about: Any) -> Any:
         assert other.prepare(T).status_code == 200
-        write_rows(*about)
+        return write(*about)
 
-    store.write_rows = come_second
+    store.prepare = come_second
     assert world.prepare(T).status_code == 200
     assert (world.in_doubt(), world.visible()) == (1, 2)
     for each in (world, other):
         each.resource.close()
 
 
-def test_a_small_branch_is_prepared_in_one_transaction(world: World) -> None:
-    """A large one is claimed in a transaction of its own, before its body is read."""
+@pytest.mark.parametrize("made", STREAMING, indirect=True)
+def test_a_branch_is_prepared_in_one_transaction(world: World) -> None:
+    """Whatever the size of its body: rows, branch and what is hidden together."""
     keep(world, "orders.6.1", OTHER)
     committed: list[int] = []
 
@@ -134,50 +131,12 @@ def test_a_small_branch_is_prepared_in_one_transaction(world: World) -> None:
         committed.append(threading.get_ident())
 
     sa.event.listen(database_of(world).engine, "commit", note)
-    assert world.prepare(T).status_code == 200
-    at_once = bool(store_of(world).at_once_bytes)
-    # An outbox's sender commits, too, in its thread.
-    assert (committed.count(threading.get_ident()) == 1) is at_once
-
-
-def prepare_and_commit(kind: str, url: str) -> None:
-    """Ask for both; the main program of a process."""
-    world = ALL_KINDS[kind](url)
-    world.prepare(T)
-    world.commit(T, ONE)
-
-
-@pytest.mark.parametrize(
-    "made",
-    [variant("ClaimedRows", "sqlite"), variant("ClaimedRows", "postgresql")],
-    indirect=True,
-)
-@pytest.mark.parametrize(
-    ("point", "prepared", "visible"),
-    [
-        ("participant.after_prepare", 1, 0),
-        ("participant.before_commit", 1, 0),
-        ("participant.after_commit", 0, 3),
-    ],
-)
-def test_a_participant_that_is_killed(
-    made: tuple[World, str, str],
-    tmp_path: Path,
-    point: str,
-    prepared: int,
-    visible: int,
-) -> None:
-    """What was durable stands after the kill, and the lost answer can be asked for.
-
-    `ResourceContract` kills the other kinds, at more moments.
-    """
-    world, kind, url = made
-    about = (prepare_and_commit, kind, url)
-    assert elsewhere(tmp_path, *about, killed_at=point) == "killed"
-    assert (world.in_doubt(), world.visible()) == (prepared, visible)
-    assert world.prepare(T).status_code == (200 if prepared else 409)
-    assert world.commit(T, ONE).status_code == 200
-    assert (world.in_doubt(), world.visible()) == (0, 3)
+    for name, how in (("0.1", contextlib.nullcontext()), ("1.1", streaming(world))):
+        with how:
+            assert world.prepare(T, Branch(ONE.body, 3, name)).status_code == 200
+        # An outbox's sender commits, too, in its thread.
+        assert committed.count(threading.get_ident()) == 1
+        committed.clear()
 
 
 @pytest.mark.parametrize("branches", [1, 3])

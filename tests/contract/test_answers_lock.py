@@ -57,8 +57,7 @@ def test_a_decision_waits_for_the_end_of_a_prepare(
 
         return after_a_while
 
-    for note in ("mark_prepared", "add_prepared"):
-        setattr(journal, note, look_and_sleep(getattr(journal, note)))
+    journal.add_prepared = look_and_sleep(journal.add_prepared)
     assert world.prepare(T).status_code == 200
     overtake.join(AT_LAST)
     assert (waited, found) == ([True], [200])

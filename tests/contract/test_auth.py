@@ -170,10 +170,19 @@ def test_an_executor_aborts_what_its_task_is_still_writing(world: World) -> None
     """By its digest, like what is prepared; the upload then votes abort."""
     executor = As(world, TOKENS["executor"])
     with executor.writing(T) as upload:
-        answer = executor.abort(T, branch="0.1", digest=OTHER.digest)
-        assert (answer.status_code, answer.get_json()["state"]) == (409, "writing")
         assert executor.abort(T, branch="0.1", digest=ONE.digest).status_code == 200
         assert upload.finish().get_json()["vote"] == "abort"
+
+
+def test_an_executor_names_nobody(world: World) -> None:
+    """A wrong name of a task, before its first batch, does not close it to its job."""
+    executor, job = (As(world, TOKENS[role]) for role in ("executor", "job"))
+    misspelt = executor.called("misspelt")
+    assert misspelt.prepare(T).status_code == 200
+    assert misspelt.abort(T, branch="9.9", digest=ONE.digest).status_code == 200
+    assert job.prepare("orders.8.1").status_code == 200
+    assert job.commit("orders.8.1", ONE).status_code == 200
+    assert misspelt.prepare("orders.9.1").status_code == 421
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -12,14 +12,11 @@ from support.participant import (
     ONE,
     Branch,
     World,
-    claimed_rows,
     keep,
     records,
     tagged_rows,
 )
 from support.waiting import until
-
-Make = Callable[..., World]
 
 TABLE = """CREATE TABLE orders_tpc
     (id bigint UNIQUE {}, amount double precision, tpc_tag bigint)"""
@@ -35,13 +32,11 @@ RAISES = (
     "FOR EACH ROW EXECUTE FUNCTION refuse()",
 )
 
-pytestmark = pytest.mark.parametrize("make", [tagged_rows, claimed_rows])
 
-
-def created(url: str, when: str, make: Make) -> World:
+def created(url: str, when: str) -> World:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(TABLE.format(when))
-    return make(url)
+    return tagged_rows(url)
 
 
 def orders(ids: Sequence[int]) -> Branch:
@@ -49,9 +44,9 @@ def orders(ids: Sequence[int]) -> Branch:
 
 
 @pytest.mark.parametrize("why", ["constraint", "trigger"])
-def test_it_is_a_vote_to_abort(postgres_database: str, make: Make, why: str) -> None:
-    """Whichever way the body goes, and as often as it is asked."""
-    world = created(postgres_database, LATER if why == "constraint" else "", make)
+def test_it_is_a_vote_to_abort(postgres_database: str, why: str) -> None:
+    """As often as it is asked."""
+    world = created(postgres_database, LATER if why == "constraint" else "")
     if why == "constraint":
         keep(world, "orders.1.1", ONE)
     else:
@@ -59,7 +54,7 @@ def test_it_is_a_vote_to_abort(postgres_database: str, make: Make, why: str) -> 
         with psycopg.connect(postgres_database, autocommit=True) as connection:
             for statement in RAISES:
                 connection.execute(statement)
-        world = make(postgres_database, triggers=True)
+        world = tagged_rows(postgres_database, triggers=True)
     for _ in range(2):
         answer = world.prepare("orders.2.1", ONE)
         assert answer.status_code == 409
@@ -68,11 +63,9 @@ def test_it_is_a_vote_to_abort(postgres_database: str, make: Make, why: str) -> 
 
 
 @pytest.mark.parametrize("when", ["", LATER], ids=["at once", "later"])
-def test_aborted_rows_in_the_way_are_deleted(
-    postgres_database: str, make: Make, when: str
-) -> None:
+def test_aborted_rows_in_the_way_are_deleted(postgres_database: str, when: str) -> None:
     """Not now, until they are gone; never a vote to abort."""
-    world = created(postgres_database, when, make)
+    world = created(postgres_database, when)
     many = orders(range(40_000))
     assert world.prepare("orders.1.1", many).status_code == 200
     assert world.abort("orders.1.1").status_code == 200
@@ -82,7 +75,7 @@ def test_aborted_rows_in_the_way_are_deleted(
 
 
 def test_no_decision_waits_for_what_a_constraint_waits_for(
-    postgres_database: str, make: Make
+    postgres_database: str,
 ) -> None:
     """A prepare that waits for somebody's row holds no lock of its application."""
     with (
@@ -93,7 +86,7 @@ def test_no_decision_waits_for_what_a_constraint_waits_for(
         connection.execute("INSERT INTO customer VALUES (1), (2), (3)")
         key = f"id bigint REFERENCES customer {LATER}"
         connection.execute(TABLE.format("").replace("id bigint UNIQUE", key))
-        world = make(postgres_database, triggers=True)
+        world = tagged_rows(postgres_database, triggers=True)
         keep(world, "orders.1.1", ONE)
         other.execute("DELETE FROM customer WHERE id = 2")
         with ThreadPoolExecutor(1) as pool:

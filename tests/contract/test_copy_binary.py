@@ -179,34 +179,3 @@ def test_binary_is_for_types_that_are_known(
     assert select(world.resource, shown) == [(1, CODE)]
     assert (asked, world.visible()) == ([form], LARGE)
     world.resource.close()
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_column_that_is_changed_while_columns_are_read_rounds_nothing(
-    postgres_database: str, when: str
-) -> None:
-    """Columns and the table's definition are read one after the other."""
-    world = world_of(postgres_database, "id bigint, amount double precision")
-    database = database_of(world)
-    read = database.definition
-
-    def change() -> None:
-        with psycopg.connect(postgres_database, autocommit=True) as connection:
-            connection.execute("DROP VIEW IF EXISTS orders")
-            connection.execute("ALTER TABLE orders_tpc ALTER amount TYPE real")
-
-    def definition(*about: Any) -> Any:
-        if when == "before":
-            change()
-        found = read(*about)
-        if when == "after":
-            change()
-        return found
-
-    database.definition = definition
-    branch = branch_of(id=(1, pa.int64()), amount=(0.1, pa.float64()))
-    first = world.prepare("orders.1.1", branch, once=True)
-    assert first.status_code == (400 if when == "before" else 503)
-    assert world.prepare("orders.1.1", branch).status_code == 400
-    assert select(world.resource, "SELECT count(*) FROM orders_tpc") == [(0,)]
-    world.resource.close()

@@ -61,7 +61,6 @@ PER_CASE = 1_000
 
 READ = {
     "TaggedRows": "SELECT id FROM orders",
-    "ClaimedRows": "SELECT id FROM orders",
     "PreparedTransactions": "SELECT id FROM orders",
     "Outbox": """SELECT json_extract(body, '$.id') FROM outbox_tpc
         WHERE tpc_tag IN (SELECT tag FROM outbox_tpc_queue)""",

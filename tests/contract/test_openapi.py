@@ -195,10 +195,7 @@ def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def answered(world: World) -> None:
     """Ask whatever the answer table knows."""
     with world.writing(T) as upload:
-        for ask in (world.prepare, world.show):
-            ask(T)
-        world.commit(T, ONE)
-        world.resolve(T, "commit")
+        world.prepare(T)
         upload.finish()
     world.client.get("/transactions?limit=1")
     for _ in range(2):

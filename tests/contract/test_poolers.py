@@ -19,13 +19,6 @@ from tracing_2pc.store import open_log
 
 TEXTS = texts("kits")
 
-SOME = [
-    "TaggedRows",
-    pytest.param("Outbox", marks=pytest.mark.ci),
-    "PreparedTransactions",
-]
-"""Each that has locks of its own; a body's size does not matter here."""
-
 
 @pytest.fixture
 def behind(postgres_database: str) -> Iterator[Callable[[str], str]]:
@@ -75,33 +68,41 @@ def test_a_log_needs_no_session_of_its_own(
         log.close()
 
 
-@pytest.mark.parametrize("kind", SOME)
-def test_a_participant_behind_a_pooler_of_transactions_is_refused(
-    behind: Callable[[str], str], kind: str
+def test_votes_that_rest_on_sessions_are_refused_behind_a_pooler_of_transactions(
+    behind: Callable[[str], str],
 ) -> None:
-    """Its votes rest on locks of sessions: it says so at start, and leaves nothing."""
+    """PreparedTransactions says so at start, and leaves nothing."""
     pooled = behind("transaction")
     with pytest.raises(ConfigurationError, match=TEXTS["pool mode"]):
-        KINDS[kind](pooled)
+        KINDS["PreparedTransactions"](pooled)
     assert set_in_sessions(pooled) == {("0", "0")}
     with psycopg.connect(pooled) as person:
         locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
         assert person.execute(locks).fetchone() == (0,)
 
 
-@pytest.mark.parametrize("kind", SOME)
-def test_a_participant_behind_a_pooler_of_sessions(
-    behind: Callable[[str], str], kind: str
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("TaggedRows", "transaction"),
+        pytest.param("TaggedRows", "session", marks=pytest.mark.ci),
+        pytest.param("Outbox", "transaction", marks=pytest.mark.ci),
+        ("PreparedTransactions", "session"),
+    ],
+)
+def test_a_participant_behind_a_pooler(
+    behind: Callable[[str], str], kind: str, mode: str
 ) -> None:
     """It is as good as the server itself."""
-    pooled = behind("session")
+    pooled = behind(mode)
     world, other = (KINDS[kind](pooled) for _ in range(2))
     for batch in range(8):
         assert world.prepare(f"orders.{batch}.1").status_code == 200
         assert other.prepare(f"orders.{batch}.1", TWIN).status_code == 200
         assert other.commit(f"orders.{batch}.1", ONE).status_code == 200
-    with world.writing("orders.9.1"):
-        assert other.prepare("orders.9.1").status_code == 425
+    with world.writing("orders.9.1") as upload:
+        assert other.abort("orders.9.1").status_code == 200
+        assert upload.finish().status_code == 409
     assert world.visible() == 8 * ONE.rows
     for made in (world, other):
         made.resource.close()

@@ -267,7 +267,7 @@ def test_a_commit_during_a_look_hides_nothing(world: World, request_: str) -> No
         assert answer.status_code == 200, answer.get_json()
         states = [branch["state"] for branch in answer.get_json()["branches"]]
     else:
-        page = world.resource.list_open(Query(None, None, after=0, limit=9))
+        page = world.resource.list_open(Query(None, after=0, limit=9))
         states = [str(row.state) for _, row, _ in page.branches]
     assert committed == [200]
     assert states == ["committed"]
@@ -433,13 +433,14 @@ def test_another_role_is_not_a_fault_of_the_request(
         sql(postgres_database, "DROP OWNED BY other; DROP ROLE other")
 
 
-def test_as_many_prepares_as_sessions(world: World) -> None:
+def test_as_many_prepares_as_sessions(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of a service's sessions may be writing: noting it needs none of them."""
+    most = 8
+    monkeypatch.setattr(PostgreSQL.__init__, "__defaults__", (most,))
+    world = prepared_transactions(postgres_database)
     keep(world, "orders.6.1", OTHER)
-    resource, most = world.resource, 8
-    resource._database.engine.dispose()
-    few = PostgreSQL(resource._database.engine.url, most=most)
-    resource._database = resource._store._database = few
     branches = [Branch(ONE.body, 3, f"{n}.0") for n in range(most)]
     with contextlib.ExitStack() as stack:
         uploads = [stack.enter_context(world.writing(T, b)) for b in branches]
@@ -447,6 +448,7 @@ def test_as_many_prepares_as_sessions(world: World) -> None:
             upload.let_go()
         assert [upload.finish().status_code for upload in uploads] == [200] * most
     assert world.abort(T).status_code == 200
+    world.resource.close()
 
 
 TRIGGERS = {
@@ -503,7 +505,7 @@ def test_a_commit_reads_only_what_is_held_prepared(
         "SELECT 'orders', n, 1, 'committed', NULL, '{}' "
         f"FROM generate_series(100, {many + 99}) n; "
         "INSERT INTO orders_tpc_branch "
-        "SELECT n, 'orders', n, 1, 0, 1, 'committed', 1, 'digest', NULL, 0, 0 "
+        "SELECT n, 'orders', n, 1, 0, 1, 'committed', 1, 'digest', 0, 0 "
         f"FROM generate_series(100, {many + 99}) n; "
         "INSERT INTO orders_tpc_outcome SELECT tag FROM orders_tpc_branch; "
         "ANALYZE",

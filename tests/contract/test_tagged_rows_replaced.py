@@ -187,7 +187,7 @@ def test_names_that_look_like_parameters(open_at: Open) -> None:
 def test_one_branch_that_cannot_be_deleted_holds_up_no_other(tmp_path: Path) -> None:
     """Where a trigger of the user's own refuses it: the others go on."""
     file = tmp_path / "orders.db"
-    world = tagged_rows(f"sqlite:///{file}", key="id")
+    world = tagged_rows(f"sqlite:///{file}", key="id", triggers=True)
     keep(world, "orders.0.1", records("0.1", id=[1, 2], n=[0, 0]))
     with contextlib.closing(sqlite3.connect(file)) as database:
         database.execute(

@@ -184,8 +184,9 @@ def test_many_aborted_branches_do_not_hold_up_a_constraint(world: World) -> None
     assert world.visible() == 2
 
 
-def test_a_sweep_that_cannot_delete_costs_no_vote(world: World) -> None:
+def test_a_sweep_that_cannot_delete_costs_no_vote(url: str) -> None:
     """Prepare goes on where the database refuses to delete aborted rows."""
+    world = tagged_rows(url, triggers=True)
     drop(world, "orders.0.1", records(id=[1]))
     refuse: dict[str, str] = {
         "sqlite": "CREATE TRIGGER mine BEFORE DELETE ON orders_tpc "
@@ -200,6 +201,7 @@ def test_a_sweep_that_cannot_delete_costs_no_vote(world: World) -> None:
         run(world, "INSERT INTO mine VALUES (1)")
     keep(world, "orders.0.2", records(id=[2]))
     assert world.visible() == 1
+    world.resource.close()
 
 
 def test_sweeps_at_once_share_the_work(postgres_database: str) -> None:

@@ -30,10 +30,8 @@ class Kind:
 
 
 def outbox(url: str, partner: str) -> ParticipantEngine:
-    """Return requests to a partner, prepared by way of a claim as large bodies are."""
-    made = Outbox(url, partner=partner, timeout=TIMEOUT, lease=LEASE)
-    made._store.at_once_bytes = 0
-    return made
+    """Return requests to a partner."""
+    return Outbox(url, partner=partner, timeout=TIMEOUT, lease=LEASE)
 
 
 KINDS: dict[str, Kind] = {

@@ -83,7 +83,6 @@ SURVEY = "inspection/survey.py::"
 in_raise = functools.partial(edit, JOURNAL + "raise_forgotten_through")
 in_deciding = functools.partial(edit, EXTERNAL + "deciding")
 in_begin = functools.partial(edit, LOG + "begin")
-in_vote = functools.partial(edit, ANSWERS + "vote")
 in_asking = functools.partial(edit, ASKING + "decide_commit")
 in_settle = functools.partial(edit, RECOVERY + "settle")
 
@@ -93,6 +92,11 @@ NO_TOMBSTONE = edit(
     ANSWERS + "_yes",
     "__outcome if __seen.seal is None else None",
     "__outcome if __seen.seal is None and __seen.recorded else None",
+)
+NOT_LOOKED_AT_AGAIN = edit(
+    ENGINE + "prepare",
+    "if __answer is not None: ...\nif not ref.rows: ...",
+    "if not ref.rows:\n    return answers.prepared(ref)",
 )
 NOT_LISTED = edit(
     JOURNAL + "list_open",
@@ -484,15 +488,15 @@ MUTANTS: Final = (
         "12: a prepared branch is dropped when it is an hour old",
         WAITING_TEST + "test_a_prepared_branch_waits_for_ever[sqlite]",
         edit(
-            JOURNAL + "claim",
-            "self._record(...)",
-            "self._record(...)\n"
+            JOURNAL + "next_tag",
+            "return __tag",
             "b = self.tables.branch\n"
             "connection.execute(\n"
             "    b.delete().where(\n"
             '        b.c.state == "prepared", b.c.since < self.clock() - 3600\n'
             "    )\n"
-            ")\n",
+            ")\n"
+            "return tag\n",
         ),
     ),
     mutant(
@@ -512,18 +516,18 @@ MUTANTS: Final = (
         "13: SQLite: a prepare does not flush",
         DURABLE_TEST + "test_each_answer_waits_for_the_disk[sqlite]",
         edit(
-            SQLITE + "_SQLiteWriter.write",
-            "self._database.decide(__of)",
-            "self._database.note(__of)",
+            PARTICIPANT_DATABASE + "Database.write",
+            "self.connections.durable()",
+            "self.connections.relaxed()",
         ),
     ),
     mutant(
         "13: PostgreSQL: a prepare does not flush",
         DURABLE_TEST + "test_each_answer_waits_for_the_disk[postgresql]",
         edit(
-            POSTGRESQL + "_PostgreSQLWriter.write",
-            "self._database.begin(__c, durable=True)",
-            "self._database.begin(__c, durable=False)",
+            POSTGRESQL + "PostgreSQL.write",
+            "self.connections.durable()",
+            "self.connections.relaxed()",
         ),
     ),
     mutant(
@@ -692,43 +696,18 @@ MUTANTS: Final = (
         "20: a prepare does not look at seal and forgotten_through again",
         ANSWERS_TEST + "test_an_upload_whose_transaction_is_sealed_votes_abort"
         "[TaggedRows-sqlite-forgotten_through]",
-        in_vote("if (__refused := _closed(...)) is not None: ..."),
-        in_vote(
-            "__held is None or __held.tag != __tag or __held.state is not WRITING",
-            "__held is not None and __held.state is ABORTED",
-        ),
+        NOT_LOOKED_AT_AGAIN,
     ),
     mutant(
-        "20: a prepare does not look whether its own branch was aborted",
-        ANSWERS_TEST + "test_an_upload_whose_transaction_is_sealed_votes_abort"
-        "[TaggedRows-sqlite-branch]",
-        in_vote(
-            "__held is None or __held.tag != __tag or __held.state is not WRITING",
-            "__held is None",
-        ),
+        "20: nor at what came while its rows were written",
+        "contract/test_answers_killed.py::"
+        "test_what_comes_while_its_rows_are_written_is_seen[TaggedRows-postgresql]",
+        NOT_LOOKED_AT_AGAIN,
     ),
     mutant(
         "20: TaggedRows looks without the lock",
-        LOCK_TEST + "test_a_decision_waits_for_the_end_of_a_prepare[abort-ClaimedRows]",
-        edit(TAGGED + "prepare", "upload.writer.share(...)", "pass"),
-    ),
-    mutant(
-        "20: a small branch is not looked at again",
-        "contract/test_answers_killed.py::"
-        "test_what_comes_while_its_rows_are_written_is_seen[TaggedRows-postgresql]",
-        edit(
-            ENGINE + "_prepare_at_once",
-            "__row, __answer = answer_to(__c)\n"
-            "if __answer is not None or not self._journal.add_prepared(...): ...\n",
-            "self._journal.add_prepared(\n"
-            "    __c, __row, ref, tag=tag, carrier=carrier\n"
-            ")\n",
-        ),
-    ),
-    mutant(
-        "20: and where it is prepared at once",
         LOCK_TEST + "test_a_decision_waits_for_the_end_of_a_prepare[abort-TaggedRows]",
-        edit(ENGINE + "_prepare_at_once", "writer.share(...)", "pass"),
+        edit(TAGGED + "prepare", "__database.share(...)", "pass"),
     ),
     mutant(
         "20: PreparedTransactions looks without its lock",
@@ -736,18 +715,14 @@ MUTANTS: Final = (
         "[abort-PreparedTransactions]",
         edit(
             EXTERNAL + "ExternalBranches.prepare",
-            "upload.writer.hold_shared(...)",
+            "self._locks.hold_shared(...)",
             "contextlib.nullcontext()",
         ),
     ),
     mutant(
         "20: PreparedTransactions does not obey what it sees",
         PREPARED_TEST + "test_an_abort_ends_a_prepare_between_two_of_its_statements",
-        edit(
-            EXTERNAL + "ExternalBranches.prepare",
-            "__votes_commit and __rows > 0",
-            "__rows > 0",
-        ),
+        edit(EXTERNAL + "ExternalBranches.prepare", "__answer is None", "True"),
     ),
     mutant(
         "begin first: tasks run before their attempt is on record",

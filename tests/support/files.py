@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tracing_2pc.participant.resources.external_branches import (
     ExternalBranch,
     ExternalBranches,
     ExternalEvidence,
+    Written,
 )
 from tracing_2pc.participant.resources.records import json_records
 
@@ -55,23 +56,25 @@ class FilePlace:
             folder.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
-    def write(self, upload: Upload) -> Iterator[Callable[[], None]]:
+    def write(self, upload: Upload) -> Iterator[Written]:
         name = f"{upload.tag}-{upload.transaction}-{upload.ref.branch}"
-        path, rows = self.writing / name, 0
+        path = self.writing / name
         try:
-            with (
-                upload.writer.receive(upload.body) as source,
-                path.open("x") as file,
-            ):
-                for record in json_records(source):
-                    rows += 1
-                    file.write(f"{record}\n")
-                upload.verify(rows)
-                file.flush()
-                os.fsync(file.fileno())
-            yield lambda: move(path, self.waiting / name)
+            upload.verify(self.load(upload, path))
+            yield Written(lambda: move(path, self.waiting / name))
         finally:
             path.unlink(missing_ok=True)
+
+    def load(self, upload: Upload, path: Path) -> int:
+        """Write a file; return how many records it has."""
+        rows = 0
+        with upload.receive() as source, path.open("x") as file:
+            for record in json_records(source):
+                rows += 1
+                file.write(f"{record}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return rows
 
     def prepared(self, connection: Connection) -> dict[int, ExternalBranch]:
         names = [(name, NAME.fullmatch(name)) for name in os.listdir(self.waiting)]

@@ -47,7 +47,7 @@ PARTICIPANTS: Final = ("a", "b")
 PARTITIONS: Final = (0, 1)
 TIMEOUT: Final = 900.0
 
-WRITING, PREPARED = BranchState.WRITING, BranchState.PREPARED
+PREPARED = BranchState.PREPARED
 COMMITTED, ABORTED = BranchState.COMMITTED, BranchState.ABORTED
 
 Asked = TypeVar("Asked")
@@ -199,19 +199,15 @@ class MemoryParticipant:
         """Look again, now that all rows are there, and vote (rule 20)."""
         message = self.uploads.pop(tag)
         seen, (wanted,) = self._seen(message.transaction), message.named
-        message.answer = answers.vote(seen, tag, wanted)
-        branches = self._branches.get(message.transaction, {})
-        held = branches.get(wanted.branch)
-        if message.answer.refusal is None:
-            branches[wanted.branch] = BranchRow(wanted, PREPARED, tag, 0.0)
-        elif held is not None and (held.state, held.tag) == (WRITING, tag):
-            del branches[wanted.branch]
+        message.answer = answers.prepare(seen, wanted)
+        if message.answer is None:
+            held = BranchRow(wanted, PREPARED, tag, 0.0)
+            self._branches.setdefault(message.transaction, {})[wanted.branch] = held
+            message.answer = answers.prepared(wanted)
 
     def restart(self) -> None:
         """Lose what is not durable: what is being written."""
         self.uploads.clear()
-        for transaction, branch in self.holding(WRITING):
-            del self._branches[transaction][branch]
 
     def _prepare(self, message: Message) -> None:
         seen, (wanted,) = self._seen(message.transaction), message.named
@@ -220,10 +216,14 @@ class MemoryParticipant:
             assert message.answer is not None
             assert message.answer.refusal is Refusal.FORGOTTEN
         if message.answer is None:
-            tag = next(self._tags)
-            held = BranchRow(wanted, WRITING, tag, 0.0)
-            self._branches.setdefault(message.transaction, {})[wanted.branch] = held
-            self.uploads[tag] = message
+            if self._is_written(message.transaction, wanted.branch):
+                message.answer = Answer("unknown", Refusal.IN_PROGRESS)
+                return
+            self.uploads[next(self._tags)] = message
+
+    def _is_written(self, transaction: TransactionId, branch: BranchId) -> bool:
+        under_way = ((m.transaction, m.named[0].branch) for m in self.uploads.values())
+        return (transaction, branch) in under_way
 
     def _decided(self, message: Message) -> Answer:
         seen = self._seen(message.transaction)

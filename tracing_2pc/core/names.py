@@ -267,6 +267,7 @@ METRICS: Final[dict[str, Metric]] = {
         "gauge", "{branch}", "branches that voted commit and wait for a decision"
     ),
     "tpc.oldest_in_doubt_age": Metric("gauge", "s", "age of the oldest of them"),
+    "tpc.uploads": Metric("gauge", "{branch}", "branches whose rows are being written"),
     "tpc.propagation.rejected": Metric(
         "counter",
         "{header}",

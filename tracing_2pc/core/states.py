@@ -106,7 +106,6 @@ class TransactionEvent(Word):
 class BranchState(Word):
     """Where a branch stands at one participant."""
 
-    WRITING = "writing"
     PREPARED = "prepared"
     COMMITTED = "committed"
     ABORTED = "aborted"

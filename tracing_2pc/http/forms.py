@@ -159,14 +159,14 @@ def read_show(request: Request, text: str) -> tuple[TransactionId, str | None]:
 def read_query(request: Request) -> Query:
     """Read the query of a list."""
     query = _parameters(request, {"application", "state", "after", "limit"})
-    application, state = query.get("application"), query.get("state")
-    if state not in {None, str(BranchState.WRITING), str(BranchState.PREPARED)}:
-        raise Problem(400, "state: expected writing or prepared")
+    application = query.get("application")
+    if query.get("state", BranchState.PREPARED) != BranchState.PREPARED:
+        raise Problem(400, "state: expected prepared, which all that is listed is")
     if application is not None:
         _field("application", application, check_application)
     after = _field("after", query["after"], _read_cursor) if "after" in query else 0
     limit = _field("limit", query["limit"], _limit) if "limit" in query else _PAGE
-    return Query(application, state, after, limit)
+    return Query(application, after, limit)
 
 
 def read_request_query(request: Request) -> RequestQuery:

@@ -13,10 +13,10 @@ from typing import Any, Final
 from tracing_2pc.core.model import BranchId, Carrier, TransactionId
 from tracing_2pc.core.states import BranchState, Decision, Refusal
 
-WRITING, PREPARED = BranchState.WRITING, BranchState.PREPARED
+PREPARED = BranchState.PREPARED
 COMMITTED, ABORTED = BranchState.COMMITTED, BranchState.ABORTED
 
-_PRECEDENCE: Final = (Refusal.UNKNOWN, Refusal.CONFLICT, Refusal.IN_PROGRESS)
+_PRECEDENCE: Final = (Refusal.UNKNOWN, Refusal.CONFLICT)
 """A commit that is refused for several reasons answers with the first of these."""
 _OTHER_CONTENT: Final = "this branch has other content: the digests differ"
 
@@ -38,7 +38,7 @@ class BranchRow:
         ref: its name and content.
         state: where it stands.
         tag: the number its rows carry.
-        since: when it was prepared; while it is written, when that began.
+        since: when it was prepared.
         sealed: when it was decided, or None. It equals `since` where a branch was
             aborted that was never prepared.
     """
@@ -53,7 +53,7 @@ class BranchRow:
     def prepared_at(self) -> float | None:
         """When it was prepared; None if it never was."""
         dropped = self.state is ABORTED and self.since == self.sealed
-        return None if dropped or self.state is WRITING else self.since
+        return None if dropped else self.since
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class TransactionRow:
         seal: its outcome, once it is sealed.
         by_hand: a person decided it.
         carrier: trace context of its first prepare.
-        branches: those whose writer is alive or has prepared them.
-        dead: tags of the other branches.
+        branches: those that are prepared, or were.
+        dead: tags of branches that were noted and never prepared.
         committed: another attempt of the same batch that is committed here.
     """
 
@@ -119,7 +119,10 @@ class Answer:
 
 
 def prepare(row: TransactionRow, ref: BranchRef) -> Answer | None:
-    """Answer a prepare before a byte of it is read; None means write it."""
+    """Answer a prepare: before its body is read, and again when its rows are written.
+
+    None means that nothing is in the way.
+    """
     if (refused := _closed(row, ref.branch)) is not None:
         return refused
     if (known := row.branches.get(ref.branch)) is None:
@@ -128,21 +131,9 @@ def prepare(row: TransactionRow, ref: BranchRef) -> Answer | None:
         return _conflict(row, known.state, f"this branch is {known.state}")
     if known.ref.digest != ref.digest:
         return _conflict(row, known.state, _OTHER_CONTENT)
-    if known.state is WRITING:
-        return _in_progress(row, "a prepare of it is under way")
     if known.ref != ref:
         detail = f"Tpc-Rows: the branch with this digest has {known.ref.rows} rows"
         return _refuse(row, Refusal.MALFORMED, PREPARED, detail)
-    return prepared(ref)
-
-
-def vote(row: TransactionRow, tag: int, ref: BranchRef) -> Answer:
-    """Answer a prepare whose rows are written: may they become durable (rule 20)?"""
-    if (refused := _closed(row, ref.branch)) is not None:
-        return refused
-    known = row.branches.get(ref.branch)
-    if known is None or known.tag != tag or known.state is not WRITING:
-        return _conflict(row, ABORTED, "this branch was aborted while it was written")
     return prepared(ref)
 
 
@@ -192,8 +183,6 @@ def _uncommittable(row: TransactionRow, ref: BranchRef) -> Answer | None:
         content = f"{known.ref.rows} rows with the digest {known.ref.digest}"
         detail = f"{name} holds {content}, not what commit names"
         return _conflict(row, known.state, detail)
-    if known.state is WRITING:
-        return _in_progress(row, f"a prepare of {name} is under way")
     return None
 
 
@@ -228,8 +217,6 @@ def resolve(row: TransactionRow, outcome: Decision) -> Answer:
     if not row.branches_in(PREPARED):
         if row.forgotten:
             return _forgotten(row)
-        if row.branches_in(WRITING):
-            return _in_progress(row, "a prepare is under way")
         return _unknown(row, "nothing is prepared here under this id")
     if outcome is Decision.ABORT:
         if (reason := _committed_by_hand(row)) is not None:
@@ -311,10 +298,6 @@ def _unknown(row: TransactionRow, detail: str) -> Answer:
 
 def _conflict(row: TransactionRow, state: str, detail: str) -> Answer:
     return _refuse(row, Refusal.CONFLICT, state, detail)
-
-
-def _in_progress(row: TransactionRow, detail: str) -> Answer:
-    return _refuse(row, Refusal.IN_PROGRESS, WRITING, f"{detail}: ask again")
 
 
 def _flag(row: TransactionRow) -> dict[str, Any]:

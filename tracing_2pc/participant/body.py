@@ -45,8 +45,6 @@ class Body(io.RawIOBase):
         self.length = length
         self.content_type = content_type
         self.digest = digest
-        self.kept: bytes | None = None
-        """All of it, once it has been read into memory and verified."""
 
     def readable(self) -> bool:
         """Say yes: `io.RawIOBase` asks."""
@@ -63,14 +61,6 @@ class Body(io.RawIOBase):
         self._sha256.update(piece)
         self._left -= len(piece)
         return len(piece)
-
-    def keep(self) -> None:
-        """Read it whole into memory, verified: records can be read from it again."""
-        kept, read = bytearray(self._left), 0
-        while piece := self.readinto(memoryview(kept)[read:]):
-            read += piece
-        self.verify()
-        self.kept = bytes(kept)
 
     def verify(self) -> None:
         """Read to the end; raise `MalformedError` if the digest is not the promised."""
@@ -96,17 +86,15 @@ class Source:
         return cls(io.BufferedReader(body, CHUNK), body.content_type, body.length)
 
     @classmethod
-    def kept(cls, body: Body) -> Source:
-        """Return a body that is in memory, verified."""
-        return cls(io.BytesIO(body.kept or b""), body.content_type, body.length)
+    def spooled(cls, body: Body, folder: str | None = None) -> Source:
+        """Return a body that is here, verified, and can be read again.
 
-    @classmethod
-    def spooled(cls, body: Body) -> Source:
-        """Return a body that is on disk, verified, and can be read again."""
-        if body.kept is not None:
-            return cls.kept(body)
+        A small one is in memory, another in a file without a name in this folder.
+        """
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(tempfile.TemporaryFile())
+            file: IO[bytes] = io.BytesIO()
+            if body.length > AT_ONCE:
+                file = stack.enter_context(tempfile.TemporaryFile(dir=folder))
             shutil.copyfileobj(body, file, CHUNK)
             body.verify()
             file.seek(0)

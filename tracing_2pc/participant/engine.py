@@ -27,12 +27,11 @@ from tracing_2pc.core.states import BranchState, Decision, Refusal, RequestState
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
 from tracing_2pc.participant.body import Body
-from tracing_2pc.participant.journal.database import Writer, commit
+from tracing_2pc.participant.journal.database import UnderWayError
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.resources.branch_store import (
     SLICE,
     BranchStore,
-    NotKeptError,
     Upload,
     ViolatedError,
 )
@@ -55,7 +54,8 @@ class Order:
     """A commit, an abort or a resolution, as it was asked for.
 
     `branches` are those to commit; `branch` is the one to abort, alone, and only if
-    its digest is `digest`. `reason` is that of a person.
+    its digest is `digest`. `reason` is that of a person. Who `may_name` gives the name
+    of the participant that is kept: a job or an operator.
     """
 
     transaction: TransactionId
@@ -65,6 +65,7 @@ class Order:
     branch: BranchId | None = None
     digest: str | None = None
     reason: str | None = None
+    may_name: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +73,6 @@ class Query:
     """Which page of the list is wanted; None is any."""
 
     application: str | None
-    state: str | None
     after: int
     limit: int
 
@@ -124,8 +124,8 @@ class ParticipantEngine:
     Called from many threads and processes; each request is repeated until it is
     answered. A request raises `RefusalError` for what it refuses outside of the table,
     and the database's own errors for "not now". `participant` is the name that the
-    caller gives: the first one of an application is kept, and a request for another
-    is refused as misdirected and changes nothing.
+    caller gives: the first one of an application is kept, if the caller may name it,
+    and a request for another is refused as misdirected and changes nothing.
 
     Args:
         journal: what is known of transactions and branches.
@@ -172,115 +172,79 @@ class ParticipantEngine:
         ref: BranchRef,
         body: Body,
         carrier: Carrier,
+        *,
+        may_name: bool = True,
     ) -> Answer:
         """Make a branch durable and invisible, and vote (rule 13).
 
-        A large branch is claimed in the journal first: a process that is killed before
-        its rows are durable leaves a claim that everybody sees is dead. A small one is
-        not on record before it is prepared.
+        Its rows and its note in the journal become durable together: nobody sees
+        anything of it before it is prepared, and an upload that is killed leaves
+        nothing.
+
+        Raises:
+            RefusalError: in progress, while another request writes this very branch.
         """
         self.open()
-        with self._database.writer() as writer:
-            if ref.rows > 0 and self._store.takes_at_once(body.length):
-                asked = (transaction, participant, ref, body, carrier)
-                if (at_once := self._prepare_at_once(writer, *asked)) is not None:
-                    return at_once
-            with writer.note(transaction.application) as connection:
-                row = self._journal.read(connection, transaction, ref.branch)
-                self._check_name(connection, row, participant)
-                if (answer := answers.prepare(row, ref)) is not None:
-                    return answer
-                self._journal.note_participant(connection, row, participant)
-                tag = self._journal.claim(
-                    connection, row, ref, carrier=carrier, writer=writer.owner
-                )
-                leftovers = self._store.has_leftovers(connection)
-            if leftovers:
-                self._store.delete_leftovers(writer, 1 + ref.rows // SLICE)
-            failpoint("participant.before_prepare")
-            try:
-                answer = self._store.prepare(
-                    Upload(transaction, ref, tag, body, writer)
-                )
-            except NotKeptError as refused:
-                self._release(transaction, tag)
-                return refused.answer
-            except (ViolatedError, sa.exc.IntegrityError):
-                self._release(transaction, tag)
-                raise self._violated(writer) from None
-            except BaseException:
-                self._release(transaction, tag)
-                raise
-        failpoint("participant.after_prepare")
-        return answer
+        journal, application = self._journal, transaction.application
 
-    def _prepare_at_once(
-        self,
-        writer: Writer,
-        transaction: TransactionId,
-        participant: str,
-        ref: BranchRef,
-        body: Body,
-        carrier: Carrier,
-    ) -> Answer | None:
-        """Prepare a small branch in one local transaction; None if that does not do.
-
-        The body is read first, so the transaction waits for no client. It needs no
-        claim: nobody sees anything of the branch before it is prepared.
-        """
-        body.keep()
-        failpoint("participant.before_prepare")
-
-        def answer_to(connection: Connection) -> tuple[TransactionRow, Answer | None]:
-            row = self._journal.read(connection, transaction, ref.branch)
+        def look(connection: Connection) -> tuple[TransactionRow, Answer | None]:
+            row = journal.read(connection, transaction, ref.branch)
             self._check_name(connection, row, participant)
             return row, answers.prepare(row, ref)
 
-        try:
-            with writer.write() as connection:
-                row, answer = answer_to(connection)
+        def add(connection: Connection, tag: int) -> Answer | None:
+            # Rule 20: read again under the lock, which is held until the commit.
+            row, answer = look(connection)
+            if answer is not None:
+                return answer
+            if not ref.rows:
+                return answers.prepared(ref)
+            if not journal.add_prepared(connection, row, ref, tag=tag, carrier=carrier):
+                raise UnderWayError
+            return None
+
+        with self._database.look() as connection:
+            row, answer = look(connection)
+            if answer is not None:
+                return answer
+            leftovers = self._store.has_leftovers(connection)
+        is_new = may_name and row.participant != participant
+        if is_new or row.dead:
+            with self._store.noting(application) as connection:
+                row, answer = look(connection)
                 if answer is not None:
                     return answer
-                unusual = row.participant != participant or row.dead
-                if unusual or self._store.has_leftovers(connection):
-                    return None
-                tag = self._journal.next_tag(connection)
-                upload = Upload(transaction, ref, tag, body, writer)
-                # Before the lock: who is stopped within COPY keeps it for ever.
-                self._store.write_rows(connection, upload)
-                writer.share(connection, transaction.application)
-                # Rule 20: read again under the lock, which is held until the commit.
-                row, answer = answer_to(connection)
-                if answer is not None or not self._journal.add_prepared(
-                    connection, row, ref, tag=tag, carrier=carrier
-                ):
-                    connection.rollback()
-                    return answer
-                commit(connection)  # Rule 13: durable before the vote is answered.
-        except (ViolatedError, sa.exc.IntegrityError):
-            # What is in the way may be this very branch, asked for a second time.
-            with writer.unlocked() as connection:
-                _, answer = answer_to(connection)
+                if may_name:
+                    journal.note_participant(connection, row, participant)
+                journal.drop_dead(connection, row)
+        if leftovers:
+            self._store.delete_leftovers(1 + ref.rows // SLICE)
+        failpoint("participant.before_prepare")
+        upload = Upload(transaction, ref, body, journal)
+        try:
+            with self._database.alone(upload.name):
+                answer = self._store.prepare(upload, add)
+        except (UnderWayError, ViolatedError, sa.exc.IntegrityError) as error:
+            # What is in the way may be this very branch, prepared meanwhile.
+            with self._database.look() as connection:
+                _, answer = look(connection)
             if answer is None:
-                raise self._violated(writer) from None
+                raise self._in_the_way(error) from None
+            return answer
+        if answer is not None:
             return answer
         failpoint("participant.after_prepare")
         return answers.prepared(ref)
 
-    def _violated(self, writer: Writer) -> RefusalError:
-        if self._store.delete_leftovers(writer, _MOST_SLICES):
+    def _in_the_way(self, error: Exception) -> RefusalError:
+        if isinstance(error, UnderWayError):
+            detail = "a prepare of this branch is under way: ask again"
+            return RefusalError(Refusal.IN_PROGRESS, detail, state="unknown")
+        if self._store.delete_leftovers(_MOST_SLICES):
             detail = "aborted rows were in the way and are deleted: ask again"
             return RefusalError(Refusal.NOT_NOW, detail)
         detail = "a record violates a constraint or trigger of the table"
         return RefusalError(Refusal.CONFLICT, detail, state="unknown")
-
-    def _release(self, transaction: TransactionId, tag: int) -> None:
-        # A claim that cannot be released now is a dead writer's when this one ends.
-        with (
-            contextlib.suppress(sa.exc.SQLAlchemyError),
-            self._database.note(transaction.application) as connection,
-        ):
-            self._journal.release(connection, transaction, tag)
 
     def commit(self, order: Order) -> Answer:
         """Make the chosen branches visible or none, abort the others, seal."""
@@ -365,6 +329,7 @@ class ParticipantEngine:
             return {
                 "tpc.in_doubt.branches": count,
                 "tpc.oldest_in_doubt_age": age,
+                "tpc.uploads": self._database.uploads(connection, self._journal.name),
                 **self._store.gauges(connection),
             }
 
@@ -417,12 +382,10 @@ class ParticipantEngine:
     ) -> None:
         if order.branch is not None:
             self._journal.abort_branch(connection, row, order.branch)
-        self._journal.note_participant(connection, row, order.participant)
+        if order.may_name:
+            self._journal.note_participant(connection, row, order.participant)
         if answer.seal is not None:
-            losers = {
-                branch.tag
-                for branch in (*answer.losers, *row.branches_in(BranchState.WRITING))
-            }
+            losers = {branch.tag for branch in answer.losers}
             self._journal.seal(
                 connection, row, answer.seal, losers=losers, because=order.reason
             )

@@ -23,6 +23,7 @@ GAUGES: Final = (
     "tpc.prepared_slots.max",
     "tpc.in_doubt.branches",
     "tpc.oldest_in_doubt_age",
+    "tpc.uploads",
 )
 """What resources can have: each has some of them."""
 

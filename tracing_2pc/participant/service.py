@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from tracing_2pc.core.access import Caller
+from tracing_2pc.core.access import Caller, Role
 from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.ports import Step
 from tracing_2pc.core.states import ASK_AGAIN, Decision, RequestState
@@ -60,7 +60,8 @@ class ParticipantService:
         step.set("tpc.branch", str(ref.branch))
         step.set("tpc.rows", ref.rows)
         step.set("tpc.bytes", body.length)
-        answer = self._engine.prepare(transaction, participant, ref, body, carrier)
+        asked = (transaction, participant, ref, body, carrier)
+        answer = self._engine.prepare(*asked, may_name=_may_name(caller))
         if answer.refusal is None:
             step.set("tpc.vote", str(answer.fields["vote"]))
         elif answer.refusal not in ASK_AGAIN:
@@ -78,7 +79,8 @@ class ParticipantService:
         if order.digest is not None:
             action = "abort branch by digest"
         self._check(caller, action, order.transaction, step)
-        return self._engine.abort(order)
+        may_name = _may_name(caller)
+        return self._engine.abort(dataclasses.replace(order, may_name=may_name))
 
     def resolve(
         self, caller: Caller, step: Step, order: Order, outcome: Decision
@@ -193,6 +195,11 @@ class ParticipantService:
         for name, value in identity(transaction).items():
             step.set(name, value)
         self._keep_context()
+
+
+def _may_name(caller: Caller) -> bool:
+    """Say whether the name that a caller gives is kept: a job's, not a task's."""
+    return caller.role is not Role.EXECUTOR
 
 
 def _log_order(action: str, order: RequestOrder, state: RequestState) -> None:

@@ -344,8 +344,8 @@ class ResourceContract:
         stream = Interrupted(case.one.body, abort_now)
         vote = process.prepare_once(case.id(), case.one, stream)
         promise = (
-            "Under the application's lock, prepare asks look_again, and keeps nothing "
-            "if it refuses"
+            "Under the application's lock, prepare asks add, and keeps nothing if it "
+            "refuses"
         )
         expect_answer(aborted[0], ABORTED, "An abort during a prepare", promise)
         expect_answer(vote, IS_ABORTED, "A prepare that ended after it", promise)

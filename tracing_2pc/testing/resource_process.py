@@ -122,7 +122,7 @@ class Process:
         rows: list[tuple[str, str, str]] = []
         after: int | None = 0
         while after is not None:
-            page = self.engine.list_open(Query(application, None, after, 2))
+            page = self.engine.list_open(Query(application, after, 2))
             rows += [
                 (str(id_), str(row.ref.branch), str(row.state))
                 for id_, row, _ in page.branches

@@ -7,17 +7,17 @@ A local transaction is opened for a purpose, which determines locks and flush:
 - `note`: the same lock, not durable: a crash may undo it.
 - `setup`: excludes every other setup.
 
-A `Writer` claims a branch while it is written. Every process can see whether a writer
-is alive, also after the writer's own process was killed.
+A prepare opens two: `look`, before its body is received, and `write`, for its rows.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, Protocol
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -30,55 +30,38 @@ LOCK_WAIT: Final = 10
 """Seconds that a request waits for a lock. Then the answer is "not now"."""
 
 
-class TableChangedError(Exception):
-    """The table is another than when it was read; nothing may be kept."""
+class UnderWayError(Exception):
+    """Another request writes the same branch; nothing of this one is kept."""
+
+
+class TableGoneError(Exception):
+    """Somebody has dropped the table."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Definition:
-    """What was read of a table at one moment.
+class TableLook:
+    """What there is to know of a table at one moment, besides its columns.
 
     Args:
-        about: what two of them are compared by.
         exact: by column, the Arrow type that `Database.load` need not write as text.
             Columns that have none are left out.
+        is_table: it is one, and so are its partitions.
+        is_unlogged: a crash would empty it, or a partition.
+        fires: triggers and rules of INSERT or DELETE, its partitions' too.
+        has_policies: row level security decides who sees which rows.
         defers: triggers or constraints may wait for the commit.
-        stays: the transaction is prepared after `load`. It must not keep locks on the
-            catalogs that this is read from.
+        view: whether the view stands on this very table; None where there is none.
+        is_invoker: the view shows what the reader may see, and not what its owner may.
     """
 
-    about: Hashable = None
-    exact: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
-    defers: bool = dataclasses.field(default=False, compare=False)
-    stays: bool = dataclasses.field(default=False, compare=False)
-
-
-class Writer(Protocol):
-    """One upload: claimed, received, written, and made durable, in this order."""
-
-    owner: int
-
-    def note(self, application: str) -> AbstractContextManager[Connection]:
-        """Open the short transaction that puts the claim on record."""
-
-    def receive(self, body: Body) -> Source:
-        """Return the body to read records from: as it arrives, or whole on disk."""
-
-    def write(self) -> AbstractContextManager[Connection]:
-        """Open the durable transaction that the rows go into."""
-
-    def unlocked(self) -> AbstractContextManager[Connection]:
-        """Open a transaction that locks nothing by itself and costs no flush."""
-
-    def share(self, connection: Connection, application: str) -> None:
-        """Take the application's lock, shared with other prepares, till the commit."""
-
-    def hold_shared(self, application: str) -> AbstractContextManager[None]:
-        """Hold that lock, shared, while a branch is prepared outside of a transaction.
-
-        A process that gets the exclusive lock later finds the branch prepared, or
-        knows that it never will be.
-        """
+    exact: Mapping[str, Any]
+    is_table: bool = True
+    is_unlogged: bool = False
+    fires: tuple[str, ...] = ()
+    has_policies: bool = False
+    defers: bool = False
+    view: bool | None = None
+    is_invoker: bool = False
 
 
 class Database(abc.ABC):
@@ -117,27 +100,85 @@ class Database(abc.ABC):
     def skip_flush(self, connection: Connection) -> None:  # noqa: B027 - SQLite flushes
         """Let the open durable transaction be flushed by a later one, if possible."""
 
-    def with_own_sessions(self) -> Database:
-        """Return this database with another pool.
+    @functools.cached_property
+    def beside(self) -> Database:
+        """The same database with another pool.
 
         A caller that holds a session here may wait for one of those.
         """
         return self
 
-    @abc.abstractmethod
-    def hold(self, application: str) -> AbstractContextManager[Connection]:
-        """Hold the application's exclusive lock over several durable transactions.
+    def look(self) -> AbstractContextManager[Connection]:
+        """Give a connection for what is to be known before a body is received."""
+        return self.read()
 
-        An exception ends the session, and the lock with it.
+    def unlocked(self) -> AbstractContextManager[Connection]:
+        """Open a transaction that locks nothing by itself and costs no flush."""
+        return begin_now(self.connections.relaxed())
+
+    def receive(self, body: Body) -> Source:
+        """Return the body to read records from: here, or as it arrives."""
+        return self.spool(body)
+
+    def spool(self, body: Body) -> Source:
+        """Return a body that is here, verified, and can be read again."""
+        return Source.spooled(body)
+
+    def alone(self, branch: str) -> AbstractContextManager[None]:
+        """Keep others from `write` of the same branch, as far as `write` does not.
+
+        No promise rests on it: a client waits without end for an upload that is under
+        way, and does not send the same rows again and again.
+
+        Raises:
+            UnderWayError: another request has not left the block.
+        """
+        return nullcontext()
+
+    def write(
+        self, branch: str, *, stays: bool = False
+    ) -> AbstractContextManager[Connection]:
+        """Open the durable transaction that the rows of a branch go into.
+
+        If it `stays`, because it is to be prepared, it keeps no lock on the branch.
+
+        Raises:
+            UnderWayError: another one is open for the same branch.
+        """
+        return begin_now(self.connections.durable())
+
+    def share(self, connection: Connection, application: str) -> None:  # noqa: B027
+        """Take the application's lock, shared with other prepares, till the commit.
+
+        None is needed if each writing transaction excludes all others.
         """
 
     @abc.abstractmethod
-    def writer(self) -> AbstractContextManager[Writer]:
-        """Open an upload, which ends with the block."""
+    def uploads(self, connection: Connection, journal: str) -> int:
+        """Count the branches of a journal that are being written."""
+
+    def lock_table(self, connection: Connection, table: str) -> None:  # noqa: B027
+        """Let nobody alter a table, if it is there, until the open transaction ends.
+
+        None is needed if each writing transaction excludes all others.
+
+        Raises:
+            TableGoneError: it is not there.
+        """
 
     @abc.abstractmethod
-    def alive(self, connection: Connection, writers: set[int]) -> set[int]:
-        """Return those of the writers whose upload is still under way."""
+    def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
+        """Read what may change of a table under a participant that runs.
+
+        Equal results mean that nothing has changed. `read_look` says what it is.
+
+        Raises:
+            TableGoneError: it is not there.
+        """
+
+    @abc.abstractmethod
+    def read_look(self, found: Any) -> TableLook:
+        """Say what `look_at` has found."""
 
     @abc.abstractmethod
     def load(
@@ -147,26 +188,13 @@ class Database(abc.ABC):
         batches: Iterator[Any],
         *,
         typed: bool = False,
-        definition: Definition | None = None,
+        defers: bool = False,
     ) -> int:
-        """Write Arrow batches of a table's columns; return how many rows they had.
+        """Write Arrow batches of a table's columns; return how many rows it has kept.
 
-        `typed` batches have the exact types of the table's definition. Where one is
-        given, the batches were made for a table like that, and nothing that it checks
-        is left for the commit.
-
-        Raises:
-            TableChangedError: it is another now.
+        `typed` batches have the exact types of the table. What a table `defers` is
+        checked here, and not left for the commit.
         """
-
-    def definition(self, connection: Connection, table: str) -> Definition:
-        """Read what may change under a participant that runs, if anything may."""
-        return Definition()
-
-    def is_altered(self, table: str, definition: Definition) -> bool:
-        """Tell whether a table is another by now; asked in a session of its own."""
-        with self.read() as connection:
-            return self.definition(connection, table) != definition
 
     @abc.abstractmethod
     def refusal(self, error: Exception) -> str | None:

@@ -45,15 +45,12 @@ _NAMES: Final = {
 }
 _Item = TypeVar("_Item")
 
-Alive = Callable[[Connection, set[int]], set[int]]
-"""Returns those of some writers whose upload is still under way."""
-
 OnEnd = Callable[[Connection, sa.Select[Any], Mapping[str, Any], BranchState], None]
 """Called in the local transaction that ends branches, before their rows change, with a
 SELECT of their tags, its parameters, and the outcome. A commit is of all that are not
 sealed: the SELECT is `Journal.unsealed`."""
 
-Evidence = Callable[[Connection, Sequence[Any], Alive, dict[int, BranchState]], None]
+Evidence = Callable[[Connection, Sequence[Any], dict[int, BranchState]], None]
 """Corrects the states, by tag, that the journal's rows alone would give."""
 
 
@@ -84,6 +81,11 @@ class Journal:
         self._statements = Statements(tables, database.engine.dialect.name)
 
     @property
+    def name(self) -> str:
+        """What its tables' names begin with: one participant in its database."""
+        return self.tables.name
+
+    @property
     def unsealed(self) -> sa.Select[Any]:
         """Select the tags of a transaction's branches that are not sealed."""
         return self._statements.unsealed
@@ -100,13 +102,8 @@ class Journal:
         connection: Connection,
         transaction: TransactionId,
         branch: BranchId | None = None,
-        *,
-        writer: int | None = None,
     ) -> TransactionRow:
-        """Read a transaction, with one of its branches or all of them.
-
-        `writer` is the caller's own, which is alive.
-        """
+        """Read a transaction, with one of its branches or all of them."""
         of = self._statements
         statement = of.read_all if branch is None else of.read_one
         rows = connection.execute(statement, _keys(transaction, branch)).all()
@@ -119,7 +116,7 @@ class Journal:
             if r.seal == "committed" and r.attempt != transaction.attempt
         )
         branch_rows = [r for r in of_attempt if r.tag is not None]
-        branches = self._branches(connection, branch_rows, writer)
+        branches = self._branches(connection, branch_rows)
         known = {branch.tag for branch in branches}
         return TransactionRow(
             transaction,
@@ -134,23 +131,14 @@ class Journal:
             committed=next(committed, None),
         )
 
-    def _branches(
-        self, connection: Connection, rows: Sequence[Any], writer: int | None = None
-    ) -> list[BranchRow]:
+    def _branches(self, connection: Connection, rows: Sequence[Any]) -> list[BranchRow]:
         """Return the branches of these rows, without those that are dead.
 
-        A branch is dead, and never happened, when its writer ended before its prepare.
+        A branch is dead, and never happened, if it was noted and is not prepared.
         """
-        alive = {writer}
-        if writers := {r.writer for r in rows if r.state == "writing"} - alive:
-            alive |= self.database.alive(connection, writers)
-        states = {
-            r.tag: BranchState(r.state)
-            for r in rows
-            if r.state != "writing" or r.writer in alive
-        }
+        states = {r.tag: BranchState(r.state) for r in rows}
         if self._evidence is not None:
-            self._evidence(connection, rows, self.database.alive, states)
+            self._evidence(connection, rows, states)
         return [
             BranchRow(
                 BranchRef(BranchId(r.partition, r.task_attempt), r.row_count, r.digest),
@@ -163,27 +151,26 @@ class Journal:
             if r.tag in states
         ]
 
-    def claim(
-        self,
-        connection: Connection,
-        row: TransactionRow,
-        ref: BranchRef,
-        *,
-        carrier: Carrier,
-        writer: int,
-    ) -> int:
-        """Put a writing branch on record, and return its tag.
-
-        A row of the same branch can only be a dead writer's here.
-        """
-        self._record(connection, row, carrier)
-        values = {"state": "writing", "writer": writer, "since": self.clock()}
-        return self._replace(connection, row, ref, values)
-
     def next_tag(self, connection: Connection) -> int:
-        """Draw a tag for `add_prepared`; no other branch gets it."""
+        """Draw a tag for `add_prepared` in this transaction: no other branch's."""
         tag: int = connection.scalar(self._statements.next_tag)
         return tag
+
+    def draw_tag(self) -> int:
+        """Draw one for another transaction. A crash may only leave it unused."""
+        if self.database.engine.dialect.name == "postgresql":
+            with self.database.look() as connection:
+                return self.next_tag(connection)
+        with self.database.unlocked() as connection:
+            tag = self.next_tag(connection)
+            self.tables.set_last_tag(connection, tag)
+            return tag
+
+    def drop_dead(self, connection: Connection, row: TransactionRow) -> None:
+        """Forget what never happened: under the exclusive lock it never will."""
+        b = self.tables.branch
+        for some in in_slices(row.dead):
+            connection.execute(b.delete().where(b.c.tag.in_(some)))
 
     def add_prepared(
         self,
@@ -204,7 +191,7 @@ class Journal:
             self._record(connection, row, carrier)
         if self._statements.add_prepared is None:
             values = {"tag": tag, "state": "prepared", "since": since}
-            self._replace(connection, row, ref, values)
+            self._add(connection, row, ref, values)
             execute(connection, self._statements.hide, {"of_tag": tag})
             return True
         values = _values(row.transaction, ref.branch) | {"since": since, "tag": tag}
@@ -212,26 +199,16 @@ class Journal:
         values["carrier"] = json.dumps(carrier)
         return connection.scalar(self._statements.add_prepared, values) is not None
 
-    def _replace(
+    def _add(
         self,
         connection: Connection,
         row: TransactionRow,
         ref: BranchRef,
         values: Mapping[str, Any],
-    ) -> int:
-        b = self.tables.branch
-        if row.dead:
-            of = rows_of(b, row.transaction, ref.branch)
-            connection.execute(b.delete().where(*of))
-        values = {
-            **_values(row.transaction, ref.branch),
-            "rows": ref.rows,
-            "digest": ref.digest,
-            **values,
-        }
-        key = connection.execute(b.insert(), values).inserted_primary_key
-        assert key is not None  # noqa: S101 - an insert of one row has a key
-        return int(key[0])
+    ) -> None:
+        content = {"rows": ref.rows, "digest": ref.digest}
+        values = {**_values(row.transaction, ref.branch), **content, **values}
+        connection.execute(self.tables.branch.insert(), values)
 
     def _record(
         self, connection: Connection, row: TransactionRow, carrier: Carrier
@@ -243,11 +220,6 @@ class Journal:
         elif carrier and not row.carrier:
             update = t.update().where(*rows_of(t, row.transaction))
             connection.execute(update.values(carrier=json.dumps(carrier)))
-
-    def mark_prepared(self, connection: Connection, tag: int) -> None:
-        """Move a written branch to prepared."""
-        values = {"of_tag": tag, "now": self.clock()}
-        execute(connection, self._statements.mark_prepared, values)
 
     def is_in_use(self, connection: Connection, application: str) -> bool:
         """Tell whether an application has anything here that is not aborted."""
@@ -289,17 +261,6 @@ class Journal:
         rows = connection.execute(names.order_by(a.c.application)).all()
         return Identity(str(journal), {r.application: r.participant for r in rows})
 
-    def release(
-        self, connection: Connection, transaction: TransactionId, tag: int
-    ) -> None:
-        """Forget a branch whose writing failed; with the last one its transaction."""
-        b, t = self.tables.branch, self.tables.transaction
-        connection.execute(b.delete().where(b.c.tag == tag, b.c.state == "writing"))
-        rest = sa.exists().where(*rows_of(b, transaction))
-        connection.execute(
-            t.delete().where(*rows_of(t, transaction), t.c.seal.is_(None), ~rest)
-        )
-
     def seal(
         self,
         connection: Connection,
@@ -315,14 +276,13 @@ class Journal:
             connection: in the local transaction that holds the application's lock.
             row: read in it, with all branches.
             outcome: committed or aborted.
-            losers: tags that abort with either outcome: not named, or still writing.
+            losers: tags that abort with either outcome: they are not named.
             because: the reason of a person who decided.
         """
         self._record(connection, row, {})
-        b, of = self.tables.branch, _keys(row.transaction)
+        of = _keys(row.transaction)
         self._abort(connection, losers)
-        for some in in_slices(row.dead):
-            connection.execute(b.delete().where(b.c.tag.in_(some)))
+        self.drop_dead(connection, row)
         self.on_end(connection, self.unsealed, of, outcome)
         is_commit = outcome is BranchState.COMMITTED
         # Rule 16: the seal stays until forgotten_through has passed it.
@@ -347,16 +307,12 @@ class Journal:
             self._record(connection, row, {})
             now = self.clock()
             values = {"state": "aborted", "since": now, "sealed": now}
-            self._replace(connection, row, BranchRef(branch, 0, ""), values)
+            self.drop_dead(connection, row)
+            self._add(connection, row, BranchRef(branch, 0, ""), values)
 
     def _abort(self, connection: Connection, tags: Iterable[int]) -> None:
-        b, now = self.tables.branch, self.clock()
-        never_prepared = b.c.state == "writing"
-        values = {
-            "state": "aborted",
-            "sealed": now,
-            "since": sa.case((never_prepared, now), else_=b.c.since),
-        }
+        b = self.tables.branch
+        values = {"state": "aborted", "sealed": self.clock()}
         for some in in_slices(tags):
             aborted = b.c.tag.in_(some)
             tags_of = sa.select(b.c.tag).where(aborted)
@@ -389,7 +345,6 @@ class Journal:
         connection: Connection,
         *,
         application: str | None,
-        state: str | None,
         after: int,
         limit: int,
     ) -> tuple[list[tuple[TransactionId, BranchRow, Carrier]], int | None]:
@@ -402,8 +357,6 @@ class Journal:
         )
         if application is not None:
             statement = statement.where(b.c.application == application)
-        if state is not None:
-            statement = statement.where(b.c.state == state)
         rows = connection.execute(statement.order_by(b.c.tag).limit(limit)).all()
         by_tag = {r.tag: r for r in rows}
         page = [
@@ -413,7 +366,7 @@ class Journal:
                 carrier_from_json(r.carrier),
             )
             for branch in self._branches(connection, rows)
-            if (r := by_tag[branch.tag]) and state in (None, branch.state)
+            if (r := by_tag[branch.tag])
         ]
         return page, (rows[-1].tag if len(rows) == limit else None)
 

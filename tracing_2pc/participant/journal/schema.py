@@ -82,7 +82,6 @@ class Tables:
             sa.Column("state", sa.String(9), nullable=False),
             sa.Column("rows", sa.BigInteger, nullable=False),
             sa.Column("digest", sa.String(64), nullable=False),
-            sa.Column("writer", sa.BigInteger),
             sa.Column("since", sa.Float(53), nullable=False),
             sa.Column("sealed", sa.Float(53)),
             sa.UniqueConstraint(*key),
@@ -150,5 +149,10 @@ class Tables:
             quoted = connection.dialect.identifier_preparer.quote(self.branch.name)
             connection.exec_driver_sql(f"LOCK TABLE {quoted} IN EXCLUSIVE MODE")
             to = max(to, connection.execute(last, name).scalar_one())
+        self.set_last_tag(connection, to)
+
+    def set_last_tag(self, connection: Connection, to: int) -> None:
+        """Go on above this tag."""
+        values = {"name": self.branch.name, "to": to}
         for statement in _SET_LAST_TAG[connection.dialect.name]:
-            connection.execute(sa.text(statement), {**name, "to": to})
+            connection.execute(sa.text(statement), values)

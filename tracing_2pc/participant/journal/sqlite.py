@@ -1,39 +1,47 @@
 """SQLite: one writer at a time, so a body is on disk before the database is locked.
 
-It is spooled to a file in the database's folder. Its writer holds an flock on that
-file, which the kernel drops when the process ends: a locked file is a live writer.
+A large one is spooled to a file without a name in the database's folder.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import secrets
-import shutil
+import re
 import sqlite3
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+import struct
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from tracing_2pc.participant.body import CHUNK, Body, Source
+from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.journal.database import (
     LOCK_WAIT,
     Database,
-    Definition,
-    TableChangedError,
+    TableGoneError,
+    TableLook,
+    UnderWayError,
 )
+from tracing_2pc.store.engines.postgresql import advisory_key
 from tracing_2pc.store.engines.sqlite import open_sqlite
 
 _ERROR: Final = 1
-_MADE: Final = sa.text("SELECT sql FROM sqlite_master WHERE name = :name")
 """SQLite's code for a statement that does not fit its tables."""
+
+_MADE: Final = sa.text(
+    "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE lower(name) = :view "
+    "OR (lower(tbl_name) = :table AND type IN ('table', 'trigger')) ORDER BY 1, 2"
+)
+_OF_ROWS: Final = re.compile(r"\b(insert|delete)\s+on\b", re.IGNORECASE)
+"""A trigger that an INSERT or DELETE fires."""
+
+_TRY_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)
 
 
 class SQLite(Database):
@@ -47,64 +55,60 @@ class SQLite(Database):
         )
         super().__init__(connections)
         self._file = Path(str(self.engine.url.database))
+        self._uploads: list[str] = []
+
+    def spool(self, body: Body) -> Source:
+        """Keep a large one beside the database: the system's folder may be memory."""
+        return Source.spooled(body, str(self._file.parent))
 
     @contextmanager
-    def hold(self, application: str) -> Iterator[Connection]:
-        """Hold the exclusive lock: of a file, for all applications."""
-        with self.file_lock(fcntl.LOCK_EX), self.engine.connect() as connection:
-            yield connection
+    def alone(self, branch: str) -> Iterator[None]:
+        """Lock a byte of a file, from before the body is received to the commit.
 
-    @contextmanager
-    def file_lock(self, kind: int) -> Iterator[None]:
-        """Hold a lock of a file; the end of the process drops it, too.
-
-        Raises:
-            OperationalError: another process has held it for too long.
+        Whoever has the file open has a lock of its own, and the end of the process
+        ends it. Where the system has no such locks nobody is kept from anything.
         """
-        until = time.monotonic() + LOCK_WAIT
+        start = advisory_key(branch) % (1 << 62)
+        wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, 1, 0)
         with self._file.with_name(f"{self._file.name}-tpc.lock").open("ab") as file:
-            while True:
-                try:
-                    fcntl.flock(file, kind | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() > until:
-                        raise sa.exc.OperationalError("flock", None, error) from None
-                    time.sleep(0.01)
-            yield
-
-    def setup(self) -> AbstractContextManager[Connection]:
-        """Remove files of dead writers first."""
-        for left in self._file.parent.glob(f"{self._file.name}-tpc-*.spool"):
-            _locked(left)
-        return super().setup()
-
-    @contextmanager
-    def writer(self) -> Iterator[_SQLiteWriter]:
-        """Open an upload: a file that is locked while this process lives."""
-        owner, file = self._claim_file()
-        with file:
             try:
-                yield _SQLiteWriter(self, owner, file)
+                if _TRY_LOCK is not None:
+                    fcntl.fcntl(file, _TRY_LOCK, wanted)
+            except BlockingIOError:
+                raise UnderWayError from None
+            self._uploads.append(branch)
+            try:
+                yield
             finally:
-                self._spool(owner).unlink(missing_ok=True)
+                self._uploads.remove(branch)
 
-    def _claim_file(self) -> tuple[int, IO[bytes]]:
-        while True:
-            owner = secrets.randbits(62)
-            path = self._spool(owner)
-            file = path.open("x+b")
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if _is_at(file, path):
-                return owner, file
-            file.close()  # taken for a dead writer's file before it was locked
+    def uploads(self, connection: Connection, journal: str) -> int:
+        """Count those of this process."""
+        return len(self._uploads)
 
-    def _spool(self, owner: int) -> Path:
-        return self._file.with_name(f"{self._file.name}-tpc-{owner:016x}.spool")
+    def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
+        """Read how it, its triggers and the view were made: each change changes it."""
+        names = {"table": table.lower(), "view": (view or table).lower()}
+        found = tuple(map(tuple, connection.execute(_MADE, names)))
+        if all(kind != "table" for kind, *_ in found):
+            raise TableGoneError
+        return found
 
-    def alive(self, connection: Connection, writers: set[int]) -> set[int]:
-        """Tell by the locks of their files; remove those of dead writers."""
-        return {owner for owner in writers if _locked(self._spool(owner))}
+    def read_look(self, found: Any) -> TableLook:
+        """Say what it is."""
+        views = [made for kind, _, _, made in found if kind == "view"]
+        (table,) = (name for kind, name, _, _ in found if kind == "table")
+        fires = (
+            name
+            for kind, name, _, made in found
+            if kind == "trigger" and _OF_ROWS.search(made)
+        )
+        stands = re.compile(rf"""\bFROM ["'`\[]?{table}\b""", re.IGNORECASE)
+        return TableLook(
+            exact={},
+            fires=tuple(fires),
+            view=bool(stands.search(views[0])) if views else None,
+        )
 
     def load(
         self,
@@ -113,11 +117,9 @@ class SQLite(Database):
         batches: Iterator[Any],
         *,
         typed: bool = False,
-        definition: Definition | None = None,
+        defers: bool = False,
     ) -> int:
         """Insert batches column-wise."""
-        if definition not in (None, self.definition(connection, table)):
-            raise TableChangedError
         quote = self.engine.dialect.identifier_preparer.quote
         driver = connection.connection.driver_connection
         assert driver is not None  # noqa: S101 - a transaction is open on it
@@ -127,13 +129,8 @@ class SQLite(Database):
             marks = ", ".join("?" * batch.num_columns)
             statement = f"INSERT INTO {quote(table)} ({columns}) VALUES ({marks})"  # noqa: S608 - quoted
             values = [_values(column) for column in batch.columns]
-            driver.executemany(statement, zip(*values, strict=True))
-            rows += batch.num_rows
+            rows += driver.executemany(statement, zip(*values, strict=True)).rowcount
         return rows
-
-    def definition(self, connection: Connection, table: str) -> Definition:
-        """Read how it was made, which each change of it changes."""
-        return Definition(connection.execute(_MADE, {"name": table}).scalar())
 
     def refusal(self, error: Exception) -> str | None:
         """Tell by SQLite's code, which Python knows from 3.11 on."""
@@ -157,56 +154,6 @@ class SQLite(Database):
             sql += f" AND {number} IN ({some})"
         statement = sa.text(sql)
         return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
-
-
-class _SQLiteWriter:
-    """Has the body whole and verified before a lock is taken."""
-
-    def __init__(self, database: SQLite, owner: int, file: IO[bytes]) -> None:
-        self._database = database
-        self._file = file
-        self.owner = owner
-
-    def note(self, application: str) -> AbstractContextManager[Connection]:
-        return self._database.note(application)
-
-    def receive(self, body: Body) -> Source:
-        shutil.copyfileobj(body, self._file, CHUNK)
-        body.verify()
-        self._file.seek(0)
-        return Source(self._file, body.content_type, body.length)
-
-    def write(self) -> AbstractContextManager[Connection]:
-        return self._database.decide("")
-
-    def unlocked(self) -> AbstractContextManager[Connection]:
-        return self._database.note("")
-
-    def share(self, connection: Connection, application: str) -> None:
-        """Do nothing: the database is locked."""
-
-    def hold_shared(self, application: str) -> AbstractContextManager[None]:
-        return self._database.file_lock(fcntl.LOCK_SH)
-
-
-def _is_at(file: IO[bytes], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _locked(path: Path) -> bool:
-    """Tell whether a writer's file is locked; remove it if not."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        pass
-    return False
 
 
 def row_number(connection: Connection, table: str) -> str | None:

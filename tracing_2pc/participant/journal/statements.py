@@ -56,17 +56,14 @@ class Statements:
         t, b = self._tables.transaction, self._tables.branch
         outcome: sa.BindParameter[Any] = sa.bindparam("outcome")
         now: sa.BindParameter[Any] = sa.bindparam("now")
-        tag: sa.BindParameter[Any] = sa.bindparam("of_tag")
-        prepared = b.update().where(b.c.tag == tag).values(state="prepared", since=now)
         seal = t.update().where(*_bound(t, _TRANSACTION))
         seal = seal.values(seal=outcome, resolved_because=sa.bindparam("because"))
         end = b.update().where(*self._is_unsealed).values(state=outcome, sealed=now)
         self.hide: Writes = ()
         show: Writes = ()
         if hidden is not None:
-            self.hide = (hidden.insert().values(tag=tag),)
+            self.hide = (hidden.insert().values(tag=sa.bindparam("of_tag")),)
             show = (hidden.delete().where(hidden.c.tag.in_(self.unsealed)),)
-        self.mark_prepared = as_few(self._dialect, *self.hide, prepared)
         self.commit = as_few(self._dialect, seal, *show, end)
         self.abort = as_few(self._dialect, seal, end)
         several = takes_several(self._dialect)
@@ -111,8 +108,7 @@ class Statements:
             *(t.c.attempt, t.c.seal, t.c.resolved_because),
             sa.case((is_first, t.c.carrier)).label("carrier"),
             *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),
-            *(b.c.rows.label("row_count"), b.c.digest, b.c.writer),
-            *(b.c.since, b.c.sealed),
+            *(b.c.rows.label("row_count"), b.c.digest, b.c.since, b.c.sealed),
         ).select_from(
             joined.outerjoin(t, batch).outerjoin(
                 b, sa.and_(t.c.attempt == sa.bindparam("of_attempt"), *own)

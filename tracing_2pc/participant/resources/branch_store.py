@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sqlalchemy import Connection
@@ -13,10 +13,8 @@ from sqlalchemy import Connection
 from tracing_2pc.core.errors import MalformedError
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import BranchState
-from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
 from tracing_2pc.participant.body import Body, Source
-from tracing_2pc.participant.journal.database import Writer
 from tracing_2pc.participant.journal.journal import Journal
 
 _LARGE: Final = 1 << 17
@@ -30,24 +28,21 @@ class ViolatedError(Exception):
     """A constraint or trigger refused a record."""
 
 
-class NotKeptError(Exception):
-    """Carries an answer out of a prepare whose rows must be dropped."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.detail)
-        self.answer = answer
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Upload:
-    """A branch on record as writing, whose body has not been read yet."""
+    """A branch to be written, whose body has not been read yet."""
 
     transaction: TransactionId
     ref: BranchRef
-    tag: int
-    """The number of this branch, which is never used again."""
     body: Body
-    writer: Writer
+    journal: Journal
+    tag: int = 0
+    """The number of this branch, which is never used again; 0 before it is drawn."""
+
+    @property
+    def name(self) -> str:
+        """The branch's, in the database."""
+        return f"{self.journal.name} {self.transaction} {self.ref.branch}"
 
     @property
     def is_large(self) -> bool:
@@ -55,10 +50,8 @@ class Upload:
         return self.body.length > _LARGE
 
     def receive(self) -> Source:
-        """Return the body to read records from: in memory, or as its writer has it."""
-        if self.body.kept is not None:
-            return Source.kept(self.body)
-        return self.writer.receive(self.body)
+        """Return the body to read records from: here, or as it arrives."""
+        return self.journal.database.receive(self.body)
 
     def verify(self, rows: int) -> None:
         """Compare digest and number of rows with those that were announced.
@@ -70,6 +63,12 @@ class Upload:
         if rows != self.ref.rows:
             detail = f"Tpc-Rows: it says {self.ref.rows}, the body has {rows} records"
             raise MalformedError(detail)
+
+
+Add = Callable[[Connection, int], Answer | None]
+"""Puts the branch of a tag on record, as prepared when the transaction commits; or
+answers why not. Called under the application's lock, shared, which is held until the
+branch is prepared."""
 
 
 class BranchStore(abc.ABC):
@@ -96,31 +95,23 @@ class BranchStore(abc.ABC):
         """
 
     @abc.abstractmethod
-    def prepare(self, upload: Upload) -> Answer:
-        """Make the rows durable and invisible, if `look_again` allows it (rule 13).
+    def prepare(self, upload: Upload, add: Add) -> Answer | None:
+        """Make the rows durable and invisible, if `add` allows it (rule 13).
+
+        The rows are written first: whoever is stopped then must not hold the lock that
+        `add` is called under. An answer says why nothing is kept.
 
         Raises:
-            NotKeptError: nothing is kept, for the reason that its answer gives.
+            UnderWayError: another request writes this very branch; nothing is kept.
             ViolatedError: a constraint refused a record; nothing is kept.
         """
 
-    at_once_bytes = 0
-    """Bodies up to this size may be prepared in one local transaction; 0 for none."""
+    def noting(self, application: str) -> contextlib.AbstractContextManager[Connection]:
+        """Open a local transaction with the application's exclusive lock.
 
-    def takes_at_once(self, length: int) -> bool:
-        """Tell whether a body of so many bytes may be given to `write_rows`."""
-        return length <= self.at_once_bytes
-
-    def write_rows(self, connection: Connection, upload: Upload) -> None:
-        """Write rows of a branch that is not on record yet, in the open transaction.
-
-        The engine puts the branch on record as prepared in the same transaction, by
-        `Journal.add_prepared`: then they are invisible. The body is in memory.
-
-        Raises:
-            ViolatedError: a constraint refused a record.
+        No branch is about to be prepared then. A crash may undo what is written in it.
         """
-        raise NotImplementedError
+        return self.journal.database.note(application)
 
     @abc.abstractmethod
     def deciding(
@@ -147,11 +138,10 @@ class BranchStore(abc.ABC):
         """Tell whether rows that nobody sees are still there."""
         return False
 
-    def delete_leftovers(self, writer: Writer, slices: int) -> int:
+    def delete_leftovers(self, slices: int) -> int:
         """Delete some of them; return how many rows. No vote depends on it.
 
         Args:
-            writer: of a prepare.
             slices: of `SLICE` rows, each in a transaction of its own, at most.
         """
         return 0
@@ -171,17 +161,3 @@ class BranchStore(abc.ABC):
 
     def close(self) -> None:  # noqa: B027 - most hold nothing else
         """Release connections of its own."""
-
-    def look_again(self, connection: Connection, upload: Upload) -> Answer:
-        """Answer a prepare whose rows are written: may they become durable?
-
-        The caller holds the application's lock, shared, until they are.
-        """
-        # Rule 20: seal and forgotten_through are read again, under the lock.
-        row = self.journal.read(
-            connection,
-            upload.transaction,
-            upload.ref.branch,
-            writer=upload.writer.owner,
-        )
-        return answers.vote(row, upload.tag, upload.ref)

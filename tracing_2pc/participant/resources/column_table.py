@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -15,7 +22,11 @@ from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.journal.database import Database, Definition
+from tracing_2pc.participant.journal.database import (
+    Database,
+    TableGoneError,
+    TableLook,
+)
 from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.columns import (
     Column,
@@ -28,13 +39,8 @@ from tracing_2pc.participant.resources.columns import (
     repeated,
     type_pair,
 )
-from tracing_2pc.participant.resources.loader import Records, altered
+from tracing_2pc.participant.resources.loader import Arriving, Records
 from tracing_2pc.participant.resources.values import keep_values
-
-_KINDS: Final = sa.text(
-    "SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass(:name) "
-    "OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:name)))"
-)
 
 _DOMAINS: Final = sa.text(
     "SELECT about.* FROM information_schema.columns about "
@@ -49,21 +55,29 @@ Columns = Mapping[str, Column]
 class _Known(NamedTuple):
     """What was read of a table at one moment."""
 
+    found: Hashable
+    look: TableLook
     columns: Columns
-    definition: Definition
+    names: frozenset[str]
 
 
 class ColumnTable:
     """A table with a column for each of a record's (`loader.RecordTable`).
 
-    Columns whose names begin with `tpc_` do not belong to records.
+    It is looked at in each prepare, under a lock that nobody can alter it under: what
+    was made for another type could be rounded, or hidden rows be shown. Columns whose
+    names begin with `tpc_` do not belong to records.
 
     Args:
         database: where it is.
         name: of the table, which may not exist yet.
         create: makes it for the first records, in the transaction that sets up.
-        stamp: returns further columns, and their values, for all records of an upload.
-        stays: its transactions are prepared (`Definition.stays`).
+        stamp: returns further columns, and their values, for all records of an upload,
+            given all the names of the table.
+        check: raises `ConfigurationError` for a table that must not take records.
+        view: what readers read in its place.
+        stays: its transactions are prepared, and keep the locks of what they read. So
+            it is looked at from beside.
     """
 
     def __init__(
@@ -71,73 +85,95 @@ class ColumnTable:
         database: Database,
         name: str,
         create: Callable[[Connection, pa.Schema], None],
-        stamp: Callable[[Upload], dict[str, Any]] = lambda _: {},
+        stamp: Callable[[Upload, frozenset[str]], dict[str, Any]] = lambda *_: {},
+        check: Callable[[TableLook], None] = lambda _: None,
         *,
+        view: str | None = None,
         stays: bool = False,
     ) -> None:
         self.name = name
         self._database = database
         self._create = create
         self._stamp = stamp
+        self._check = check
+        self._view = view
         self._stays = stays
+        self._is_there = False
         self._known: _Known | None = None
         # The last records that were seen to fit: most are of the same schema.
         self._fits: tuple[_Known, bool, pa.Schema, list[Column]] | None = None
-        self.names: frozenset[str] = frozenset()
-        """All of its columns, as they were last read."""
 
-    @property
-    def is_ready(self) -> bool:
-        """Its columns have been read, and nothing has refused them since."""
-        return self._known is not None
-
-    def check_durable(self, connection: Connection) -> None:
-        """Refuse a table whose rows would not survive a crash of PostgreSQL.
+    def check(self, connection: Connection) -> TableLook:
+        """Look at it; refuse one that would not keep records as they were sent.
 
         Raises:
-            ConfigurationError: it is unlogged, or no table at all.
+            ConfigurationError: with the SQL that cures it.
         """
-        if connection.dialect.name != "postgresql":
-            return
-        name = self.quote(self.name)
-        parts = connection.execute(_KINDS, {"name": name}).all()
-        if any(persistence != "p" for _, persistence in parts):
+        found = self._database.look_at(connection, self.name, self._view)
+        look = self._database.read_look(found)
+        self._check_look(look)
+        return look
+
+    def _check_look(self, look: TableLook) -> None:
+        if look.is_unlogged:
             raise ConfigurationError(
                 f"{self.name} is unlogged: its rows would not survive a crash. Run: "
-                f"ALTER TABLE {name} SET LOGGED"
+                f"ALTER TABLE {self.quote(self.name)} SET LOGGED"
             )
-        if any(kind not in "rp" for kind, _ in parts):
+        if not look.is_table:
             raise ConfigurationError(f"{self.name} is not a table: name a table")
+        self._check(look)
 
     def receive(self, upload: Upload) -> Source:
         """Spool JSON lines: they are read twice, first for their schema."""
-        source = upload.receive()
-        if source.content_type == content.NDJSON and not source.file.seekable():
-            return Source.spooled(upload.body)
-        return source
+        if upload.body.content_type == content.NDJSON:
+            return self._database.spool(upload.body)
+        return upload.receive()
 
-    def records(self, source: Source, upload: Upload) -> Records:
-        """Return the records with their stamp.
+    def arriving(self, source: Source, upload: Upload) -> Arriving:
+        """Open the records, and make the table of the first ones.
 
         Raises:
-            MalformedError: the columns are not the table's.
+            MalformedError: names that no table can have.
         """
         schema, batches = source.batches()
         if not schema.names:
-            return Records(_without_columns(batches))
-        partial = source.content_type == content.NDJSON
-        known, fields = self._fitting(schema, partial=partial)
-        stamp = self._stamp(upload)
-        binary = upload.is_large
-        types = known.definition.exact
-        exact = _exact_for(types, schema.names, stamp) if binary else None
-        batches = self._stamped(batches, fields, stamp, exact)
-        kept = self._unless_altered(batches, known)
-        return Records(kept, exact is not None, known.definition)
+            return Arriving(None, _without_columns(batches))
+        check_names(schema)
+        if not self._is_there:
+            self._make(schema)
+        return Arriving(schema, batches)
+
+    def records(
+        self, connection: Connection, arriving: Arriving, upload: Upload
+    ) -> Records:
+        """Return the records with their stamp, for the table as it is now.
+
+        Raises:
+            MalformedError: the columns are not the table's.
+            RefusalError: it must not take them, with the SQL that cures it.
+        """
+        schema = arriving.schema
+        if schema is None:
+            return Records(arriving.batches)
+        try:
+            self._database.lock_table(connection, self.name)
+            known = self._looked_at(connection)
+        except TableGoneError:
+            self.refused()
+            detail = "the table is no longer there, and is made again: ask again"
+            raise RefusalError(Refusal.NOT_NOW, detail) from None
+        partial = upload.body.content_type == content.NDJSON
+        fields = self._fitting(known, schema, partial=partial)
+        stamp = self._stamp(upload, known.names)
+        types = known.look.exact if upload.is_large else {}
+        exact = _exact_for(types, schema.names, stamp)
+        batches = self._stamped(arriving.batches, fields, stamp, exact)
+        return Records(batches, exact is not None, known.look.defers)
 
     def refused(self) -> None:
-        """Read its columns again before the next records."""
-        self._known = None
+        """Read it again before the next records, or make it."""
+        self._known, self._is_there = None, False
 
     def read_columns(self, connection: Connection) -> Columns:
         """Read all of its columns."""
@@ -149,37 +185,51 @@ class ColumnTable:
                 column["type"] = bases.get(column["name"]) or column["type"]
         return {column["name"]: Column.reflected(column) for column in about}
 
-    def _read(self, connection: Connection) -> _Known:
-        """Remember its columns: in no transaction that makes it, which may yet fail.
-
-        Raises:
-            RefusalError: it would not keep them.
-        """
-        # First: it is compared with the table's again, when rows are in it.
-        definition = self._database.definition(connection, self.name)
-        definition = dataclasses.replace(definition, stays=self._stays)
-        try:
-            self.check_durable(connection)
-        except ConfigurationError as error:
-            raise RefusalError(Refusal.CONFLICT, str(error), state="unknown") from None
-        columns = self.read_columns(connection)
-        self.names = frozenset(columns)
-        theirs = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
-        self._known = known = _Known(theirs, definition)
-        return known
-
     def quote(self, name: str) -> str:
         """Quote a name where SQL needs it."""
         return self._database.engine.dialect.identifier_preparer.quote(name)
 
-    def _unless_altered(self, batches: Iterable[Any], known: _Known) -> Iterator[Any]:
-        """Refuse what does not fit, unless the table has become another meanwhile."""
-        try:
-            yield from batches
-        except MalformedError:
-            if self._database.is_altered(self.name, known.definition):
-                raise altered(self) from None
-            raise
+    def _looked_at(self, connection: Connection) -> _Known:
+        """Look at it under its lock; what is known stands while nothing has changed."""
+        with contextlib.ExitStack() as stack:
+            if self._stays:
+                connection = stack.enter_context(self._database.beside.look())
+            found = self._database.look_at(connection, self.name, self._view)
+            known = self._known
+            if known is not None and known.found == found:
+                return known
+            look = self._database.read_look(found)
+            try:
+                self._check_look(look)
+            except ConfigurationError as error:
+                detail = str(error)
+                raise RefusalError(Refusal.CONFLICT, detail, state="unknown") from None
+            columns = self.read_columns(connection)
+        theirs = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
+        self._known = known = _Known(found, look, theirs, frozenset(columns))
+        return known
+
+    def _fitting(
+        self, known: _Known, schema: pa.Schema, *, partial: bool
+    ) -> list[Column]:
+        """Return the table's columns for these records, in their order."""
+        # What was checked is returned, whatever other threads read meanwhile.
+        fits = self._fits
+        if fits is not None and fits[0] is known and fits[1:3] == (partial, schema):
+            return fits[3]
+        check_fit(schema, known.columns, self._database.engine.dialect, partial=partial)
+        chosen = [known.columns[name] for name in schema.names]
+        self._fits = known, partial, schema, chosen
+        return chosen
+
+    def _make(self, schema: pa.Schema) -> None:
+        with self._database.look() as connection:
+            self._is_there = sa.inspect(connection).has_table(self.name)
+        if not self._is_there:
+            with self._database.setup() as connection:
+                if not sa.inspect(connection).has_table(self.name):
+                    self._create(connection, schema)
+            self._is_there = True
 
     def _stamped(
         self,
@@ -213,39 +263,6 @@ class ColumnTable:
             detail = f"a value would not come back as it was sent: {pair}"
             raise MalformedError(detail) from None
         return as_text(column) if dialect.name == "postgresql" else column
-
-    def _fitting(
-        self, schema: pa.Schema, *, partial: bool
-    ) -> tuple[_Known, list[Column]]:
-        """Return the table, and its columns for these records, in their order."""
-        # What was checked is returned, whatever other threads read meanwhile.
-        known, fits = self._known, self._fits
-        if fits is not None and fits[0] is known and fits[1:3] == (partial, schema):
-            return known, fits[3]
-        check_names(schema)
-        if known is None:
-            known = self._read_or_create(schema)
-        dialect = self._database.engine.dialect
-        try:
-            check_fit(schema, known.columns, dialect, partial=partial)
-        except RefusalError:
-            # A column may have been changed since they were read.
-            with self._database.read() as connection:
-                known = self._read(connection)
-            check_fit(schema, known.columns, dialect, partial=partial)
-        chosen = [known.columns[name] for name in schema.names]
-        self._fits = known, partial, schema, chosen
-        return known, chosen
-
-    def _read_or_create(self, schema: pa.Schema) -> _Known:
-        with self._database.read() as connection:
-            if sa.inspect(connection).has_table(self.name):
-                return self._read(connection)
-        with self._database.setup() as connection:
-            if not sa.inspect(connection).has_table(self.name):
-                self._create(connection, schema)
-        with self._database.read() as connection:  # not before others can see it
-            return self._read(connection)
 
 
 def _exact_for(

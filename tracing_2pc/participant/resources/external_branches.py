@@ -19,7 +19,7 @@ import dataclasses
 import logging
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -30,17 +30,9 @@ from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.core.states import BranchState, Refusal
 from tracing_2pc.participant.answers import Answer, TransactionRow
 from tracing_2pc.participant.journal.database import begin_now, commit
-from tracing_2pc.participant.journal.journal import (
-    Alive,
-    Journal,
-    in_slices,
-    rows_of,
-)
-from tracing_2pc.participant.resources.branch_store import (
-    BranchStore,
-    NotKeptError,
-    Upload,
-)
+from tracing_2pc.participant.journal.journal import Journal, in_slices, rows_of
+from tracing_2pc.participant.journal.session_locks import session_locks
+from tracing_2pc.participant.resources.branch_store import Add, BranchStore, Upload
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +47,18 @@ class ExternalBranch:
 
     name: str
     transaction: TransactionId
+
+
+class Written(NamedTuple):
+    """A branch that is written in its place, and not prepared yet.
+
+    Args:
+        prepare: prepares it durably; called under the application's lock, shared.
+        session: of the journal's database, if that does it: its end must end the lock.
+    """
+
+    prepare: Callable[[], None]
+    session: Connection | None = None
 
 
 class BranchPlace(Protocol):
@@ -73,13 +77,10 @@ class BranchPlace(Protocol):
             ConfigurationError: with the setting to change.
         """
 
-    def write(
-        self, upload: Upload
-    ) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """Write a branch; yield a function that prepares it durably.
+    def write(self, upload: Upload) -> contextlib.AbstractContextManager[Written]:
+        """Write a branch, whose tag is drawn, and yield what prepares it.
 
-        It is called under the shared lock. Unless it was called, and after an
-        exception, leaving the block drops the branch.
+        Unless that was called, and after an exception, leaving the block drops it.
         """
 
     def prepared(self, connection: Connection) -> Mapping[int, ExternalBranch]:
@@ -124,24 +125,21 @@ class ExternalEvidence:
         self,
         connection: Connection,
         rows: Sequence[Any],
-        alive: Alive,
         states: dict[int, BranchState],
     ) -> None:
         """Compare each branch that the journal calls prepared with the place.
 
-        The order matters: a dead writer has prepared its branch by now, or never will.
+        One that is noted and not there is dead under the exclusive lock: it never will
+        be prepared. Without the lock it may be so in a moment, and is not there yet.
         """
         noted = [r for r in rows if r.state == "prepared"]
         if not noted:
             return
-        living = alive(connection, {r.writer for r in noted})
         prepared = self._place.prepared(connection)
         committed = self._place.committed(connection, [r.tag for r in noted])
         for r in noted:
             if r.tag in committed:
                 states[r.tag] = BranchState.COMMITTED
-            elif r.tag not in prepared and r.writer in living:
-                states[r.tag] = BranchState.WRITING
             elif r.tag not in prepared:
                 del states[r.tag]
 
@@ -168,29 +166,36 @@ class ExternalBranches(BranchStore):
         super().__init__(journal)
         self._place = place
         self._database = journal.database
-        # A prepare holds a session while it waits for one of these.
-        self._notes = journal.database.with_own_sessions()
+        self._locks = session_locks(journal.database)
 
     def set_up(self, connection: Connection) -> None:
         """Check the settings that votes depend on."""
+        self._locks.check()
         self._place.set_up(connection)
 
-    def prepare(self, upload: Upload) -> Answer:
+    def prepare(self, upload: Upload, add: Add) -> Answer | None:
         """Note it under the lock, shared, and prepare it in its place."""
-        notes = self._notes.connections
+        # It holds a session while it waits for one of these.
+        notes = self._database.beside.connections
         note = notes.relaxed if self._place.shares_flush else notes.durable
-        with self._place.write(upload) as prepare:
-            with upload.writer.hold_shared(upload.transaction.application):
-                with begin_now(note()) as noting:
-                    answer = self.look_again(noting, upload)
-                    kept = answer.refusal is None and upload.ref.rows > 0
-                    if kept:
-                        self.journal.mark_prepared(noting, upload.tag)
-                if kept:
-                    prepare()  # Rule 13: durable before the vote is answered.
-            if not kept:
-                raise NotKeptError(answer)
+        upload = dataclasses.replace(upload, tag=self.journal.draw_tag())
+        name = upload.transaction.application
+        with (
+            self._place.write(upload) as written,
+            self._locks.hold_shared(written.session, name),
+        ):
+            with begin_now(note()) as noting:
+                answer = add(noting, upload.tag)
+            if answer is None:
+                written.prepare()  # Rule 13: durable before the vote is answered.
         return answer
+
+    @contextlib.contextmanager
+    def noting(self, application: str) -> Iterator[Connection]:
+        """Hold the lock that a prepare shares until its branch is prepared."""
+        with self._locks.hold(application) as connection, connection.begin():
+            self._database.skip_flush(connection)
+            yield connection
 
     @contextlib.contextmanager
     def deciding(
@@ -201,7 +206,7 @@ class ExternalBranches(BranchStore):
         If the place shares its flush with the journal, the note is flushed with the
         first branch that is ended, and by itself if there is none.
         """
-        with self._database.hold(transaction.application) as connection:
+        with self._locks.hold(transaction.application) as connection:
             with connection.begin():
                 yield connection, self.journal.read(connection, transaction)
                 decided = self._decided(connection, transaction)
@@ -260,7 +265,7 @@ class ExternalBranches(BranchStore):
 
     def close(self) -> None:
         """Close the connections for notes."""
-        self._notes.engine.dispose()
+        self._database.beside.engine.dispose()
 
     def _decided(
         self, connection: Connection, transaction: TransactionId

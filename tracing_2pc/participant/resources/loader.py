@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+import pyarrow as pa
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.journal.database import (
-    Database,
-    Definition,
-    TableChangedError,
-)
 from tracing_2pc.participant.resources.branch_store import Upload, ViolatedError
 from tracing_2pc.store.engines.database import PLACE, describe_error
 from tracing_2pc.tracing.spans import database_span
@@ -25,12 +22,19 @@ from tracing_2pc.tracing.spans import database_span
 logger = logging.getLogger(__name__)
 
 
+class Arriving(NamedTuple):
+    """What an upload's records are made from, before their table is looked at."""
+
+    schema: pa.Schema | None
+    batches: Iterator[Any]
+
+
 class Records(NamedTuple):
     """Arrow batches of a table's columns, as `Database.load` takes them."""
 
     batches: Iterable[Any]
     typed: bool = False
-    definition: Definition | None = None
+    defers: bool = False
 
 
 class RecordTable(Protocol):
@@ -38,15 +42,22 @@ class RecordTable(Protocol):
 
     name: str
 
-    @property
-    def is_ready(self) -> bool:
-        """The table is there, and its columns are known."""
-
     def receive(self, upload: Upload) -> Source:
         """Return the body to read records from."""
 
-    def records(self, source: Source, upload: Upload) -> Records:
-        """Return what is to be written.
+    def arriving(self, source: Source, upload: Upload) -> Arriving:
+        """Open the records, and make the table if it is not there.
+
+        Raises:
+            RefusalError: no table can hold them.
+        """
+
+    def records(
+        self, connection: Connection, arriving: Arriving, upload: Upload
+    ) -> Records:
+        """Return what is to be written in the open transaction, with the upload's tag.
+
+        Nobody may alter the table from now on until the transaction ends.
 
         Raises:
             RefusalError: the table cannot hold them.
@@ -58,58 +69,59 @@ class RecordTable(Protocol):
 
 @contextlib.contextmanager
 def loaded(
-    database: Database, table: RecordTable, upload: Upload
-) -> Iterator[Connection]:
+    table: RecordTable, upload: Upload, *, stays: bool = False
+) -> Iterator[tuple[Connection, int]]:
     """Open the durable transaction that holds all of an upload's records, verified.
+
+    It yields their tag, too, which it draws if the upload has none. It is left as it
+    is if it `stays` prepared.
 
     Raises:
         RefusalError: they are not what was announced, or the table refuses them.
+        UnderWayError: another request writes the same branch.
         ViolatedError: a constraint or trigger of the table refuses one of them.
     """
+    journal = upload.journal
     with table.receive(upload) as source:
-        records = table.records(source, upload)
-        batches = _counted(records.batches, upload.ref.rows)
+        arriving = table.arriving(source, upload)
         # Before the transaction: the server ends one that waits for a slow client. Once
         # COPY has begun it may take its time.
-        first = list(itertools.islice(batches, 1))
-        with upload.writer.write() as connection:
-            kept = records._replace(batches=itertools.chain(first, batches))
-            upload.verify(_load(database, connection, table, kept))
-            yield connection
-
-
-def load_kept(
-    database: Database, connection: Connection, table: RecordTable, upload: Upload
-) -> None:
-    """Write all of an upload's records, whose body is in memory; raises as `loaded`."""
-    with table.receive(upload) as source:
-        records = table.records(source, upload)
-        counted = _counted(records.batches, upload.ref.rows)
-        kept = records._replace(batches=counted)
-        upload.verify(_load(database, connection, table, kept))
+        first = list(itertools.islice(arriving.batches, 1))
+        arriving = arriving._replace(batches=itertools.chain(first, arriving.batches))
+        with journal.database.write(upload.name, stays=stays) as connection:
+            tag = upload.tag or journal.next_tag(connection)
+            _load(connection, table, arriving, dataclasses.replace(upload, tag=tag))
+            yield connection, tag
 
 
 def _load(
-    database: Database, connection: Connection, table: RecordTable, records: Records
-) -> int:
-    driver, system = database.driver, connection.dialect.name
+    connection: Connection, table: RecordTable, arriving: Arriving, upload: Upload
+) -> None:
+    database, system = upload.journal.database, connection.dialect.name
+    driver, verb = database.driver, "COPY" if system == "postgresql" else "INSERT"
+    place = connection.get_execution_options()[PLACE]
+    sent = 0
+
+    def counted(batches: Iterable[Any]) -> Iterator[Any]:
+        nonlocal sent
+        for batch in batches:
+            sent += batch.num_rows
+            if sent > (most := upload.ref.rows):
+                detail = f"Tpc-Rows: it says {most}, the body has more records"
+                raise MalformedError(detail)
+            if batch.num_rows:
+                yield batch
+
     try:
-        place = connection.get_execution_options()[PLACE]
-        verb = "COPY" if system == "postgresql" else "INSERT"
+        batches, typed, defers = table.records(connection, arriving, upload)
         with database_span(verb, place, table.name):
-            return database.load(
-                connection,
-                table.name,
-                iter(records.batches),
-                typed=records.typed,
-                definition=records.definition,
+            kept = database.load(
+                connection, table.name, counted(batches), typed=typed, defers=defers
             )
     except (driver.DataError, OverflowError):
         raise MalformedError("a value does not fit the column it is for") from None
     except driver.IntegrityError:
         raise ViolatedError from None
-    except TableChangedError:
-        raise altered(table) from None
     except driver.Error as error:
         if _is_raised_by_trigger(error):
             raise ViolatedError from None
@@ -120,24 +132,10 @@ def _load(
         logger.warning("records not written: %s", describe_error(error))
         detail = "the participant's database did not answer: ask again"
         raise RefusalError(Refusal.NOT_NOW, detail) from None
-
-
-def altered(table: RecordTable) -> RefusalError:
-    """Refuse an upload that was made for a table as it is no more; read that again."""
-    table.refused()
-    detail = "the table has been altered meanwhile: ask again"
-    return RefusalError(Refusal.NOT_NOW, detail)
-
-
-def _counted(batches: Iterable[Any], most: int) -> Iterator[Any]:
-    """Pass batches with records on, until there are more than were announced."""
-    rows = 0
-    for batch in batches:
-        rows += batch.num_rows
-        if rows > most:
-            raise MalformedError(f"Tpc-Rows: it says {most}, the body has more records")
-        if batch.num_rows:
-            yield batch
+    upload.verify(sent)
+    if kept != sent:
+        detail = f"the table has kept {kept} of {sent} records: a trigger drops others"
+        raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
 
 
 def _is_raised_by_trigger(error: Exception) -> bool:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
+from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import RequestKey
 from tracing_2pc.core.states import RequestState
 from tracing_2pc.participant.answers import Answer
-from tracing_2pc.participant.body import AT_ONCE, Source
+from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.engine import (
     Order,
     ParticipantEngine,
@@ -25,7 +26,7 @@ from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.journal import Journal, in_slices
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.resources.branch_store import Upload
-from tracing_2pc.participant.resources.loader import Records, check_prefix
+from tracing_2pc.participant.resources.loader import Arriving, Records, check_prefix
 from tracing_2pc.participant.resources.partner import Partner
 from tracing_2pc.participant.resources.partner_request import (
     MakeRequest,
@@ -149,7 +150,6 @@ class Outbox(ParticipantEngine):
             set_up=self._queue.set_up,
             committed=self._queue.add,
             gauges=self._queue.gauges,
-            at_once_bytes=0 if request or receiver.checks else AT_ONCE,
         )
         super().__init__(journal, store)
 
@@ -241,17 +241,13 @@ class _RequestTable:
         self._make = make
         self._partner = partner
 
-    @property
-    def is_ready(self) -> bool:
-        return True  # made with the journal
-
     def receive(self, upload: Upload) -> Source:
         # A checked body is read twice.
         if self._partner.checks:
-            return Source.spooled(upload.body)
+            return upload.journal.database.spool(upload.body)
         return upload.receive()
 
-    def records(self, source: Source, upload: Upload) -> Records:
+    def arriving(self, source: Source, upload: Upload) -> Arriving:
         if self._partner.checks:
             for chunk in in_slices(json_records(source), _CHUNK):
                 self._partner.check(chunk)
@@ -259,7 +255,13 @@ class _RequestTable:
         records: Iterator[str] = json_records(source)
         if self._make is not None:
             records = _made(self._make, records, upload)
-        return Records(_requests(records, upload.tag), typed=upload.is_large)
+        return Arriving(None, in_slices(records, _CHUNK))
+
+    def records(
+        self, connection: Connection, arriving: Arriving, upload: Upload
+    ) -> Records:
+        # Made with the journal: nobody alters it.
+        return Records(_requests(arriving.batches, upload.tag), typed=upload.is_large)
 
     def refused(self) -> None:
         pass
@@ -272,9 +274,9 @@ def _made(make: MakeRequest, records: Iterator[str], upload: Upload) -> Iterator
         )
 
 
-def _requests(records: Iterator[str], tag: int) -> Iterator[Any]:
+def _requests(chunks: Iterator[list[str]], tag: int) -> Iterator[Any]:
     first = 0
-    for chunk in in_slices(records, _CHUNK):
+    for chunk in chunks:
         rows = pa.array(range(first, first + len(chunk)), pa.int64())
         columns = [pa.repeat(tag, len(chunk)), rows, pa.array(chunk, pa.string())]
         yield pa.RecordBatch.from_arrays(columns, ["tpc_tag", "tpc_row", "body"])

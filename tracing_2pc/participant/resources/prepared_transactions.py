@@ -30,6 +30,7 @@ from tracing_2pc.participant.resources.external_branches import (
     ExternalBranches,
     ExternalEvidence,
     NotCarriedOutError,
+    Written,
 )
 from tracing_2pc.participant.resources.loader import check_prefix, loaded
 from tracing_2pc.store.engines.database import PLACE
@@ -160,22 +161,22 @@ class _PreparedBranches:
                 "choose another table"
             )
         if inspector.has_table(name):
-            self._table.check_durable(connection)
+            self._table.check(connection)
         self._tables.raise_next_tag(connection, [self._outcome.c.tag])
         # Names are unique in the server: they contain this database and journal.
         about = {"table": name, "journal": self._tables.branch.name}
         self._prefix = str(connection.execute(_PREFIX, about).scalar())
 
     @contextlib.contextmanager
-    def write(self, upload: Upload) -> Iterator[Callable[[], None]]:
+    def write(self, upload: Upload) -> Iterator[Written]:
         # Another session writes the journal: the prepared transaction holds no lock
         # that commit, abort or list wait for.
-        with loaded(self._database, self._table, upload) as connection:
-            connection.execute(self._outcome.insert().values(tag=upload.tag))
+        with loaded(self._table, upload, stays=True) as (connection, tag):
+            connection.execute(self._outcome.insert().values(tag=tag))
             # 193 bytes at most, of 199.
-            branch = f"{upload.transaction}.{upload.ref.branch}"
-            gid = f"{self._prefix}{upload.tag}.{branch}"
-            yield lambda: self._prepare(connection, gid)
+            gid = f"{self._prefix}{tag}.{upload.transaction}.{upload.ref.branch}"
+            yield Written(lambda: self._prepare(connection, gid), connection)
+            connection.rollback()  # of nothing, if it was prepared
 
     def _prepare(self, connection: Connection, gid: str) -> None:
         place = connection.get_execution_options()[PLACE]

@@ -17,17 +17,16 @@ from sqlalchemy import Connection
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import BranchState
 from tracing_2pc.participant.answers import Answer, BranchRow, TransactionRow
-from tracing_2pc.participant.body import AT_ONCE
-from tracing_2pc.participant.journal.database import Writer, commit
+from tracing_2pc.participant.journal.database import commit
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.journal.schema import TAG
 from tracing_2pc.participant.resources.branch_store import (
     SLICE,
+    Add,
     BranchStore,
-    NotKeptError,
     Upload,
 )
-from tracing_2pc.participant.resources.loader import RecordTable, load_kept, loaded
+from tracing_2pc.participant.resources.loader import RecordTable, loaded
 from tracing_2pc.participant.resources.superseded import SupersededRows
 from tracing_2pc.store.engines.database import describe_error
 
@@ -47,8 +46,6 @@ class TaggedBranches(BranchStore):
         committed: writes further effects of a commit, in its local transaction.
         gauges: measures the kind.
         superseded: rows that those of a committed branch replace.
-        at_once_bytes: bodies up to this size are prepared in one transaction; 0 where
-            code of the user's makes the rows, which may take its time.
     """
 
     def __init__(
@@ -62,10 +59,8 @@ class TaggedBranches(BranchStore):
         ] = lambda *_: None,
         gauges: Callable[[Connection], dict[str, float]] = lambda _: {},
         superseded: SupersededRows | None = None,
-        at_once_bytes: int = AT_ONCE,
     ) -> None:
         super().__init__(journal)
-        self.at_once_bytes = at_once_bytes
         journal.on_end = self._end
         self._hidden = journal.tables.add(
             "hidden",
@@ -91,24 +86,16 @@ class TaggedBranches(BranchStore):
         self.journal.tables.raise_next_tag(connection, tags)
         self._set_up(connection)
 
-    def prepare(self, upload: Upload) -> Answer:
+    def prepare(self, upload: Upload, add: Add) -> Answer | None:
         """Write the rows, hidden, and the journal's row, in one durable transaction."""
-        with loaded(self.journal.database, self._table, upload) as connection:
-            upload.writer.share(connection, upload.transaction.application)
-            answer = self.look_again(connection, upload)
-            if answer.refusal is not None or not upload.ref.rows:
-                raise NotKeptError(answer)
-            self.journal.mark_prepared(connection, upload.tag)
+        database = self.journal.database
+        with loaded(self._table, upload) as (connection, tag):
+            database.share(connection, upload.transaction.application)
+            if (answer := add(connection, tag)) is not None:
+                connection.rollback()
+                return answer
             commit(connection)  # Rule 13: durable before the vote is answered.
-            return answer
-
-    def takes_at_once(self, length: int) -> bool:
-        """Not before the table is there, which another transaction makes."""
-        return super().takes_at_once(length) and self._table.is_ready
-
-    def write_rows(self, connection: Connection, upload: Upload) -> None:
-        """Write the rows, which nobody sees before their tag is on record."""
-        load_kept(self.journal.database, connection, self._table, upload)
+        return None
 
     @contextlib.contextmanager
     def deciding(
@@ -159,7 +146,7 @@ class TaggedBranches(BranchStore):
             some = sa.or_(some, sa.exists(sa.select(self._superseded.newer)))
         return sa.select(sa.literal(1)).where(some)
 
-    def delete_leftovers(self, writer: Writer, slices: int) -> int:
+    def delete_leftovers(self, slices: int) -> int:
         """Delete rows of aborted branches, and rows that later ones have replaced.
 
         The transactions cost no flush. A tag stays hidden until none of its rows are
@@ -170,19 +157,19 @@ class TaggedBranches(BranchStore):
         left = slices
         with self._warned():
             while left and after >= 0:
-                deleted, after = self._delete_slice(writer, after)
+                deleted, after = self._delete_slice(after)
                 gone += deleted
                 left -= bool(deleted)
         # Twice what is written: however much is left, it comes to an end.
-        return gone + self._delete_superseded(writer, 2 * slices)
+        return gone + self._delete_superseded(2 * slices)
 
-    def _delete_superseded(self, writer: Writer, slices: int) -> int:
+    def _delete_superseded(self, slices: int) -> int:
         """Delete slices of what branches have replaced; pass over one that fails."""
         gone, passed = 0, -1
         for _ in range(slices if self._superseded is not None else 0):
             assert self._superseded is not None  # noqa: S101 - for the type checker
             tag: int | None = None
-            with self._warned(), writer.unlocked() as connection:
+            with self._warned(), self.journal.database.unlocked() as connection:
                 tag = self._superseded.next(connection, passed)
                 if tag is not None:
                     deleted, tag = self._superseded.delete(connection, tag, SLICE), -1
@@ -194,20 +181,18 @@ class TaggedBranches(BranchStore):
 
     @contextlib.contextmanager
     def _warned(self) -> Iterator[None]:
-        """Log what the deletion raises: no vote depends on it, but on the session."""
+        """Log what the deletion raises: no vote depends on it."""
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
-            if getattr(error, "connection_invalidated", False):
-                raise
             logger.warning("rows not deleted: %s", describe_error(error))
 
-    def _delete_slice(self, writer: Writer, after: int) -> tuple[int, int]:
+    def _delete_slice(self, after: int) -> tuple[int, int]:
         """Delete a slice of the next tag; return how many, and the tag to go on after.
 
         That is -1 if no tag is left.
         """
-        with writer.unlocked() as connection:
+        with self.journal.database.unlocked() as connection:
             if (row := self._next_doomed(connection, after)) is None:
                 return 0, -1
             tag, left = row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, MalformedError
 from tracing_2pc.participant.engine import ParticipantEngine
-from tracing_2pc.participant.journal.database import open_database
+from tracing_2pc.participant.journal.database import TableLook, open_database
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.journal.schema import TAG, Tables
 from tracing_2pc.participant.resources.branch_store import Upload
@@ -27,16 +28,8 @@ _TAG: Final = "tpc_tag"
 _OWNER: Final = ("tpc_application", "tpc_batch")
 """Columns of a row's application and batch: with a key the latest row is shown."""
 
-_TRIGGERS: Final = sa.text(
-    "SELECT DISTINCT tgname FROM pg_trigger WHERE NOT tgisinternal "
-    "AND tgenabled IN ('O', 'A') AND (tgtype & 12) <> 0 "  # of INSERT or DELETE
-    "AND (tgrelid = to_regclass(:name) OR tgrelid IN "
-    "(SELECT relid FROM pg_partition_tree(to_regclass(:name)))) ORDER BY 1"
-)
-_SQLITE_TRIGGERS: Final = sa.text(
-    "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' "
-    "AND lower(tbl_name) = :name ORDER BY name"
-)
+
+logger = logging.getLogger(__name__)
 
 
 class TaggedRows(ParticipantEngine):
@@ -56,8 +49,14 @@ class TaggedRows(ParticipantEngine):
 
     A trigger of that table fires when a branch is prepared, not when it commits: also
     for branches that abort, for the twin of a retried task, and again when aborted or
-    replaced rows are deleted. A trigger on INSERT or DELETE is therefore refused at
-    start, unless `triggers=True` allows it.
+    replaced rows are deleted. A trigger or rule on INSERT or DELETE is therefore
+    refused, unless `triggers=True` allows it. One that drops records is a vote to
+    abort in any case.
+
+    Each prepare looks at the table under a lock that nobody can alter it under. What is
+    refused at start is then a vote to abort with the same words: a table that a crash
+    would empty, triggers, policies of row level security that the view would not obey,
+    and a table that has taken the place of the one that the view shows.
 
     Tags are never used twice. At start they continue above the highest one in the
     table, even if the journal was lost; the index on `tpc_tag` makes that cheap.
@@ -118,15 +117,21 @@ class _View:
         self._key = key
         self._journal = journal
         self._triggers = triggers
+        self._hidden = f"{name}_tpc_hidden"
         self.rows = ColumnTable(
-            journal.database, f"{name}_tpc", self._create, self._stamp
+            journal.database,
+            f"{name}_tpc",
+            self._create,
+            self._stamp,
+            self._check,
+            view=name,
         )
         self._quote = self.rows.quote
         self.superseded = (
             SupersededRows(
                 journal.tables,
                 self.rows.name,
-                f"{name}_tpc_hidden",
+                self._hidden,
                 (_OWNER[0], *key),
                 self._quote,
             )
@@ -156,21 +161,14 @@ class _View:
                 f"{self._name} and {self.rows.name} do not fit "
                 f"key={self._key or None}. Run: {' '.join(changes)}"
             )
-        self.rows.check_durable(connection)
-        if not self._triggers and (names := self._triggers_there(connection)):
-            raise ConfigurationError(
-                f"{self.rows.name} has triggers: {', '.join(names)}. They would fire "
-                "when a branch is prepared, for attempts that abort too, and when "
-                "aborted or replaced rows are deleted. Drop or disable them, or say "
-                "triggers=True if that is meant"
-            )
+        look = self.rows.check(connection)
         columns = self.rows.read_columns(connection)
         if lacking := [name for name in self._key if name not in columns]:
             raise ConfigurationError(
                 f"{self.rows.name} has no column {', '.join(lacking)}"
             )
         if self._name not in views:
-            self._make_view(connection)
+            self._make_view(connection, as_reader=look.has_policies)
         rows = sa.table(self.rows.name, sa.column(_TAG, TAG))
         self._journal.tables.raise_next_tag(connection, [rows.c[_TAG]])
 
@@ -187,14 +185,34 @@ class _View:
         """
         return "btree" if self._key else "brin"
 
-    def _triggers_there(self, connection: Connection) -> list[str]:
-        """Return the triggers that an INSERT or DELETE would fire."""
-        if connection.dialect.name == "postgresql":
-            name = {"name": self._quote(self.rows.name)}
-            return list(connection.execute(_TRIGGERS, name).scalars())
-        rows = connection.execute(_SQLITE_TRIGGERS, {"name": self.rows.name})
-        ours = re.compile(r"\b(insert|delete)\s+on\b", re.IGNORECASE)
-        return [name for name, made in rows if ours.search(made)]
+    def _check(self, look: TableLook) -> None:
+        """Refuse what readers of the view would not see as it is meant."""
+        if look.fires and not self._triggers:
+            raise ConfigurationError(
+                f"{self.rows.name} has triggers: {', '.join(look.fires)}. They would "
+                "fire when a branch is prepared, for attempts that abort too, and when "
+                "aborted or replaced rows are deleted. Drop or disable them, or say "
+                "triggers=True if that is meant"
+            )
+        if look.view is False:
+            raise ConfigurationError(
+                f"{self._name} shows another table than {self.rows.name}, which has "
+                "taken its name. Give the old one its name back; or move its rows into "
+                f"the new one, run: DROP VIEW {self._quote(self._name)}, and start "
+                "this service again"
+            )
+        if look.has_policies and look.view and not look.is_invoker:
+            raise self._shows_all()
+
+    def _shows_all(self) -> ConfigurationError:
+        view, rows = self._quote(self._name), self._quote(self.rows.name)
+        invoker = f"ALTER VIEW {view} SET (security_invoker = true)"
+        grant = f"GRANT SELECT ON {rows}, {self._quote(self._hidden)} TO <its readers>"
+        return ConfigurationError(
+            f"{self.rows.name} has row level security, and {self._name} would show "
+            f"each reader all rows. From PostgreSQL 15 on, run: {invoker}; {grant}. "
+            f"Else run: ALTER TABLE {rows} DISABLE ROW LEVEL SECURITY"
+        )
 
     def _changes(self, connection: Connection, views: Sequence[str]) -> list[str]:
         """Return the SQL that makes table and view fit the settings."""
@@ -214,13 +232,13 @@ class _View:
             return ()
         return self.superseded.make_index(connection.dialect.name)
 
-    def _stamp(self, upload: Upload) -> dict[str, Any]:
+    def _stamp(self, upload: Upload, names: frozenset[str]) -> dict[str, Any]:
         """Return the tag; and application and batch, if the table has such columns.
 
         It keeps them when a key is given up.
         """
         stamp: dict[str, Any] = {_TAG: upload.tag}
-        if self.rows.names >= set(_OWNER):
+        if names >= set(_OWNER):
             owner = (upload.transaction.application, upload.transaction.batch)
             stamp.update(zip(_OWNER, owner, strict=True))
         return stamp
@@ -244,14 +262,28 @@ class _View:
         sa.Index(f"{self.rows.name}_tag", table.c[_TAG], postgresql_using=using)
         return table
 
-    def _make_view(self, connection: Connection) -> None:
+    def _make_view(self, connection: Connection, *, as_reader: bool = False) -> None:
+        """Make it; `as_reader` shows each reader what the table's policies let him see.
+
+        Raises:
+            ConfigurationError: this PostgreSQL cannot do that.
+        """
         quote = self._quote
+        options = ""
+        if as_reader:
+            if (connection.dialect.server_version_info or ()) < (15,):
+                raise self._shows_all()
+            options = " WITH (security_invoker = true)"
+            logger.warning(
+                "%s obeys the policies of its table: its readers need SELECT on %s, %s",
+                *(self._name, self.rows.name, self._hidden),
+            )
         columns = self.rows.read_columns(connection)
         names = [name for name in columns if name[:4] != "tpc_"]
         shown = ", ".join(f"r.{quote(name)}" for name in names)
         shown_rows = (
             f"SELECT r.* FROM {quote(self.rows.name)} r WHERE NOT EXISTS (SELECT 1 "  # noqa: S608 - quoted
-            f"FROM {quote(f'{self._name}_tpc_hidden')} h WHERE h.tag = r.{_TAG})"
+            f"FROM {quote(self._hidden)} h WHERE h.tag = r.{_TAG})"
         )
         if self._key:
             key = ", ".join(f"r.{quote(name)}" for name in (_OWNER[0], *self._key))
@@ -262,7 +294,7 @@ class _View:
             )
         last = " WHERE r.tpc_nth = 1" if self._key else ""
         connection.exec_driver_sql(
-            f"CREATE VIEW {quote(self._name)} AS SELECT {shown} "  # noqa: S608 - quoted
+            f"CREATE VIEW {quote(self._name)}{options} AS SELECT {shown} "  # noqa: S608 - quoted
             f"FROM ({shown_rows}) r{last}"
         )
 

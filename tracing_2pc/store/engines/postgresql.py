@@ -7,6 +7,8 @@ does.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import select
 from collections.abc import Callable
 from typing import Any, Final
@@ -172,3 +174,10 @@ def keeps_sessions(engine: sa.Engine) -> bool:
         with engine.connect() as second:
             taken = second.scalar(process) == before
             return not taken and first.scalar(process) == before
+
+
+@functools.lru_cache(maxsize=1_000)
+def advisory_key(name: str, bits: int = 64) -> int:
+    """Return the key of an advisory lock, signed as PostgreSQL has it."""
+    digest = hashlib.sha256(b"tracing_2pc:" + name.encode()).digest()
+    return int.from_bytes(digest[: bits // 8], "big", signed=True)
