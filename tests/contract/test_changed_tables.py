@@ -146,6 +146,19 @@ def test_a_table_that_a_crash_would_empty_is_refused(
     world.resource.close()
 
 
+def test_a_default_that_is_set_later(postgres_database: str) -> None:
+    """A column may be left out from then on."""
+    columns = "id bigint, v bigint NOT NULL, tpc_tag bigint"
+    run(postgres_database, f"CREATE TABLE orders_tpc ({columns})")
+    world = tagged_rows(postgres_database)
+    keep(world, "orders.1.1", records(id=[1], v=[1]))
+    assert world.prepare("orders.2.1", records(id=[2])).status_code == 400
+    run(postgres_database, "ALTER TABLE orders_tpc ALTER v SET DEFAULT 7")
+    keep(world, "orders.2.1", records(id=[2]))
+    assert run(postgres_database, "SELECT v FROM orders WHERE id = 2") == [(7,)]
+    world.resource.close()
+
+
 SWAPPED = (
     "ALTER TABLE orders_tpc RENAME TO old",
     "CREATE TABLE orders_tpc (id bigint, amount double precision, tpc_tag bigint)",

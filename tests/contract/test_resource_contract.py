@@ -67,7 +67,7 @@ class OfTaggedRows(ResourceContract):
         return TaggedRows(where, "orders")
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
-        return select(where, "orders")
+        return select(where, "orders", "*")
 
 
 class OfOutbox(ResourceContract):
@@ -108,7 +108,29 @@ class TestPreparedTransactions(OnPostgresql):
         return PreparedTransactions(where, "orders")
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
-        return select(where, "orders")
+        return select(where, "orders", "*")
+
+
+class OfLargeRows(ResourceContract):
+    """Bodies of 5 MB: written while they arrive on PostgreSQL, spooled on SQLite."""
+
+    def record(self, n: int) -> Mapping[str, Any]:
+        return {"id": n, "note": f"{n} ".ljust(2_500_000, "x")}
+
+
+@pytest.mark.ci
+class TestLargeBranches(OfLargeRows, OfTaggedRows, OnPostgresql):
+    """Rows in the journal's own database."""
+
+
+@pytest.mark.nightly
+class TestLargeBranchesOnSqlite(OfLargeRows, OfTaggedRows, OnSqlite):
+    """The same, in a file."""
+
+
+@pytest.mark.nightly
+class TestLargePreparedTransactions(OfLargeRows, TestPreparedTransactions):
+    """Branches that are ended one by one."""
 
 
 @pytest.mark.ci

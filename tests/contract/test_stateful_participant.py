@@ -296,15 +296,6 @@ def _partition(branch: str) -> str:
     return branch.partition(".")[0]
 
 
-class HeldUpload(Upload):
-    """An upload that can also end before all of it was sent."""
-
-    def break_off(self) -> TestResponse:
-        """Hang up."""
-        self._parts.clear()
-        return self.finish()
-
-
 Key = tuple[str, str, str]
 """Transaction, branch and content of an upload that is under way."""
 
@@ -331,7 +322,7 @@ class ParticipantMachine(RuleBasedStateMachine):
         self._model = Model(spools=spools)
         self._application = f"orders-{next(self._applications)}"
         self._visible_before = self._world.visible()
-        self._uploads: dict[Key, HeldUpload] = {}
+        self._uploads: dict[Key, Upload] = {}
         self._old: list[World] = []
         self._steps_since_start = 0
 
@@ -400,7 +391,7 @@ class ParticipantMachine(RuleBasedStateMachine):
             self._prepare(*key)
             return
         name = self._name(transaction)
-        upload = HeldUpload(self._world, name, BODIES[branch, content], {})
+        upload = Upload(self._world, name, BODIES[branch, content], {})
         self._uploads[key] = upload
         self._model.write(transaction, branch)
 

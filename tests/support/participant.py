@@ -220,10 +220,11 @@ class Upload:
         changes: dict[str, Any],
         *,
         large: bool = True,
+        first: int = -8,
     ) -> None:
         self._rest = threading.Event()
         self._arrived = threading.Event()
-        self._parts = [branch.body[:-8], branch.body[-8:]]
+        self._parts = [branch.body[:first], branch.body[first:]]
         self._answer: list[TestResponse] = []
         stream = io.BufferedReader(_Slow(self))  # type: ignore[type-var]
         length = str(len(branch.body))
@@ -254,6 +255,11 @@ class Upload:
     def let_go(self) -> None:
         """Let the rest of the body arrive."""
         self._rest.set()
+
+    def break_off(self) -> TestResponse:
+        """Hang up before all of it was sent."""
+        self._parts.clear()
+        return self.finish()
 
     def finish(self) -> TestResponse:
         """Let the rest of the body arrive, and return the answer."""

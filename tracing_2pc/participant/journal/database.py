@@ -136,14 +136,16 @@ class Database(abc.ABC):
         return nullcontext()
 
     def write(
-        self, branch: str, *, stays: bool = False
+        self, branch: str, table: str | None = None, *, stays: bool = False
     ) -> AbstractContextManager[Connection]:
         """Open the durable transaction that the rows of a branch go into.
 
-        If it `stays`, because it is to be prepared, it keeps no lock on the branch.
+        Nobody can alter the table, if one is named, until it ends. If it `stays`,
+        because it is to be prepared, it keeps no lock on the branch.
 
         Raises:
             UnderWayError: another one is open for the same branch.
+            TableGoneError: there is no such table; SQLite says so in `look_at`.
         """
         return begin_now(self.connections.durable())
 
@@ -156,15 +158,6 @@ class Database(abc.ABC):
     @abc.abstractmethod
     def uploads(self, connection: Connection, journal: str) -> int:
         """Count the branches of a journal that are being written."""
-
-    def lock_table(self, connection: Connection, table: str) -> None:  # noqa: B027
-        """Let nobody alter a table, if it is there, until the open transaction ends.
-
-        None is needed if each writing transaction excludes all others.
-
-        Raises:
-            TableGoneError: it is not there.
-        """
 
     @abc.abstractmethod
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:

@@ -49,7 +49,8 @@ WITH RECURSIVE part AS (
     JOIN pg_class p ON p.oid = inhrelid
 )
 SELECT ARRAY(
-    SELECT concat_ws(' ', attname, atttypid::bigint, atttypmod) FROM pg_attribute
+    SELECT concat_ws(' ', attname, atttypid::bigint, atttypmod,
+      (attnotnull, atthasdef, attidentity, attgenerated)) FROM pg_attribute
     WHERE attrelid = t.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
   ARRAY(SELECT DISTINCT relkind::text FROM part ORDER BY 1),
   EXISTS (SELECT FROM part WHERE relpersistence <> 'p'),
@@ -64,12 +65,15 @@ SELECT ARRAY(
   (SELECT EXISTS (
     SELECT FROM pg_rewrite r JOIN pg_depend ON objid = r.oid
     AND classid = 'pg_rewrite'::regclass AND refclassid = 'pg_class'::regclass
-    WHERE ev_class = v.oid AND refobjid = t.oid)
+    JOIN pg_class shown ON shown.oid = refobjid
+    WHERE ev_class = v.oid AND shown.oid <> v.oid
+    AND (shown.oid = t.oid OR shown.relkind IN ('v', 'm')))
    FROM pg_class v WHERE v.oid = to_regclass({view})),
   (SELECT reloptions FROM pg_class WHERE oid = to_regclass({view}))
 FROM pg_class t WHERE oid = to_regclass({table})
 """
-"""INSERT is 4 in the type of a trigger and '3' in that of a rule, DELETE 8 and '4'."""
+"""INSERT is 4 in the type of a trigger and '3' in that of a rule, DELETE 8 and '4'.
+What another view, which the view stands on, shows of the table is not looked into."""
 
 
 class _Found(NamedTuple):
@@ -158,12 +162,9 @@ class PostgreSQL(Database):
         """The same database with a small pool."""
         return PostgreSQL(self.connections.url, 16)
 
-    @contextmanager
-    def look(self) -> Iterator[Connection]:
-        """Each statement by itself, of the newest state: no transaction is begun."""
-        with self.connections.asking_engine.connect() as connection:
-            yield connection
-            connection.connection.commit()
+    def look(self) -> AbstractContextManager[Connection]:
+        """Read the newest state in each statement: no transaction is begun."""
+        return self.connections.asking_engine.connect()
 
     def receive(self, body: Body) -> Source:
         """Stream it into COPY as it arrives; a small one is read into memory first."""
@@ -171,18 +172,31 @@ class PostgreSQL(Database):
         return Source.streamed(body) if is_large else self.spool(body)
 
     @contextmanager
-    def write(self, branch: str, *, stays: bool = False) -> Iterator[Connection]:
-        """Try an advisory lock, which ends with the transaction or with the session."""
+    def write(
+        self, branch: str, table: str | None = None, *, stays: bool = False
+    ) -> Iterator[Connection]:
+        """Try an advisory lock, which ends with the transaction or with the session.
+
+        The table's lock is the one that COPY takes: of the table by this name, not of
+        its partitions. Others write under it, and nobody can alter or rename the table,
+        or make a trigger, a rule, a policy or a constraint.
+        """
         keys = ", ".join(str(advisory_key(k, bits=32)) for k in branch.split(" ", 1))
-        lock = f"pg_try_advisory_{'' if stays else 'xact_'}lock({keys})"
+        locks = f"SELECT pg_try_advisory_{'' if stays else 'xact_'}lock({keys})"
+        if table is not None:
+            name = self.engine.dialect.identifier_preparer.quote(table)
+            locks = f"{locks}; LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE"
         with begin_now(self.connections.durable()) as connection:
-            if not connection.exec_driver_sql(f"SELECT {lock}").scalar():
-                raise UnderWayError
+            cursor = connection.connection.cursor()
             try:
+                cursor.execute(locks)
+                if cursor.fetchone() != (True,):
+                    raise UnderWayError
                 yield connection
                 if stays:  # and SQLAlchemy's transaction is over, one way or the other
-                    unlock = f"SELECT pg_advisory_unlock({keys})"
-                    connection.connection.cursor().execute(unlock)
+                    cursor.execute(f"SELECT pg_advisory_unlock({keys})")
+            except psycopg.errors.UndefinedTable:
+                raise TableGoneError from None
             except BaseException:
                 if stays:
                     connection.invalidate()
@@ -211,19 +225,6 @@ class PostgreSQL(Database):
         count: int = connection.scalar(_UPLOADS, {"journal": key})
         return count
 
-    def lock_table(self, connection: Connection, table: str) -> None:
-        """Take the lock that COPY takes: of the table by this name, not of its parts.
-
-        It lets others write, and holds off ALTER, RENAME, and what makes a trigger, a
-        rule, a policy or a constraint.
-        """
-        name = self.engine.dialect.identifier_preparer.quote(table)
-        lock = f"LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE"
-        try:
-            connection.connection.cursor().execute(lock)
-        except psycopg.errors.UndefinedTable:
-            raise TableGoneError from None
-
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
         """Read it in one statement, which takes locks of catalogs only."""
         quote = self.engine.dialect.identifier_preparer.quote
@@ -238,8 +239,8 @@ class PostgreSQL(Database):
 
     def read_look(self, found: Any) -> TableLook:
         """Say what it is."""
-        about = (column.rsplit(" ", 2) for column in found.columns)
-        known = ((name, copy_binary.TYPES.get(int(kind))) for name, kind, _ in about)
+        about = (column.rsplit(" ", 3) for column in found.columns)
+        known = ((name, copy_binary.TYPES.get(int(kind))) for name, kind, *_ in about)
         return TableLook(
             exact={name: kind for name, kind in known if kind is not None},
             is_table={*found.kinds} <= {"r", "p"},

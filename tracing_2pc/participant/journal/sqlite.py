@@ -41,6 +41,8 @@ _MADE: Final = sa.text(
 _OF_ROWS: Final = re.compile(r"\b(insert|delete)\s+on\b", re.IGNORECASE)
 """A trigger that an INSERT or DELETE fires."""
 
+_IN_A_VIEW: Final = re.IGNORECASE | re.DOTALL
+
 _TRY_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)
 
 
@@ -103,7 +105,8 @@ class SQLite(Database):
             for kind, name, _, made in found
             if kind == "trigger" and _OF_ROWS.search(made)
         )
-        stands = re.compile(rf"""\bFROM ["'`\[]?{table}\b""", re.IGNORECASE)
+        # One of ours, by the name of what it hides: what is renamed is renamed in it.
+        stands = re.compile(rf"\b{table}\b|^(?!.*\b{table}_hidden\b)", _IN_A_VIEW)
         return TableLook(
             exact={},
             fires=tuple(fires),

@@ -22,11 +22,7 @@ from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.journal.database import (
-    Database,
-    TableGoneError,
-    TableLook,
-)
+from tracing_2pc.participant.journal.database import Database, TableLook
 from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.columns import (
     Column,
@@ -156,13 +152,7 @@ class ColumnTable:
         schema = arriving.schema
         if schema is None:
             return Records(arriving.batches)
-        try:
-            self._database.lock_table(connection, self.name)
-            known = self._looked_at(connection)
-        except TableGoneError:
-            self.refused()
-            detail = "the table is no longer there, and is made again: ask again"
-            raise RefusalError(Refusal.NOT_NOW, detail) from None
+        known = self._looked_at(connection)
         partial = upload.body.content_type == content.NDJSON
         fields = self._fitting(known, schema, partial=partial)
         stamp = self._stamp(upload, known.names)

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
+from tracing_2pc.participant.journal.database import Database, TableGoneError
 from tracing_2pc.participant.resources.branch_store import Upload, ViolatedError
 from tracing_2pc.store.engines.database import PLACE, describe_error
 from tracing_2pc.tracing.spans import database_span
@@ -81,25 +82,53 @@ def loaded(
         UnderWayError: another request writes the same branch.
         ViolatedError: a constraint or trigger of the table refuses one of them.
     """
-    journal = upload.journal
-    with table.receive(upload) as source:
+    journal, database = upload.journal, upload.journal.database
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(table.receive(upload))
         arriving = table.arriving(source, upload)
         # Before the transaction: the server ends one that waits for a slow client. Once
         # COPY has begun it may take its time.
         first = list(itertools.islice(arriving.batches, 1))
         arriving = arriving._replace(batches=itertools.chain(first, arriving.batches))
-        with journal.database.write(upload.name, stays=stays) as connection:
+        with _refusing(table, database):
+            locked = None if arriving.schema is None else table.name
+            opened = database.write(upload.name, locked, stays=stays)
+            connection = stack.enter_context(opened)
             tag = upload.tag or journal.next_tag(connection)
             _load(connection, table, arriving, dataclasses.replace(upload, tag=tag))
-            yield connection, tag
+        yield connection, tag
+
+
+@contextlib.contextmanager
+def _refusing(table: RecordTable, database: Database) -> Iterator[None]:
+    """Turn what the database says into a refusal, or "not now"."""
+    driver = database.driver
+    try:
+        yield
+    except (driver.DataError, OverflowError):
+        raise MalformedError("a value does not fit the column it is for") from None
+    except driver.IntegrityError:
+        raise ViolatedError from None
+    except TableGoneError:
+        table.refused()
+        detail = "the table is no longer there, and is made again: ask again"
+        raise RefusalError(Refusal.NOT_NOW, detail) from None
+    except driver.Error as error:
+        if _is_raised_by_trigger(error):
+            raise ViolatedError from None
+        if reason := database.refusal(error):
+            table.refused()
+            detail = f"the table does not take these records: {reason}"
+            raise RefusalError(Refusal.CONFLICT, detail, state="unknown") from None
+        logger.warning("records not written: %s", describe_error(error))
+        detail = "the participant's database did not answer: ask again"
+        raise RefusalError(Refusal.NOT_NOW, detail) from None
 
 
 def _load(
     connection: Connection, table: RecordTable, arriving: Arriving, upload: Upload
 ) -> None:
-    database, system = upload.journal.database, connection.dialect.name
-    driver, verb = database.driver, "COPY" if system == "postgresql" else "INSERT"
-    place = connection.get_execution_options()[PLACE]
+    place, system = connection.get_execution_options()[PLACE], connection.dialect.name
     sent = 0
 
     def counted(batches: Iterable[Any]) -> Iterator[Any]:
@@ -112,26 +141,13 @@ def _load(
             if batch.num_rows:
                 yield batch
 
-    try:
-        batches, typed, defers = table.records(connection, arriving, upload)
-        with database_span(verb, place, table.name):
-            kept = database.load(
-                connection, table.name, counted(batches), typed=typed, defers=defers
-            )
-    except (driver.DataError, OverflowError):
-        raise MalformedError("a value does not fit the column it is for") from None
-    except driver.IntegrityError:
-        raise ViolatedError from None
-    except driver.Error as error:
-        if _is_raised_by_trigger(error):
-            raise ViolatedError from None
-        if reason := database.refusal(error):
-            table.refused()
-            detail = f"the table does not take these records: {reason}"
-            raise RefusalError(Refusal.CONFLICT, detail, state="unknown") from None
-        logger.warning("records not written: %s", describe_error(error))
-        detail = "the participant's database did not answer: ask again"
-        raise RefusalError(Refusal.NOT_NOW, detail) from None
+    batches, typed, defers = table.records(connection, arriving, upload)
+    with database_span(
+        "COPY" if system == "postgresql" else "INSERT", place, table.name
+    ):
+        kept = upload.journal.database.load(
+            connection, table.name, counted(batches), typed=typed, defers=defers
+        )
     upload.verify(sent)
     if kept != sent:
         detail = f"the table has kept {kept} of {sent} records: a trigger drops others"
