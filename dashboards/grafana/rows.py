@@ -205,9 +205,15 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         ),
         Panel(
             "Branches in doubt",
-            "What each participant holds prepared now.",
+            "What each participant holds prepared now, and what is being written.",
             "none",
-            greatest("tpc_in_doubt_branches", HERE, "participant"),
+            (
+                *greatest("tpc_in_doubt_branches", HERE, "participant"),
+                Query(
+                    f"max by (participant) (tpc_uploads{HERE})",
+                    "{{participant}}: being written",
+                ),
+            ),
         ),
         Panel(
             "Oldest branch in doubt",

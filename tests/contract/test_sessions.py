@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from support.participant import KINDS, ONE, OTHER, World, keep, prepared_transactions
-from support.waiting import AT_ONCE, PATIENT, PAUSE
+from support.waiting import AT_ONCE, PATIENT, PAUSE, until
 
 from tracing_2pc.participant.journal import postgresql
 from tracing_2pc.store import open_log
@@ -111,8 +111,9 @@ def test_an_upload_may_take_its_time(
         with monkeypatch.context() as patch:
             patch.setattr(engines, "PEER_TIMEOUT", AT_ONCE)
             upload = stack.enter_context(world.writing(T))
-        person = stack.enter_context(psycopg.connect(postgres_database))
-        assert person.execute(IDLE).fetchall() == []
+        connected = psycopg.connect(postgres_database, autocommit=True)
+        person = stack.enter_context(connected)
+        until(lambda: person.execute(IDLE).fetchall() == [])  # an outbox looks, too
         time.sleep(AT_ONCE + PAUSE)  # any longer does as well
         keep(other, "orders.2.1", OTHER)
         assert other.abort("orders.3.1").status_code == 200

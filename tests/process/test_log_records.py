@@ -262,9 +262,9 @@ if {instrumented}:
     FlaskInstrumentor().instrument_app(world.app)
 seen.clear()
 real = world.resource.prepare
-def prepare(*arguments):
+def prepare(*arguments, **named):
     log.info("prepare")
-    return real(*arguments)
+    return real(*arguments, **named)
 world.resource.prepare = prepare
 assert world.prepare("orders.7.1").status_code == 200
 def broken(*arguments):

@@ -488,15 +488,15 @@ MUTANTS: Final = (
         "12: a prepared branch is dropped when it is an hour old",
         WAITING_TEST + "test_a_prepared_branch_waits_for_ever[sqlite]",
         edit(
-            JOURNAL + "next_tag",
-            "return __tag",
+            JOURNAL + "add_prepared",
+            "__since = self.clock()",
+            "since = self.clock()\n"
             "b = self.tables.branch\n"
             "connection.execute(\n"
             "    b.delete().where(\n"
             '        b.c.state == "prepared", b.c.since < self.clock() - 3600\n'
             "    )\n"
-            ")\n"
-            "return tag\n",
+            ")\n",
         ),
     ),
     mutant(

@@ -135,19 +135,22 @@ class Database(abc.ABC):
         """
         return nullcontext()
 
+    @contextmanager
     def write(
-        self, branch: str, table: str | None = None, *, stays: bool = False
-    ) -> AbstractContextManager[Connection]:
+        self, branch: str, tag: str, table: str | None = None, *, stays: bool = False
+    ) -> Iterator[tuple[Connection, int]]:
         """Open the durable transaction that the rows of a branch go into.
 
-        Nobody can alter the table, if one is named, until it ends. If it `stays`,
-        because it is to be prepared, it keeps no lock on the branch.
+        It yields the value of `tag`, an SQL expression, too. Nobody can alter the
+        table, if one is named, until it ends. If it `stays`, because it is to be
+        prepared, it keeps no lock on the branch.
 
         Raises:
             UnderWayError: another one is open for the same branch.
             TableGoneError: there is no such table; SQLite says so in `look_at`.
         """
-        return begin_now(self.connections.durable())
+        with begin_now(self.connections.durable()) as connection:
+            yield connection, connection.exec_driver_sql(f"SELECT {tag}").scalar_one()
 
     def share(self, connection: Connection, application: str) -> None:  # noqa: B027
         """Take the application's lock, shared with other prepares, till the commit.

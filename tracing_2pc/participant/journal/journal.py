@@ -151,20 +151,22 @@ class Journal:
             if r.tag in states
         ]
 
-    def next_tag(self, connection: Connection) -> int:
-        """Draw a tag for `add_prepared` in this transaction: no other branch's."""
-        tag: int = connection.scalar(self._statements.next_tag)
-        return tag
+    @property
+    def next_tag(self) -> str:
+        """What to SELECT where a branch is added, to draw a tag that no other gets."""
+        return self._statements.next_tag
 
     def draw_tag(self) -> int:
         """Draw one for another transaction. A crash may only leave it unused."""
-        if self.database.engine.dialect.name == "postgresql":
-            with self.database.look() as connection:
-                return self.next_tag(connection)
-        with self.database.unlocked() as connection:
-            tag = self.next_tag(connection)
-            self.tables.set_last_tag(connection, tag)
-            return tag
+        is_drawn = self.database.engine.dialect.name == "postgresql"
+        database = self.database
+        with database.look() if is_drawn else database.unlocked() as connection:
+            tag = int(
+                connection.exec_driver_sql(f"SELECT {self.next_tag}").scalar_one()
+            )
+            if not is_drawn:
+                self.tables.set_last_tag(connection, tag)
+        return tag
 
     def drop_dead(self, connection: Connection, row: TransactionRow) -> None:
         """Forget what never happened: under the exclusive lock it never will."""

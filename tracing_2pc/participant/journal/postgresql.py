@@ -173,8 +173,8 @@ class PostgreSQL(Database):
 
     @contextmanager
     def write(
-        self, branch: str, table: str | None = None, *, stays: bool = False
-    ) -> Iterator[Connection]:
+        self, branch: str, tag: str, table: str | None = None, *, stays: bool = False
+    ) -> Iterator[tuple[Connection, int]]:
         """Try an advisory lock, which ends with the transaction or with the session.
 
         The table's lock is the one that COPY takes: of the table by this name, not of
@@ -182,17 +182,19 @@ class PostgreSQL(Database):
         or make a trigger, a rule, a policy or a constraint.
         """
         keys = ", ".join(str(advisory_key(k, bits=32)) for k in branch.split(" ", 1))
-        locks = f"SELECT pg_try_advisory_{'' if stays else 'xact_'}lock({keys})"
+        lock = f"pg_try_advisory_{'' if stays else 'xact_'}lock({keys})"
+        first = f"SELECT {lock}, {tag}"
         if table is not None:
             name = self.engine.dialect.identifier_preparer.quote(table)
-            locks = f"{locks}; LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE"
+            first = f"{first}; LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE"
         with begin_now(self.connections.durable()) as connection:
             cursor = connection.connection.cursor()
             try:
-                cursor.execute(locks)
-                if cursor.fetchone() != (True,):
+                cursor.execute(first)
+                is_alone, drawn = cursor.fetchone() or (False, 0)
+                if not is_alone:
                     raise UnderWayError
-                yield connection
+                yield connection, drawn
                 if stays:  # and SQLAlchemy's transaction is over, one way or the other
                     cursor.execute(f"SELECT pg_advisory_unlock({keys})")
             except psycopg.errors.UndefinedTable:
@@ -217,7 +219,7 @@ class PostgreSQL(Database):
     def share(self, connection: Connection, application: str) -> None:
         """Take it with an advisory lock of the transaction."""
         lock = f"SELECT pg_advisory_xact_lock_shared({advisory_key(application)})"
-        connection.exec_driver_sql(lock)
+        connection.connection.cursor().execute(lock)
 
     def uploads(self, connection: Connection, journal: str) -> int:
         """Count the locks of `write`, whichever process holds them."""
@@ -227,15 +229,11 @@ class PostgreSQL(Database):
 
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
         """Read it in one statement, which takes locks of catalogs only."""
-        quote = self.engine.dialect.identifier_preparer.quote
-        names = {"table": psycopg.sql.quote(quote(table)), "view": "NULL"}
-        if view is not None:
-            names["view"] = psycopg.sql.quote(quote(view))
-        found = connection.exec_driver_sql(_LOOK.format_map(names)).one_or_none()
-        if found is None:
+        cursor = connection.connection.cursor().execute(_look_at(table, view))
+        if (found := cursor.fetchone()) is None:
             raise TableGoneError
-        as_tuples: Any = (tuple(v) if isinstance(v, list) else v for v in found)
-        return _Found(*as_tuples)
+        values: Any = (tuple(v) if isinstance(v, list) else v for v in found)
+        return _Found(*values)
 
     def read_look(self, found: Any) -> TableLook:
         """Say what it is."""
@@ -305,6 +303,13 @@ class PostgreSQL(Database):
             f"DELETE FROM {name} WHERE tpc_tag = :tag AND ctid = ANY(ARRAY({some}))"  # noqa: S608 - quoted
         )
         return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
+
+
+@functools.lru_cache(maxsize=100)
+def _look_at(table: str, view: str | None) -> str:
+    names = [psycopg.sql.Identifier(name or "").as_string() for name in (table, view)]
+    names = [psycopg.sql.quote(name) for name in names]
+    return _LOOK.format(table=names[0], view=names[1] if view else "NULL")
 
 
 @functools.lru_cache(maxsize=100)

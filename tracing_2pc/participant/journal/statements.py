@@ -20,9 +20,9 @@ _BRANCH: Final = ("partition", "task_attempt")
 _CONTENT: Final = ("rows", "digest", "since")
 
 _NEXT_TAG: Final = {
-    "postgresql": "SELECT nextval(pg_get_serial_sequence('{}', 'tag'))",
+    "postgresql": "nextval(pg_get_serial_sequence('{}', 'tag'))",
     # The database is locked. A row is not there before the first tag.
-    "sqlite": "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = '{}'",
+    "sqlite": "coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = '{}'",
 }
 
 
@@ -42,7 +42,7 @@ class Statements:
         self.read_one = self._select(of_branch=True)
         self._is_unsealed = (*_bound(b, _TRANSACTION), b.c.sealed.is_(None))
         self.unsealed = sa.select(b.c.tag).where(*self._is_unsealed)
-        self.next_tag = sa.text(_NEXT_TAG[dialect].format(b.name))
+        self.next_tag = _NEXT_TAG[dialect].format(b.name)
         self._make_writes(None)
 
     def hide_in(self, hidden: sa.Table) -> None:

@@ -92,9 +92,9 @@ def loaded(
         arriving = arriving._replace(batches=itertools.chain(first, arriving.batches))
         with _refusing(table, database):
             locked = None if arriving.schema is None else table.name
-            opened = database.write(upload.name, locked, stays=stays)
-            connection = stack.enter_context(opened)
-            tag = upload.tag or journal.next_tag(connection)
+            wanted = str(upload.tag) if upload.tag else journal.next_tag
+            opened = database.write(upload.name, wanted, locked, stays=stays)
+            connection, tag = stack.enter_context(opened)
             _load(connection, table, arriving, dataclasses.replace(upload, tag=tag))
         yield connection, tag
 
