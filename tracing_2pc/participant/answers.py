@@ -71,6 +71,8 @@ class TransactionRow:
         branches: those that are prepared, or were.
         dead: tags of branches that were noted and never prepared.
         committed: another attempt of the same batch that is committed here.
+        leftovers: rows that nobody sees are to be deleted, of any transaction; only
+            known if it was read for one branch.
     """
 
     transaction: TransactionId
@@ -83,6 +85,7 @@ class TransactionRow:
     branches: Mapping[BranchId, BranchRow] = dataclasses.field(default_factory=dict)
     dead: tuple[int, ...] = ()
     committed: TransactionId | None = None
+    leftovers: bool = False
 
     @property
     def forgotten(self) -> bool:

@@ -207,7 +207,7 @@ class ParticipantEngine:
             row, answer = look(connection)
             if answer is not None:
                 return answer
-            leftovers = self._store.has_leftovers(connection)
+        leftovers = row.leftovers
         is_new = may_name and row.participant != participant
         if is_new or row.dead:
             with self._store.noting(application) as connection:

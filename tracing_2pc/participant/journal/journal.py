@@ -90,12 +90,13 @@ class Journal:
         """Select the tags of a transaction's branches that are not sealed."""
         return self._statements.unsealed
 
-    def hide_in(self, hidden: sa.Table) -> None:
+    def hide_in(self, hidden: sa.Table, leftovers: sa.ColumnElement[bool]) -> None:
         """Keep the tags of prepared branches in this table, until they are committed.
 
-        What becomes of the tags of aborted branches is left to `on_end`.
+        What becomes of the tags of aborted branches is left to `on_end`. `leftovers`
+        says whether rows of theirs, or others that nobody sees, are still there.
         """
-        self._statements.hide_in(hidden)
+        self._statements.hide_in(hidden, leftovers)
 
     def read(
         self,
@@ -129,6 +130,7 @@ class Journal:
             branches={branch.ref.branch: branch for branch in branches},
             dead=tuple(r.tag for r in branch_rows if r.tag not in known),
             committed=next(committed, None),
+            leftovers=branch is not None and bool(rows[0].leftovers),
         )
 
     def _branches(self, connection: Connection, rows: Sequence[Any]) -> list[BranchRow]:

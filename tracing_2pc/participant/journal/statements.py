@@ -39,17 +39,19 @@ class Statements:
         self._dialect = dialect
         b = tables.branch
         self.read_all = self._select()
-        self.read_one = self._select(of_branch=True)
+        self.read_one = self._select(sa.false(), of_branch=True)
         self._is_unsealed = (*_bound(b, _TRANSACTION), b.c.sealed.is_(None))
         self.unsealed = sa.select(b.c.tag).where(*self._is_unsealed)
         self.next_tag = _NEXT_TAG[dialect].format(b.name)
         self._make_writes(None)
 
-    def hide_in(self, hidden: sa.Table) -> None:
+    def hide_in(self, hidden: sa.Table, leftovers: sa.ColumnElement[bool]) -> None:
         """Keep the tags of prepared branches in this table, until they are committed.
 
-        What becomes of the tags of aborted branches is left to `Journal.on_end`.
+        What becomes of the tags of aborted branches is left to `Journal.on_end`. Who
+        reads one branch is told whether there are leftovers.
         """
+        self.read_one = self._select(leftovers, of_branch=True)
         self._make_writes(hidden)
 
     def _make_writes(self, hidden: sa.Table | None) -> None:
@@ -93,7 +95,9 @@ class Statements:
         with_transaction: sa.Insert = add.add_cte(add_transaction.cte("of_transaction"))
         return with_transaction
 
-    def _select(self, *, of_branch: bool = False) -> sa.Select[Any]:
+    def _select(
+        self, *leftovers: sa.ColumnElement[bool], of_branch: bool = False
+    ) -> sa.Select[Any]:
         nothing = sa.select(sa.literal(1).label("row")).subquery()
         tables = self._tables
         a, t, b = tables.application, tables.transaction, tables.branch
@@ -109,6 +113,7 @@ class Statements:
             sa.case((is_first, t.c.carrier)).label("carrier"),
             *(b.c.tag, b.c.partition, b.c.task_attempt, b.c.state),
             *(b.c.rows.label("row_count"), b.c.digest, b.c.since, b.c.sealed),
+            *(some.label("leftovers") for some in leftovers),
         ).select_from(
             joined.outerjoin(t, batch).outerjoin(
                 b, sa.and_(t.c.attempt == sa.bindparam("of_attempt"), *own)

@@ -134,12 +134,10 @@ class BranchStore(abc.ABC):
         """Forget what is sealed at or below a batch."""
         self.journal.raise_forgotten_through(connection, row, to)
 
-    def has_leftovers(self, connection: Connection) -> bool:
-        """Tell whether rows that nobody sees are still there."""
-        return False
-
     def delete_leftovers(self, slices: int) -> int:
-        """Delete some of them; return how many rows. No vote depends on it.
+        """Delete some rows that nobody sees; return how many. No vote depends on it.
+
+        Called before a prepare, if the journal finds `leftovers`.
 
         Args:
             slices: of `SLICE` rows, each in a transaction of its own, at most.

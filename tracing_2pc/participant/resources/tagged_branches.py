@@ -68,11 +68,10 @@ class TaggedBranches(BranchStore):
             # Rows left to delete; NULL while the branch is prepared.
             sa.Column("doomed", sa.BigInteger),
         )
-        journal.hide_in(self._hidden)
         shown = self._hidden.c.tag.in_(journal.unsealed)
         self._shown = sa.select(self._hidden.c.tag).where(shown)
         self._superseded = superseded
-        self._leftovers = self._some_leftover()
+        journal.hide_in(self._hidden, self._some_leftover())
         self._table = table
         self._set_up = set_up
         self._committed = committed
@@ -133,18 +132,13 @@ class TaggedBranches(BranchStore):
         doom = h.update().where(h.c.tag.in_(tags)).values(doomed=rows)
         connection.execute(doom, parameters)
 
-    def has_leftovers(self, connection: Connection) -> bool:
-        """Tell whether rows of aborted branches, or replaced ones, may be there."""
-        return bool(connection.scalar(self._leftovers))
-
-    def _some_leftover(self) -> sa.Select[Any]:
+    def _some_leftover(self) -> sa.ColumnElement[bool]:
+        """Say whether rows of aborted branches, or replaced ones, may be there."""
         h = self._hidden.c
-        some: sa.ColumnElement[bool] = sa.exists(
-            sa.select(h.tag).where(h.doomed.is_not(None))
-        )
-        if self._superseded is not None:
-            some = sa.or_(some, sa.exists(sa.select(self._superseded.newer)))
-        return sa.select(sa.literal(1)).where(some)
+        some = sa.exists(sa.select(h.tag).where(h.doomed.is_not(None)))
+        if self._superseded is None:
+            return some
+        return sa.or_(some, sa.exists(sa.select(self._superseded.newer)))
 
     def delete_leftovers(self, slices: int) -> int:
         """Delete rows of aborted branches, and rows that later ones have replaced.
