@@ -25,6 +25,7 @@ if not HAS_ARROW_WRITERS:
 from tracing_2pc.spark.data_source import BatchWriter, StreamWriter, TaskMessage
 
 TEXTS = texts("sinks")
+TEXTS_OF_SPARK = texts("spark")
 
 
 @pytest.fixture
@@ -154,6 +155,17 @@ def test_of_two_writes_that_drew_one_number_one_is_refused(
         second._check_replay(record, "second")
     second._check_replay(record, "first")  # a late twin of the one that took it
     BatchWriter(writer._job, 0)._check_replay(record, "second")  # a replay
+
+
+def test_a_batch_of_a_stream_is_written_once_in_a_run(
+    writer: StreamWriter, log: SqlDecisionLog
+) -> None:
+    """What this run has committed itself is no replay; what an earlier one did is."""
+    record = log.read(TransactionId.parse(begin(log, "run")))
+    assert record
+    with pytest.raises(AbortedError, match=TEXTS_OF_SPARK["committed by this run"]):
+        writer._check_replay(record, "run")
+    writer._check_replay(record, "next run")
 
 
 def test_a_stream_and_a_dataframe_do_not_share_an_application(

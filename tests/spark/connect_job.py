@@ -2,8 +2,9 @@
 
 connect_job.py URL FOLDER A_URL B_URL
 
-By foreachBatch if CALLBACK is in its environment, else by the data source. It stops the
-query when the file STOP of its environment is there. CHECKPOINT is the checkpoint's
+By foreachBatch if CALLBACK is in its environment, else by the data source. With TWICE
+the callback is called for the even numbers of a batch, and then for the odd ones. It
+stops the query when the file STOP of its environment is there. CHECKPOINT is the checkpoint's
 name, B another URL of b. With DATAFRAME it writes ten numbers by `df.write`, no stream.
 """
 
@@ -22,12 +23,18 @@ from tracing_2pc.spark import two_phase_commit
 
 
 def by_callback(numbers):
+    callback = two_phase_commit(
+        ParticipantSink({"a": a, "b": b}, token=None),
+        application="connect",
+        log=f"sqlite:///{folder}/log.db",
+    )
+
+    def twice(df, batch):
+        callback(df.where("value % 2 = 0"), batch)
+        callback(df.where("value % 2 = 1"), batch)
+
     return numbers.writeStream.foreachBatch(
-        two_phase_commit(
-            ParticipantSink({"a": a, "b": b}, token=None),
-            application="connect",
-            log=f"sqlite:///{folder}/log.db",
-        )
+        twice if "TWICE" in os.environ else callback
     )
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from support.spark import numbers_of, serve_numbers, write_numbers
+from support.spark import ROWS, numbers_of, serve_numbers, write_numbers
 from support.spark_defaults import PROPERTIES
 from support.stream_world import NEEDS_ARROW_WRITERS, Kept
 from support.telemetry import PATH
+from support.texts import texts
 from support.waiting import AT_LAST, until
 
 from participants.processes import Process, free_ports, stopping
@@ -26,6 +27,7 @@ HERE = Path(__file__).parent
 if pyspark.__version__ < "4":
     pytest.skip("its server is no part of PySpark 3.5", allow_module_level=True)
 
+CALLED_TWICE = texts("spark")["called by connect"]
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 pytestmark = pytest.mark.spark
 
@@ -155,6 +157,16 @@ def test_a_dataframe_is_one_batch(client: Client) -> None:
     for _ in range(2):
         assert client.run(DATAFRAME="1") == 0, client.process.tail()
     assert client.held() == (numbers_of(1), numbers_of(1))
+
+
+@pytest.mark.parametrize("client", WAYS[1:], indirect=True)
+def test_a_second_dataframe_of_a_batch_is_refused(client: Client) -> None:
+    """By the process beside the server that runs the callback."""
+    write_numbers(client.folder, range(2))
+    assert client.run(TWICE="1") == 1
+    assert CALLED_TWICE in client.process.log.read_text()
+    even = Counter(range(0, ROWS, 2))
+    assert client.held() == (even, even)
 
 
 def test_another_checkpoint_is_refused(client: Client) -> None:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,21 @@ from support.stream_world import (
     below_a_root,
     failing_query,
 )
+from support.texts import texts
 from support.waiting import ANSWERED, AT_LAST, PATIENT, UNDELAYED, until
 
 from tracing_2pc import ParticipantSink
-from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
+from tracing_2pc.core.errors import (
+    AbortedError,
+    ConfigurationError,
+    DecisionLogError,
+)
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.store import open_log
 
 pytestmark = pytest.mark.spark
+TEXTS = texts("spark")
 UNROUTED = r"missing \['b'\], unknown \['c'\]"
 
 
@@ -198,6 +205,48 @@ def test_a_stateful_query_survives_a_skipped_replay(world: World) -> None:
     world.run(world.callback(), source())
     assert world.held() == (numbers_of(3), numbers_of(3))
     assert world.state("test.1.2") is None
+
+
+@pytest.mark.parametrize(
+    "world",
+    [pytest.param("executors", marks=pytest.mark.smoke), "driver"],
+    indirect=True,
+)
+def test_a_second_dataframe_of_a_batch_is_refused(world: World) -> None:
+    """It would be taken for a replay: at the first batch, and after each start.
+
+    Whichever callback it is given to, for it is the application's batch.
+    """
+    write_numbers(world.folder, range(2))
+    first, second = world.callback(), world.callback()
+
+    def each(df: Any, batch: int) -> None:
+        first(df.where("value % 2 = 0"), batch)
+        second(df.where("value % 2 = 1"), batch)
+
+    for _ in range(2):
+        with failing_query(TEXTS["called twice"].format(batch=0)):
+            world.run(each)
+    even = Counter(range(0, ROWS, 2))
+    assert world.held() == (even, even)
+    assert world.state("test.0.2") is None
+
+
+@BOTH_PATHS
+def test_a_call_that_raised_may_be_repeated(world: World) -> None:
+    """It is no second one: what it has to write is what the first one had."""
+    write_numbers(world.folder, range(2))
+    callback = world.callback()
+
+    def each(df: Any, batch: int) -> None:
+        poison = "IF(value % 10 = 7, raise_error('poison'), value) AS value"
+        with pytest.raises(AbortedError):
+            callback(df.selectExpr(poison), batch)
+        callback(df, batch)
+
+    world.run(each)
+    assert world.held() == (numbers_of(2), numbers_of(2))
+    assert world.state("test.1.2") is TransactionState.COMMITTED
 
 
 def test_what_ends_a_query_is_one_line(

@@ -339,6 +339,15 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         with _logged(self._job.application, batchId):
             self._abort(messages)
 
+    def _check_replay(self, record: TransactionRecord, run: str) -> None:
+        if record.run == run:
+            raise AbortedError(
+                f"{record.id} is committed by this very run, and a batch is one "
+                "transaction: nothing of this task was written. If it is no late "
+                "twin of another, start a second query with an application of its own",
+                transaction_id=str(record.id),
+            )
+
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """The writer of one DataFrame: one batch, one run."""

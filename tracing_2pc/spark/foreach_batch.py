@@ -22,6 +22,7 @@ from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks.base import Sink, participants_of
 from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.participant_sink import ParticipantSink
+from tracing_2pc.spark.calls import called_once
 from tracing_2pc.spark.context import (
     ConnectContext,
     StreamContext,
@@ -69,6 +70,9 @@ def two_phase_commit(
     setting `driver_path_bytes`, else by tasks on executors; each start begins with
     tasks. The promises are the same. A sink of your own is written by tasks unless it
     has `driver_path = True`.
+
+    Call it once for each batch, with all of its rows: a second call in one run is
+    refused, for it would be taken for a replay. One that raised may be repeated.
 
     The query needs a `checkpointLocation`. Its batches are told in the log: one line
     each at INFO, and one at ERROR for the batch that ends the query.
@@ -154,6 +158,8 @@ class ForeachBatch:
                 over, which the log decides (`store/log/rules.py`).
             CommitPendingError: decided, and not acknowledged by everybody yet.
             HeuristicError: a participant went against the decision.
+            ContractError: it was called before for this batch in this run, or it got
+                the stream itself.
             ConfigurationError: checkpoint, log and application don't belong together;
                 the participants changed, and `replaces` does not name the earlier
                 ones; or there is no checkpoint that a next start would find.
@@ -165,7 +171,9 @@ class ForeachBatch:
         stream = None
         try:
             stream = self._stream_of(df)
-            self._apply(df, batch, stream)
+            log = self.job.settings.log or ""
+            with called_once(self.job.application, log, stream.run, batch):
+                self._apply(df, batch, stream)
         except Exception as error:  # noqa: BLE001 - raised again, or what it stands for
             stopping = stream is not None and stream.stopping()
             short = report_end(error, self.job.application, batch, stopping=stopping)
