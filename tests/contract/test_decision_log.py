@@ -415,6 +415,82 @@ def test_begin_aborts_every_undecided_attempt(log: DecisionLog) -> None:
     assert [log.read(r.id) for r in (old, other)] == [superseded, other]
 
 
+def aborted(log: DecisionLog, batch: int, **other: Any) -> TransactionRecord:
+    return decide(log, begin(log, batch, **other).record, ABORT)
+
+
+@pytest.mark.parametrize("end", ["active", "aborting", "aborted"])
+def test_a_stream_does_not_pass_a_batch_that_is_not_committed(
+    log: DecisionLog, end: str
+) -> None:
+    """Spark has counted it as done: nobody else would write its rows any more.
+
+    Nothing is changed by the refusal, and the line says how to go back. Spark may have
+    passed batches in between without a call, in this run or a later one.
+    """
+    commit(log, 0)
+    before = begin(log, 1).record
+    if end != "active":
+        before = decide(log, before, ABORT)
+    if end == "aborted":
+        before = finish(log, before)
+    for batch, run in ((2, "run-1"), (4, "run-2")):
+        known = {"before": before.id, "batch": batch}
+        with raises(ConfigurationError, "not committed before", **known) as refused:
+            begin(log, batch, run=run, stream=True)
+        assert TEXTS["the way back"].format(batch=1) in str(refused.value)
+        assert refused.value.transaction_id == str(before.id)
+    assert read(log, before) == before
+    again = begin(log, 1, run="run-2", stream=True).record
+    assert again.id.attempt == 2
+    decide(log, again, COMMIT, receipts_of())
+    assert begin(log, 2, run="run-2", stream=True).record.id.batch == 2
+
+
+def test_a_batch_without_rows_lets_a_stream_pass(log: DecisionLog) -> None:
+    """Whoever gives up a batch commits nothing under its number."""
+    aborted(log, 0, stream=True)
+    again = begin(log, 0, stream=True).record
+    votes = dict.fromkeys(PARTICIPANTS, Vote.READ_ONLY)
+    decide(log, again, COMMIT, branch_receipts(BranchId(0, 0), 0, "", votes))
+    begin(log, 1, stream=True)
+
+
+def test_batches_without_an_attempt_are_passed(log: DecisionLog) -> None:
+    """A callback that finds nothing to write may return."""
+    commit(log, 0, stream=True)
+    commit(log, 3, stream=True)
+    begin(log, 7, stream=True, run="run-2")
+
+
+def test_numbers_of_a_caller_go_on_behind_an_abort(log: DecisionLog) -> None:
+    """Of `df.write` and of a call by hand: who counts the batches may leave one out.
+
+    So does a stream where no query was known before: its numbers were a caller's.
+    """
+    aborted(log, 0)
+    aborted(log, 1)
+    aborted(log, 0, application="by-hand")
+    begin(log, 1, application="by-hand", query="query-2", stream=True)
+
+
+def test_what_a_person_has_closed_lets_a_stream_pass(log: DecisionLog) -> None:
+    """It was looked at, and signed for. A batch that is aborted by a person was not."""
+    record = aborted(log, 0, stream=True)
+    log.quarantine(record.id, REASON)
+    log.conclude(record.id, "mixed", who="sue", why="looked")
+    record = begin(log, 1, stream=True).record
+    log.abort(record.id, who="sue", why="it hangs")
+    with raises(ConfigurationError, "not committed before", before=record.id, batch=2):
+        begin(log, 2, stream=True)
+
+
+def test_what_was_adopted_as_aborted_lets_a_stream_pass(log: DecisionLog) -> None:
+    """It uses up attempts of another log, and says nothing of what Spark has run."""
+    adopt(log)
+    begin(log, 6, stream=True)
+
+
 @pytest.mark.parametrize(
     ("names", "change"),
     [

@@ -3,8 +3,8 @@
 connect_job.py URL FOLDER A_URL B_URL
 
 By foreachBatch if CALLBACK is in its environment, else by the data source. With TWICE
-the callback is called for the even numbers of a batch, and then for the odd ones. It
-stops the query when the file STOP of its environment is there. CHECKPOINT is the checkpoint's
+the callback is called for the even numbers of a batch, and then for the odd ones.
+With STOP the query is stopped when that file is there. CHECKPOINT is the checkpoint's
 name, B another URL of b. With DATAFRAME it writes ten numbers by `df.write`, no stream.
 """
 

@@ -18,7 +18,7 @@ from support.spark import numbers_of, started, write_numbers
 from support.stream_world import HAS_ARROW_WRITERS, World, below_a_root, failing_query
 from support.waiting import ANSWERED, until
 
-from tracing_2pc import Settings
+from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.testing import Fault, FaultProxy
 
@@ -267,6 +267,32 @@ def test_a_write_with_the_same_number_is_a_replay(world: World, spark: Any) -> N
     assert world.held() == (numbers_of(1) + numbers_of(1),) * 2
     with pytest.raises(PySparkException, match="wants batch 0, but batch 1 is decided"):
         save(world, numbers, batch="0")
+
+
+class Stumbling(TwoPhaseCommitDataSource):
+    """It fails when it has begun, and before it has prepared anything."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "stumbling"
+
+    def sink(self, settings: Settings) -> Any:
+        class Sink(ParticipantSink):
+            def pre_commit(self, handle: Any) -> Any:
+                raise RuntimeError("stumbled")
+
+        return Sink(settings.participants, token=None)
+
+
+def test_a_write_that_failed_does_not_stop_the_next(world: World, spark: Any) -> None:
+    """Its numbers are the program's: an abandoned one stays aborted on record."""
+    numbers = spark.range(10).withColumnRenamed("id", "value").coalesce(1)
+    spark.dataSource.register(Stumbling)
+    with pytest.raises(PySparkException, match="stumbled"):
+        save(world, numbers, name="stumbling", batch="0")
+    save(world, numbers, batch="1")
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    assert world.state("test.0.1") is TransactionState.ABORTED
 
 
 @pytest.mark.parametrize(

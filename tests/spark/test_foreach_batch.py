@@ -41,6 +41,7 @@ from tracing_2pc.store import open_log
 
 pytestmark = pytest.mark.spark
 TEXTS = texts("spark")
+POISON = "IF(value % 10 = 7, raise_error('poison'), value) AS value"
 UNROUTED = r"missing \['b'\], unknown \['c'\]"
 
 
@@ -239,14 +240,103 @@ def test_a_call_that_raised_may_be_repeated(world: World) -> None:
     callback = world.callback()
 
     def each(df: Any, batch: int) -> None:
-        poison = "IF(value % 10 = 7, raise_error('poison'), value) AS value"
         with pytest.raises(AbortedError):
-            callback(df.selectExpr(poison), batch)
+            callback(df.selectExpr(POISON), batch)
         callback(df, batch)
 
     world.run(each)
     assert world.held() == (numbers_of(2), numbers_of(2))
     assert world.state("test.1.2") is TransactionState.COMMITTED
+
+
+@pytest.mark.parametrize(
+    "world",
+    [pytest.param("executors", marks=pytest.mark.smoke), "driver"],
+    indirect=True,
+)
+def test_a_caught_error_loses_no_batch(world: World) -> None:
+    """Spark counts the batch as done: the next one is refused until Spark goes back."""
+    write_numbers(world.folder, range(4))
+    callback = world.callback()
+
+    def each(df: Any, batch: int) -> None:
+        with contextlib.suppress(AbortedError):
+            callback(df.selectExpr(POISON) if batch == 1 else df, batch)
+
+    refused = TEXTS["not committed before"].format(before="test.1.1", batch=2)
+    for started in (each, callback):
+        with failing_query(refused):
+            world.run(started)
+    assert world.held() == (numbers_of(1), numbers_of(1))
+    world.go_back_to(1)
+    world.run(callback)
+    world.assert_exactly_once(4)
+    assert world.state("test.1.2") is TransactionState.COMMITTED
+
+
+@pytest.mark.parametrize("world", ["driver"], indirect=True)
+def test_a_query_that_keeps_state_goes_back(world: World) -> None:
+    """Its state has the batch already: that is computed anew, with the same rows."""
+    write_numbers(world.folder, range(4))
+    flag = world.folder / "fails"
+
+    class Stumbling(ParticipantSink):
+        def pre_commit(self, handle: Any) -> Any:
+            if flag.exists():
+                raise RuntimeError("before prepare")
+            return super().pre_commit(handle)
+
+    callback = world.callback(sink=Stumbling({"a": world.a, "b": world.b}, token=None))
+
+    def each(df: Any, batch: int) -> None:
+        if batch == 1:
+            flag.touch()
+        with contextlib.suppress(AbortedError):
+            callback(df, batch)
+        flag.unlink(missing_ok=True)
+
+    def source() -> Any:
+        return world.source().dropDuplicates(["value"])
+
+    refused = TEXTS["not committed before"].format(before="test.1.1", batch=2)
+    with failing_query(refused):
+        world.run(each, source())
+    world.go_back_to(1)
+    world.run(callback, source())
+    world.assert_exactly_once(4)
+
+
+@BOTH_PATHS
+def test_a_batch_is_given_up_by_one_without_rows(world: World) -> None:
+    """Its rows were put somewhere else: that is on record, and the query goes on."""
+    write_numbers(world.folder, range(3))
+    callback = world.callback()
+
+    def each(df: Any, batch: int) -> None:
+        try:
+            callback(df.selectExpr(POISON) if batch == 1 else df, batch)
+        except AbortedError:
+            callback(df.limit(0), batch)
+
+    world.run(each)
+    rest = numbers_of(3) - Counter(range(ROWS, 2 * ROWS))
+    assert world.held() == (rest, rest)
+    assert world.state("test.1.2") is TransactionState.COMMITTED
+
+
+def test_a_batch_that_is_not_called_is_passed(world: World) -> None:
+    """A callback that finds nothing to write may return."""
+    write_numbers(world.folder, range(3))
+    callback = world.callback()
+
+    def each(df: Any, batch: int) -> None:
+        df = df.where(f"value < {ROWS} OR value >= {2 * ROWS}")
+        if not df.isEmpty():
+            callback(df, batch)
+
+    world.run(each)
+    assert world.state("test.1.1") is None
+    assert world.state("test.2.1") is TransactionState.COMMITTED
 
 
 def test_what_ends_a_query_is_one_line(

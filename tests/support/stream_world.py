@@ -108,6 +108,13 @@ class World(Kept):
         for file in (commits / str(batch), commits / f".{batch}.crc"):
             file.unlink(missing_ok=True)
 
+    def go_back_to(self, batch: int) -> None:
+        """Let Spark run a batch again that it counts as done, and all after it."""
+        for folder, first in (("commits", batch), ("offsets", batch + 1)):
+            for file in (self.folder / "ck" / folder).iterdir():
+                if file.name.isdecimal() and int(file.name) >= first:
+                    file.unlink()
+
 
 @contextlib.contextmanager
 def session_setting(spark: Any, name: str, value: str) -> Iterator[None]:

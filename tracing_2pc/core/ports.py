@@ -69,6 +69,7 @@ class DecisionLog(Protocol):
         timeout: float = 0.0,
         own_sinks: Collection[str] = (),
         replaces: Collection[str] = (),
+        stream: bool = False,
     ) -> BeginResult:
         """Put the next attempt of a batch on record, before anybody is asked anything.
 
@@ -89,13 +90,16 @@ class DecisionLog(Protocol):
             own_sinks: those participants that only the job itself can reach.
             replaces: the participants before these, all of them, where they changed on
                 purpose. It allows no other change, so it may be given for ever.
+            stream: Spark counts the batches, and begins none before the one before it
+                is done; else the caller may leave one out.
 
         Raises:
             ConfigurationError: this checkpoint and this log do not belong together, the
                 query is known by another application's name, the batch lies below
-                what is decided or forgotten, or the participants are neither those of
-                the newest transaction nor declared by `replaces`. Nothing is written
-                then, and nothing aborted.
+                what is decided or forgotten, a stream has passed a batch whose newest
+                attempt is not committed, or the participants are neither those of the
+                newest transaction nor declared by `replaces`. Nothing is written then,
+                and nothing aborted.
             HeuristicError: a transaction of this application is quarantined.
             AbortedError: another run has superseded this one.
         """

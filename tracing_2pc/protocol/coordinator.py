@@ -49,6 +49,9 @@ class Coordinator:
     `recovered` is called at a run's first batch, when what earlier runs left has been
     delivered and before anything is written. What it raises aborts the attempt.
 
+    Of a `stream` Spark counts the batches: one that it begins after a batch that is not
+    committed is refused (`DecisionLog.begin`).
+
     Waits end when `retry.stopping` says so: the batch then stays in the log, and the
     next start goes on with it.
     """
@@ -64,6 +67,7 @@ class Coordinator:
     own_sinks: frozenset[str] = frozenset()
     replaces: frozenset[str] = frozenset()
     recovered: Callable[[], None] = lambda: None
+    stream: bool = False
 
     def apply(
         self,
@@ -235,6 +239,7 @@ class Coordinator:
             timeout=self.settings.transaction_timeout,
             own_sinks=self.own_sinks,
             replaces=self.replaces,
+            stream=self.stream,
         )
         begun = ask_until_answered(ask, self.retry)
         record = begun.record

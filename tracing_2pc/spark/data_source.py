@@ -161,6 +161,8 @@ class TaskMessage(WriterCommitMessage):  # type: ignore[misc]
 class _Writer:
     """One batch, in whichever process. All that it shares with others is in the log."""
 
+    _is_stream = True
+
     def __init__(self, job: Job) -> None:
         self._job = job
         self._telemetry = environment.telemetry_settings()
@@ -308,7 +310,12 @@ class _Writer:
         instruments.start(job.application)
         log = _log(job.settings.log or "")
         try:
-            yield job.coordinator(log, OpenTelemetryTracing(shared), lambda: False)
+            yield job.coordinator(
+                log,
+                OpenTelemetryTracing(shared),
+                lambda: False,
+                stream=self._is_stream,
+            )
         finally:
             lifecycle.flush(FLUSH_SECONDS)
 
@@ -351,6 +358,8 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """The writer of one DataFrame: one batch, one run."""
+
+    _is_stream = False  # its number is the caller's
 
     def __init__(self, job: Job, batch: int, *, is_drawn: bool = False) -> None:
         super().__init__(job)

@@ -162,7 +162,8 @@ class ForeachBatch:
                 the stream itself.
             ConfigurationError: checkpoint, log and application don't belong together;
                 the participants changed, and `replaces` does not name the earlier
-                ones; or there is no checkpoint that a next start would find.
+                ones; there is no checkpoint that a next start would find; or the batch
+                before is not committed, because an error was caught.
             StoppedError: `stop()` came first. It does not become `query.exception()`.
         """
         lifecycle.start(self.job.application)
@@ -254,7 +255,12 @@ class ForeachBatch:
         if self.log is None:
             self.job.check()
             self.log = open_log(self.job.settings.log or "")
-        return self.job.coordinator(self.log, OpenTelemetryTracing(), stream.stopping)
+        return self.job.coordinator(
+            self.log,
+            OpenTelemetryTracing(),
+            stream.stopping,
+            stream=stream.query is not None,  # else it is called by hand
+        )
 
 
 @dataclasses.dataclass

@@ -83,9 +83,17 @@ class Job:
         return RetryPolicy(SystemClock(), *waits, stopping)
 
     def coordinator(
-        self, log: OperatorLog, tracing: Tracing, stopping: Callable[[], bool]
+        self,
+        log: OperatorLog,
+        tracing: Tracing,
+        stopping: Callable[[], bool],
+        *,
+        stream: bool = False,
     ) -> Coordinator:
-        """Return the coordinator of this job, in the process that asks for it."""
+        """Return the coordinator of this job, in the process that asks for it.
+
+        `stream`: as `Coordinator`.
+        """
         participants = participants_of(self.sink)
         retry = self.retry(stopping)
         # Only the job itself can tell a decision to a sink that is no service.
@@ -106,4 +114,5 @@ class Job:
             own_sinks,
             frozenset(self.replaces),
             partial(finish_recovery, participants, log, self.application),
+            stream,
         )

@@ -64,6 +64,7 @@ class _Change:
             run_known=run in row.runs,
             committed=max(commits, default=None),
             newest=str(records[-1].id) if records else None,
+            state=records[-1].state if records else None,
             participants=records[-1].participants if records else (),
             attempt=attempts[-1].id.attempt if attempts else 0,
             carrier=attempts[-1].carrier if attempts else {},

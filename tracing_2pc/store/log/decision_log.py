@@ -129,13 +129,16 @@ class BaseDecisionLog(abc.ABC):
         timeout: float = 0.0,
         own_sinks: Collection[str] = (),
         replaces: Collection[str] = (),
+        stream: bool = False,
     ) -> BeginResult:
         """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         query = query or None
         with self._durable() as change:
             status = change.status(application, batch, run, query)
             new_run = not status.run_known
-            rules.check_begin(status, batch, run, query, participants, replaces)
+            rules.check_begin(
+                status, batch, run, query, participants, replaces, stream=stream
+            )
             # Rule 19: participants are told what this change flushes.
             change.register(status, batch, run, query)
             # Rule 18: a committed batch is delivered again, never written again.

@@ -67,6 +67,7 @@ class SqlChange:
             run_known=bool(row.run_known),
             committed=row.committed,
             newest=row.newest,
+            state=row.state and TransactionState(row.state),
             participants=tuple(r.participant for r in rows if r.participant),
             attempt=row.attempt or 0,
             carrier=carrier_from_json(row.carrier or "{}"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from tracing_2pc.core.errors import (
     AbortedError,
@@ -18,6 +18,7 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.model import (
     Carrier,
+    TransactionId,
     TransactionRecord,
     check_application,
 )
@@ -27,6 +28,11 @@ from tracing_2pc.core.states import (
     advance,
 )
 
+_NOT_COMMITTED: Final = frozenset(
+    {TransactionState.ACTIVE, TransactionState.ABORTING, TransactionState.ABORTED}
+)
+"""Without a commit, and no person has closed it."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApplicationStatus:
@@ -35,7 +41,7 @@ class ApplicationStatus:
     `known` says whether it knew it before. `query_owner` is another application, if it
     has the query that asks. `quarantined` is the id of a quarantined transaction, for
     this `reason`. `committed` is the newest batch that is decided commit. `newest` is
-    the newest transaction, whatever became of it, with its `participants`. `attempt` is
+    the newest transaction, in whatever `state`, with its `participants`. `attempt` is
     the newest of the batch that wants to begin, 0 if there is none, with its `carrier`.
     `has_active` says whether some attempt is undecided. `clock` is the log's time.
     """
@@ -52,6 +58,7 @@ class ApplicationStatus:
     run_known: bool
     committed: int | None
     newest: str | None
+    state: TransactionState | None
     participants: tuple[str, ...]
     attempt: int
     carrier: Carrier
@@ -81,6 +88,8 @@ def check_begin(
     query: str | None,
     participants: Collection[str],
     replaces: Collection[str],
+    *,
+    stream: bool,
 ) -> None:
     """Admit a batch of an application, or say what to do; see `DecisionLog.begin`."""
     if len(set(participants)) != len(participants):
@@ -101,6 +110,8 @@ def check_begin(
         )
     _check_age(status, batch, run)
     if batch != status.committed:  # else a replay: for the participants on record
+        if stream:
+            _check_before(status, batch)
         _check_change(status, participants, replaces)
 
 
@@ -139,6 +150,29 @@ def _check_first_batch(application: str, batch: int, query: str | None) -> None:
             f"--application {application} --from-batch {batch}`. To reprocess on "
             "purpose, choose a new application name and a new checkpoint."
         )
+
+
+def _check_before(status: ApplicationStatus, batch: int) -> None:
+    """Refuse what Spark begins after a batch that it counts as done, and that is not.
+
+    What was begun before the query was known had a caller's number. A record that was
+    adopted as aborted has no participants: it was no attempt that this log has seen.
+    """
+    if status.newest is None or status.query is None or not status.participants:
+        return
+    before = TransactionId.parse(status.newest).batch
+    if before >= batch or status.state not in _NOT_COMMITTED:
+        return
+    raise ConfigurationError(
+        f"{status.newest} is not committed, and Spark begins batch {batch}: it counts "
+        f"batch {before} as done, because an error of the callback was caught, and "
+        "would never write its rows. Stop the query, and let the callback's errors "
+        f"pass; remove commits/{before} and all above {before} from commits and "
+        f"offsets of its checkpoint; start it: it writes batch {before} anew. If "
+        "nothing of that batch is to be written, call the callback for it with "
+        "df.limit(0)",
+        transaction_id=status.newest,
+    )
 
 
 def _check_change(

@@ -70,6 +70,8 @@ _STATUS: Final = """
          ORDER BY batch DESC LIMIT 1) AS committed,
         (SELECT id FROM tpc_transaction WHERE application = :of
          ORDER BY batch DESC, attempt DESC LIMIT 1) AS newest,
+        (SELECT state FROM tpc_transaction WHERE application = :of
+         ORDER BY batch DESC, attempt DESC LIMIT 1) AS state,
         (SELECT attempt FROM tpc_transaction
          WHERE application = :of AND batch = :in_batch
          ORDER BY attempt DESC LIMIT 1) AS attempt,
