@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -425,7 +426,7 @@ def test_a_stream_does_not_pass_a_batch_that_is_not_committed(
 ) -> None:
     """Spark has counted it as done: nobody else would write its rows any more.
 
-    Nothing is changed by the refusal, and the line says how to go back. Spark may have
+    Only that is noted by the refusal, and the line says how to go back. Spark may have
     passed batches in between without a call, in this run or a later one.
     """
     commit(log, 0)
@@ -440,8 +441,9 @@ def test_a_stream_does_not_pass_a_batch_that_is_not_committed(
             begin(log, batch, run=run, stream=True)
         assert TEXTS["the way back"].format(batch=1) in str(refused.value)
         assert refused.value.transaction_id == str(before.id)
-    assert read(log, before) == before
+    assert read(log, before) == dataclasses.replace(before, passed_by=2)
     again = begin(log, 1, run="run-2", stream=True).record
+    assert (again.passed_by, read(log, before).passed_by) == (None, 2)
     assert again.id.attempt == 2
     decide(log, again, COMMIT, receipts_of())
     assert begin(log, 2, run="run-2", stream=True).record.id.batch == 2

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from support.log_tables import explain
 
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import TransactionFilter, TransactionSummary
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
 from tracing_2pc.core.states import Decision, TransactionState, Vote
@@ -105,6 +106,30 @@ def test_transactions_are_listed_newest_first(history: SqlDecisionLog) -> None:
     assert found[1].rows == 5
     assert found[1].carrier == {"traceparent": "00-aa-bb-01"}
     assert found[0].rows is None
+
+
+def test_what_a_stream_has_passed_is_listed(log: SqlDecisionLog) -> None:
+    """While it is the newest; its cause stays on record, and is no quarantine's."""
+
+    def stream(batch: int) -> TransactionId:
+        of = {"run": "r", "query": "q", "participants": ["a", "b"], "carrier": {}}
+        return log.begin("orders", batch, stream=True, **of).record.id
+
+    begin(log, 0, "bookings")
+    lost = stream(0)
+    log.decide(lost, Decision.ABORT, cause="OSError")
+    assert log.passed() == []
+    for batch in (1, 2):
+        with pytest.raises(ConfigurationError):
+            stream(batch)
+    finish(log, lost)
+    (record,) = log.passed()
+    noted = (record.id, record.passed_by, record.cause, record.state)
+    assert noted == (lost, 1, "OSError", TransactionState.ABORTED)
+    (summary,) = log.transactions(TransactionFilter("orders"))
+    assert (summary.passed_by, summary.reason, log.reason(lost)) == (1, None, None)
+    stream(0)
+    assert log.passed() == []
 
 
 def test_filters(history: SqlDecisionLog) -> None:

@@ -68,12 +68,13 @@ def _needs_a_person(listing: TransactionList) -> bool:
     states = {row.state for row in listing.unfinished}
     old = any(orphan.old for orphan in listing.orphans)
     quarantined = TransactionState.QUARANTINED in states
-    return bool(quarantined or listing.unreadable or old)
+    return bool(quarantined or listing.unreadable or old or listing.lost)
 
 
 def lines(listing: TransactionList, limit: int) -> Iterator[str]:
     """Return the table, what could not be read, and a line of counts."""
     rows: list[tuple[str | None, tuple[str, ...]]] = []
+    rows += (("red", _row(row, listing)) for row in listing.lost)
     for row in listing.unfinished:
         quarantined = row.state is TransactionState.QUARANTINED
         rows.append(("red" if quarantined else "yellow", _row(row, listing)))
@@ -93,7 +94,9 @@ def lines(listing: TransactionList, limit: int) -> Iterator[str]:
 
 def _row(row: TransactionSummary, listing: TransactionList) -> tuple[str, ...]:
     waiting_for = ", ".join(row.pending)
-    if row.state is TransactionState.ACTIVE:
+    if row in listing.lost:
+        waiting_for = _PERSON
+    elif row.state is TransactionState.ACTIVE:
         waiting_for = "its driver"
     elif row.state is TransactionState.QUARANTINED:
         waiting_for = _PERSON
@@ -119,6 +122,8 @@ def _orphan_row(orphan: Orphan) -> tuple[str, ...]:
 
 
 def _remark(row: TransactionSummary, listing: TransactionList) -> str:
+    if row in listing.lost:
+        return f"lost: Spark has begun batch {row.passed_by} without it"
     if row.reason and row.finished is None:
         return row.reason
     if row.untold:
@@ -138,6 +143,8 @@ def _counts(listing: TransactionList, shown: int, of_all: int, limit: int) -> st
     # The log lists no more; how many there are is not known.
     oldest = "the oldest " if len(listing.unfinished) >= MOST else ""
     parts = [f"{oldest}{len(listing.unfinished)} unfinished{of}"]
+    if listing.lost:
+        parts.append(f"{len(listing.lost)} lost")
     if listing.orphans:
         parts.append(format_count(len(listing.orphans), "orphan"))
     if listing.finished:
@@ -151,7 +158,7 @@ def _counts(listing: TransactionList, shown: int, of_all: int, limit: int) -> st
 
 def items(listing: TransactionList, limit: int) -> Iterator[dict[str, Any]]:
     """Return the same as JSON, an object for each line; the kind says which fields."""
-    every = [_item(row, listing.at) for row in listing.unfinished]
+    every = [_item(row, listing.at) for row in (*listing.lost, *listing.unfinished)]
     every += [
         {
             "kind": "orphan",
@@ -168,6 +175,7 @@ def items(listing: TransactionList, limit: int) -> Iterator[dict[str, Any]]:
         yield {"kind": "unreadable", "participant": str(source), "why": why}
     yield {
         "kind": "counts",
+        "lost": len(listing.lost),
         "unfinished": len(listing.unfinished),
         "orphans": len(listing.orphans),
         "finished": len(listing.finished),

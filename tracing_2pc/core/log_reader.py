@@ -68,6 +68,7 @@ class TransactionSummary:
     # Those of `pending` that only the job reaches:
     own_sinks: frozenset[str] = frozenset()
     untold: tuple[str, ...] = ()  # told in part only
+    passed_by: int | None = None  # as `TransactionRecord`
 
 
 class AuditEntry(NamedTuple):
@@ -114,6 +115,12 @@ class LogReader(Protocol):
         """List transactions, newest first, at most `MOST`.
 
         Where none of them can be finished, the oldest first: the worst are not cut.
+        """
+
+    def passed(self) -> list[TransactionRecord]:
+        """List what a stream has passed without a commit, and has not gone back to.
+
+        One for each application at most: its newest transaction.
         """
 
     def states_of(

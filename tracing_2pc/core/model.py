@@ -218,6 +218,14 @@ def _ids_of(carrier: Carrier) -> tuple[str, str]:
     return (parts[1], parts[2]) if len(parts) == 4 else ("", "")
 
 
+def way_back(batch: int) -> str:
+    """Write how a stream goes back to a batch that it has passed."""
+    return (
+        f"stop the query, and let the callback's errors pass; remove commits/{batch} "
+        f"and all above {batch} from commits and offsets of its checkpoint; start it"
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """What the decision log holds of one transaction.
@@ -247,6 +255,7 @@ class TransactionRecord:
     own_sinks: frozenset[str] = frozenset()  # participants that only the job can reach
     given_up: frozenset[str] = frozenset()
     cause: str | None = None  # of an abort; quarantine puts its reason in its place
+    passed_by: int | None = None  # a batch of a stream that was refused because of it
     # In vain, at the participant that took most of them.
     tries: int = dataclasses.field(default=0, compare=False)
     newly_decided: bool = dataclasses.field(default=False, compare=False)

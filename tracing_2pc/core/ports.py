@@ -99,7 +99,7 @@ class DecisionLog(Protocol):
                 what is decided or forgotten, a stream has passed a batch whose newest
                 attempt is not committed, or the participants are neither those of the
                 newest transaction nor declared by `replaces`. Nothing is written then,
-                and nothing aborted.
+                and nothing aborted; only that a batch was passed is noted with it.
             HeuristicError: a transaction of this application is quarantined.
             AbortedError: another run has superseded this one.
         """

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tracing_2pc.core.model import TransactionId, TransactionRecord
+from tracing_2pc.core.model import TransactionId, TransactionRecord, way_back
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, ParticipantState, TransactionState
 from tracing_2pc.inspection.diagnosis import GRAVE, Diagnosis
@@ -88,6 +88,8 @@ def next_steps(situation: Situation) -> tuple[NextStep, ...]:
     if record.state is TransactionState.QUARANTINED:
         what = "nothing: automatic work has stopped, and its application cannot begin"
         return (NextStep(what),)
+    if situation.evidence.passed and record.finished is not None:
+        return (NextStep("nothing: its stream begins no batch until it goes back"),)
     if record.finished is not None:
         what = "it is forgotten, once Spark has begun a later batch"
         return (NextStep(what, record.finished + situation.settings.keep_finished),)
@@ -120,7 +122,11 @@ def actions_for(situation: Situation) -> tuple[Action, ...]:
     """Return what a person may do, safe things first."""
     record = situation.evidence.record
     if record is None or record.finished is not None:
-        return (*_look_after_untold(situation), *_resolve_orphan(situation))
+        return (
+            *_go_back(situation),
+            *_look_after_untold(situation),
+            *_resolve_orphan(situation),
+        )
     if record.state is TransactionState.ACTIVE:
         return (_abort_active(situation, record),)
     if record.state is TransactionState.QUARANTINED:
@@ -145,6 +151,16 @@ def _abort_active(situation: Situation, record: TransactionRecord) -> Action:
         cost=(f"{rows} that are prepared are dropped; Spark writes the batch again",),
         wanted=str(Decision.ABORT),
     )
+
+
+def _go_back(situation: Situation) -> Iterator[Action]:
+    if situation.evidence.passed:
+        yield Action(
+            way_back(situation.evidence.transaction.batch),
+            safe=True,
+            effect="lets Spark run its batch again, which is then written in a new "
+            "attempt; called with df.limit(0) the callback gives it up",
+        )
 
 
 def _look_after_untold(situation: Situation) -> Iterator[Action]:

@@ -157,7 +157,13 @@ def _outcome_of(answer: Shown) -> ParticipantState | None:
 
 
 def _lost(case: TransactionEvidence) -> Finding | None:
-    """Decided commit, and a participant knows nothing of what it voted for."""
+    """Passed without a commit, or a participant knows nothing of what it voted for."""
+    if case.passed and case.record is not None:
+        why = (
+            f"it is not committed, and Spark has begun batch {case.record.passed_by} "
+            "without writing its batch anew, as if that was done"
+        )
+        return Finding(case.record.participants, case.idle, Verdict.ESCALATE, why)
     if case.record is None or case.record.decision is not Decision.COMMIT:
         return None
     answers = case.answers

@@ -38,6 +38,7 @@ class LogEvidence:
         clock: the log's, by which deadlines are judged.
         refused: applications with a record that cannot be trusted: nothing is
             diagnosed of them.
+        passed: what a stream has passed without a commit (`LogReader.passed`).
     """
 
     records: Mapping[TransactionId, TransactionRecord]
@@ -46,6 +47,9 @@ class LogEvidence:
     forgotten_by_application: Mapping[str, int | None]
     clock: float
     refused: frozenset[str] = frozenset()
+    passed: Mapping[TransactionId, TransactionRecord] = dataclasses.field(
+        default_factory=dict
+    )
 
 
 def is_forgotten(transaction: TransactionId, forgotten_through: int | None) -> bool:
@@ -64,6 +68,12 @@ def may_be_begun(log: LogReader, transaction: TransactionId) -> bool:
         return False
     newest = log.transactions(TransactionFilter(application, limit=1))
     return not newest or newest[0].transaction < transaction
+
+
+def is_newest(log: LogReader, transaction: TransactionId) -> bool:
+    """Whether nothing later of its application is on record."""
+    chosen = TransactionFilter(transaction.application, limit=1)
+    return all(row.transaction == transaction for row in log.transactions(chosen))
 
 
 def oldest(prepared: PreparedByParticipant) -> float:
@@ -85,6 +95,7 @@ class TransactionEvidence:
         standstill: seconds for which it was watched without a step, whatever the
             clocks are set to.
         clock: the log's, by which deadlines are judged.
+        passed: a stream has passed its batch, and has not gone back to it.
     """
 
     transaction: TransactionId
@@ -98,6 +109,7 @@ class TransactionEvidence:
     answers: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
     standstill: float = 0.0
     clock: float = 0.0
+    passed: bool = False
 
     @property
     def forgotten(self) -> bool:
@@ -146,19 +158,20 @@ class Evidence:
     standstill: Mapping[TransactionId, float] = dataclasses.field(default_factory=dict)
 
     def transactions(self, safety_interval: float) -> Iterator[TransactionEvidence]:
-        """Yield what is unfinished, oldest first, then what is only prepared.
+        """Yield what is unfinished, oldest first, then what is passed or prepared.
 
         Branches that are younger, by the participant's clock, are ignored.
         """
         if (log := self.log) is None:
             return
         prepared = sum_prepared(in_both_lists(self.first, self.second), safety_interval)
-        for id_ in [*log.records, *sorted(prepared.keys() - log.records.keys())]:
+        others = (prepared.keys() | log.passed.keys()) - log.records.keys()
+        for id_ in [*log.records, *sorted(others)]:
             if id_.application not in log.refused:
                 yield TransactionEvidence(
                     id_,
                     self.now,
-                    record=log.records.get(id_),
+                    record=log.records.get(id_) or log.passed.get(id_),
                     closed=log.closed.get(id_),
                     deliveries=log.deliveries.get(id_, {}),
                     known=id_.application in log.forgotten_by_application,
@@ -167,6 +180,7 @@ class Evidence:
                     answers=self.answers.get(id_, {}),
                     standstill=self.standstill.get(id_, 0.0),
                     clock=log.clock,
+                    passed=id_ in log.passed,
                 )
 
 

@@ -69,6 +69,7 @@ class TransactionList:
         at: when it was made, in Unix seconds.
         unfinished: oldest first, at most `MOST`.
         finished: newest first.
+        lost: what a stream has passed without a commit; in no other list.
         orphans: oldest first; by branches that are older than `safety_interval`.
         deliveries: of unfinished transactions, by id and by participant.
         unreadable: participants without an address or a whole list, and why.
@@ -77,6 +78,7 @@ class TransactionList:
     at: float
     unfinished: tuple[TransactionSummary, ...]
     finished: tuple[TransactionSummary, ...]
+    lost: tuple[TransactionSummary, ...]
     orphans: tuple[Orphan, ...]
     deliveries: Mapping[str, Mapping[str, DeliveryRecord]]
     unreadable: Mapping[Source, str]
@@ -109,6 +111,10 @@ def list_transactions(
         rows = log.transactions(filters)
         finished = [row for row in rows if row.state in FINAL]
     now = SystemClock().now()
+    lost = _find_lost(log, filters, now)
+    ids = {row.transaction for row in lost}
+    unfinished = [row for row in unfinished if row.transaction not in ids]
+    finished = [row for row in finished if row.transaction not in ids]
     by_id = {row.transaction: row for row in unfinished}
     for source, problem in source_problems(by_id, participants, settings, now).items():
         if source.kind is SourceKind.PARTICIPANT:
@@ -119,10 +125,23 @@ def list_transactions(
         now,
         tuple(unfinished),
         tuple(finished),
+        tuple(lost),
         tuple(orphans),
         log.deliveries_of_unfinished(),
         unreadable,
     )
+
+
+def _find_lost(
+    log: LogReader, filters: TransactionFilter, now: float
+) -> list[TransactionSummary]:
+    newest = (
+        row
+        for record in log.passed()
+        if filters.application in (None, record.id.application)
+        for row in log.transactions(TransactionFilter(record.id.application, limit=1))
+    )
+    return [row for row in newest if filters.matches(row, now)]
 
 
 def _find_orphans(

@@ -101,6 +101,7 @@ def _read_log(
             refused.add(application)
             source = Source(SourceKind.RECORDS, application=application)
             unreadable[source] = str(error)
+    passed = _read_passed(log, refused, unreadable)
     branches = (branch for listing in lists.values() for branch in listing.branches)
     listed = {branch.transaction for branch in branches}
     deliveries = log.deliveries_of_unfinished()
@@ -114,7 +115,22 @@ def _read_log(
         log.forgotten_by_application(),
         log.clock(),
         frozenset(refused),
+        passed,
     )
+
+
+def _read_passed(
+    log: LogReader, refused: set[str], unreadable: dict[Source, str]
+) -> dict[TransactionId, TransactionRecord]:
+    try:
+        return {record.id: record for record in log.passed()}
+    except DecisionLogError as error:
+        if error.transaction_id is None:
+            raise
+        application = TransactionId.parse(error.transaction_id).application
+        refused.add(application)
+        unreadable[Source(SourceKind.RECORDS, application=application)] = str(error)
+        return {}
 
 
 def source_problems(

@@ -35,7 +35,11 @@ from tracing_2pc.inspection.diagnosis import (
     diagnose_transaction,
     held_back,
 )
-from tracing_2pc.inspection.evidence import TransactionEvidence, may_be_begun
+from tracing_2pc.inspection.evidence import (
+    TransactionEvidence,
+    is_newest,
+    may_be_begun,
+)
 from tracing_2pc.inspection.participants import (
     ParticipantReport,
     ReadableParticipant,
@@ -189,6 +193,10 @@ def view_transaction(
         prepared={r.participant: r.prepared for r in reports if r.prepared},
         answers={r.participant: r.answer for r in reports if r.answer},
         clock=log.clock(),
+        passed=record is not None
+        and record.passed_by is not None
+        and is_newest(log, transaction)
+        and record.decision is not Decision.COMMIT,
     )
     return _view_of(log, evidence, reports, settings)
 

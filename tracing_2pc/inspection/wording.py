@@ -12,7 +12,7 @@ from tracing_2pc.core.states import DiagnosisKind, TransactionState, Verdict
 K: Final = DiagnosisKind
 DIAGNOSIS_TEXT: Final[Mapping[DiagnosisKind, str]] = {
     K.DIVERGED: "a participant went against the decision",
-    K.LOST: "lost at a participant",
+    K.LOST: "rows are lost",
     K.DECIDED_NOT_APPLIED: "decided, and not applied",
     K.ORPHANED: "prepared, and no record can finish it",
     K.STUCK: "stuck",

@@ -15,7 +15,12 @@ from tracing_2pc.core.log_reader import (
     TransactionFilter,
     TransactionSummary,
 )
-from tracing_2pc.core.model import ParticipantDescription, find_misdirected
+from tracing_2pc.core.model import (
+    ParticipantDescription,
+    TransactionRecord,
+    find_misdirected,
+    way_back,
+)
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.inspection.survey import source_problems
@@ -91,12 +96,14 @@ def check(settings: Settings) -> CheckResult:
     cure = "OpenTelemetry's variables are in the table of docs/settings.md"
     problems += (CheckProblem("environment", p, cure) for p in lifecycle.problems())
     condition, applications, unfinished = None, list[str](), list[TransactionSummary]()
+    passed: list[TransactionRecord] = []
     try:
-        condition, applications, unfinished = _read_log(settings)
+        condition, applications, unfinished, passed = _read_log(settings)
     except TwoPhaseError as error:
         problems.append(CheckProblem("log", str(error), _cure_of_log(error)))
     states = Counter(str(row.state) for row in unfinished)
     problems += _of_log(condition, states)
+    problems += map(_of_passed, passed)
     by_id = {row.transaction: row for row in unfinished}
     sources = source_problems(by_id, settings.participants, settings, time.time())
     problems += (CheckProblem(str(source), *why) for source, why in sources.items())
@@ -149,10 +156,15 @@ def _duration(seconds: float) -> str:
 
 def _read_log(
     settings: Settings,
-) -> tuple[LogCondition, list[str], list[TransactionSummary]]:
+) -> tuple[LogCondition, list[str], list[TransactionSummary], list[TransactionRecord]]:
     unfinished = TransactionFilter(unfinished=True, limit=MOST)
     with open_configured_log(settings) as log:
-        return log.condition(), log.applications(), log.transactions(unfinished)
+        return (
+            log.condition(),
+            log.applications(),
+            log.transactions(unfinished),
+            log.passed(),
+        )
 
 
 def _cure_of_log(error: TwoPhaseError) -> str:
@@ -177,6 +189,11 @@ def _of_log(
             f"{quarantined} quarantined: their applications begin no batch",
             "`tracing-2pc ls --state quarantined`, then `tracing-2pc explain` each",
         )
+
+
+def _of_passed(record: TransactionRecord) -> CheckProblem:
+    what = f"{record.id} is lost: Spark has begun batch {record.passed_by} without it"
+    return CheckProblem("log", what, way_back(record.id.batch))
 
 
 def _of_participant(

@@ -388,7 +388,9 @@ def _carriers_of(evidence: Evidence) -> dict[TransactionId, Carrier]:
         for listing in evidence.second.values()
         for branch in listing.branches
     }
-    records = evidence.log.records.values() if evidence.log else ()
+    if (log := evidence.log) is None:
+        return carriers
+    records = [*log.records.values(), *log.passed.values()]
     return carriers | {record.id: record.carrier for record in records}
 
 

@@ -130,6 +130,9 @@ class _Change:
         if reason is not None:
             self.reasons[record.id] = reason
 
+    def note_passed(self, record: TransactionRecord) -> None:
+        self.write(record)
+
     def drop_receipts_before(self, record: TransactionRecord) -> None:
         commits = [
             r

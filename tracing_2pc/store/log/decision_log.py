@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from tracing_2pc.core.errors import ConfigurationError, ContractError
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ContractError,
+    DecisionLogError,
+)
 from tracing_2pc.core.model import (
     PREVIOUS,
     BeginResult,
@@ -89,6 +94,9 @@ class Change(Protocol):
     ) -> None:
         """Store a record's new state, why, and the participant that was given up."""
 
+    def note_passed(self, record: TransactionRecord) -> None:
+        """Store which batch was begun after it."""
+
     def drop_receipts_before(self, record: TransactionRecord) -> None:
         """Drop the receipts of the commit before this one, if that is finished."""
 
@@ -133,7 +141,7 @@ class BaseDecisionLog(abc.ABC):
     ) -> BeginResult:
         """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         query = query or None
-        with self._durable() as change:
+        with self._noting_passed(batch), self._durable() as change:
             status = change.status(application, batch, run, query)
             new_run = not status.run_known
             rules.check_begin(
@@ -178,6 +186,18 @@ class BaseDecisionLog(abc.ABC):
             return BeginResult(
                 opened, replay=False, superseded=superseded, new_run=new_run
             )
+
+    @contextlib.contextmanager
+    def _noting_passed(self, batch: int) -> Iterator[None]:
+        """Put on record, in a change of its own, what a stream has passed."""
+        try:
+            yield
+        except rules.PassedError as error:
+            with contextlib.suppress(DecisionLogError), self._durable() as change:
+                record = change.read(TransactionId.parse(error.transaction_id or ""))
+                if record is not None and record.passed_by is None:
+                    change.note_passed(dataclasses.replace(record, passed_by=batch))
+            raise
 
     def decide(
         self,

@@ -30,7 +30,7 @@ from tracing_2pc.core.states import FINAL, Decision, TransactionState
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log import statements as sql
-from tracing_2pc.store.log.records import SqlChange, cause_of
+from tracing_2pc.store.log.records import SqlChange, cause_of, passed_by_of, said_in
 
 _SCANNED: Final = 10_000
 """Transactions of an application that a selective list looks at."""
@@ -147,6 +147,11 @@ class SqlLogReader:
             by_id[row.transaction_id][row.participant] = _delivery(row)
         return by_id
 
+    def passed(self) -> list[TransactionRecord]:
+        """List what a stream has passed without a commit; see `LogReader.passed`."""
+        with self._database.reading() as connection:
+            return self._change(connection).load(sql.PASSED)
+
     def states_of(
         self, transactions: Iterable[TransactionId]
     ) -> dict[TransactionId, TransactionState]:
@@ -227,12 +232,13 @@ def _summary(row: Any) -> TransactionSummary:
         finished=row.finished,
         rows=row.rows,
         reason=_reason(row),
+        passed_by=passed_by_of(row.reason),
         carrier=carrier_from_json(row.carrier),
     )
 
 
 def _reason(row: Any) -> str | None:
-    return None if cause_of(row.reason) else row.reason
+    return None if cause_of(row.reason) else said_in(row.reason)
 
 
 def _delivery(row: Any) -> DeliveryRecord:

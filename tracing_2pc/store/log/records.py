@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ from tracing_2pc.store.log.receipts import canonical
 
 _ABORTED: Final = "aborted: "
 """Begins the `reason` of an abort; any other is that of a quarantine."""
+
+_PASSED: Final = re.compile(r"(?:^|; )passed by batch (\d+)$")
+"""Ends the `reason` of what a stream has passed without a commit."""
 
 
 class SqlChange:
@@ -201,6 +205,8 @@ class SqlChange:
         """Store a record's new state, why, and the participant that was given up."""
         if record.newly_decided and record.cause is not None:
             reason = f"{_ABORTED}{record.cause}"
+        if reason is not None:
+            reason = _with_passed(reason, record.passed_by)
         receipts = _receipt_rows(record) if record.newly_decided else []
         joined = self._join_few(sql.ADD_RECEIPTS, receipts)
         writes = sql.update_transaction(self._dialect, len(joined))
@@ -209,6 +215,13 @@ class SqlChange:
         if given_up is not None:
             row = {"one": str(record.id), "by": given_up, "at": self._now()}
             self.connection.execute(sql.GIVE_UP, row)
+
+    def note_passed(self, record: TransactionRecord) -> None:
+        """Store which batch was begun after it, behind what its reason says."""
+        one = {"one": str(record.id)}
+        before = self.connection.scalar(sql.REASON, one)
+        reason = _with_passed(before, record.passed_by)
+        self.connection.execute(sql.NOTE_REASON, {**one, "why": reason})
 
     def _join_few(
         self, add: sa.Insert, rows: list[dict[str, Any]]
@@ -310,6 +323,7 @@ def _record(
             own_sinks=_names(d for d in deliveries if d.own_sink),
             given_up=_names(d for d in deliveries if d.given_up is not None),
             cause=cause_of(row.reason),
+            passed_by=passed_by_of(row.reason),
             tries=max((d.retries for d in deliveries), default=0),
         )
         # Rule 9: a record that cannot be trusted is not read as something else.
@@ -325,9 +339,25 @@ def _record(
 
 def cause_of(reason: str | None) -> str | None:
     """Return the cause of an abort, of a transaction that was not quarantined since."""
-    if reason is None or not reason.startswith(_ABORTED):
+    if (said := said_in(reason)) is None or not said.startswith(_ABORTED):
         return None
-    return reason.removeprefix(_ABORTED)
+    return said.removeprefix(_ABORTED)
+
+
+def said_in(reason: str | None) -> str | None:
+    """Return a reason without the batch that has passed."""
+    return reason and (_PASSED.sub("", reason) or None)
+
+
+def passed_by_of(reason: str | None) -> int | None:
+    """Return the batch that was begun after it, and refused."""
+    found = _PASSED.search(reason or "")
+    return int(found[1]) if found else None
+
+
+def _with_passed(reason: str | None, batch: int | None) -> str | None:
+    passed = None if batch is None else f"passed by batch {batch}"
+    return "; ".join(filter(None, (reason, passed))) or None
 
 
 def _names(deliveries: Iterable[Any]) -> frozenset[str]:

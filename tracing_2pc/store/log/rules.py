@@ -21,6 +21,7 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
     check_application,
+    way_back,
 )
 from tracing_2pc.core.states import (
     TransactionEvent,
@@ -32,6 +33,10 @@ _NOT_COMMITTED: Final = frozenset(
     {TransactionState.ACTIVE, TransactionState.ABORTING, TransactionState.ABORTED}
 )
 """Without a commit, and no person has closed it."""
+
+
+class PassedError(ConfigurationError):
+    """A stream has passed a batch that is not committed. It is put on record there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -163,14 +168,12 @@ def _check_before(status: ApplicationStatus, batch: int) -> None:
     before = TransactionId.parse(status.newest).batch
     if before >= batch or status.state not in _NOT_COMMITTED:
         return
-    raise ConfigurationError(
+    raise PassedError(
         f"{status.newest} is not committed, and Spark begins batch {batch}: it counts "
         f"batch {before} as done, because an error of the callback was caught, and "
-        "would never write its rows. Stop the query, and let the callback's errors "
-        f"pass; remove commits/{before} and all above {before} from commits and "
-        f"offsets of its checkpoint; start it: it writes batch {before} anew. If "
-        "nothing of that batch is to be written, call the callback for it with "
-        "df.limit(0)",
+        f"would never write its rows. The way back: {way_back(before)}. Then batch "
+        f"{before} is written anew. If nothing of it is to be written, call the "
+        "callback for it with df.limit(0)",
         transaction_id=status.newest,
     )
 

@@ -378,6 +378,18 @@ APPLICATIONS: Final = sa.text(
 )
 APPLICATION_OF: Final = sa.text("SELECT name FROM tpc_application WHERE query = :asked")
 
+NOTE_REASON: Final = _sql("""
+    UPDATE tpc_transaction SET reason = :why WHERE id = :one
+""")
+
+PASSED: Final = sa.text("""id IN
+    (SELECT (SELECT id FROM tpc_transaction AS newest
+             WHERE newest.application = tpc_application.name
+             ORDER BY batch DESC, attempt DESC LIMIT 1) FROM tpc_application)
+    AND reason LIKE '%passed by batch %' AND state IN ('active', 'aborting', 'aborted')
+""")
+"""Newest transactions that a stream has passed without a commit."""
+
 REASON: Final = sa.text("SELECT reason FROM tpc_transaction WHERE id = :one")
 
 AUDIT_OF: Final = (
