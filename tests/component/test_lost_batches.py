@@ -68,7 +68,9 @@ def test_each_command_says_that_a_batch_is_lost(operator: Operator) -> None:
     _, (view,) = operator.json("explain", str(LOST))
     (diagnosis,) = view["diagnoses"]
     assert (diagnosis["diagnosis"], diagnosis["verdict"]) == ("lost", "escalate")
-    assert [action["command"] for action in view["actions"]] == [way_back(7)]
+    leave = f"tracing-2pc resolve {LOST} --abort --reason …"
+    found = [(action["command"], action["safe"]) for action in view["actions"]]
+    assert found == [(way_back(7), True), (leave, False)]
     _, (checked,) = operator.json("check")
     cures = {problem["cure"] for problem in checked["problems"]}
     assert way_back(7) in cures
@@ -107,3 +109,18 @@ def test_once_spark_has_gone_back_it_is_not_lost(operator: Operator) -> None:
     _, (view,) = operator.json("explain", str(LOST))
     assert (view["diagnoses"], view["actions"]) == ([], [])
     assert operator.says("ls")[0] == 0
+
+
+def test_a_person_takes_it_off_the_list(operator: Operator) -> None:
+    """Of an application that is gone; signed for, and no stream passes it by that."""
+    lose(operator.at)
+    words = ("resolve", str(LOST), "--abort", "--reason", "begun anew", "--yes")
+    assert operator.says(*words)[0] == 0
+    assert operator.says("ls")[0] == 0
+    assert operator.says("watch", "--once")[0] == 0
+    (signed,) = operator.at.log.audit(LOST)
+    assert (signed.why, signed.before) == ("begun anew", "passed by batch 8")
+    assert operator.says(*words)[0] != 0
+    with pytest.raises(ConfigurationError):
+        begin(operator.at, 8)
+    assert operator.says("ls")[0] == 1

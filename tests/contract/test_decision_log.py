@@ -449,6 +449,20 @@ def test_a_stream_does_not_pass_a_batch_that_is_not_committed(
     assert begin(log, 2, run="run-2", stream=True).record.id.batch == 2
 
 
+def test_a_person_says_that_a_passed_batch_stays_aborted(log: DecisionLog) -> None:
+    """The note is taken back, once; what nobody has passed has none."""
+    record = finish(log, aborted(log, 0, stream=True))
+    with raises(ContractError, "not passed", id=record.id):
+        log.leave(record.id, who="ada", why="begun anew")
+    for _ in range(2):  # a stream that is not gone passes it again
+        with raises(
+            ConfigurationError, "not committed before", before=record.id, batch=1
+        ):
+            begin(log, 1, stream=True)
+        log.leave(record.id, who="ada", why="begun anew")
+        assert read(log, record) == record
+
+
 def test_a_batch_without_rows_lets_a_stream_pass(log: DecisionLog) -> None:
     """Whoever gives up a batch commits nothing under its number."""
     aborted(log, 0, stream=True)

@@ -67,6 +67,8 @@ def resolve_options(view: TransactionView) -> Iterator[ResolveOption]:
                 title = f"{wanted.capitalize()} at {at}"
             elif view.state is TransactionState.ACTIVE:
                 title = "Abort it"
+            elif view.finished is not None:
+                title = "Leave it aborted"
             yield ResolveOption(key, title, action, decision)
 
 

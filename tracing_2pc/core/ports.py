@@ -214,6 +214,15 @@ class DecisionLog(Protocol):
             DecisionUnknownError: no answer; look again.
         """
 
+    def leave(self, transaction: TransactionId, *, who: str, why: str) -> None:
+        """Say no more that an aborted batch is passed: its rows are written nowhere.
+
+        It does not let its stream go on, which may be gone. Audited.
+
+        Raises:
+            ContractError: it is not aborted, or was not passed.
+        """
+
     def resume(
         self, transaction: TransactionId, decision: Decision, *, who: str, why: str
     ) -> None:

@@ -161,6 +161,13 @@ def _go_back(situation: Situation) -> Iterator[Action]:
             effect="lets Spark run its batch again, which is then written in a new "
             "attempt; called with df.limit(0) the callback gives it up",
         )
+        yield Action(
+            _resolve(situation.evidence.transaction, "--abort"),
+            safe=False,
+            effect="says no more that it is lost; its stream goes on as above only",
+            cost=("its rows are written nowhere",),
+            wanted=str(Decision.ABORT),
+        )
 
 
 def _look_after_untold(situation: Situation) -> Iterator[Action]:

@@ -81,7 +81,8 @@ def resolve(
     decided: it is committing or aborting when this returns, and the caller sends it.
     A quarantined one may be concluded as mixed or hazard, which closes it and lets its
     application begin again. A participant that is gone for good while its answer is
-    waited for is given up: the others are told, and then it is concluded. Each is in
+    waited for is given up: the others are told, and then it is concluded. An aborted
+    one that a stream has passed is left as it is, and called lost no more. Each is in
     the audit, with the reason, and with the person who runs this process unless `who`
     is given.
 
@@ -106,6 +107,8 @@ def resolve(
             log.abort(transaction, who=who, why=reason)
         elif record.state is TransactionState.QUARANTINED:
             log.resume(transaction, wanted, who=who, why=reason)
+        elif record.finished is not None:
+            log.leave(transaction, who=who, why=reason)
         else:
             what, state = f"deliver {transaction}", str(record.state)
             log.sign(what, who=who, why=reason, before=state, after=state)
@@ -133,6 +136,7 @@ def raise_if_not_allowed(record: TransactionRecord, wanted: Resolution) -> None:
 
 def _objection(record: TransactionRecord, wanted: Resolution) -> str | None:
     state, quarantined = record.state, record.state is TransactionState.QUARANTINED
+    passed = state is TransactionState.ABORTED and record.passed_by is not None
     active, decided = state is TransactionState.ACTIVE, state in UNFINISHED
     again = f"--{record.decision} delivers the decision again"
     if isinstance(wanted, GiveUp):
@@ -150,6 +154,8 @@ def _objection(record: TransactionRecord, wanted: Resolution) -> str | None:
     if active:
         # Rule 1: without every vote nobody may decide commit.
         return "is undecided: only --abort is possible, because not every vote is known"
+    if passed and wanted is Decision.ABORT:
+        return None
     if not decided and not quarantined:
         return (
             f"is {state}: nothing is left for a person to decide in the log. If a "

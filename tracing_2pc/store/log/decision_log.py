@@ -95,7 +95,7 @@ class Change(Protocol):
         """Store a record's new state, why, and the participant that was given up."""
 
     def note_passed(self, record: TransactionRecord) -> None:
-        """Store which batch was begun after it."""
+        """Store which batch was begun after it, if any."""
 
     def drop_receipts_before(self, record: TransactionRecord) -> None:
         """Drop the receipts of the commit before this one, if that is finished."""
@@ -287,6 +287,19 @@ class BaseDecisionLog(abc.ABC):
             before = _read_known(change, transaction)
             after = self._write_decision(change, before, Decision.ABORT, "operator")
             change.sign(who, f"abort {transaction}", why, before.state, after.state)
+
+    def leave(self, transaction: TransactionId, *, who: str, why: str) -> None:
+        """Note no more that it is passed. See `DecisionLog.leave`."""
+        with self._durable() as change:
+            before = _read_known(change, transaction)
+            if before.state is not TransactionState.ABORTED or before.passed_by is None:
+                raise ContractError(
+                    f"{transaction} is {before.state}, and no stream has passed it",
+                    transaction_id=str(transaction),
+                )
+            change.note_passed(dataclasses.replace(before, passed_by=None))
+            passed = f"passed by batch {before.passed_by}"
+            change.sign(who, f"leave {transaction}", why, passed, before.state)
 
     def resume(
         self, transaction: TransactionId, decision: Decision, *, who: str, why: str

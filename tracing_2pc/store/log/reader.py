@@ -40,7 +40,7 @@ _AT_ONCE: Final = 500
 
 _AUDIT_VERBS: Final = (
     *("abort", "deliver", "resume", "conclude"),
-    *("give up", "resolve", "adopt"),
+    *("give up", "leave", "resolve", "adopt"),
 )
 """Verbs of audit entries that are about one transaction."""
 

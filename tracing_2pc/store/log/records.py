@@ -217,10 +217,10 @@ class SqlChange:
             self.connection.execute(sql.GIVE_UP, row)
 
     def note_passed(self, record: TransactionRecord) -> None:
-        """Store which batch was begun after it, behind what its reason says."""
+        """Store which batch was begun after it, if any, behind its reason."""
         one = {"one": str(record.id)}
         before = self.connection.scalar(sql.REASON, one)
-        reason = _with_passed(before, record.passed_by)
+        reason = _with_passed(said_in(before), record.passed_by)
         self.connection.execute(sql.NOTE_REASON, {**one, "why": reason})
 
     def _join_few(
