@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
-from support.participant import KINDS, ONE, OTHER, TWIN, World, keep
+import sqlalchemy as sa
+from support.participant import (
+    KINDS,
+    ONE,
+    OTHER,
+    TWIN,
+    World,
+    database_of,
+    keep,
+    tagged_rows,
+)
+
+from tracing_2pc.participant import TaggedRows
 
 T = "orders.5.1"
 YEAR = 365 * 24 * 3600.0
@@ -52,6 +65,28 @@ def test_what_is_sealed_is_kept_above_forgotten_through(open_at: Open) -> None:
     another = started.prepare("orders.6.3").get_json()
     assert (another["vote"], another["committed"]) == ("abort", "orders.6.1")
     assert (started.in_doubt(), started.visible()) == (0, 2 * ONE.rows)
+
+
+def test_a_counter_never_goes_back(postgres_database: str) -> None:
+    """A start beside others that draw tags leaves a counter that is not lost alone."""
+    world = tagged_rows(postgres_database)
+    keep(world, "orders.1.1", ONE)
+    beginning, asked = TaggedRows(postgres_database, "orders"), []
+
+    def draw_beside(_: Any, __: Any, statement: str, *___: Any) -> None:
+        asked.append(statement)
+        if "pg_sequence_last_value" in statement:
+            batch = sum("pg_sequence_last_value" in one for one in asked)
+            if batch == 1:  # it has read the counter, and not yet the tags
+                keep(world, "orders.2.1", ONE)
+
+    engine = database_of(beginning).engine
+    sa.event.listen(engine, "after_cursor_execute", draw_beside)
+    beginning.open()
+    assert any(one.startswith("LOCK TABLE") for one in asked)
+    assert not any("setval" in one for one in asked)
+    for each in (world.resource, beginning):
+        each.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from support.participant import ONE, OTHER, World, sqlite_url
+from support.participant import ONE, OTHER, World, keep, sqlite_url
 from support.texts import texts
 from werkzeug.test import TestResponse
 
@@ -183,6 +183,24 @@ def test_an_executor_names_nobody(world: World) -> None:
     assert job.prepare("orders.8.1").status_code == 200
     assert job.commit("orders.8.1", ONE).status_code == 200
     assert misspelt.prepare("orders.9.1").status_code == 421
+
+
+def test_a_name_that_came_to_nothing_is_in_nobodys_way(world: World) -> None:
+    """A job that was renamed may commit what its tasks have prepared."""
+    executor, job = (As(world, TOKENS[role]) for role in ("executor", "job"))
+    assert job.called("old").abort("orders.6.1").status_code == 200
+    assert executor.called("new").prepare(T).status_code == 200
+    assert job.called("new").commit(T, ONE).status_code == 200
+    assert job.called("old").abort("orders.8.1").status_code == 421
+
+
+def test_a_name_that_comes_while_a_body_arrives(world: World) -> None:
+    """Nothing is prepared under a name that its own job may not use."""
+    job = As(world, TOKENS["job"])
+    with job.called("new").writing(T) as upload:
+        assert job.called("old").abort("orders.6.1").status_code == 200
+        assert upload.finish().status_code == 503
+    keep(job.called("new"), T, ONE)
 
 
 @pytest.mark.parametrize(

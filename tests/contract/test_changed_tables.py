@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import secrets
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,12 @@ from support.participant import (
     records,
     sqlite_url,
     tagged_rows,
+    writing_rows,
 )
+from support.waiting import AT_LAST, until
 
 from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.participant.resources.column_table import ColumnTable
 
 AT = datetime.datetime(2024, 2, 29, 23, 59, 59, 600_000)  # noqa: DTZ001 - of no zone
 CENTS = decimal.Decimal("0.1260")
@@ -363,3 +367,121 @@ def test_a_table_cannot_be_altered_between_look_and_commit(
     assert world.prepare("orders.2.1", ONE).status_code == 200
     assert len(refused) == 1
     world.resource.close()
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_partition_that_is_altered_while_rows_are_written(
+    postgres_database: str, kind: str
+) -> None:
+    """COPY locks a partition with its first row only: so it is looked at again."""
+    make, table, ours = PLACES[kind]
+    run(
+        postgres_database,
+        f"CREATE TABLE {table} (id bigint{ours}) PARTITION BY RANGE (id)",
+        f"CREATE TABLE few PARTITION OF {table} FOR VALUES FROM (0) TO (9)",
+        f"CREATE TABLE many PARTITION OF {table} FOR VALUES FROM (9) TO (99)",
+    )
+    world: World = make(postgres_database)
+    keep(world, "orders.1.1", records(id=[1]))
+    alter = "ALTER TABLE many SET UNLOGGED"
+    with writing_rows(world, lambda: run(postgres_database, alter)):
+        answer = world.prepare("orders.2.1", records(id=[2]), once=True)
+    assert answer.status_code == 503
+    answer = world.prepare("orders.2.1", records(id=[2]))
+    assert (answer.status_code, answer.get_json()["vote"]) == (409, "abort")
+    run(postgres_database, "ALTER TABLE many SET LOGGED")
+    keep(world, "orders.2.1", records(id=[2]))
+    world.resource.close()
+
+
+def test_a_prepare_and_an_alter_do_not_wait_for_each_other(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL does not see it, as one of them waits here: it ends all the same."""
+    world = prepared_transactions(postgres_database)
+    keep(world, "orders.1.1", ONE)
+    run(postgres_database, "ALTER TABLE orders ALTER amount SET DEFAULT 1")
+    read, altered = ColumnTable.read_columns, []
+    waiting = (
+        "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+    )
+    alter = "ALTER TABLE orders ALTER amount SET DEFAULT 2"
+
+    def read_while_altered(self: ColumnTable, connection: Any) -> Any:
+        monkeypatch.undo()
+        thread = threading.Thread(target=run, args=(postgres_database, alter))
+        thread.start()
+        altered.append(thread)
+        until(lambda: run(postgres_database, waiting))
+        return read(self, connection)
+
+    monkeypatch.setattr(ColumnTable, "read_columns", read_while_altered)
+    assert world.prepare("orders.2.1", ONE, once=True).status_code in {200, 503}
+    altered[0].join(AT_LAST)
+    assert not altered[0].is_alive()
+    keep(world, "orders.2.1", ONE)
+    world.resource.close()
+
+
+OWN_VIEWS = {
+    "a trigger of another table that is called like the view": (
+        "CREATE TABLE customers (id bigint)",
+        "CREATE TRIGGER orders AFTER INSERT ON customers BEGIN SELECT 1; END",
+    ),
+    "a view on a view": (
+        "DROP VIEW orders",
+        "CREATE VIEW every AS SELECT * FROM orders_tpc",
+        "CREATE VIEW orders AS SELECT id, amount FROM every e WHERE NOT EXISTS "
+        "(SELECT 1 FROM orders_tpc_hidden h WHERE h.tag = e.tpc_tag)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OWN_VIEWS)
+def test_what_is_a_users_own_is_left_alone(tmp_path: Path, what: str) -> None:
+    """It does not fire at the table, and shows it by a way of its own."""
+    world = tagged_rows(sqlite_url(tmp_path))
+    keep(world, "orders.1.1", ONE)
+    with database_of(world).engine.begin() as person:
+        for statement in OWN_VIEWS[what]:
+            person.exec_driver_sql(statement)
+    keep(world, "orders.2.1", ONE)
+    world.resource.close()
+    tagged_rows(sqlite_url(tmp_path)).resource.close()
+
+
+def test_a_view_of_the_tables_parent(postgres_database: str) -> None:
+    """A table that is a partition of what the view reads is shown by it."""
+    whole = "id bigint, amount double precision, tpc_tag bigint"
+    run(
+        postgres_database,
+        f"CREATE TABLE all_orders ({whole}) PARTITION BY LIST (tpc_tag)",
+        "CREATE TABLE orders_tpc PARTITION OF all_orders DEFAULT",
+    )
+    tagged_rows(postgres_database).resource.close()
+    run(
+        postgres_database,
+        "DROP VIEW orders",
+        "CREATE VIEW orders AS SELECT id, amount FROM all_orders o WHERE NOT EXISTS "
+        "(SELECT 1 FROM orders_tpc_hidden h WHERE h.tag = o.tpc_tag)",
+    )
+    world = tagged_rows(postgres_database)
+    keep(world, "orders.1.1", ONE)
+    assert world.visible() == ONE.rows
+    world.resource.close()
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_table_that_is_dropped(postgres_database: str, kind: str) -> None:
+    """It is made again, and no lock is left of the prepare that missed it."""
+    make, table, _ = PLACES[kind]
+    world, other = (make(postgres_database) for _ in range(2))
+    for number, each in enumerate((world, other)):
+        keep(each, f"orders.{number}.1", ONE)
+    run(postgres_database, f"DROP TABLE {table} CASCADE")
+    assert world.prepare("orders.2.1", ONE, once=True).status_code == 503
+    locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"
+    assert run(postgres_database, locks) == []
+    keep(other, "orders.2.1", ONE)
+    for each in (world, other):
+        each.resource.close()

@@ -10,7 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.participant import KINDS, ONE, OTHER, World, keep, prepared_transactions
+from support.participant import (
+    KINDS,
+    ONE,
+    OTHER,
+    World,
+    database_of,
+    keep,
+    prepared_transactions,
+)
 from support.waiting import AT_ONCE, PATIENT, PAUSE, until
 
 from tracing_2pc.participant.journal import postgresql
@@ -120,6 +128,12 @@ def test_an_upload_may_take_its_time(
         assert upload.finish().status_code == 200
     assert other.commit(T, ONE).status_code == 200
     assert world.visible() == ONE.rows + 2 * OTHER.rows
+
+
+def test_a_look_without_a_transaction_has_a_limit(worlds: list[World]) -> None:
+    """It would else hang where somebody holds a whole table of the journal."""
+    with database_of(worlds[0]).look() as connection:
+        assert connection.exec_driver_sql("SHOW lock_timeout").scalar() != "0"
 
 
 @contextlib.contextmanager

@@ -197,6 +197,9 @@ class ParticipantEngine:
             row, answer = look(connection)
             if answer is not None:
                 return answer
+            if row.participant not in (None, participant):
+                detail = "another name of this participant came meanwhile: ask again"
+                raise RefusalError(Refusal.NOT_NOW, detail)
             if not ref.rows:
                 return answers.prepared(ref)
             if not journal.add_prepared(connection, row, ref, tag=tag, carrier=carrier):
@@ -208,14 +211,16 @@ class ParticipantEngine:
             if answer is not None:
                 return answer
         leftovers = row.leftovers
-        is_new = may_name and row.participant != participant
-        if is_new or row.dead:
+        is_new = row.participant != participant
+        if (is_new and (may_name or row.participant)) or row.dead:
             with self._store.noting(application) as connection:
                 row, answer = look(connection)
                 if answer is not None:
                     return answer
                 if may_name:
                     journal.note_participant(connection, row, participant)
+                elif is_new:
+                    journal.forget_participant(connection, row)
                 journal.drop_dead(connection, row)
         if leftovers:
             self._store.delete_leftovers(1 + ref.rows // SLICE)
@@ -227,17 +232,18 @@ class ParticipantEngine:
         except (UnderWayError, ViolatedError, sa.exc.IntegrityError) as error:
             # What is in the way may be this very branch, prepared meanwhile.
             with self._database.look() as connection:
-                _, answer = look(connection)
+                row, answer = look(connection)
             if answer is None:
-                raise self._in_the_way(error) from None
+                under_way = isinstance(error, UnderWayError) or bool(row.dead)
+                raise self._in_the_way(under_way=under_way) from None
             return answer
         if answer is not None:
             return answer
         failpoint("participant.after_prepare")
         return answers.prepared(ref)
 
-    def _in_the_way(self, error: Exception) -> RefusalError:
-        if isinstance(error, UnderWayError):
+    def _in_the_way(self, *, under_way: bool) -> RefusalError:
+        if under_way:
             detail = "a prepare of this branch is under way: ask again"
             return RefusalError(Refusal.IN_PROGRESS, detail, state="unknown")
         if self._store.delete_leftovers(_MOST_SLICES):

@@ -46,6 +46,7 @@ class TableLook:
         exact: by column, the Arrow type that `Database.load` need not write as text.
             Columns that have none are left out.
         is_table: it is one, and so are its partitions.
+        has_parts: it has partitions, each of which is locked with its first row only.
         is_unlogged: a crash would empty it, or a partition.
         fires: triggers and rules of INSERT or DELETE, its partitions' too.
         has_policies: row level security decides who sees which rows.
@@ -56,6 +57,7 @@ class TableLook:
 
     exact: Mapping[str, Any]
     is_table: bool = True
+    has_parts: bool = False
     is_unlogged: bool = False
     fires: tuple[str, ...] = ()
     has_policies: bool = False
@@ -110,6 +112,10 @@ class Database(abc.ABC):
 
     def look(self) -> AbstractContextManager[Connection]:
         """Give a connection for what is to be known before a body is received."""
+        return self.read()
+
+    def read_quickly(self) -> AbstractContextManager[Connection]:
+        """Read beside an own transaction: it waits for no lock that waits for that."""
         return self.read()
 
     def unlocked(self) -> AbstractContextManager[Connection]:

@@ -1,8 +1,8 @@
 """The participant's durable memory; all of its SQL is in this module.
 
-Its rows live in the service's own database, next to the data. Callers hold the
+Its rows live in the service's own database, next to the data. Who writes holds the
 application's lock: exclusive for everything but the end of a prepare, which may share
-it with other prepares.
+it with other prepares. The first look of a prepare holds none.
 """
 
 from __future__ import annotations
@@ -251,6 +251,13 @@ class Journal:
         if row.participant is None:
             statement = a.insert().values(application=name)
         connection.execute(statement.values(participant=participant))
+
+    def forget_participant(self, connection: Connection, row: TransactionRow) -> None:
+        """Keep no name: what noted one came to nothing, and who asks may not name."""
+        if row.participant is not None:
+            a = self.tables.application
+            of = a.c.application == row.transaction.application
+            connection.execute(a.delete().where(of))
 
     def identity(self, connection: Connection, application: str | None) -> Identity:
         """Return the journal's id, and this participant's names by application.

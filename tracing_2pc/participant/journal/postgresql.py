@@ -67,13 +67,14 @@ SELECT ARRAY(
     AND classid = 'pg_rewrite'::regclass AND refclassid = 'pg_class'::regclass
     JOIN pg_class shown ON shown.oid = refobjid
     WHERE ev_class = v.oid AND shown.oid <> v.oid
-    AND (shown.oid = t.oid OR shown.relkind IN ('v', 'm')))
+    AND (shown.oid = t.oid OR shown.relkind IN ('v', 'm') OR EXISTS (
+      SELECT FROM pg_inherits WHERE inhrelid = t.oid AND inhparent = shown.oid)))
    FROM pg_class v WHERE v.oid = to_regclass({view})),
   (SELECT reloptions FROM pg_class WHERE oid = to_regclass({view}))
 FROM pg_class t WHERE oid = to_regclass({table})
 """
 """INSERT is 4 in the type of a trigger and '3' in that of a rule, DELETE 8 and '4'.
-What another view, which the view stands on, shows of the table is not looked into."""
+What another view, or a parent, that the view stands on shows is not looked into."""
 
 
 class _Found(NamedTuple):
@@ -162,6 +163,13 @@ class PostgreSQL(Database):
         """The same database with a small pool."""
         return PostgreSQL(self.connections.url, 16)
 
+    @contextmanager
+    def read_quickly(self) -> Iterator[Connection]:
+        """Read what somebody may wait to alter who waits for the caller."""
+        with self.read() as connection:
+            connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+            yield connection
+
     def look(self) -> AbstractContextManager[Connection]:
         """Read the newest state in each statement: no transaction is begun."""
         return self.connections.asking_engine.connect()
@@ -188,7 +196,7 @@ class PostgreSQL(Database):
             name = self.engine.dialect.identifier_preparer.quote(table)
             first = f"{first}; LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE"
         with begin_now(self.connections.durable()) as connection:
-            cursor = connection.connection.cursor()
+            cursor, is_alone = connection.connection.cursor(), True
             try:
                 cursor.execute(first)
                 is_alone, drawn = cursor.fetchone() or (False, 0)
@@ -197,11 +205,11 @@ class PostgreSQL(Database):
                 yield connection, drawn
                 if stays:  # and SQLAlchemy's transaction is over, one way or the other
                     cursor.execute(f"SELECT pg_advisory_unlock({keys})")
-            except psycopg.errors.UndefinedTable:
-                raise TableGoneError from None
-            except BaseException:
-                if stays:
+            except BaseException as error:
+                if stays and is_alone:  # no ROLLBACK would free the session's lock
                     connection.invalidate()
+                if isinstance(error, psycopg.errors.UndefinedTable):
+                    raise TableGoneError from None
                 raise
 
     @contextmanager
@@ -242,6 +250,7 @@ class PostgreSQL(Database):
         return TableLook(
             exact={name: kind for name, kind in known if kind is not None},
             is_table={*found.kinds} <= {"r", "p"},
+            has_parts="p" in found.kinds,
             is_unlogged=found.unlogged,
             fires=found.triggers + found.rules,
             has_policies=found.policies,

@@ -143,12 +143,13 @@ class Tables:
         if not tags:
             return
         to = max(tags)
-        logger.warning("tags go on above those that rows carry: tag=%d", to)
         if connection.dialect.name == "postgresql":
-            # No tag is given out meanwhile, which `to` could be behind.
             quoted = connection.dialect.identifier_preparer.quote(self.branch.name)
             connection.exec_driver_sql(f"LOCK TABLE {quoted} IN EXCLUSIVE MODE")
-            to = max(to, connection.execute(last, name).scalar_one())
+            # An upload draws without that lock: a counter never goes back to a tag.
+            if connection.execute(last, name).scalar_one() >= to:
+                return
+        logger.warning("tags go on above those that rows carry: tag=%d", to)
         self.set_last_tag(connection, to)
 
     def set_last_tag(self, connection: Connection, to: int) -> None:

@@ -35,13 +35,12 @@ _ERROR: Final = 1
 """SQLite's code for a statement that does not fit its tables."""
 
 _MADE: Final = sa.text(
-    "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE lower(name) = :view "
-    "OR (lower(tbl_name) = :table AND type IN ('table', 'trigger')) ORDER BY 1, 2"
+    "SELECT type, lower(name), lower(name) = :view, sql FROM sqlite_master "
+    "WHERE type = 'view' OR (lower(tbl_name) = :table AND type IN ('table', 'trigger'))"
+    " ORDER BY 1, 2"
 )
 _OF_ROWS: Final = re.compile(r"\b(insert|delete)\s+on\b", re.IGNORECASE)
 """A trigger that an INSERT or DELETE fires."""
-
-_IN_A_VIEW: Final = re.IGNORECASE | re.DOTALL
 
 _TRY_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)
 
@@ -71,7 +70,8 @@ class SQLite(Database):
         ends it. Where the system has no such locks nobody is kept from anything.
         """
         start = advisory_key(branch) % (1 << 62)
-        wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, 1, 0)
+        wanted_at = (os.SEEK_SET, start, 1, 0)
+        wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, *wanted_at)
         with self._file.with_name(f"{self._file.name}-tpc.lock").open("ab") as file:
             try:
                 if _TRY_LOCK is not None:
@@ -83,6 +83,9 @@ class SQLite(Database):
                 yield
             finally:
                 self._uploads.remove(branch)
+                if _TRY_LOCK is not None:  # a child that was forked has the file, too
+                    free = struct.pack("hhqqi4x", fcntl.F_UNLCK, *wanted_at)
+                    fcntl.fcntl(file, _TRY_LOCK, free)
 
     def uploads(self, connection: Connection, journal: str) -> int:
         """Count those of this process."""
@@ -90,7 +93,7 @@ class SQLite(Database):
 
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
         """Read how it, its triggers and the view were made: each change changes it."""
-        names = {"table": table.lower(), "view": (view or table).lower()}
+        names = {"table": table.lower(), "view": (view or "").lower()}
         found = tuple(map(tuple, connection.execute(_MADE, names)))
         if all(kind != "table" for kind, *_ in found):
             raise TableGoneError
@@ -98,20 +101,20 @@ class SQLite(Database):
 
     def read_look(self, found: Any) -> TableLook:
         """Say what it is."""
-        views = [made for kind, _, _, made in found if kind == "view"]
         (table,) = (name for kind, name, _, _ in found if kind == "table")
         fires = (
             name
             for kind, name, _, made in found
             if kind == "trigger" and _OF_ROWS.search(made)
         )
-        # One of ours, by the name of what it hides: what is renamed is renamed in it.
-        stands = re.compile(rf"\b{table}\b|^(?!.*\b{table}_hidden\b)", _IN_A_VIEW)
-        return TableLook(
-            exact={},
-            fires=tuple(fires),
-            view=bool(stands.search(views[0])) if views else None,
+        made = next(
+            (sql for kind, _, ours, sql in found if kind == "view" and ours), ""
         )
+        others = [n for kind, n, ours, _ in found if kind == "view" and not ours]
+        # One of ours, by the name of what it hides: what is renamed is renamed in it.
+        is_ours = _names(made, f"{table}_hidden")
+        stands = not is_ours or any(_names(made, name) for name in (table, *others))
+        return TableLook({}, fires=tuple(fires), view=stands if made else None)
 
     def load(
         self,
@@ -157,6 +160,10 @@ class SQLite(Database):
             sql += f" AND {number} IN ({some})"
         statement = sa.text(sql)
         return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
+
+
+def _names(sql: str, name: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", sql, re.IGNORECASE) is not None
 
 
 def row_number(connection: Connection, table: str) -> str | None:

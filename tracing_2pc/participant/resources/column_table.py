@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import (
     Callable,
     Hashable,
@@ -159,7 +160,11 @@ class ColumnTable:
         types = known.look.exact if upload.is_large else {}
         exact = _exact_for(types, schema.names, stamp)
         batches = self._stamped(arriving.batches, fields, stamp, exact)
-        return Records(batches, exact is not None, known.look.defers)
+        records = Records(batches, exact is not None, known.look.defers)
+        if known.look.has_parts:
+            again = functools.partial(self._unaltered, connection, known)
+            records = records._replace(written=again)
+        return records
 
     def refused(self) -> None:
         """Read it again before the next records, or make it."""
@@ -181,23 +186,33 @@ class ColumnTable:
 
     def _looked_at(self, connection: Connection) -> _Known:
         """Look at it under its lock; what is known stands while nothing has changed."""
+        found, known = self._found(connection), self._known
+        if known is not None and known.found == found:
+            return known
+        look = self._database.read_look(found)
+        try:
+            self._check_look(look)
+        except ConfigurationError as error:
+            raise RefusalError(Refusal.CONFLICT, str(error), state="unknown") from None
         with contextlib.ExitStack() as stack:
             if self._stays:
-                connection = stack.enter_context(self._database.beside.look())
-            found = self._database.look_at(connection, self.name, self._view)
-            known = self._known
-            if known is not None and known.found == found:
-                return known
-            look = self._database.read_look(found)
-            try:
-                self._check_look(look)
-            except ConfigurationError as error:
-                detail = str(error)
-                raise RefusalError(Refusal.CONFLICT, detail, state="unknown") from None
+                connection = stack.enter_context(self._database.beside.read_quickly())
             columns = self.read_columns(connection)
         theirs = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
         self._known = known = _Known(found, look, theirs, frozenset(columns))
         return known
+
+    def _found(self, connection: Connection) -> Hashable:
+        with contextlib.ExitStack() as stack:
+            if self._stays:
+                connection = stack.enter_context(self._database.beside.look())
+            return self._database.look_at(connection, self.name, self._view)
+
+    def _unaltered(self, connection: Connection, known: _Known) -> None:
+        """Look again, with the rows there, at what is locked with its rows only."""
+        if self._found(connection) != known.found:
+            detail = "a partition was altered while rows were written: ask again"
+            raise RefusalError(Refusal.NOT_NOW, detail)
 
     def _fitting(
         self, known: _Known, schema: pa.Schema, *, partial: bool

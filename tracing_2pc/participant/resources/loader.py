@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -31,11 +31,15 @@ class Arriving(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Arrow batches of a table's columns, as `Database.load` takes them."""
+    """Arrow batches of a table's columns, as `Database.load` takes them.
+
+    `written` is called when they are written; it may raise `RefusalError`.
+    """
 
     batches: Iterable[Any]
     typed: bool = False
     defers: bool = False
+    written: Callable[[], None] = lambda: None
 
 
 class RecordTable(Protocol):
@@ -141,13 +145,14 @@ def _load(
             if batch.num_rows:
                 yield batch
 
-    batches, typed, defers = table.records(connection, arriving, upload)
+    batches, typed, defers, written = table.records(connection, arriving, upload)
     with database_span(
         "COPY" if system == "postgresql" else "INSERT", place, table.name
     ):
         kept = upload.journal.database.load(
             connection, table.name, counted(batches), typed=typed, defers=defers
         )
+    written()
     upload.verify(sent)
     if kept != sent:
         detail = f"the table has kept {kept} of {sent} records: a trigger drops others"

@@ -12,7 +12,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from tracing_2pc.core.errors import ConfigurationError, MalformedError
+from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
+from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.participant.journal.database import TableLook, open_database
 from tracing_2pc.participant.journal.journal import Journal
@@ -246,6 +247,9 @@ class _View:
     def _create(self, connection: Connection, schema: pa.Schema) -> None:
         if lacking := [name for name in self._key if name not in schema.names]:
             raise MalformedError(f"the key {', '.join(lacking)} is not in the records")
+        if self._name in sa.inspect(connection).get_view_names():
+            detail = f"{self._name} is a view of something else: drop it"
+            raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
         self._table(schema).create(connection)
         for statement in self._index_by_key(connection):
             connection.exec_driver_sql(statement)

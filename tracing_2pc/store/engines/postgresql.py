@@ -99,7 +99,7 @@ def open_postgresql(
     def prepare_session(connection: Any, _: object) -> None:
         _check_fsync(connection, f"{setting} {display_url(url)}")
         if not _is_pooled(connection):
-            _notice_peers(connection)
+            _notice_peers(connection, lock_wait)
 
     return Database(
         url,
@@ -152,12 +152,14 @@ def _is_pooled(connection: Any) -> bool:
     return True
 
 
-def _notice_peers(connection: Any) -> None:
-    """Let the server, too, end the session of a machine that is gone."""
-    settings = [
-        f"set_config('tcp_{name.removeprefix('tcp_')}', '{value}', false)"
-        for name, value in _NOTICE.items()
-    ]
+def _notice_peers(connection: Any, lock_wait: float) -> None:
+    """Let the server, too, end the session of a machine that is gone.
+
+    And what waits outside of a transaction: a pooler's sessions are not ours to set.
+    """
+    names = {f"tcp_{name.removeprefix('tcp_')}": v for name, v in _NOTICE.items()}
+    values = {**names, "lock_timeout": f"{lock_wait}s"}
+    settings = [f"set_config('{n}', '{v}', false)" for n, v in values.items()]
     connection.execute(f"SELECT {', '.join(settings)}")
     connection.commit()
 
