@@ -219,7 +219,7 @@ class ParticipantEngine:
                     return answer
                 if may_name:
                     journal.note_participant(connection, row, participant)
-                elif is_new:
+                elif row.participant != participant:  # and nothing is in use
                     journal.forget_participant(connection, row)
                 journal.drop_dead(connection, row)
         if leftovers:
