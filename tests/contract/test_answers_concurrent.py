@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from flask import Response
+from support.elsewhere import Holding, hold
 from support.participant import (
     ONE,
     TWIN,
@@ -24,7 +23,6 @@ from support.participant import (
     writing_rows,
 )
 from support.spark import serving
-from support.telemetry import PATH
 from support.waiting import AT_LAST, AT_ONCE, until
 
 from tracing_2pc import ParticipantSink
@@ -171,7 +169,7 @@ def test_a_writer_that_is_killed_leaves_nothing(url: str, world: World) -> None:
     Nor is its file left. `ResourceContract` kills a writer on each database.
     """
     keep(world, "orders.1.1", ONE)
-    with Child(url) as child:
+    with Holding(__file__, url) as child:
         assert world.listed() == []
         assert world.prepare(T).status_code == 425
         child.send_signal(signal.SIGKILL)
@@ -190,7 +188,7 @@ def test_a_writer_that_is_killed_leaves_nothing(url: str, world: World) -> None:
 def test_a_killed_upload_does_not_hold_up_a_commit(url: str, world: World) -> None:
     """Commit of others seals over what a killed process was writing."""
     assert world.prepare(T, TWIN).status_code == 200
-    with Child(url) as child:
+    with Holding(__file__, url) as child:
         child.send_signal(signal.SIGKILL)
         child.wait(AT_LAST)
     assert world.commit(T, TWIN).status_code == 200
@@ -198,32 +196,6 @@ def test_a_killed_upload_does_not_hold_up_a_commit(url: str, world: World) -> No
     assert world.prepare(T, ONE).status_code == 409
 
 
-class Child:
-    """A process that has sent half of a prepare's body to itself."""
-
-    def __init__(self, url: str) -> None:
-        command = [sys.executable, __file__, url]
-        self._child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": PATH},
-        )
-
-    def __enter__(self) -> subprocess.Popen[str]:
-        assert self._child.stdout is not None
-        assert self._child.stdout.readline() == "writing\n"
-        return self._child
-
-    def __exit__(self, *_: object) -> None:
-        self._child.kill()
-        with self._child:
-            self._child.wait(AT_LAST)
-
-
 if __name__ == "__main__":
     with tagged_rows(sys.argv[1]).writing(T):
-        sys.stdout.write("writing\n")
-        sys.stdout.flush()
-        sys.stdin.read()  # until it is killed, or nobody is there any more
+        hold()

@@ -17,6 +17,7 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
+from support.elsewhere import Holding, hold
 from support.participant import (
     KINDS,
     Branch,
@@ -141,7 +142,7 @@ def test_a_worker_that_is_stopped_in_copy(made: tuple[World, str, str]) -> None:
     """Others go on beside it; when it is killed its rows are gone."""
     world, kind, url = made
     before = rows_there(world, url)
-    with Child(kind, url) as child:
+    with Holding(__file__, kind, url, "half") as child:
         child.send_signal(signal.SIGSTOP)
         assert world.prepare(T, ONE).status_code == 425
         keep(world, "orders.8.1", large(rows=1))
@@ -197,29 +198,6 @@ def test_memory_does_not_grow_with_a_body(
     assert peaks[1] < peaks[0] + (50 << 10)
 
 
-class Child:
-    """A process that has sent half of a large body to itself."""
-
-    def __init__(self, kind: str, url: str) -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, __file__, kind, url, "half"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": PATH},
-        )
-
-    def __enter__(self) -> subprocess.Popen[str]:
-        assert self._child.stdout is not None
-        assert self._child.stdout.readline() == "writing\n"
-        return self._child
-
-    def __exit__(self, *_: object) -> None:
-        self._child.kill()
-        with self._child:
-            self._child.wait(AT_LAST)
-
-
 def run(*arguments: str) -> str:
     """Run the main program below to its end; return what it says."""
     command = [sys.executable, __file__, *arguments]
@@ -233,9 +211,7 @@ def main(kind: str, url: str, rows: str) -> None:
     world = KINDS.get(kind, tagged_rows)(url)
     if rows == "half":
         with in_copy(world):
-            sys.stdout.write("writing\n")
-            sys.stdout.flush()
-            sys.stdin.read()  # until it is killed, or nobody is there any more
+            hold()
         return
     with tempfile.TemporaryFile() as file:
         with pa.ipc.new_stream(file, SCHEMA) as writer:

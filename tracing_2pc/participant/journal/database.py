@@ -103,6 +103,11 @@ class Database(abc.ABC):
         """Let the open durable transaction be flushed by a later one, if possible."""
 
     @functools.cached_property
+    def keeps_sessions(self) -> bool:
+        """No pooler gives the next transaction another session."""
+        return True
+
+    @functools.cached_property
     def beside(self) -> Database:
         """The same database with another pool.
 

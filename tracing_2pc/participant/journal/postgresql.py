@@ -145,9 +145,14 @@ class PostgreSQL(Database):
             # At a rollback psycopg would forget what it has prepared.
             connection.connection.commit()
 
+    @functools.cached_property
+    def keeps_sessions(self) -> bool:
+        """Ask it once."""
+        return postgresql.keeps_sessions(self.engine)
+
     def setup(self) -> AbstractContextManager[Connection]:
         """Warn of a pooler that uploads could take all sessions of."""
-        if not postgresql.keeps_sessions(self.engine):
+        if not self.keeps_sessions:
             logger.warning(
                 "a pooler in transaction mode stands before this PostgreSQL: an upload "
                 "takes a session for its whole length, and decisions need one more each"

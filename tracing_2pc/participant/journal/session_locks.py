@@ -20,11 +20,7 @@ from sqlalchemy import Connection
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.participant.journal.database import LOCK_WAIT, Database
 from tracing_2pc.store.engines import database as engines
-from tracing_2pc.store.engines.postgresql import (
-    advisory_key,
-    keeps_sessions,
-    peer_timeout,
-)
+from tracing_2pc.store.engines.postgresql import advisory_key, peer_timeout
 
 # The server ends a session that holds a lock and is silent for so long.
 _LIMIT_SILENCE: Final = "set_config('idle_session_timeout', '{}', false)"
@@ -71,7 +67,7 @@ def session_locks(database: Database) -> SessionLocks:
 
 class _OfSessions(SessionLocks):
     def check(self) -> None:
-        if not keeps_sessions(self._database.engine):
+        if not self._database.keeps_sessions:
             raise ConfigurationError(
                 "a pooler in transaction mode stands before this PostgreSQL: votes of "
                 "this kind rest on locks of sessions, which it would hand to others. "
