@@ -95,8 +95,8 @@ NO_TOMBSTONE = edit(
 )
 NOT_LOOKED_AT_AGAIN = edit(
     ENGINE + "prepare",
-    "if __answer is not None: ...\nif not ref.rows: ...",
-    "if not ref.rows:\n    return answers.prepared(ref)",
+    "if __answer is not None: ...\nif __row.participant not in (None, participant): ...",
+    "pass",
 )
 NOT_LISTED = edit(
     JOURNAL + "list_open",
