@@ -10,11 +10,15 @@ import pytest
 from support.log_tables import count_committed
 from support.participant import KINDS, ONE, TWIN
 from support.pooler import pgbouncer
+from support.spark import serving
 from support.texts import texts
 
+from tracing_2pc.cli.check import lines
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import BranchId, branch_receipts
+from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, Vote
+from tracing_2pc.operations.check import check
 from tracing_2pc.store import open_log
 
 TEXTS = texts("kits")
@@ -91,7 +95,10 @@ def test_votes_that_rest_on_sessions_are_refused_behind_a_pooler_of_transactions
     ],
 )
 def test_a_participant_behind_a_pooler(
-    behind: Callable[[str], str], kind: str, mode: str
+    behind: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    mode: str,
 ) -> None:
     """It is as good as the server itself."""
     pooled = behind(mode)
@@ -104,5 +111,12 @@ def test_a_participant_behind_a_pooler(
         assert other.abort("orders.9.1").status_code == 200
         assert upload.finish().status_code == 409
     assert world.visible() == 8 * ONE.rows
+    with serving(world.app) as url:
+        monkeypatch.setenv("TPC_TOKEN", "none-is-asked-for-here")
+        settings = Settings.load(participants={"ledger": url})
+        warned = TEXTS["pool size"] in " ".join(
+            "\n".join(lines(check(settings))).split()
+        )
+    assert warned == (mode == "transaction")
     for made in (world, other):
         made.resource.close()

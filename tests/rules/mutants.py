@@ -95,7 +95,8 @@ NO_TOMBSTONE = edit(
 )
 NOT_LOOKED_AT_AGAIN = edit(
     ENGINE + "prepare",
-    "if __answer is not None: ...\nif __row.participant not in (None, participant): ...",
+    "if __answer is not None: ...\n"
+    "if __row.participant not in (None, participant): ...",
     "pass",
 )
 NOT_LISTED = edit(

@@ -21,6 +21,11 @@ from tracing_2pc.inspection.view import to_plain
 from tracing_2pc.inspection.wording import format_count, without_participant
 from tracing_2pc.operations.check import CheckResult, check
 
+_POOLED = (
+    "stands behind a pooler in transaction mode: let the pool be larger than the "
+    "number of partitions that are written there at once, plus four"
+)
+
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Print what is in force and what is wrong; 1 if anything is."""
@@ -62,6 +67,8 @@ def _participants(result: CheckResult) -> Iterator[str]:
         return
     head = ("NAME", "ANSWERS", "TOKEN", "CLOCK", "IN DOUBT", "SLOTS", "URL")
     yield from table([head, *map(_row, result.participants)], "  ")
+    for name in (d.participant for d in result.participants if d.pooled):
+        yield from prose(f"{name} {_POOLED}.", "    ", "  - ")
 
 
 def _row(probed: ParticipantDescription) -> tuple[str, ...]:

@@ -409,6 +409,7 @@ class ParticipantDescription:
         default_factory=dict
     )
     identity: Identity | None = None
+    pooled: bool = False  # a pooler gives its next transaction another session
 
 
 def find_misdirected(

@@ -248,7 +248,7 @@ class HttpParticipant:
         try:
             listing = self.prepared()
             now = (before + time.time()) / 2
-            identity, role, gauges = self._whoami()
+            who = self._whoami()
         except ConfigurationError as error:
             return dataclasses.replace(description, refused=str(error), sent=False)
         except ParticipantUnavailableError as error:
@@ -257,13 +257,14 @@ class HttpParticipant:
             return dataclasses.replace(description, unready=unready or str(error))
         return dataclasses.replace(
             description,
-            role=role,
+            role=who.role,
             skew=None if listing.now is None else listing.now - now,
             in_doubt=len(listing.branches),
             missing=listing.missing,
             only=listing.only,
-            gauges=gauges,
-            identity=identity,
+            gauges=who.gauges,
+            identity=who.identity,
+            pooled=who.pooled,
         )
 
     def _control(

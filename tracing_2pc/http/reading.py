@@ -62,6 +62,7 @@ class WhoAmI(NamedTuple):
     identity: Identity
     role: str
     gauges: Mapping[str, float]
+    pooled: bool
 
 
 def read_whoami(answer: object) -> WhoAmI:
@@ -79,7 +80,8 @@ def read_whoami(answer: object) -> WhoAmI:
     for name, value in _typed(item.get("gauges"), dict).items():
         with contextlib.suppress(ValueError):
             gauges[_text(name)] = _number(value)
-    return WhoAmI(identity, _text(item.get("role")), gauges)
+    role, pooled = _text(item.get("role")), item.get("pooled") is True
+    return WhoAmI(identity, role, gauges, pooled)
 
 
 def _in_doubt(branch: object) -> InDoubt:

@@ -185,7 +185,7 @@ class ParticipantEngine:
             RefusalError: in progress, while another request writes this very branch.
         """
         self.open()
-        journal, application = self._journal, transaction.application
+        journal = self._journal
 
         def look(connection: Connection) -> tuple[TransactionRow, Answer | None]:
             row = journal.read(connection, transaction, ref.branch)
@@ -208,21 +208,11 @@ class ParticipantEngine:
 
         with self._database.look() as connection:
             row, answer = look(connection)
-            if answer is not None:
-                return answer
-        leftovers = row.leftovers
-        is_new = row.participant != participant
-        if (is_new and (may_name or row.participant)) or row.dead:
-            with self._store.noting(application) as connection:
-                row, answer = look(connection)
-                if answer is not None:
-                    return answer
-                if may_name:
-                    journal.note_participant(connection, row, participant)
-                elif row.participant != participant:  # and nothing is in use
-                    journal.forget_participant(connection, row)
-                journal.drop_dead(connection, row)
-        if leftovers:
+        if answer is None:
+            answer = self._note(look, row, participant, may_name=may_name)
+        if answer is not None:
+            return answer
+        if row.leftovers:
             self._store.delete_leftovers(1 + ref.rows // SLICE)
         failpoint("participant.before_prepare")
         upload = Upload(transaction, ref, body, journal)
@@ -241,6 +231,29 @@ class ParticipantEngine:
             return answer
         failpoint("participant.after_prepare")
         return answers.prepared(ref)
+
+    def _note(
+        self,
+        look: Callable[[Connection], tuple[TransactionRow, Answer | None]],
+        row: TransactionRow,
+        participant: str,
+        *,
+        may_name: bool,
+    ) -> Answer | None:
+        """Note a new name, and drop a dead note, before a branch is written."""
+        is_new = row.participant != participant
+        if not row.dead and not (is_new and (may_name or row.participant)):
+            return None
+        with self._store.noting(row.transaction.application) as connection:
+            row, answer = look(connection)
+            if answer is not None:
+                return answer
+            if may_name:
+                self._journal.note_participant(connection, row, participant)
+            elif row.participant != participant:  # and nothing is in use
+                self._journal.forget_participant(connection, row)
+            self._journal.drop_dead(connection, row)
+        return None
 
     def _in_the_way(self, *, under_way: bool) -> RefusalError:
         if under_way:
@@ -324,6 +337,11 @@ class ParticipantEngine:
             detail = "the participant's database is not ready: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail) from None
         self._not_ready = ""
+
+    @property
+    def pooled(self) -> bool:
+        """Its database stands behind a pooler in transaction mode."""
+        return not self._database.keeps_sessions
 
     def gauges(self) -> dict[str, float]:
         """Measure, by the names of the registry; nothing once it is closed."""

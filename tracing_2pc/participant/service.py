@@ -186,6 +186,7 @@ class ParticipantService:
             **dataclasses.asdict(self._engine.identity(caller.application)),
             "role": str(caller.role or "anybody"),
             "gauges": self._engine.gauges() if caller.may("metrics") else {},
+            "pooled": self._engine.pooled,
         }
 
     def _check(
