@@ -242,7 +242,7 @@ def test_unknown_is_never_failed() -> None:
 def test_argument_over_environment_over_file(tmp_path: Path) -> None:
     """The later one wins, for each setting by itself, and says where it is from."""
     (tmp_path / "tpc.toml").write_text(
-        'stuck_after = "100s"\nsweep = 61\nlog = "sqlite:///file.db"\n'
+        'stuck_after = "100s"\nsweep = "61s"\nlog = "sqlite:///file.db"\n'
     )
     settings = Settings.load(
         tmp_path / "tpc.toml",
@@ -266,11 +266,11 @@ def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """TPC_CONFIG, else tpc.toml, else the table in pyproject.toml, else nothing."""
     monkeypatch.chdir(tmp_path)
     assert Settings.load(environ={}).sweep == 30
-    (tmp_path / "pyproject.toml").write_text("[tool.tracing_2pc]\nsweep = 71\n")
+    (tmp_path / "pyproject.toml").write_text('[tool.tracing_2pc]\nsweep = "71s"\n')
     assert Settings.load(environ={}).sweep == 71
-    (tmp_path / "tpc.toml").write_text("sweep = 72\n")
+    (tmp_path / "tpc.toml").write_text('sweep = "72s"\n')
     assert Settings.load(environ={}).sweep == 72
-    (tmp_path / "named.toml").write_text("sweep = 73\n")
+    (tmp_path / "named.toml").write_text('sweep = "73s"\n')
     assert Settings.load(environ={"TPC_CONFIG": "named.toml"}).sweep == 73
 
 
@@ -378,11 +378,23 @@ def test_the_token_of_the_environment_is_not_a_setting() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("10", 10), ("250ms", 0.25), ("1.5s", 1.5), ("15 m", 900), ("2h", 7200), (7, 7)],
+    [("0", 0), ("250ms", 0.25), ("1.5s", 1.5), ("15 m", 900), ("2h", 7200), (7, 7)],
 )
 def test_durations_are_seconds(text: str | float, expected: float) -> None:
-    """A number, or a number with a unit."""
+    """A number with a unit; without one from Python only."""
     assert seconds(text) == expected
+
+
+def test_a_duration_without_a_unit_is_refused(tmp_path: Path) -> None:
+    """It may be meant in another one: in variables, options and files alike."""
+    (tmp_path / "tpc.toml").write_text("keep_finished = 7\n")
+    why = TEXTS["expected a duration"]
+    with pytest.raises(ValueError, match=why):
+        seconds("7")
+    with pytest.raises(ConfigurationError, match=why):
+        Settings.load(tmp_path / "tpc.toml", environ={})
+    with pytest.raises(ConfigurationError, match=why):
+        Settings.load(environ={"TPC_KEEP_FINISHED": "7"})
 
 
 def test_a_secret_is_given_by_reference(

@@ -24,17 +24,21 @@ else:
     import tomli as tomllib
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
 
 
 def seconds(value: str | float) -> float:
-    """Read a duration: seconds as a number, or text such as `10s`, `15m`, `7d`."""
+    """Read a duration: text such as `10s`, `15m`, `7d`; from Python, seconds too.
+
+    A number that is written without a unit is refused: who wrote 7 may mean days.
+    """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    text = value.strip() if isinstance(value, str) else ""
+    match = _DURATION.fullmatch("0s" if text == "0" else text)
     if match is None:
         raise ValueError(f"{value!r}: expected a duration such as 10s, 15m or 7d")
-    return float(match[1]) * _UNITS[match[2] or "s"]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def check_name(name: str, of: str = "participant") -> str:
@@ -215,6 +219,8 @@ class Settings:
                 if name not in _READ:
                     known = ", ".join(sorted(_READ))
                     raise ConfigurationError(f"{origin}: no setting {name!r}: {known}")
+                if _READ[name] is seconds and origin != "argument":
+                    raw = str(raw)  # in a file, too, a number has a unit
                 try:
                     values[name] = _READ[name](raw)
                 except (TypeError, ValueError) as error:
