@@ -651,6 +651,16 @@ def imported(here: Here) -> None:
     assert run(code, **{here.variable: value})[0] == expected
 
 
+def test_a_propagator_that_is_not_installed() -> None:
+    """It is named with its variable, and `traceparent` is sent: nothing else ends."""
+    code = "import os\nfrom tracing_2pc.tracing.propagation import propagate\n"
+    code += "fields = sorted(propagate.get_global_textmap().fields)\n"
+    code += "say([*lifecycle.problems(), os.environ['OTEL_PROPAGATORS'], fields])"
+    problem, kept, fields = run(code, OTEL_PROPAGATORS="baggage,b3")[0]
+    assert re.search(TEXTS["no propagator"], problem)
+    assert (kept, fields) == ("baggage,b3", ["traceparent", "tracestate"])
+
+
 @case("OTEL_PYTHON_CONTEXT")
 def context(here: Here) -> None:
     code = "from opentelemetry import context\n"

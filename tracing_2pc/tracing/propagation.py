@@ -7,11 +7,12 @@ and counted where it was received. The user's global propagator is read, never r
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from opentelemetry import baggage, propagate, trace
+from opentelemetry import baggage, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -20,6 +21,19 @@ from tracing_2pc.core import names
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.skywalking import propagator as skywalking
 from tracing_2pc.tracing import w3c
+
+unusable = ""
+"""Why `OTEL_PROPAGATORS` has no effect here."""
+
+try:
+    from opentelemetry import propagate
+except Exception as error:  # noqa: BLE001 - a name without its package
+    unusable = str(error).rstrip(".")
+    named = os.environ["OTEL_PROPAGATORS"]
+    os.environ["OTEL_PROPAGATORS"] = "tracecontext"
+    from opentelemetry import propagate
+
+    os.environ["OTEL_PROPAGATORS"] = named  # a task's process may have its package
 
 logger = logging.getLogger(__name__)
 _W3C: Final = TraceContextTextMapPropagator()

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.settings import read_secret
+from tracing_2pc.tracing import propagation
 
 Asked: TypeAlias = dict[str, str]
 
@@ -42,7 +43,10 @@ def refused() -> list[str]:
     """Return the variables that are set and that nothing here obeys."""
     found = filter(_REFUSED.fullmatch, os.environ)
     has_zipkin = "zipkin" in os.environ.get("OTEL_TRACES_EXPORTER", "")
-    return [name for name in found if not (has_zipkin and "ZIPKIN" in name)]
+    names = [name for name in found if not (has_zipkin and "ZIPKIN" in name)]
+    if propagation.unusable:
+        names.append(f"OTEL_PROPAGATORS ({propagation.unusable})")
+    return names
 
 
 def wants_traces() -> bool:
