@@ -261,6 +261,14 @@ def test_a_long_body_that_drips_ends(shipped: str) -> None:
         assert b" 503 " in sockets[0].recv(1000).split(b"\r\n")[0]
 
 
+def test_no_header_names_another_path(shipped: str) -> None:
+    """A proxy before us judges the path that it saw, and may be on this machine."""
+    body = json.dumps({"transaction_id": "orders.92.1"}).encode()
+    told = {"Content-Type": "application/json", "SCRIPT_NAME": "/shown"}
+    assert ask(shipped, "/shown/abort", body, **told) == 404
+    assert ask(shipped, "/abort", body, **told) == 200
+
+
 def test_a_long_body_is_read_whole_and_no_byte_more(shipped: str) -> None:
     """Three prepares on one connection, in pieces that fit nobody's buffers."""
     with contextlib.closing(connection_to(shipped)) as connection:

@@ -51,6 +51,16 @@ def test_what_is_written_is_read() -> None:
     assert parse_sw8(header(endpoint=b64("/größe"))) is not None
 
 
+def test_what_is_written_is_never_too_long() -> None:
+    """Names that its readers would refuse are cut, between two characters."""
+    name = "größe-" * 90
+    long = dict.fromkeys(("service", "instance", "endpoint", "peer"), name)
+    read = parse_sw8(format_sw8(GIVEN._replace(**long)))
+    assert read is not None
+    assert read[:4] == GIVEN[:4]
+    assert all(name.startswith(cut) for cut in read[4:])
+
+
 @pytest.mark.parametrize(
     "value",
     [

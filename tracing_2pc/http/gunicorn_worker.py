@@ -36,7 +36,15 @@ _LARGE: Final = 1 << 18
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
-    """Threads for requests whose head is there. With TLS it waits as gunicorn does."""
+    """Threads for requests whose head is there. With TLS it waits as gunicorn does.
+
+    The path of a request is its own: a header `SCRIPT_NAME` is dropped from anybody.
+    """
+
+    def init_process(self) -> None:
+        """Take no path from a header: a proxy's rules are about the one it saw."""
+        self.cfg.set("forwarder_headers", "")
+        super().init_process()
 
     def enqueue_req(self, conn: Any) -> None:
         """Give a request to a thread once its head is whole. Runs in the main loop."""

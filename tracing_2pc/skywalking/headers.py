@@ -17,6 +17,9 @@ from typing import Final, NamedTuple
 MAX_BYTES: Final = 2048
 """Longest header value that is looked at; the specification's limit for `sw8`."""
 
+_MOST_OF_NAME: Final = 350
+"""Bytes of each name where a header would be too long: four fit, with our ids."""
+
 MAX_PAIRS: Final = 3
 MAX_TEXT: Final = 128
 """Bytes of a correlation key or value."""
@@ -68,10 +71,14 @@ def _parsed(value: str) -> Sw8 | None:
 
 
 def format_sw8(context: Sw8) -> str:
-    """Write an `sw8` header."""
+    """Write an `sw8` header; long names are cut where its readers would refuse it."""
     sampled, trace_id, segment_id, index, *names = context
     ids = _encoded(trace_id), _encoded(segment_id)
-    return "-".join([str(int(sampled)), *ids, str(index), *map(_name, names)])
+    header = "-".join([str(int(sampled)), *ids, str(index), *map(_name, names)])
+    if len(header) <= MAX_BYTES:
+        return header
+    cut = (name.encode()[:_MOST_OF_NAME].decode(errors="ignore") for name in names)
+    return "-".join([str(int(sampled)), *ids, str(index), *map(_name, cut)])
 
 
 def parse_correlation(value: str) -> dict[str, str]:

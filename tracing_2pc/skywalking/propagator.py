@@ -63,7 +63,8 @@ class SkyWalkingPropagator(TextMapPropagator):
     """Reads and writes SkyWalking's headers. Never raises, whatever was sent.
 
     A header that cannot be read is as if absent, and counted. Where only `sw8` came, a
-    parent is made of it, the same in every service that gets the same header.
+    parent is made of it, the same in every service that gets the same header. What came
+    with no `sw8` is no correlation: it would go on under a `sw8` of ours.
     """
 
     def extract(
@@ -79,7 +80,8 @@ class SkyWalkingPropagator(TextMapPropagator):
         known = trace.get_current_span(into).get_span_context()
         if caller is not None and not known.is_valid:
             into = trace.set_span_in_context(NonRecordingSpan(_parent(caller)), into)
-        for value in getter.get(carrier, CORRELATION) or ():
+        correlation = getter.get(carrier, CORRELATION) if caller is not None else None
+        for value in correlation or ():
             for key, text in parse_correlation(value).items():
                 into = baggage.set_baggage(f"{PREFIX}{key}", text, into)
         return into
