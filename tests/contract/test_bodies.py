@@ -129,13 +129,16 @@ def test_long_batches_are_written_in_pieces(
     assert world.visible() == 100
 
 
+@of_tables_and_json
 def test_more_records_than_were_said_end_the_reading(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are counted as they come: the first one too many is the last one read."""
     monkeypatch.setattr(arrow_stream, "SLICE_ROWS", 10)
-    branch = records(id=list(range(100)))
-    assert TEXTS["a body has more records"] in refusal(world, Branch(branch.body, 9))
+    body = records(id=list(range(100))).body
+    assert TEXTS["a body has more records"] in refusal(world, Branch(body, 9))
+    lines = Branch(b"{}\n" * 10 + b"no JSON", 9, content_type=content.NDJSON)
+    assert TEXTS["a body has more records"] in refusal(world, lines)
 
 
 @pytest.mark.parametrize("count", [1_501, 50_000])
@@ -165,13 +168,13 @@ def test_as_many_columns_as_are_taken(world: World) -> None:
     [
         (b"null\n", "line 1 "),
         (b"null", "line 1 "),
-        (b'{"a": 1}\nnull\n' * 9, "line 2 "),
+        (b'{"a": 1}\n\nnull\n' * 9, "line 3 "),
         (b"\n", TEXTS["the body has none"]),
     ],
 )
 def test_lines_that_are_no_objects(world: World, body: bytes, why: str) -> None:
     """They are refused by the number of the line; the process goes on."""
-    branch = Branch(body, 1, content_type=content.NDJSON)
+    branch = Branch(body, 18 if b"a" in body else 1, content_type=content.NDJSON)
     assert refusal(world, branch).startswith(why)
 
 

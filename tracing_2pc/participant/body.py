@@ -112,20 +112,30 @@ class Source:
         """Go back to the first record of a spooled body."""
         self.file.seek(0)
 
-    def batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    def batches(self, rows: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Open the records from the start: their schema, and batches to iterate once.
 
         JSON lines are read twice: they have to be spooled.
 
         Raises:
-            MalformedError: this is not what Content-Type says; also while iterating.
+            MalformedError: this is not what Content-Type says, or there are more
+                records than `rows`; also while iterating.
         """
         if self.content_type == content.NDJSON:
-            schema = json_lines.read_schema(self.file)
+            schema = json_lines.read_schema(self.file, rows)
             self.rewind()
-            return schema, json_lines.read_batches(self.file, schema)
-        return arrow_stream.read_stream(self.file, self.length)
+            return schema, json_lines.read_batches(self.file, schema, rows)
+        schema, batches = arrow_stream.read_stream(self.file, self.length)
+        return schema, _at_most(rows, batches)
 
-    def lines(self) -> Iterator[dict[str, Any]]:
+    def lines(self, rows: int) -> Iterator[dict[str, Any]]:
         """Read JSON lines one by one, each with its types as they were written."""
-        return (record for _, record in json_lines.read_lines(self.file))
+        return (record for _, record in json_lines.read_lines(self.file, rows))
+
+
+def _at_most(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
+        json_lines.check_count(count, rows)
+        yield batch

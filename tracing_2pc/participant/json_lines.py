@@ -32,21 +32,30 @@ _TYPES: Final = {
 _WHOLE: Final = {pa.int64(), pa.uint64()}
 
 
-def read_lines(file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read records, each with the length of its line.
+def read_lines(file: IO[bytes], rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read records, each with the length of its line; never more than were announced.
 
     Raises:
-        MalformedError: a line is not a JSON object, or too long.
+        MalformedError: a line is not a JSON object, or too long; or it is one too many.
     """
-    lines = iter(lambda: file.readline(MAX_LINE + 1), b"")
+    lines, count = iter(lambda: file.readline(MAX_LINE + 1), b""), 0
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE:
             raise MalformedError(f"line {number} is longer than {MAX_LINE} bytes")
-        if line.strip():
-            yield len(line), _record(line, number)
+        if not line.strip():
+            continue
+        count += 1
+        check_count(count, rows)
+        yield len(line), _record(line, number)
 
 
-def read_schema(file: IO[bytes]) -> pa.Schema:
+def check_count(count: int, rows: int) -> None:
+    """Raise `MalformedError` where there are more records than were announced."""
+    if count > rows:
+        raise MalformedError(f"Tpc-Rows: it says {rows}, the body has more records")
+
+
+def read_schema(file: IO[bytes], rows: int) -> pa.Schema:
     """Read all lines, and say which columns they have: booleans, numbers, text.
 
     A whole number is an int64, or a uint64; with one that has a fraction beside it,
@@ -56,7 +65,7 @@ def read_schema(file: IO[bytes]) -> pa.Schema:
         MalformedError: a column that has values of several kinds, or too many columns.
     """
     types: dict[str, pa.DataType] = {}
-    for _, record in read_lines(file):
+    for _, record in read_lines(file, rows):
         for name, value in record.items():
             other = _type_of(name, value)
             types[name] = _join(name, types.get(name, pa.null()), other)
@@ -68,11 +77,13 @@ def read_schema(file: IO[bytes]) -> pa.Schema:
         raise MalformedError("the name of a column is not Unicode text") from None
 
 
-def read_batches(file: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    file: IO[bytes], schema: pa.Schema, rows: int
+) -> Iterator[pa.RecordBatch]:
     """Read all lines again, as Arrow batches; a value that is left out is null."""
     records: list[dict[str, Any]] = []
     size = 0
-    for length, record in read_lines(file):
+    for length, record in read_lines(file, rows):
         records.append(record)
         size += length
         if size >= _PIECE or len(records) == SLICE_ROWS:

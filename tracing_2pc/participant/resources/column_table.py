@@ -133,7 +133,7 @@ class ColumnTable:
         Raises:
             MalformedError: names that no table can have.
         """
-        schema, batches = source.batches()
+        schema, batches = source.batches(upload.ref.rows)
         if not schema.names:
             return Arriving(None, _without_columns(batches))
         check_names(schema)

@@ -249,10 +249,10 @@ class _RequestTable:
 
     def arriving(self, source: Source, upload: Upload) -> Arriving:
         if self._partner.checks:
-            for chunk in in_slices(json_records(source), _CHUNK):
+            for chunk in in_slices(json_records(source, upload.ref.rows), _CHUNK):
                 self._partner.check(chunk)
             source.rewind()
-        records: Iterator[str] = json_records(source)
+        records: Iterator[str] = json_records(source, upload.ref.rows)
         if self._make is not None:
             records = _made(self._make, records, upload)
         return Arriving(None, in_slices(records, _CHUNK))

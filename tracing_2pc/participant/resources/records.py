@@ -17,8 +17,8 @@ from tracing_2pc.core.errors import MalformedError, RefusalError
 from tracing_2pc.participant.body import Source
 
 
-def json_records(source: Source) -> Iterator[str]:
-    """Read records as JSON objects.
+def json_records(source: Source, rows: int) -> Iterator[str]:
+    """Read so many records, as JSON objects.
 
     Times are ISO 8601, decimals are text, bytes are base64.
 
@@ -26,7 +26,7 @@ def json_records(source: Source) -> Iterator[str]:
         MalformedError: a record cannot be said in JSON: NaN, a time that
             Python has no date for, an unknown time zone or an unknown type.
     """
-    for record in _read(source):
+    for record in _read(source, rows):
         try:
             text = json.dumps(record, default=_plain, allow_nan=False)
         except (TypeError, ValueError):
@@ -34,11 +34,11 @@ def json_records(source: Source) -> Iterator[str]:
         yield text
 
 
-def _read(source: Source) -> Iterator[dict[str, Any]]:
+def _read(source: Source, rows: int) -> Iterator[dict[str, Any]]:
     if source.content_type == content.NDJSON:
-        yield from source.lines()
+        yield from source.lines(rows)
         return
-    schema, batches = source.batches()
+    schema, batches = source.batches(rows)
     if len(set(schema.names)) != len(schema.names):
         raise MalformedError("two columns have the same name")
     for batch in batches:
