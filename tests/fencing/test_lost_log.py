@@ -239,6 +239,19 @@ def test_in_flight_and_in_one_that_the_other_can_follow(world: World) -> None:
     world.assert_goes_on()
 
 
+def test_who_was_not_asked_is_said_to_be_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """b has no address, and holds prepared what a has committed: nobody says *all*."""
+    world.lose_halfway()
+    monkeypatch.setenv("TPC_PARTICIPANTS", f"a={world.services.a.url}")
+    world.adopt(*WHY)
+    assert TEXTS["every one"] not in world.run("explain", "fence.3.1", says="asked a")
+    with pytest.raises(ConfigurationError, match=TEXTS["b was not asked"]):
+        world.query().start(BATCHES + 1)
+    assert world.checkpoint.next() == BATCHES
+
+
 def test_in_flight_and_in_one_only(world: World) -> None:
     """b has aborted it: 1, until a person has brought the rows there, and says so.
 
@@ -298,21 +311,22 @@ def test_participants_of_an_earlier_state_are_not_taken_over(world: World) -> No
 
 
 def test_an_attempt_that_nobody_heard_of_hides_no_other(world: World) -> None:
-    """The first was begun and its abort arrived nowhere; the second is committed."""
+    """They were begun and their aborts arrived nowhere; a later one is committed."""
     query = world.query(lost=True)
     batch = query.checkpoint.next()
     query.checkpoint.begin(batch)
     query.begin(batch)
     about: dict[str, Any] = {"query": query.checkpoint.query, "carrier": {}}
-    begun = world.lost.begin(
-        APPLICATION, batch, run="again", participants=("a", "b"), **about
-    )
+    for again in range(30):
+        begun = world.lost.begin(
+            APPLICATION, batch, run=f"{again}", participants=("a", "b"), **about
+        )
     coordinator = query.coordinator(query.sink.participants)
     record = coordinator.decide(begun.record, query.write(begun.record))
     for participant in query.sink.participants.values():
         participant.commit(record)
-    assert str(record.id) == "fence.3.2"
-    world.adopt(*WHY, says="committed at both", id="fence.3.2")
+    assert str(record.id) == "fence.3.31"
+    world.adopt(*WHY, says="committed at both", id="fence.3.31")
     world.assert_goes_on()
 
 

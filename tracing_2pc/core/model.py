@@ -46,6 +46,10 @@ def check_application(name: str) -> str:
     return name
 
 
+ADOPTED: Final = "adopted"
+"""The run of a record that was made of what participants hold: its log was lost."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class TransactionId:
     """One try to apply one micro-batch everywhere: `<application>.<batch>.<attempt>`.
@@ -464,3 +468,4 @@ class Shown:
     resolved_by_hand: bool = False  # a person decided it there
     now: float | None = None  # its clock in Unix seconds; None if it did not say
     holds: Holds = Holds()
+    committed: TransactionId | None = None  # of an unknown one: its batch's there

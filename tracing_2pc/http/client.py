@@ -178,7 +178,8 @@ class HttpParticipant:
             unknown = error.refusal in (Refusal.UNKNOWN, Refusal.FORGOTTEN)
             if not unknown or error.state != error.refusal:
                 raise
-            return Shown(ParticipantState(error.refusal))
+            other = reading.read_committed(contract.read_object(answer))
+            return Shown(ParticipantState(error.refusal), committed=other)
         except ValueError:
             why = f" answered 200 to {answer.request} and does not say what it holds"
             raise answer.request.error(ParticipantUnavailableError, why) from None

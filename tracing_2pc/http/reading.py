@@ -155,6 +155,13 @@ def read_shown(item: Mapping[str, Any]) -> Shown:
     )
 
 
+def read_committed(problem: Mapping[str, Any] | None) -> TransactionId | None:
+    """Read from a refusal which attempt of the batch is committed, if it says so."""
+    with contextlib.suppress(ValueError):
+        return TransactionId.parse(_text((problem or {}).get("committed")))
+    return None
+
+
 def _held(branch: object) -> HeldBranch:
     item = _typed(branch, dict)
     return HeldBranch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tracing_2pc.core.model import DeliveryRecord
+from tracing_2pc.core.model import ADOPTED, DeliveryRecord
 from tracing_2pc.core.states import Decision, Severity, TransactionState
 from tracing_2pc.inspection.diagnosis import GRAVE
 from tracing_2pc.inspection.participants import ParticipantReport
@@ -59,6 +59,10 @@ def _ending(view: TransactionView) -> str:
     if view.untold:
         names = join_names(delivery.participant for delivery in view.untold)
         return f", and {names} was not told all of it."
+    if view.run == ADOPTED and view.decision is Decision.COMMIT:
+        names = join_names(delivery.participant for delivery in view.deliveries)
+        have = f"{names} had it when it was adopted, with its log lost"
+        return f": {have}. Nobody else was asked."
     took = format_duration((view.finished or 0.0) - (view.started or 0.0))
     what = f"It took {took}."
     if view.decision is Decision.COMMIT:

@@ -287,7 +287,7 @@ def _ask_attempts(participants: Participants, newest: TransactionId) -> Attempts
 
     They are numbered one after another (rule 3). An attempt that prepared nothing may
     be known to nobody, where its abort arrived nowhere: so behind the `newest` that is
-    listed, several numbers are tried.
+    listed, several numbers are tried. One that is committed is named at any of them.
     """
     answers: dict[TransactionId, Mapping[str, Shown]] = {}
     unknown: dict[TransactionId, Mapping[str, Shown]] = {}
@@ -295,6 +295,8 @@ def _ask_attempts(participants: Participants, newest: TransactionId) -> Attempts
         transaction = dataclasses.replace(newest, attempt=attempt)
         ask: Callable[[RemoteParticipant], Shown] = methodcaller("show", transaction)
         unknown[transaction] = shown = ask_at_once(ask, participants)
+        named = (answer.committed for answer in shown.values() if answer.committed)
+        newest = max([newest, *(t for t in named if t.batch == newest.batch)])
         if any(map(_knows, shown.values())) or transaction <= newest:
             answers |= unknown
             unknown.clear()

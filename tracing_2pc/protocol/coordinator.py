@@ -15,11 +15,13 @@ from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
     AbortedError,
     CommitPendingError,
+    ConfigurationError,
     HeuristicError,
     InDoubtError,
 )
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import (
+    ADOPTED,
     BeginResult,
     Receipt,
     TransactionId,
@@ -277,10 +279,25 @@ class Coordinator:
         """Send the commit until all have acknowledged; then forget what is old."""
         # Of a replay that the log calls finished the participants are asked, too.
         finished = record.finished is not None
+        if finished and record.run == ADOPTED:
+            self._check_asked(record)
         deliver = self.delivery.confirm if finished else self.delivery.commit
         deliver(record, give_up=self.settings.on_pending == "fail")
         keep_from = self.clock.now() - self.settings.keep_finished
         self.delivery.forget(self.application, keep_from)
+
+    def _check_asked(self, record: TransactionRecord) -> None:
+        """Skip no replay for a participant that nobody asked when it was adopted."""
+        had = record.participants
+        unasked = ", ".join(name for name in self.participants if name not in had)
+        if unasked and self.replaces != frozenset(had):
+            raise ConfigurationError(
+                f"{record.id} was adopted when its log was lost, and nobody has asked "
+                f"{unasked}: see first what is there (`tracing-2pc ls`), and commit or "
+                "bring there what is missing. Then, or if it takes part since later: "
+                f"two_phase_commit(..., replaces={had!r})",
+                transaction_id=str(record.id),
+            )
 
     @contextlib.contextmanager
     def _failing(self, record: TransactionRecord, receipts: Receipts) -> Iterator[None]:

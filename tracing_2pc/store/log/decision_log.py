@@ -15,6 +15,7 @@ from tracing_2pc.core.errors import (
     DecisionLogError,
 )
 from tracing_2pc.core.model import (
+    ADOPTED,
     PREVIOUS,
     BeginResult,
     Carrier,
@@ -393,7 +394,7 @@ class BaseDecisionLog(abc.ABC):
         now = self._now()
         record = TransactionRecord(
             id=transaction,
-            run="adopted",
+            run=ADOPTED,
             state=state,
             decision=decision,
             participants=tuple(participants),
