@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from support.tracing import span_tree
 
 from tracing_2pc.testing import read_trace_file
 
+ROOT = Path(__file__).parents[2]
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -123,3 +125,17 @@ def test_two_processes_of_a_program_write_one_trace(tmp_path: Path):
         "  Sink.commit",
         "  Sink.commit",
     ]
+
+
+def test_the_wheel_has_one_package(tmp_path: Path) -> None:
+    """Nothing but `tracing_2pc` is at the top, and no file is there twice."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    built = WheelBuilder(str(ROOT)).build(directory=str(tmp_path))
+    with zipfile.ZipFile(*built) as wheel:
+        files = wheel.infolist()
+    tops = {file.filename.partition("/")[0] for file in files}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tracing_2pc"}
+    large = [(file.CRC, file.file_size) for file in files if file.file_size > 100]
+    assert len(set(large)) == len(large)
+    assert "tracing_2pc/_participants/demo.py" in {file.filename for file in files}
