@@ -29,12 +29,15 @@ failed=; for part in $(1); do began=$$SECONDS; $(MAKE) --no-print-directory SEED
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 endef
 
-.PHONY: setup tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
+.PHONY: setup java tools demo test test-fast ci test-ci nightly nightly-tests test-oldest-spark stateful fuzz crash chaos rules counts bench jaeger \
 	test-jaeger pictures oap stock-agent auto-instrumented test-skywalking test-dashboards test-cluster browser \
 	compose-plugin engine test-compose docs docs-serve lint lock clean
 
-setup: .venv/ready
+setup: | java .venv/ready
 	@echo "ready: .venv, and Java at $$(tools/java-home)" >&2
+
+java:  # first, and at once: without it nothing else is of use
+	@tools/java-home >/dev/null
 
 .venv/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

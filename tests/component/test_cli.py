@@ -380,3 +380,13 @@ def test_help_and_version(capsys: Both) -> None:
             main(arguments)
         assert end.value.code == code
         assert said in capsys.readouterr().out
+
+
+def test_a_demo_that_fails_ends_with_one_line(monkeypatch: Patch, capsys: Both) -> None:
+    """The log of what has failed stands before it, line by line."""
+    failed = raising(RuntimeError("the ledger failed:\nbind: in use\n\x1b[31mbye"))
+    monkeypatch.setattr("participants.demo.main", failed)
+    assert main(["demo"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[:2] == ["bind: in use", "?[31mbye"]
+    assert [line.endswith("demo: the ledger failed") for line in told[2:]] == [True]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from tracing_2pc.cli.terminal import safe
 from tracing_2pc.core.errors import ConfigurationError
 
 
@@ -26,7 +27,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         return int(module.main(list(options.rest)) or 0)
     except RuntimeError as error:
-        raise ConfigurationError(f"tracing-2pc demo: {error}") from error
+        what, *log = str(error).splitlines() or [""]
+        for line in log:
+            print(safe(line), file=sys.stderr)
+        raise ConfigurationError(f"tracing-2pc demo: {what.rstrip(':')}") from error
 
 
 def _find(name: str) -> ModuleType:
