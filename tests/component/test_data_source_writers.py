@@ -14,8 +14,8 @@ from support.texts import texts
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.errors import AbortedError, ConfigurationError
-from tracing_2pc.core.model import BranchId, TransactionId
-from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
+from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.sinks.base import read_only
 from tracing_2pc.spark.job import Job
 from tracing_2pc.store import SqlDecisionLog, open_log
@@ -155,6 +155,24 @@ def test_of_two_writes_that_drew_one_number_one_is_refused(
         second._check_replay(record, "second")
     second._check_replay(record, "first")  # a late twin of the one that took it
     BatchWriter(writer._job, 0)._check_replay(record, "second")  # a replay
+
+
+def test_a_write_that_is_committed_already_says_what_it_did_not_write(
+    writer: StreamWriter, log: SqlDecisionLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a warning, with both numbers of rows; a lower number runs no task."""
+    transaction = begin(log, "first")
+    receipts = branch_receipts(BranchId(0, 0), 10, "digest", {"a": Vote.COMMIT})
+    log.decide(TransactionId.parse(transaction), Decision.COMMIT, receipts)
+    again = BatchWriter(writer._job, 0)
+    again.commit([TaskMessage(transaction, replay=True, rows=n) for n in (3, 4)])
+    (line,) = caplog.messages
+    assert line.startswith(f"{transaction} {TEXTS['committed already']}")
+    assert TEXTS["rows that were not written"] in line
+    begun = log.begin("orders", 1, run="2", query=None, participants=["a"], carrier={})
+    log.decide(begun.record.id, Decision.COMMIT, receipts)
+    with pytest.raises(ConfigurationError, match=TEXTS["a lower number"]):
+        BatchWriter(writer._job, 0)
 
 
 def test_a_batch_of_a_stream_is_written_once_in_a_run(

@@ -48,9 +48,9 @@ def options(world: World, **more: str) -> dict[str, str]:
         "log": world.log_url,
         "participants": f"a={world.a},b={world.b}",
         "token": "",
-        "request_timeout": f"{ANSWERED}",
-        "backoff_base": "0.2",
-        "backoff_cap": "0.5",
+        "request_timeout": f"{ANSWERED}s",
+        "backoff_base": "200ms",
+        "backoff_cap": "500ms",
     } | more
 
 
@@ -265,7 +265,7 @@ def test_a_write_with_the_same_number_is_a_replay(world: World, spark: Any) -> N
     for number in "001":
         save(world, numbers, batch=number)
     assert world.held() == (numbers_of(1) + numbers_of(1),) * 2
-    with pytest.raises(PySparkException, match="wants batch 0, but batch 1 is decided"):
+    with pytest.raises(PySparkException, match="option batch: 0 of test is refused"):
         save(world, numbers, batch="0")
 
 

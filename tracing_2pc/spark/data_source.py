@@ -80,9 +80,10 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
 
     A `DataFrame` that is no stream is written by `df.write…mode("append").save()` as
     one batch. Its number is the option `batch`, which must rise from write to write:
-    the same number again is a replay, and writes nothing. Without it the number is the
-    one after the newest on record, so that a write that is repeated is written again;
-    of two such writes at once, one is refused. Streams have applications of their own.
+    the same number again is a replay: it writes nothing, and says so in a warning. A
+    lower one is refused before any task. Without it the number is the one after the
+    newest on record, so that a write that is repeated is written again; of two such
+    writes at once, one is refused. Streams have applications of their own.
 
     If a participant does not acknowledge a commit, that is tried `inline_tries` times,
     about two minutes. Then, with `on_pending` as *wait*, the tasks of the next batch
@@ -156,6 +157,7 @@ class TaskMessage(WriterCommitMessage):  # type: ignore[misc]
     transaction: str
     replay: bool
     receipts: tuple[str, ...] = ()
+    rows: int = 0  # of a replay: they were not written
 
 
 class _Writer:
@@ -169,6 +171,8 @@ class _Writer:
         self._log_at = _place_of(job.settings.log)
         newest = self._newest()
         self._run_before = newest and newest.run
+        decided = newest and newest.decision is Decision.COMMIT
+        self._committed = newest.id.batch if newest and decided else -1
 
     def _write(
         self,
@@ -191,9 +195,9 @@ class _Writer:
                 record = begun.record
                 if begun.replay:
                     self._check_replay(record, run)
-                    for _ in batches:  # a stateful query must still run its plan
-                        pass
-                    return TaskMessage(str(record.id), replay=True)
+                    # Counted, for a stateful query must still run its plan.
+                    rows = sum(batch.num_rows for batch in batches)
+                    return TaskMessage(str(record.id), replay=True, rows=rows)
             receipts = write_partition(job.sink, record, self._telemetry, batches)
         keep_from_collector()
         written = tuple(receipt.to_json() for receipt in receipts)
@@ -255,7 +259,7 @@ class _Writer:
             )
         ((transaction, replay),) = about
         if replay:
-            logger.info("replay of a decided batch: transaction=%s", transaction)
+            self._skip(transaction, sum(message.rows for message in told))
             return
         with self._coordinator() as coordinator:
             record = _read(coordinator, transaction)
@@ -281,6 +285,11 @@ class _Writer:
                 logger.warning(
                     "the next batch waits: transaction=%s: %s", transaction, error
                 )
+
+    def _skip(self, transaction: str, rows: int) -> None:
+        """Say that a batch is not written again, which has so many rows now."""
+        text = "replay of a decided batch: transaction=%s rows=%d"
+        logger.info(text, transaction, rows)
 
     def _abort(self, messages: Sequence[TaskMessage | None]) -> None:
         """Abort what the messages name, unless it is decided; never raises.
@@ -365,6 +374,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         super().__init__(job)
         self._batch, self._run = batch, uuid.uuid4().hex
         self._is_drawn = is_drawn
+        if batch < self._committed:
+            raise ConfigurationError(
+                f"option batch: {batch} of {job.application} is refused, for batch "
+                f"{self._committed} is committed: a number must rise from write to "
+                "write. Nothing was written; give a higher one"
+            )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write a partition, in a task."""
@@ -379,6 +394,16 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
                 f"{self._job.application} meanwhile. Nothing of this one was written; "
                 "write again"
             )
+
+    def _skip(self, transaction: str, rows: int) -> None:
+        with self._coordinator() as coordinator:
+            record = _read(coordinator, transaction)
+        held = "" if record is None else f", with {record.rows} rows"
+        logger.warning(
+            "%s is committed already%s: nothing of this write was written, which has "
+            "%d rows. If it is another one, give it another number",
+            *(transaction, held, rows),
+        )
 
     def commit(self, messages: list[Any]) -> None:
         """Commit what all tasks have written; wait until all have acknowledged."""
