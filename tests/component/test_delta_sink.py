@@ -216,6 +216,74 @@ def test_nulls_and_forms_of_a_type(tmp_path: Path) -> None:
     assert second == {"id": 2, "at": None, "parts": None}
 
 
+@pytest.mark.parametrize("hours", [None, 0])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_vacuum_before_the_commit_takes_no_row(
+    out: Path, hours: int | None, killed: bool
+) -> None:
+    """Not by default, however late the decision; by none for good: what is aside is the
+    copy that is linked again, also by the next try, before it is removed."""
+
+    class Vacuumed(DeltaSink):
+        def _append(self, table: Any, *rest: Any) -> str:
+            about = {"dry_run": False, "enforce_retention_duration": False}
+            gone = DeltaTable(out).vacuum(hours, full=True, **about)
+            assert (gone == []) == (hours is None)
+            text = super()._append(table, *rest)
+            if killed:
+                raise TimeoutError(text)
+            return text
+
+    sink = Vacuumed(out)
+    handle = prepared(sink)
+    (file,) = (out / ".tpc").rglob("*.tmp")
+    os.utime(file, (0, 0))
+    if killed:
+        os.link(file, out / handle.files[0]["path"])  # by an earlier try
+        with pytest.raises(TimeoutError):
+            sink.commit_transaction(str(T), [handle])
+    sink.commit_transaction(str(T), [handle])
+    assert (visible(out), left(out)) == ([0, 1], [])
+
+
+def test_a_listed_file_that_is_gone_is_no_success(out: Path) -> None:
+    """With no copy left the batch is a contradiction; compacted, it is committed."""
+
+    class Harmed(DeltaSink):
+        def _append(self, *arguments: Any) -> str:
+            text = super()._append(*arguments)
+            for file in [*out.glob("*.parquet"), *out.rglob("*.tmp")]:
+                file.unlink()
+            return text
+
+    sink = DeltaSink(out)
+    handle = prepared(sink)
+    sink.commit_transaction(str(T), [handle])
+    write_deltalake(out, pa.table(SCHEMA.empty_table()), mode="overwrite")
+    for file in out.glob("*.parquet"):
+        file.unlink()
+    sink.commit_transaction(str(T), [handle])
+    harmed, second = Harmed(out), TransactionId("orders", 1, 1)
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["listed and gone"]):
+        harmed.commit_transaction(str(second), [prepared(harmed, of=second)])
+
+
+def test_a_vacuum_between_link_and_check_is_no_loss(out: Path) -> None:
+    """The commit is repeated: what was prepared is there still."""
+
+    class Vacuumed(DeltaSink):
+        def _fault(self, table: Any, file: dict[str, Any]) -> str | None:
+            (out / file["path"]).unlink()
+            return super()._fault(table, file)
+
+    sink = Vacuumed(out)
+    handle = prepared(sink)
+    with pytest.raises(ParticipantUnavailableError, match=TEXTS["linked again"]):
+        sink.commit_transaction(str(T), [handle])
+    DeltaSink(out).commit_transaction(str(T), [handle])
+    assert visible(out) == [0, 1]
+
+
 @pytest.mark.parametrize("harm", ["gone", "short"])
 def test_a_file_that_somebody_harmed_is_not_listed(
     out: Path, job: Jobs, harm: str

@@ -188,6 +188,24 @@ def flush_folders(root: Path, folders: Collection[Path]) -> None:
             os.close(descriptor)
 
 
+def exists(path: Path) -> bool:
+    """Whether it is there; an error of the file system is no answer, and raised."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def touch(path: Path) -> None:
+    """Give a prepared file the time of its commit: it may be prepared for days.
+
+    Another user's file keeps its time.
+    """
+    with contextlib.suppress(PermissionError):
+        os.utime(path)
+
+
 # --- folders of partition values, as Spark and Hive name them ----------------------
 
 

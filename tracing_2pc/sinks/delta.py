@@ -23,7 +23,9 @@ from tracing_2pc.core.settings import check_name
 from tracing_2pc.sinks.branch_files import (
     TEMPORARY,
     BranchFiles,
+    exists,
     flush_folders,
+    touch,
     values_of,
 )
 from tracing_2pc.sinks.delta_table import (
@@ -236,6 +238,7 @@ class DeltaSink:
                 f"{transaction} could not be committed in {self._folder.path}: {failed}"
             )
         self._flush_log(since)
+        self._restore(transaction, handles)
         try:
             # A batch commits once (rule 18): no other attempt at it can be needed. An
             # earlier one may have been ended by a person, who may need it.
@@ -320,21 +323,60 @@ class DeltaSink:
 
         They stay aside as well: no vacuum looks there while the commit is pending.
         """
-        root, aside = self._folder.path, self._folder.aside(transaction)
+        root = self._folder.path
         self._raise_if_elsewhere(handles)
         for file in _files(handles):
-            # Not aside: another process has committed it, or the next check fails.
-            with contextlib.suppress(FileExistsError, FileNotFoundError):
-                os.link(aside / (file["aside"] + TEMPORARY), root / file["path"])
+            self._link(transaction, file)
             if fault := self._fault(table, file):
                 if self._is_committed(open_table(root), transaction, handles):
                     return  # meanwhile, and was compacted
                 self._raise_if_elsewhere(handles)
+                if not exists(root / file["path"]) and exists(
+                    self._prepared(transaction, file)
+                ):
+                    raise ParticipantUnavailableError(
+                        f"{file['path']} of {transaction} was removed from {root} "
+                        "before it was listed, such as by a vacuum: it is linked again"
+                    )
                 raise ParticipantRefusedError(
                     f"{file['path']} of {transaction} cannot be listed in {root}: "
                     f"{fault}"
                 )
         flush_folders(root, [root])
+
+    def _restore(
+        self, transaction: TransactionId, handles: Sequence[DeltaHandle]
+    ) -> None:
+        """Link again what is listed, and was taken by a vacuum before it was listed."""
+        root = self._folder.path
+        gone = [file for file in _files(handles) if not exists(root / file["path"])]
+        if not gone:
+            return
+        listed = {os.path.basename(uri) for uri in open_table(root).file_uris()}
+        for file in gone:
+            if file["path"] not in listed:
+                continue  # compacted since
+            self._link(transaction, file)
+            if not exists(root / file["path"]):
+                raise ParticipantRefusedError(
+                    f"{file['path']} of {transaction} is listed in {root}, and gone: "
+                    "somebody has removed it"
+                )
+        flush_folders(root, [root])
+
+    def _link(self, transaction: TransactionId, file: dict[str, Any]) -> None:
+        """Link a file to where the commit lists it. Idempotent.
+
+        It is as young as its link: a vacuum takes what is old and not listed.
+        """
+        prepared = self._prepared(transaction, file)
+        # Not aside: another process has committed it, or the caller's check fails.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            touch(prepared)
+            os.link(prepared, self._folder.path / file["path"])
+
+    def _prepared(self, transaction: TransactionId, file: dict[str, Any]) -> Path:
+        return self._folder.aside(transaction) / f"{file['aside']}{TEMPORARY}"
 
     def _fault(self, table: Any, file: dict[str, Any]) -> str | None:
         """Say why a file would break readers: a commit takes whatever it lists."""

@@ -22,6 +22,7 @@ from tracing_2pc.sinks.branch_files import (
     ENCODERS,
     TEMPORARY,
     BranchFiles,
+    exists,
     flush_folders,
     make_folders,
 )
@@ -261,7 +262,7 @@ class FileSink:
             try:
                 (aside / (path + TEMPORARY)).rename(self.folder / path)
             except FileNotFoundError:
-                if _exists(aside / (path + TEMPORARY)):
+                if exists(aside / (path + TEMPORARY)):
                     raise  # somebody has removed the empty folder
                 self._raise_if_lost(transaction, path)
             failpoint("files.between_renames")
@@ -270,7 +271,7 @@ class FileSink:
     def _raise_if_lost(self, transaction: TransactionId, path: str) -> None:
         """A file that is not aside was moved, or even committed and deleted since."""
         prepared = self._folder.aside(transaction) / (path + TEMPORARY)
-        if _exists(prepared) or _exists(self.folder / path):
+        if exists(prepared) or exists(self.folder / path):
             return
         if self._folder.read_id() is None:
             raise ParticipantUnavailableError(
@@ -290,15 +291,6 @@ class FileSink:
                 f"batch in {self.folder}"
             )
         return committed is not None
-
-
-def _exists(path: Path) -> bool:
-    """Whether it is there; an error of the file system is no answer, and raised."""
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _paths(handles: Sequence[FileHandle]) -> list[str]:
