@@ -30,6 +30,7 @@ from support.file_job import (
     main,
     prepared,
     rows_of,
+    transaction_of,
     write,
 )
 from support.texts import texts
@@ -114,7 +115,7 @@ def visible(folder: Path) -> list[int]:
 
 def aside(folder: Path) -> list[str]:
     """Return the transactions that have something prepared or left over."""
-    return sorted(path.name for path in (folder / ".tpc").glob("*"))
+    return sorted({transaction_of(path.name) for path in folder.glob(".tpc/*")})
 
 
 def manifests(folder: Path) -> dict[str, Any]:
@@ -167,6 +168,22 @@ def test_no_reader_sees_what_is_only_prepared(out: Path, kind: Any) -> None:
     prepared(sink)
     assert list(out.rglob(f"*.{kind}")) == []
     assert len(list(out.rglob("*.tmp"))) == 2
+
+
+def test_no_folder_goes_away(out: Path) -> None:
+    """A reader that lists all of them is not told that one is not there."""
+
+    def folders() -> set[Path]:
+        return {path for path in out.rglob("*") if path.is_dir()}
+
+    sink = FileSink(out, partition_by="region")
+    handle, _ = prepared(sink), prepared(sink, branch="0.1")
+    before = folders()
+    sink.commit_transaction("orders.0.1", [handle])
+    prepared(sink, of=TransactionId("orders", 1, 1))
+    sink.abort_transaction("orders.1.1", [])
+    assert aside(out) == []
+    assert before <= folders()
 
 
 @pytest.mark.parametrize(
@@ -233,8 +250,8 @@ def test_each_point_is_tried() -> None:
 def test_durable_before_it_counts(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files and all their folders are flushed before the vote; the folders that files
-    move into before they do and after, and the manifest before it has its name."""
+    """Files and the folder that they are in are flushed before the vote; the folders that
+    they move into before they do and after, the manifest before it has its name."""
     steps = list[str]()
     flush, rename = os.fsync, Path.rename
 
@@ -253,14 +270,8 @@ def test_durable_before_it_counts(
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "rename", move)
     handle = prepared(sink)
-    in_aside = "flush out/.tpc/files.orders.0.1"
-    assert steps == [
-        f"{in_aside}/region=north/",
-        f"{in_aside}/region=south/",
-        *("flush out", "flush out/.tpc", in_aside),
-        f"{in_aside}/region=north",
-        f"{in_aside}/region=south",
-    ]
+    file = "flush out/.tpc/files."
+    assert steps == [file, file, "flush out", "flush out/.tpc"]
     steps.clear()
     sink.commit_transaction("orders.0.1", [handle])
     folders = ["flush out/region=north", "flush out/region=south"]
@@ -272,8 +283,8 @@ def test_durable_before_it_counts(
         "flush out",
         *folders,
     ]
-    assert [s.split("/manifest")[0] for s in steps[-3:]] == [
-        in_aside,
+    assert [s.partition("orders.0.1.manifest")[0] for s in steps[-3:]] == [
+        file,
         "move manifest",
         "flush out/_tpc/files.orders",
     ]
@@ -677,7 +688,8 @@ def test_a_value_that_no_folder_can_have_is_a_vote_to_abort(out: Path) -> None:
     sink = FileSink(out, partition_by="region")
     rows = pa.RecordBatch.from_pydict({"id": [1], "region": ["x" * 300]})
     with pytest.raises(OSError, match="too long"):
-        write(sink, rows)
+        prepared(sink, rows)
+    assert list(out.rglob("*.tmp")) == []
 
 
 def test_json_says_what_json_has_no_form_for_as_text(out: Path) -> None:

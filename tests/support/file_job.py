@@ -136,6 +136,11 @@ def prepared(sink: Any, *batches: Any, **about: Any) -> Any:
     return handle
 
 
+def transaction_of(name: str) -> str:
+    """Return whose a file is that is prepared, by its name: sink and transaction."""
+    return ".".join(name.split(".")[:4])
+
+
 class Away:
     """Mixed into a sink: its server is away, for as long as nobody says otherwise."""
 

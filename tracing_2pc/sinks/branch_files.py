@@ -52,22 +52,21 @@ class BranchFiles:
 
     Args:
         root: a folder that is durable.
-        folder: somewhere below it. There the files are, in the folders of their values.
-        name: of each file, with the name of its format at the end.
-        partition_by: the columns whose values become folders.
+        aside: where a file is until it is committed, by its path: right below the root.
+        name: of the files, with the name of their format at the end.
+        partition_by: the columns whose values become folders of the paths.
     """
 
     def __init__(
         self,
         root: Path,
-        folder: Path,
+        aside: Callable[[str], Path],
         name: str,
         partition_by: Sequence[str],
     ) -> None:
         self._root = root
-        self._folder = folder
-        self._name = name
-        self._encoder = ENCODERS[name.rpartition(".")[2]]
+        self._aside = aside
+        self._stem, _, self._format = name.rpartition(".")
         self._by = tuple(partition_by)
         self._files: dict[str, _File] = {}
         self._held = 0
@@ -82,44 +81,47 @@ class BranchFiles:
         if not self._files:
             _check_columns(batch.schema, self._by)
         for values, rows in _split(batch, self._by):
-            path = os.path.join(values, self._name)
-            if path not in self._files:
-                self._files[path] = self._open(path, rows.schema)
-            self._files[path].held.append(rows)
+            if values not in self._files:
+                self._files[values] = self._open(values, rows.schema)
+            self._files[values].held.append(rows)
         self._held += batch.nbytes
         if self._held >= _IN_MEMORY:
             self._write_held()
 
     def close(self) -> list[dict[str, Any]]:
-        """Make all files durable; return the path, rows and bytes of each."""
+        """Make all files durable; return the path, rows and bytes of each.
+
+        Raises:
+            FileNotFoundError: somebody has removed one: the transaction is over.
+        """
         self._write_held()
         failpoint("files.after_write")
         files = [
-            {"path": path, "rows": file.rows, "bytes": file.close()}
-            for path, file in self._files.items()
+            {"path": file.path, "rows": file.rows, "bytes": file.close()}
+            for file in self._files.values()
         ]
-        folders = {(self._folder / path).parent for path in self._files}
-        flush_folders(self._root, folders)
+        flush_folders(self._root, {f.target.parent for f in self._files.values()})
         return files
 
     def drop(self) -> None:
         """Remove the files; what cannot be removed is left to the transaction's end."""
-        for path, file in self._files.items():
+        for file in self._files.values():
             file.drop()
-            (self._folder / (path + TEMPORARY)).unlink(missing_ok=True)
 
-    def _open(self, path: str, schema: pa.Schema) -> _File:
+    def _open(self, values: str, schema: pa.Schema) -> _File:
         if len(self._files) == MAX_FILES:
             raise ConfigurationError(
                 f"one task has rows for more than {MAX_FILES} folders of "
                 f"{', '.join(self._by)}, and each is an open file: repartition the "
                 "DataFrame by these columns, or partition by fewer values"
             )
-        target = self._folder / (path + TEMPORARY)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        name = f"{self._stem}.{len(self._files)}.{self._format}"
+        path = os.path.join(values, name)
+        target = self._aside(path)
+        target.parent.mkdir(exist_ok=True)
         file = target.open("xb")
         try:
-            return _File(file, self._encoder(file, schema))
+            return _File(path, target, file, ENCODERS[self._format](file, schema))
         except BaseException:
             file.close()
             target.unlink()
@@ -134,9 +136,13 @@ class BranchFiles:
 class _File:
     """An open file, and the rows that wait to be written into it."""
 
-    def __init__(self, file: IO[bytes], encoder: Encoder) -> None:
+    def __init__(
+        self, path: str, target: Path, file: IO[bytes], encoder: Encoder
+    ) -> None:
+        self.path = path  # where it will be
         self.held: list[pa.RecordBatch] = []
         self.rows = 0
+        self.target = target
         self._file = file
         self._encoder = encoder
 
@@ -154,16 +160,16 @@ class _File:
         self._encoder.close()
         self._file.flush()
         os.fsync(self._file.fileno())
-        length = self._file.tell()
         self._file.close()
-        return length
+        return self.target.stat().st_size
 
     def drop(self) -> None:
-        """Close it, whatever it holds: it is removed."""
+        """Close it, whatever it holds, and remove it."""
         with contextlib.suppress(Exception):
             self._encoder.close()  # else it does so when it is collected
         with contextlib.suppress(OSError):
             self._file.close()
+        self.target.unlink(missing_ok=True)
 
 
 def make_folders(root: Path, folders: Collection[Path]) -> None:

@@ -21,7 +21,6 @@ from tracing_2pc.core.errors import (
 from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.sinks.branch_files import (
-    TEMPORARY,
     BranchFiles,
     exists,
     flush_folders,
@@ -152,7 +151,7 @@ class DeltaSink:
             )
         handle = DeltaHandle(str(transaction), str(here), str(table.metadata().id))
         name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.parquet"
-        aside, by = self._folder.aside(transaction), table.metadata().partition_columns
+        aside, by = self._folder.aside, table.metadata().partition_columns
         handle.schema = schema_of(table)
         handle.writer = BranchFiles(self._folder.path, aside, name, by)
         return handle
@@ -179,16 +178,13 @@ class DeltaSink:
             handle.writer.write(part)
 
     def pre_commit(self, handle: DeltaHandle) -> None:
-        """Make the files durable, aside, with the folders that they are in."""
+        """Make the files durable, aside."""
         assert handle.writer is not None  # noqa: S101 - it is from `begin`
-        aside = self._folder.aside(TransactionId.parse(handle.transaction))
-        for number, file in enumerate(handle.writer.close()):
-            made = (aside / (file["path"] + TEMPORARY)).stat().st_mtime_ns
-            name = Path(file["path"])
+        for file in handle.writer.close():
+            made = self._folder.aside(file["path"]).stat().st_mtime_ns
             handle.files.append(
                 {
-                    "aside": file["path"],
-                    "path": f"{name.stem}.{number}.parquet",
+                    "path": Path(file["path"]).name,
                     "size": file["bytes"],
                     "partition_values": values_of(file["path"]),
                     "modification_time": made // 1_000_000,
@@ -202,9 +198,8 @@ class DeltaSink:
         """Remove the files of one branch."""
         if handle.writer is not None:
             handle.writer.drop()
-        aside = self._folder.aside(TransactionId.parse(handle.transaction))
         for file in handle.files:
-            (aside / (file["aside"] + TEMPORARY)).unlink(missing_ok=True)
+            self._folder.aside(file["path"]).unlink(missing_ok=True)
 
     def commit(self, handle: DeltaHandle) -> None:
         """Commit a transaction of one branch: a second one of it is refused."""
@@ -326,13 +321,13 @@ class DeltaSink:
         root = self._folder.path
         self._raise_if_elsewhere(handles)
         for file in _files(handles):
-            self._link(transaction, file)
+            self._link(file)
             if fault := self._fault(table, file):
                 if self._is_committed(open_table(root), transaction, handles):
                     return  # meanwhile, and was compacted
                 self._raise_if_elsewhere(handles)
                 if not exists(root / file["path"]) and exists(
-                    self._prepared(transaction, file)
+                    self._folder.aside(file["path"])
                 ):
                     raise ParticipantUnavailableError(
                         f"{file['path']} of {transaction} was removed from {root} "
@@ -356,7 +351,7 @@ class DeltaSink:
         for file in gone:
             if file["path"] not in listed:
                 continue  # compacted since
-            self._link(transaction, file)
+            self._link(file)
             if not exists(root / file["path"]):
                 raise ParticipantRefusedError(
                     f"{file['path']} of {transaction} is listed in {root}, and gone: "
@@ -364,19 +359,16 @@ class DeltaSink:
                 )
         flush_folders(root, [root])
 
-    def _link(self, transaction: TransactionId, file: dict[str, Any]) -> None:
+    def _link(self, file: dict[str, Any]) -> None:
         """Link a file to where the commit lists it. Idempotent.
 
         It is as young as its link: a vacuum takes what is old and not listed.
         """
-        prepared = self._prepared(transaction, file)
+        prepared = self._folder.aside(file["path"])
         # Not aside: another process has committed it, or the caller's check fails.
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             touch(prepared)
             os.link(prepared, self._folder.path / file["path"])
-
-    def _prepared(self, transaction: TransactionId, file: dict[str, Any]) -> Path:
-        return self._folder.aside(transaction) / f"{file['aside']}{TEMPORARY}"
 
     def _fault(self, table: Any, file: dict[str, Any]) -> str | None:
         """Say why a file would break readers: a commit takes whatever it lists."""

@@ -20,7 +20,6 @@ from tracing_2pc.core.model import BranchContext, TransactionId
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.sinks.branch_files import (
     ENCODERS,
-    TEMPORARY,
     BranchFiles,
     exists,
     flush_folders,
@@ -160,8 +159,8 @@ class FileSink:
             )
         handle = FileHandle(str(transaction), str(here))
         name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.{self._format}"
-        aside = self._folder.aside(transaction)
-        handle.writer = BranchFiles(self.folder, aside, name, self._partition_by)
+        aside, by = self._folder.aside, self._partition_by
+        handle.writer = BranchFiles(self.folder, aside, name, by)
         return handle
 
     def invoke_batch(self, handle: FileHandle, batch: pa.RecordBatch) -> None:
@@ -170,9 +169,11 @@ class FileSink:
         handle.writer.write(batch)
 
     def pre_commit(self, handle: FileHandle) -> None:
-        """Make the files durable, aside, with the folders that they are in."""
+        """Make the files durable, aside, and the folders that they will be in."""
         assert handle.writer is not None  # noqa: S101 - it is from `begin`
         handle.files = handle.writer.close()
+        for path in _paths([handle]):  # what cannot be made is no news to a commit
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
         handle.rows = sum(file["rows"] for file in handle.files)
         handle.bytes = sum(file["bytes"] for file in handle.files)
 
@@ -180,9 +181,8 @@ class FileSink:
         """Remove the files of one branch."""
         if handle.writer is not None:
             handle.writer.drop()
-        aside = self._folder.aside(TransactionId.parse(handle.transaction))
         for path in _paths([handle]):
-            (aside / (path + TEMPORARY)).unlink(missing_ok=True)
+            self._folder.aside(path).unlink(missing_ok=True)
 
     def commit(self, handle: FileHandle) -> None:
         """Make the files of one branch visible; `abort_transaction` does the rest."""
@@ -253,16 +253,17 @@ class FileSink:
         """Move the files to their places. Idempotent: some may be there already."""
         wrote = [handle.folder for handle in handles]
         self._folder.raise_if_elsewhere(wrote, self._driver_sees)
-        aside, paths = self._folder.aside(transaction), _paths(handles)
+        paths = _paths(handles)
         for path in paths:
             self._raise_if_lost(transaction, path)
         folders = {(self.folder / path).parent for path in paths}
         make_folders(self.folder, folders)
         for path in paths:
+            prepared = self._folder.aside(path)
             try:
-                (aside / (path + TEMPORARY)).rename(self.folder / path)
+                prepared.rename(self.folder / path)
             except FileNotFoundError:
-                if exists(aside / (path + TEMPORARY)):
+                if exists(prepared):
                     raise  # somebody has removed the empty folder
                 self._raise_if_lost(transaction, path)
             failpoint("files.between_renames")
@@ -270,8 +271,7 @@ class FileSink:
 
     def _raise_if_lost(self, transaction: TransactionId, path: str) -> None:
         """A file that is not aside was moved, or even committed and deleted since."""
-        prepared = self._folder.aside(transaction) / (path + TEMPORARY)
-        if exists(prepared) or exists(self.folder / path):
+        if exists(self._folder.aside(path)) or exists(self.folder / path):
             return
         if self._folder.read_id() is None:
             raise ParticipantUnavailableError(

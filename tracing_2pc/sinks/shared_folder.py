@@ -1,11 +1,12 @@
 """A folder of files, and what is in it that no reader sees.
 
-    region=north/orders.7.1.0.42.<token>.parquet         committed: readers see it
-    .tpc/files.orders.7.1/region=north/….parquet.tmp     prepared, or left over
+    region=north/orders.7.1.0.42.<token>.0.parquet       committed: readers see it
+    .tpc/files.orders.7.1.0.42.<token>.0.parquet.tmp     prepared, or left over
     _tpc/files.orders/7.manifest                         proves that 7 is committed
     _tpc/folder-id                                       is this the same folder?
 
-Readers of folders pass over names that begin with a dot or an underscore.
+Readers of folders pass over names that begin with a dot or an underscore. Some list
+them all the same: no folder is ever removed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import urllib.parse
 import uuid
 from collections.abc import Callable, Sequence
@@ -27,7 +27,19 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
 )
 from tracing_2pc.core.model import TransactionId
-from tracing_2pc.sinks.branch_files import TEMPORARY, flush_folders, make_folders
+from tracing_2pc.sinks.branch_files import (
+    ENCODERS,
+    TEMPORARY,
+    flush_folders,
+    make_folders,
+)
+
+_ASIDE: Final = re.compile(
+    r"(.+\.\d+\.\d+)"  # the transaction
+    rf"\.(\d+\.\d+\.[0-9a-f]{{12}}\.\d+\.({'|'.join(ENCODERS)})|manifest\.[0-9a-f]+)"
+    rf"{re.escape(TEMPORARY)}",
+    re.ASCII,
+)
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -44,22 +56,23 @@ class SharedFolder:
         self.path = path
         self._name = name
 
-    def aside(self, transaction: TransactionId) -> Path:
-        """Return where a transaction's files are until it is committed."""
-        return self.path / ".tpc" / f"{self._name}.{transaction}"
+    def aside(self, path: str) -> Path:
+        """Return where a file is until it is committed, by its path then.
+
+        Its name alone tells: it begins with its transaction.
+        """
+        return self.path / ".tpc" / f"{self._name}.{Path(path).name}{TEMPORARY}"
 
     def clean(self, application: str, is_over: Callable[[TransactionId], bool]) -> None:
-        """Remove what is aside of an application's transactions that are over.
-
-        Raises:
-            OSError: something is left, such as what a late task writes just now.
-        """
-        for place in (self.path / ".tpc").glob(f"{self._name}.{application}.*"):
-            # Not there: another process has removed it. No id: it is not ours.
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                name = place.name.removeprefix(f"{self._name}.")
-                if is_over(TransactionId.parse(name)):
-                    shutil.rmtree(place)
+        """Remove what is aside of an application's transactions that are over."""
+        aside = dict[str, list[Path]]()
+        for file in (self.path / ".tpc").glob(f"{self._name}.{application}.*"):
+            if made := _ASIDE.fullmatch(file.name.removeprefix(f"{self._name}.")):
+                aside.setdefault(made[1], []).append(file)
+        for transaction, files in aside.items():
+            if is_over(TransactionId.parse(transaction)):
+                for file in files:
+                    file.unlink(missing_ok=True)
 
     # --- which folder it is ---------------------------------------------------------
 
@@ -166,9 +179,9 @@ class SharedFolder:
             "rows": sum(file["rows"] for file in files),
             "files": sorted(files, key=lambda file: str(file["path"])),
         }
-        target, aside = self._manifest(transaction), self.aside(transaction)
-        make_folders(self.path, [target.parent, aside])
-        temporary = aside / f"manifest.{uuid.uuid4().hex}{TEMPORARY}"
+        target = self._manifest(transaction)
+        temporary = self.aside(f"{transaction}.manifest.{uuid.uuid4().hex}")
+        make_folders(self.path, [target.parent, temporary.parent])
         _write_durable(temporary, json.dumps(manifest, indent=1) + "\n")
         temporary.rename(target)
         flush_folders(target.parent, [target.parent])
