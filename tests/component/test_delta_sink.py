@@ -25,6 +25,7 @@ from support.file_job import (
     give_up,
     ids_of,
     prepared,
+    received,
     rows_of,
     transaction_of,
 )
@@ -388,6 +389,22 @@ def test_an_older_batch_is_repeated_if_the_history_proves_it(out: Path) -> None:
         sink.commit_transaction(str(T), [handle])
     sink.commit_transaction(str(later), [newest])
     assert (visible(out), DeltaTable(out).version()) == ([0, 0, 1, 1], 2)
+
+
+@pytest.mark.parametrize(
+    "path", ["../{name}", "sub/{name}", "region=n/{name}", "orders.0.1.parquet"]
+)
+def test_a_path_of_a_receipt_is_not_believed(out: Path, path: str) -> None:
+    """The transaction is refused, and nothing is linked, listed or removed."""
+    sink = DeltaSink(out)
+    handle = received(prepared(sink))
+    name = handle.files[0]["path"]
+    handle.files[0]["path"] = path.format(name=name)
+    for end in sink.commit, sink.abort:
+        with pytest.raises(ParticipantRefusedError, match=TEXTS["a receipt"]):
+            end(handle)
+    assert (visible(out), left(out)) == ([], ["delta.orders.0.1"])
+    assert not (out.parent / name).exists()
 
 
 def test_what_a_person_has_ended_is_kept(out: Path, job: Jobs) -> None:

@@ -7,12 +7,14 @@ import copy
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from support.file_job import (
     ids_of,
     main,
     prepared,
+    received,
     rows_of,
     transaction_of,
     write,
@@ -250,8 +253,8 @@ def test_each_point_is_tried() -> None:
 def test_durable_before_it_counts(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files and the folder that they are in are flushed before the vote; the folders that
-    they move into before they do and after, the manifest before it has its name."""
+    """Files and the folder that they are in are flushed before the vote; the folders
+    that they move into before they do and after; the manifest before it is named."""
     steps = list[str]()
     flush, rename = os.fsync, Path.rename
 
@@ -621,6 +624,64 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
         ConfigurationError, match=TEXTS["cannot write"].format(application="orders")
     ):
         FileSink(tmp_path / "file" / "out").check_job("orders")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("{folder}/{name}", "../{name}", "_x=1/{name}", "region=a/b=/../{name}"),
+        *("sub/{name}", "region=no%72th/{name}", "region=/{name}", "{name}/{name}"),
+        *("_tpc/files.orders/7.manifest", "_tpc/folder-id", "orders.0.1.0.0.parquet"),
+        *("region=south/{other}", "region=north/{seventh}", "", None, 7),
+    ],
+)
+def test_a_path_of_a_receipt_is_not_believed(tmp_path: Path, path: Any) -> None:
+    """Whatever it names, nothing is moved, replaced, removed or written elsewhere."""
+
+    def files() -> dict[Path, Any]:
+        return {p: p.is_file() and p.read_bytes() for p in tmp_path.rglob("*")}
+
+    sink = FileSink(tmp_path / "out", partition_by="region")
+    seventh = prepared(sink, of=TransactionId("orders", 7, 1))
+    sink.commit_transaction("orders.7.1", [seventh])
+    handle, other = received(prepared(sink)), prepared(sink, branch="1.1")
+    handles = {"name": handle, "other": other, "seventh": seventh}
+    names = {key: Path(h.files[0]["path"]).name for key, h in handles.items()}
+    given = path.format(**names, folder=tmp_path) if isinstance(path, str) else path
+    handle.files[0]["path"], before = given, files()
+    for end in sink.commit_transaction, sink.abort_transaction:
+        with pytest.raises(ParticipantRefusedError, match=TEXTS["a receipt"]) as caught:
+            end("orders.0.1", [other, handle])
+        assert "\n" not in str(caught.value)
+    for one in sink.commit, sink.abort:
+        if path != "region=south/{other}":  # a file of a branch's own, it seems
+            with pytest.raises(ParticipantRefusedError, match=TEXTS["a receipt"]):
+                one(handle)
+    assert files() == before
+
+
+@pytest.mark.parametrize("when", ["before the vote", "before the commit"])
+def test_a_folder_that_is_a_symbolic_link_is_refused(
+    tmp_path: Path, out: Path, when: str
+) -> None:
+    """Files do not leave the folder by it; with a folder in its place it goes on."""
+    sink = FileSink(out, partition_by=["region", "id"])
+    rows = ROWS.append_column("n", ROWS["id"])
+    (tmp_path / "elsewhere").mkdir()
+    handle = write(sink, rows)
+    end = partial(sink.pre_commit, handle)
+    if when == "before the commit":
+        end()
+        shutil.rmtree(out / "region=south")
+        end = partial(sink.commit_transaction, "orders.0.1", [handle])
+    (out / "region=south").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ParticipantRefusedError, match=TEXTS["a symbolic link"]):
+        end()
+    assert (list((tmp_path / "elsewhere").iterdir()), by_duckdb(out)) == ([], [])
+    if when == "before the commit":
+        (out / "region=south").unlink()
+        sink.commit_transaction("orders.0.1", [handle])
+        assert visible(out) == [0, 1]
 
 
 # --- columns and values ---------------------------------------------------------------

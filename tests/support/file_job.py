@@ -136,6 +136,11 @@ def prepared(sink: Any, *batches: Any, **about: Any) -> Any:
     return handle
 
 
+def received(handle: Any) -> Any:
+    """Return a handle as a receipt has it: without what its task has open."""
+    return type(handle)(**dataclasses.asdict(handle))
+
+
 def transaction_of(name: str) -> str:
     """Return whose a file is that is prepared, by its name: sink and transaction."""
     return ".".join(name.split(".")[:4])

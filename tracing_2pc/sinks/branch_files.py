@@ -284,6 +284,12 @@ def folder_of(column: str, value: Any) -> str:
     return f"{_escape(column)}={_NULL if not text else _escape(text)}"
 
 
+def is_folder_of_value(name: str) -> bool:
+    """Tell if `folder_of` makes this name, of a column that readers see."""
+    column, _, value = map(urllib.parse.unquote, name.partition("="))
+    return folder_of(column, value) == name and column[:1] not in ("", ".", "_")
+
+
 def values_of(path: str) -> dict[str, str | None]:
     """Return the values that the folders of a file's path stand for, as text."""
     pairs = (part.split("=", 1) for part in os.path.dirname(path).split("/") if part)

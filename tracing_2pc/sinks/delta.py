@@ -198,6 +198,7 @@ class DeltaSink:
         """Remove the files of one branch."""
         if handle.writer is not None:
             handle.writer.drop()
+        self._check_paths(TransactionId.parse(handle.transaction), [handle])
         for file in handle.files:
             self._folder.aside(file["path"]).unlink(missing_ok=True)
 
@@ -214,13 +215,15 @@ class DeltaSink:
         compaction and the clean-up of its log; that of older ones is in its history.
 
         Raises:
-            ParticipantRefusedError: a file is gone, the table was changed and they do
+            ParticipantRefusedError: a file is gone, a receipt names one that its task
+                cannot have made, the table was changed and they do
                 not fit, or it does not prove that it was this attempt that committed
                 the batch, or one before a later one. Nothing was changed.
             ParticipantUnavailableError: not now; or this is not the folder that the
                 tasks wrote to.
         """
         transaction, since, failed = TransactionId.parse(transaction_id), -1, ""
+        self._check_paths(transaction, handles)
         for _ in range(_TRIES):
             table = open_table(self._folder.path)
             if self._is_committed(table, transaction, handles):
@@ -369,6 +372,12 @@ class DeltaSink:
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             touch(prepared)
             os.link(prepared, self._folder.path / file["path"])
+
+    def _check_paths(
+        self, transaction: TransactionId, handles: Sequence[DeltaHandle]
+    ) -> None:
+        branches = ([file["path"] for file in handle.files] for handle in handles)
+        self._folder.check_paths(transaction, branches, in_folders=False)
 
     def _fault(self, table: Any, file: dict[str, Any]) -> str | None:
         """Say why a file would break readers: a commit takes whatever it lists."""

@@ -172,6 +172,7 @@ class FileSink:
         """Make the files durable, aside, and the folders that they will be in."""
         assert handle.writer is not None  # noqa: S101 - it is from `begin`
         handle.files = handle.writer.close()
+        self._folder.raise_if_linked(_paths([handle]))
         for path in _paths([handle]):  # what cannot be made is no news to a commit
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
         handle.rows = sum(file["rows"] for file in handle.files)
@@ -181,12 +182,14 @@ class FileSink:
         """Remove the files of one branch."""
         if handle.writer is not None:
             handle.writer.drop()
+        self._check_paths(TransactionId.parse(handle.transaction), [handle])
         for path in _paths([handle]):
             self._folder.aside(path).unlink(missing_ok=True)
 
     def commit(self, handle: FileHandle) -> None:
         """Make the files of one branch visible; `abort_transaction` does the rest."""
         transaction = TransactionId.parse(handle.transaction)
+        self._check_paths(transaction, [handle])
         if not self._is_committed(transaction):
             self._show(transaction, [handle])
 
@@ -199,12 +202,14 @@ class FileSink:
         the files since. What late tasks of earlier attempts have left is removed, too.
 
         Raises:
-            ParticipantRefusedError: a file is gone, or the batch was committed by
-                another attempt. Nothing was changed.
+            ParticipantRefusedError: a file is gone, a receipt names one that its task
+                cannot have made, a folder is a symbolic link, or the batch was
+                committed by another attempt. Nothing was changed.
             ParticipantUnavailableError: this is not the folder that the tasks wrote to.
         """
         transaction = TransactionId.parse(transaction_id)
         files = [file for handle in handles for file in handle.files]
+        self._check_paths(transaction, handles)
         if self._is_committed(transaction):
             self._folder.confirm_manifest(transaction, files)
         else:
@@ -254,6 +259,7 @@ class FileSink:
         wrote = [handle.folder for handle in handles]
         self._folder.raise_if_elsewhere(wrote, self._driver_sees)
         paths = _paths(handles)
+        self._folder.raise_if_linked(paths)
         for path in paths:
             self._raise_if_lost(transaction, path)
         folders = {(self.folder / path).parent for path in paths}
@@ -268,6 +274,12 @@ class FileSink:
                 self._raise_if_lost(transaction, path)
             failpoint("files.between_renames")
         flush_folders(self.folder, folders)
+
+    def _check_paths(
+        self, transaction: TransactionId, handles: Sequence[FileHandle]
+    ) -> None:
+        branches = (_paths([handle]) for handle in handles)
+        self._folder.check_paths(transaction, branches, in_folders=True)
 
     def _raise_if_lost(self, transaction: TransactionId, path: str) -> None:
         """A file that is not aside was moved, or even committed and deleted since."""

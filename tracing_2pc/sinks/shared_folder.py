@@ -17,7 +17,7 @@ import os
 import re
 import urllib.parse
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,15 +31,19 @@ from tracing_2pc.sinks.branch_files import (
     ENCODERS,
     TEMPORARY,
     flush_folders,
+    is_folder_of_value,
     make_folders,
 )
 
-_ASIDE: Final = re.compile(
-    r"(.+\.\d+\.\d+)"  # the transaction
-    rf"\.(\d+\.\d+\.[0-9a-f]{{12}}\.\d+\.({'|'.join(ENCODERS)})|manifest\.[0-9a-f]+)"
-    rf"{re.escape(TEMPORARY)}",
-    re.ASCII,
+_TRANSACTION: Final = r"(?P<transaction>.+\.[0-9]+\.[0-9]+)"
+_NAME: Final = re.compile(
+    rf"{_TRANSACTION}\.(?P<branch>[0-9]+\.[0-9]+)\.[0-9a-f]{{12}}\.[0-9]+"
+    rf"\.({'|'.join(ENCODERS)})"
 )
+_MANIFEST: Final = re.compile(rf"{_TRANSACTION}\.manifest\.[0-9a-f]+")
+
+_SHOWN: Final = 200
+"""Characters of a path that a line repeats."""
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -63,12 +67,69 @@ class SharedFolder:
         """
         return self.path / ".tpc" / f"{self._name}.{Path(path).name}{TEMPORARY}"
 
+    def check_paths(
+        self,
+        transaction: TransactionId,
+        branches: Iterable[Iterable[Any]],
+        *,
+        in_folders: bool,
+    ) -> None:
+        """See that tasks make such paths in a transaction, each branch its own.
+
+        Who writes a receipt must not name what belongs to another, here or elsewhere.
+
+        Args:
+            transaction: whose they should be.
+            branches: the paths that the receipt of each one names.
+            in_folders: of partition values, which this sink makes.
+
+        Raises:
+            ParticipantRefusedError: a path is none that a task makes.
+        """
+        taken = set[str]()
+        for paths in branches:
+            wrote, names = set[str](), set[str]()
+            for path in map(str, paths):
+                *folders, name = path.split("/")
+                made = _NAME.fullmatch(name)
+                wrote.add(made["branch"] if made else "")
+                if (
+                    made is None
+                    or made["transaction"] != str(transaction)
+                    or len(wrote) > 1
+                    or taken & wrote
+                    or name in names
+                    or not (in_folders or not folders)
+                    or not all(map(is_folder_of_value, folders))
+                ):
+                    raise ParticipantRefusedError(
+                        f"{transaction}: a receipt names {path[:_SHOWN]!r}, which its "
+                        f"task cannot have made in {self.path}: nothing was changed. "
+                        "Find out which executor has sent it"
+                    )
+                names.add(name)
+            taken |= wrote
+
+    def raise_if_linked(self, paths: Iterable[str]) -> None:
+        """See that no folder of these files is a symbolic link: it may lead elsewhere.
+
+        Raises:
+            ParticipantRefusedError: one is.
+        """
+        for folder in sorted({p for path in paths for p in Path(path).parents}):
+            if folder.name and (self.path / folder).is_symlink():
+                raise ParticipantRefusedError(
+                    f"{self.path / folder} is a symbolic link, and files would leave "
+                    "the folder by it: put a folder in its place"
+                )
+
     def clean(self, application: str, is_over: Callable[[TransactionId], bool]) -> None:
         """Remove what is aside of an application's transactions that are over."""
         aside = dict[str, list[Path]]()
         for file in (self.path / ".tpc").glob(f"{self._name}.{application}.*"):
-            if made := _ASIDE.fullmatch(file.name.removeprefix(f"{self._name}.")):
-                aside.setdefault(made[1], []).append(file)
+            name = file.name.removeprefix(f"{self._name}.").removesuffix(TEMPORARY)
+            if made := _NAME.fullmatch(name) or _MANIFEST.fullmatch(name):
+                aside.setdefault(made["transaction"], []).append(file)
         for transaction, files in aside.items():
             if is_over(TransactionId.parse(transaction)):
                 for file in files:
