@@ -173,6 +173,25 @@ def test_no_reader_sees_what_is_only_prepared(out: Path, kind: Any) -> None:
     assert len(list(out.rglob("*.tmp"))) == 2
 
 
+def test_a_file_has_the_time_of_its_commit(out: Path, job: Jobs) -> None:
+    """However long it was prepared: readers that go by age, such as a stream of Spark,
+    find it new."""
+
+    class Late(FileSink):
+        def commit_transaction(self, transaction_id: str, handles: Any) -> None:
+            for file in out.rglob("*.tmp"):
+                os.utime(file, (0, 0))
+            super().commit_transaction(transaction_id, handles)
+
+    orders = job(Late(out, partition_by="region"))
+    (out.parent / "now").touch()
+    orders.apply(0)
+    now = (out.parent / "now").stat().st_mtime_ns
+    times = [file.stat().st_mtime_ns for file in out.rglob("*.parquet")]
+    assert len(times) == 4
+    assert min(times) >= now
+
+
 def test_no_folder_goes_away(out: Path) -> None:
     """A reader that lists all of them is not told that one is not there."""
 

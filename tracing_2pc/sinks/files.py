@@ -24,6 +24,7 @@ from tracing_2pc.sinks.branch_files import (
     exists,
     flush_folders,
     make_folders,
+    touch,
 )
 from tracing_2pc.sinks.shared_folder import SharedFolder, path_of
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
@@ -267,6 +268,7 @@ class FileSink:
         for path in paths:
             prepared = self._folder.aside(path)
             try:
+                touch(prepared)
                 prepared.rename(self.folder / path)
             except FileNotFoundError:
                 if exists(prepared):
