@@ -389,6 +389,31 @@ def test_another_process_may_finish_the_commit_first(out: Path) -> None:
     assert visible(out) == aside(out) == []
 
 
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_commit_that_is_overtaken_at_its_manifest(
+    out: Path, monkeypatch: pytest.MonkeyPatch, ours: bool
+) -> None:
+    """By the same commit it is acknowledged; by other files of another log refused."""
+    sink, rename = FileSink(out), Path.rename
+    handle, foreign = prepared(sink), prepared(sink, branch="1.1")
+
+    def overtaken(path: Path, target: Path) -> Path:
+        if target.name == "0.manifest":
+            monkeypatch.setattr(Path, "rename", rename)
+            by = handle if ours else foreign
+            FileSink(out).commit_transaction("orders.0.1", [by])
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    refused = pytest.raises(ParticipantRefusedError, match=TEXTS["other files"])
+    with contextlib.nullcontext() if ours else refused:
+        sink.commit_transaction("orders.0.1", [handle])
+    (manifest,) = manifests(out).values()
+    committed = handle if ours else foreign
+    assert manifest["files"] == committed.files
+    assert aside(out) == []
+
+
 def test_a_late_task_of_what_is_over_is_never_seen(out: Path, job: Jobs) -> None:
     """After an abort its files wait for the next commit; after a commit it is refused,
     or, if it had begun before, its files are removed later as well."""

@@ -30,6 +30,7 @@ from tracing_2pc.core.model import TransactionId
 from tracing_2pc.sinks.branch_files import (
     ENCODERS,
     TEMPORARY,
+    exists,
     flush_folders,
     is_folder_of_value,
     make_folders,
@@ -234,7 +235,11 @@ class SharedFolder:
     def write_manifest(
         self, transaction: TransactionId, files: Sequence[dict[str, Any]]
     ) -> None:
-        """Say that these files are a transaction's; durable, in one step."""
+        """Say that these files are a transaction's; durable, in one step.
+
+        Raises:
+            ParticipantRefusedError: another log has said so of other files meanwhile.
+        """
         manifest = {
             "transaction": str(transaction),
             "rows": sum(file["rows"] for file in files),
@@ -244,7 +249,12 @@ class SharedFolder:
         temporary = self.aside(f"{transaction}.manifest.{uuid.uuid4().hex}")
         make_folders(self.path, [target.parent, temporary.parent])
         _write_durable(temporary, json.dumps(manifest, indent=1) + "\n")
-        temporary.rename(target)
+        try:
+            temporary.rename(target)
+        except FileNotFoundError:
+            if not exists(target):
+                raise
+            self.confirm_manifest(transaction, files)  # its commit has removed ours
         flush_folders(target.parent, [target.parent])
 
     def _manifest(self, transaction: TransactionId) -> Path:
