@@ -415,6 +415,35 @@ def test_what_a_person_has_ended_is_kept(out: Path, job: Jobs) -> None:
     assert len([*(out / ".tpc").rglob("*.parquet.tmp")]) == 2
 
 
+def test_what_late_tasks_leave_goes_at_the_next_commit(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each batch that this sink has committed, whatever the attempt; not of another
+    sink or application, nor of a batch without a commit: a person has ended it."""
+
+    def commit(batch: int, sink: DeltaSink) -> None:
+        of = TransactionId("orders", batch, 1)
+        sink.commit_transaction(str(of), [prepared(sink, of=of)])
+
+    sink, copy = DeltaSink(out), DeltaSink(out, "copy")
+    for batch, one in ((0, sink), (0, copy), (1, copy), (3, sink)):
+        commit(batch, one)
+    kept = [
+        "copy.orders.0.1",
+        "delta.orders.1.1",
+        "delta.orders.9.1",
+        "delta.other.0.1",
+    ]
+    gone = ["delta.orders.0.1", "delta.orders.0.2", "delta.orders.3.1"]
+    for late in kept + gone:
+        (out / ".tpc" / f"{late}.0.9.0123456789ab.0.parquet.tmp").touch()
+    commit(4, sink)
+    assert left(out) == kept
+    monkeypatch.setattr(DeltaTable, "history", None)  # what stays is asked for once
+    commit(5, sink)
+    assert left(out) == kept
+
+
 @pytest.mark.parametrize("instead", ["nothing", "another table", "a later batch"])
 def test_a_table_that_goes_away_during_a_commit_is_waited_for(
     tmp_path: Path, out: Path, job: Jobs, instead: str

@@ -45,6 +45,8 @@ _TRIES: Final = 10
 """A commit that fails was overtaken: by itself in another process, or by a change of
 the table's metadata. Appends of others make none fail."""
 
+_TRANSACTION: Final = "tracing_2pc.transaction"
+_PARTICIPANT: Final = "tracing_2pc.participant"
 _PROOF: Final = "tracing_2pc.proof"
 _DIGEST_BITS: Final = 40
 
@@ -96,6 +98,7 @@ class DeltaSink:
         path = path_of(os.fspath(table), "DeltaSink", "commits by hard links")
         self._folder = SharedFolder(path, self.name)
         self._driver_sees: str | None = None  # the id of a folder
+        self._kept = set[TransactionId]()  # prepared, and never committed
 
     def __repr__(self) -> str:
         return f"DeltaSink({str(self._folder.path)!r})"
@@ -238,10 +241,10 @@ class DeltaSink:
         self._flush_log(since)
         self._restore(transaction, handles)
         try:
-            # A batch commits once (rule 18): no other attempt at it can be needed. An
-            # earlier one may have been ended by a person, who may need it.
+            # A batch commits once (rule 18): no other attempt at it can be needed.
             self._folder.clean(
-                transaction.application, lambda t: t.batch == transaction.batch
+                transaction.application,
+                lambda t: t.batch == transaction.batch or self._is_late(t, transaction),
             )
         except OSError:
             logger.warning("files left: transaction=%s", transaction, exc_info=True)
@@ -302,6 +305,21 @@ class DeltaSink:
                 "has written it, or the table's history is too short"
             )
         return True
+
+    def _is_late(self, prepared: TransactionId, committed: TransactionId) -> bool:
+        """Tell if this was prepared for an earlier batch that the table proves.
+
+        Without the proof it may have been ended by a person, who may need it.
+        """
+        if prepared.batch > committed.batch or prepared in self._kept:
+            return False
+        batch = f"{prepared.application}.{prepared.batch}."
+        for version in open_table(self._folder.path).history():
+            transaction = version.get(_TRANSACTION, "")
+            if transaction.startswith(batch) and version.get(_PARTICIPANT) == self.name:
+                return True
+        self._kept.add(prepared)
+        return False
 
     def _raise_if_elsewhere(self, handles: Sequence[DeltaHandle]) -> None:
         wrote = [handle.folder for handle in handles]
@@ -417,7 +435,8 @@ class DeltaSink:
         ]
         properties = CommitProperties(
             custom_metadata={
-                "tracing_2pc.transaction": str(transaction),
+                _TRANSACTION: str(transaction),
+                _PARTICIPANT: self.name,
                 _PROOF: str(proof),
             },
             app_transactions=[
