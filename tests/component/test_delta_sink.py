@@ -281,9 +281,10 @@ def test_a_vacuum_between_link_and_check_is_no_loss(out: Path) -> None:
     """The commit is repeated: what was prepared is there still."""
 
     class Vacuumed(DeltaSink):
-        def _fault(self, table: Any, file: dict[str, Any]) -> str | None:
-            (out / file["path"]).unlink()
-            return super()._fault(table, file)
+        def _fault(self, *arguments: Any) -> str | None:
+            for file in out.glob("*.parquet"):
+                file.unlink()
+            return super()._fault(*arguments)
 
     sink = Vacuumed(out)
     handle = prepared(sink)
@@ -327,6 +328,81 @@ def test_a_table_that_changed_after_the_vote_is_not_harmed(out: Path) -> None:
     ):
         sink.commit_transaction("orders.1.1", [handle])
     assert [row["id"] for row in rows(out)] == ["9"]
+
+
+def overwritten(region: pa.Field, value: Any) -> Callable[[Path], object]:
+    """Return what gives a table's column of partitions another type."""
+    schema = pa.schema([SCHEMA.field("id"), region])
+    row = pa.Table.from_pylist([{"id": 9, "region": value}], schema=schema)
+    about = {"mode": "overwrite", "schema_mode": "overwrite", "partition_by": "region"}
+    return lambda out: write_deltalake(out, row, **about)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a constraint": (
+        lambda out: DeltaTable(out).alter.add_constraint({"large": "id > 5"}),
+        "uses the constraint large",
+    ),
+    "a feature": (
+        lambda out: DeltaTable(out).alter.add_feature(
+            deltalake.TableFeatures.DeletionVectors,
+            allow_protocol_versions_increase=True,
+        ),
+        "uses deletionVectors",
+    ),
+    "a property": (
+        lambda out: DeltaTable(out).alter.set_table_properties(
+            {"delta.setTransactionRetentionDuration": "interval 1 days"}
+        ),
+        "uses setTransactionRetentionDuration",
+    ),
+    "the type of a partition": (
+        overwritten(pa.field("region", pa.int32()), 1),
+        "partitioned by region, of type integer",
+    ),
+    "no null in a partition": (
+        overwritten(pa.field("region", pa.string(), nullable=False), "n"),
+        "'region' has nulls",
+    ),
+}
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_the_table_asks_for_since_the_vote_is_never_passed_over(
+    tmp_path: Path, change: str, when: str
+) -> None:
+    """Before the commit reads the table, or while it writes: refused, nothing listed;
+    an empty batch as well, if the table asks for more than a file."""
+    out, (apply, says) = tmp_path / "parted", CHANGES[change]
+    DeltaTable.create(out, SCHEMA, partition_by=["region"])
+
+    class Late(DeltaSink):
+        changes = int(when == "during")
+
+        def _append(self, *arguments: Any) -> str:
+            if self.changes:
+                self.changes -= 1
+                apply(out)
+            return super()._append(*arguments)
+
+    sink = Late(out)
+    rows = pa.RecordBatch.from_pydict({"id": [0, 1], "region": ["north", None]})
+    handle = received(prepared(sink, rows))
+    if when == "before":
+        apply(out)
+    of_table = "partition" not in change
+    for handles in [handle], *([[]] if of_table else []):
+        version = None if when == "during" else DeltaTable(out).version()
+        with pytest.raises(ParticipantRefusedError, match=says) as caught:
+            sink.commit_transaction(str(T), handles)
+        assert "\n" not in str(caught.value)
+        assert version in (None, DeltaTable(out).version())
+    assert "delta.orders.0.1" in left(out)
+    if change == "a constraint":
+        DeltaTable(out).alter.drop_constraint("large")
+        sink.commit_transaction(str(T), [handle])
+        assert (visible(out), left(out)) == ([0, 1], [])
 
 
 def test_a_change_between_reading_and_committing_is_read_again(out: Path) -> None:

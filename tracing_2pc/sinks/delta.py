@@ -30,6 +30,7 @@ from tracing_2pc.sinks.branch_files import (
 from tracing_2pc.sinks.delta_table import (
     mismatch,
     open_table,
+    partition_types,
     raise_if_unsupported,
     schema_of,
 )
@@ -61,6 +62,7 @@ class DeltaHandle:
     files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     rows: int = 0
     bytes: int = 0
+    partition_types: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.writer: BranchFiles | None = None
@@ -155,7 +157,7 @@ class DeltaSink:
         handle = DeltaHandle(str(transaction), str(here), str(table.metadata().id))
         name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.parquet"
         aside, by = self._folder.aside, table.metadata().partition_columns
-        handle.schema = schema_of(table)
+        handle.schema, handle.partition_types = schema_of(table), partition_types(table)
         handle.writer = BranchFiles(self._folder.path, aside, name, by)
         return handle
 
@@ -219,9 +221,10 @@ class DeltaSink:
 
         Raises:
             ParticipantRefusedError: a file is gone, a receipt names one that its task
-                cannot have made, the table was changed and they do
-                not fit, or it does not prove that it was this attempt that committed
-                the batch, or one before a later one. Nothing was changed.
+                cannot have made, the table was changed and they do not fit, or it asks
+                for what `check_job` refuses, or it does not prove that it was this
+                attempt that committed the batch, or one before a later one. Nothing
+                was changed.
             ParticipantUnavailableError: not now; or this is not the folder that the
                 tasks wrote to.
         """
@@ -341,9 +344,16 @@ class DeltaSink:
         """
         root = self._folder.path
         self._raise_if_elsewhere(handles)
-        for file in _files(handles):
+        try:
+            raise_if_unsupported(table)
+        except ConfigurationError as error:
+            raise ParticipantRefusedError(
+                f"{transaction} cannot be listed: since its vote {error}, or take the "
+                "change back, and deliver the commit again"
+            ) from None
+        for handle, file in ((h, file) for h in handles for file in h.files):
             self._link(file)
-            if fault := self._fault(table, file):
+            if fault := self._fault(table, handle, file):
                 if self._is_committed(open_table(root), transaction, handles):
                     return  # meanwhile, and was compacted
                 self._raise_if_elsewhere(handles)
@@ -397,20 +407,28 @@ class DeltaSink:
         branches = ([file["path"] for file in handle.files] for handle in handles)
         self._folder.check_paths(transaction, branches, in_folders=False)
 
-    def _fault(self, table: Any, file: dict[str, Any]) -> str | None:
+    def _fault(
+        self, table: Any, handle: DeltaHandle, file: dict[str, Any]
+    ) -> str | None:
         """Say why a file would break readers: a commit takes whatever it lists."""
         from pyarrow import parquet
 
-        path, by = self._folder.path / file["path"], table.metadata().partition_columns
+        path, by = self._folder.path / file["path"], partition_types(table)
         try:
             if (size := path.stat().st_size) != file["size"]:
                 return f"it has {size} bytes, and {file['size']} were prepared"
             schema = parquet.read_schema(path)
         except FileNotFoundError:
             return "it is gone, and no commit lists it: somebody has removed it"
-        if sorted(by) != sorted(file["partition_values"]):
-            return f"the table is now partitioned by {', '.join(by) or 'nothing'}"
-        fields = [field for field in schema_of(table) if field.name not in by]
+        values = file["partition_values"]
+        if by != handle.partition_types or by.keys() != values.keys():
+            now = (f"{name}, of type {kind}" for name, kind in by.items())
+            return f"the table is now partitioned by {', '.join(now) or 'nothing'}"
+        wanted = schema_of(table)
+        for name in by:
+            if values[name] is None and not wanted.field(name).nullable:
+                return f"column {name!r} has nulls, the table allows none"
+        fields = [field for field in wanted if field.name not in by]
         return mismatch(schema, fields)
 
     def _append(

@@ -91,6 +91,13 @@ def schema_of(table: Any) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
+def partition_types(table: Any) -> dict[str, str]:
+    """Return the columns that a table is partitioned by, with Delta's types."""
+    columns = {field.name: field for field in table.schema().fields}
+    by = table.metadata().partition_columns
+    return {name: str(columns[name].type.type) for name in by}
+
+
 def mismatch(
     have: pa.Schema, want: Iterable[pa.Field], rows: pa.RecordBatch | None = None
 ) -> str | None:
