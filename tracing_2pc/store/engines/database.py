@@ -178,6 +178,37 @@ def describe_error(error: Exception) -> str:
     return f"{kind.__name__}: {str(origin).strip().partition(chr(10))[0][:300]}"
 
 
+class NotNowError(Exception):
+    """What a database does not allow now, and who may mend it; tells no record."""
+
+
+def not_now(why: str) -> sa.exc.OperationalError:
+    """Make the error of a session that is of no use."""
+    return sa.exc.OperationalError(
+        "", {}, NotNowError(why), connection_invalidated=True
+    )
+
+
+def leave_where(
+    engine: sa.Engine, reason: Callable[[BaseException, str], str | None]
+) -> None:
+    """Drop all sessions of a pool when an error is a reason to: new ones may do better.
+
+    Args:
+        engine: whose pool it is.
+        reason: why, by an error and the statement; None where they can stay.
+    """
+
+    def leave(context: sa.engine.ExceptionContext) -> sa.exc.OperationalError | None:
+        why = reason(context.original_exception, context.statement or "")
+        if why is None:
+            return None
+        context.is_disconnect = True
+        return not_now(why)
+
+    sa.event.listen(engine, "handle_error", leave, retval=True)
+
+
 def _begin(connection: sa.Connection) -> None:
     # Where it raises, the connection must be left: SQLAlchemy would begin no further
     # transaction on it, and PostgreSQL would commit each statement by itself.

@@ -16,7 +16,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.store.engines.database import BEGIN, Database
+from tracing_2pc.store.engines.database import BEGIN, Database, leave_where, not_now
 from tracing_2pc.store.engines.urls import display_url
 
 PEER_TIMEOUT: Final = 30
@@ -38,6 +38,14 @@ FLUSHED: Final = (
 
 READ_COMMITTED: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """SQL: what is read after a lock is new. One request with the statement after it."""
+
+WRITABLE: Final = "set_config('transaction_read_only', 'off', true)"
+"""SQL: fails where the open transaction may not write, before anything is read."""
+
+_READ_ONLY: Final = (
+    "read-only: a standby, or default_transaction_read_only is on. Promote it, or name "
+    "the primary, as by target_session_attrs=read-write in the URL"
+)
 
 UNFLUSHED: Final = "set_config('synchronous_commit', 'off', true)"
 """SQL: the open transaction becomes durable with the next flush of this server."""
@@ -75,7 +83,7 @@ def open_postgresql(
             connect_args={k: v for k, v in options.items() if k not in url.query},
             isolation_level="AUTOCOMMIT",  # psycopg begins none: `BEGIN` does
             execution_options={
-                BEGIN: (f"{READ_COMMITTED}; SELECT {FLUSHED}, {timeouts}",)
+                BEGIN: (f"{READ_COMMITTED}; SELECT {WRITABLE}, {FLUSHED}, {timeouts}",)
             },
             hide_parameters=True,  # an error is logged, and they are rows
             **pool,
@@ -97,14 +105,17 @@ def open_postgresql(
 
     @sa.event.listens_for(engine, "connect")
     def prepare_session(connection: Any, _: object) -> None:
-        _check_fsync(connection, f"{setting} {display_url(url)}")
+        _check_server(connection, f"{setting} {display_url(url)}")
         if not _is_pooled(connection):
             _notice_peers(connection, lock_wait)
 
+    leave_where(engine, _reason_to_leave)
     return Database(
         url,
         engine,
-        relaxed={BEGIN: (f"{READ_COMMITTED}; SELECT {UNFLUSHED}, {timeouts}",)},
+        relaxed={
+            BEGIN: (f"{READ_COMMITTED}; SELECT {WRITABLE}, {UNFLUSHED}, {timeouts}",)
+        },
         reading={BEGIN: ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)},
         clock="CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
         durability_queries=_DURABILITY,
@@ -123,14 +134,25 @@ def _has_news(connection: Any) -> bool:
     return bool(poll.poll(0))
 
 
-def _check_fsync(connection: Any, where: str) -> None:
-    if connection.execute("SHOW fsync").fetchone() != ("on",):
-        connection.close()
-        raise ConfigurationError(
-            f"{where}: PostgreSQL runs with fsync = off: what it commits would not "
-            "survive a crash; set fsync = on in postgresql.conf"
-        )
+def _check_server(connection: Any, where: str) -> None:
+    asked = "SELECT current_setting('fsync'), pg_is_in_recovery()"
+    fsync, is_standby = connection.execute(asked).fetchone()
     connection.commit()
+    if not is_standby and fsync == "on":
+        return
+    connection.close()
+    if is_standby:  # what it answers may be behind, and is no evidence
+        raise not_now(_READ_ONLY)
+    raise ConfigurationError(
+        f"{where}: PostgreSQL runs with fsync = off: what it commits would not "
+        "survive a crash; set fsync = on in postgresql.conf"
+    )
+
+
+def _reason_to_leave(error: BaseException, statement: str) -> str | None:
+    state = getattr(error, "sqlstate", None)
+    is_read_only = state == "25006" or (state == "25001" and WRITABLE in statement)
+    return _READ_ONLY if is_read_only else None
 
 
 def peer_timeout() -> str:

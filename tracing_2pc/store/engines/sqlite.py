@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.store.engines.database import BEGIN, Database
+from tracing_2pc.store.engines.database import BEGIN, Database, leave_where
 
 # IMMEDIATE: a writer waits for the lock at the start, where SQLite does wait.
 _DURABLE: Final = ("PRAGMA synchronous = FULL", "BEGIN IMMEDIATE")
@@ -77,6 +77,7 @@ def open_sqlite(
         _write_ahead(connection, lock_wait)
 
     _follow(path, engine)
+    leave_where(engine, _reason_to_leave)
     return Database(
         url,
         engine,
@@ -86,6 +87,13 @@ def open_sqlite(
         durability_queries=_DURABILITY,
         failure=failure,
     )
+
+
+def _reason_to_leave(error: BaseException, _: str) -> str | None:
+    # A file that was opened while it was read-only stays so until it is opened anew.
+    if "readonly database" in str(error):
+        return "read-only: the file, its folder or its disk"
+    return None
 
 
 def _write_ahead(connection: sqlite3.Connection, wait: float) -> None:

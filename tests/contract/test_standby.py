@@ -1,0 +1,125 @@
+"""A database that may not be written to for a while: a standby, a fail-over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.participant import KINDS, ONE, OTHER, World, sqlite_url, tagged_rows
+from support.postgres import drop, standby
+from support.texts import texts
+
+from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.store import open_log
+from tracing_2pc.store.log.sql_log import SqlDecisionLog
+
+TEXTS = texts("contract")
+FIRST, SECOND, T = "orders.0.1", "orders.1.1", "orders.2.1"
+ASKED = ("/health/ready", "/transactions", f"/transactions/{FIRST}")
+
+
+def begin(log: SqlDecisionLog, batch: int) -> str:
+    about = {"run": "run", "query": "query", "participants": ["ledger"], "carrier": {}}
+    return str(log.begin("orders", batch, **about).record.id)
+
+
+def refused(world: World, caplog: pytest.LogCaptureFixture) -> list[int]:
+    """Ask for all that a service answers, once; return the statuses."""
+    caplog.clear()
+    asked = [world.client.get(path) for path in ASKED]
+    asked.append(world.prepare("orders.3.1", OTHER, once=True))
+    asked.append(world.abort("orders.4.1", once=True))
+    asked.append(world.commit(T, ONE, once=True))
+    with caplog.at_level(logging.WARNING):
+        assert TEXTS["read-only"] in caplog.text
+    return [answer.status_code for answer in asked]
+
+
+def test_a_file_that_was_read_only_is_opened_anew(tmp_path: Path) -> None:
+    """SQLite would keep to it until the service is started again."""
+    world = tagged_rows(sqlite_url(tmp_path))
+    assert world.prepare(T).status_code == 200
+    with world.resource._database.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+        connection.commit()
+    assert world.commit(T, ONE, once=True).status_code == 503
+    assert world.commit(T, ONE, once=True).status_code == 200
+    world.resource.close()
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", KINDS)
+def test_sessions_that_may_not_write_are_left(
+    postgres_database: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A setting makes them so, and they keep it: new ones are opened when it ends."""
+    world, log = KINDS[kind](postgres_database), open_log(postgres_database)
+    assert world.prepare(T).status_code == 200
+    with psycopg.connect(postgres_database, autocommit=True) as dba:
+        alter = f"ALTER DATABASE {dba.info.dbname}"
+        dba.execute(f"{alter} SET default_transaction_read_only = on")
+        world.resource._database.engine.dispose()
+        log.close()
+        assert set(refused(world, caplog)) == {503}
+        with pytest.raises(DecisionLogError, match=TEXTS["read-only"]):
+            begin(log, 0)
+        dba.execute(f"{alter} RESET default_transaction_read_only")
+    assert world.commit(T, ONE, once=True).status_code == 200
+    assert world.client.get("/health/ready").status_code == 200
+    assert world.visible() == ONE.rows
+    assert begin(log, 0) == FIRST
+    world.resource.close()
+    log.close()
+
+
+@pytest.mark.ci
+def test_after_a_failover_work_goes_on_without_a_restart(
+    new_database: Callable[[], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody takes a standby's past for the truth. When it is promoted, all goes on."""
+    address = tmp_path / "now"
+
+    def moving() -> str:
+        url = new_database()
+        databases.append(url)
+        where = url.partition("?host=")[2]
+        if not address.is_symlink():
+            address.symlink_to(where)
+        return url.replace(where, str(address))
+
+    databases: list[str] = []
+    worlds = [kind(moving()) for kind in KINDS.values()]
+    log = open_log(moving())
+    with standby(databases[0]) as (folder, promote):
+        for world in worlds:
+            assert world.prepare(T).status_code == 200
+        assert begin(log, 0) == FIRST
+        address.unlink()
+        address.symlink_to(folder)  # as a name that now leads there
+        for url in databases:
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(_END_SESSIONS)
+        for world in worlds:
+            assert set(refused(world, caplog)) == {503}
+        for ask in (log.applications, lambda: begin(log, 1)):
+            with pytest.raises(DecisionLogError, match=TEXTS["read-only"]):
+                ask()
+        promote()
+        for world in worlds:
+            assert world.commit(T, ONE).status_code == 200
+            assert world.client.get("/health/ready").status_code == 200
+            assert world.visible() == ONE.rows
+            world.resource.close()
+        assert begin(log, 1) == SECOND
+        log.close()
+    for url in databases:
+        drop(url)
+
+
+_END_SESSIONS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
