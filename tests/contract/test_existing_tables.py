@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import decimal
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite.base import ischema_names
 from support.participant import (
     Branch,
     World,
@@ -33,6 +36,7 @@ from tracing_2pc.participant.resources.columns import check_fit
 
 TEXTS = texts("contract")
 D = decimal.Decimal
+T = "orders.1.1"
 UTC = datetime.timezone.utc
 NOON = datetime.datetime(2024, 2, 29, 12, 0, 0, 123_456)  # noqa: DTZ001
 Table = Callable[[str], World]
@@ -95,6 +99,7 @@ CHANGED: dict[str, tuple[Any, ...]] = {
         "TIMESTAMP WITHOUT TIME ZONE",
     ),
     "time": ("time(1)", [NOON.time()], "TIME(1) WITHOUT TIME ZONE"),
+    "a seventh digit": ("time", ["12:30:00.1234567"], "TIME WITHOUT TIME ZONE"),
     "a zone of the session": ("timetz", [NOON.time()], "TIME WITH TIME ZONE"),
     "blanks": ("varchar(3)", ["abc  "]),
     "too long": ("varchar(3)", ["abcd"]),
@@ -177,6 +182,7 @@ CHANGED_IN_SQLITE = {
     "uint64": ("NUMERIC", pa.array([2**64 - 1], pa.uint64())),
     "day and month": ("DATE", pa.array(["01/02/2024"])),
     "the year 10000": ("DATE", pa.array([2_932_897], pa.int32()).view(pa.date32())),
+    "time": ("TIME", pa.array(["12345678901234567890"], pa.large_string())),
     "beyond all years": ("TIMESTAMP", pa.array([2**62]).view(pa.timestamp("us"))),
 }
 
@@ -192,6 +198,43 @@ def test_what_sqlite_would_change_is_refused(table: Table, what: str) -> None:
     assert (answer.status_code, answer.get_json()["vote"]) == (400, "abort")
     assert str(values.type) in answer.get_json()["detail"]
     assert world.visible() == 0
+
+
+DECLARED = (
+    *("", "JSON(9)", "STRING", "UUID", "MY-TEXT", "VARCHAR-INT", "TEXT-INT", "$1"),
+    *("FLOATING POINT", "native character(70)", "DOUBLE PRECISION", "BLOB-ish"),
+    *ischema_names,
+)
+"""Every type that SQLAlchemy knows, and some that only SQLite's five rules tell."""
+
+READ_AS_NUMBERS = (
+    *("007", "12345678901234567890", "1e400", "2.10", "5", " 5 ", "\v-5.", "+.5E1"),
+    *("\n.5\t", "9e-1", "-0"),
+)
+NO_NUMBERS = ('{"a": 1}', "0x1A", "1e", ".", "1 2", "inf", "5\u00a0", "")
+
+
+@pytest.mark.parametrize("table", ["sqlite"], indirect=True)
+def test_text_stays_text_whatever_sqlite_calls_a_column(table: Table) -> None:
+    """By the affinity of a declared type: one of numbers refuses text that is one."""
+    columns = [f'c{n} "{declared}"' for n, declared in enumerate(DECLARED)]
+    world = table(", ".join(columns).replace(' ""', "") + ", id bigint")
+    pairs = list(itertools.product(range(len(DECLARED)), READ_AS_NUMBERS + NO_NUMBERS))
+    lines = [
+        json_lines({"id": id_, f"c{n}": text}, branch=f"{id_}.1")
+        for id_, (n, text) in enumerate(pairs)
+    ]
+    taken = [line for line in lines if world.prepare(T, line).status_code == 200]
+    assert world.commit(T, *taken).status_code == 200
+    kept = collections.defaultdict(list)
+    for *values, id_, _ in select(world.resource, "SELECT * FROM orders_tpc"):
+        n, text = pairs[id_]
+        assert (DECLARED[n], values[n]) == (DECLARED[n], text)
+        kept[DECLARED[n]].append(text)
+    for declared in ("", "TEXT", "VARCHAR", "NCHAR", "native character(70)"):
+        assert kept[declared] == [*READ_AS_NUMBERS, *NO_NUMBERS]
+    for declared in ("JSON", "JSONB", "JSON(9)", "VARCHAR-INT"):
+        assert kept[declared] == [*NO_NUMBERS]
 
 
 KEPT: dict[str, tuple[str, Any, Any]] = {

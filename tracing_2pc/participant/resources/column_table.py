@@ -46,6 +46,8 @@ _DOMAINS: Final = sa.text(
     "WHERE c.oid = to_regclass(:name) AND domain_name IS NOT NULL"
 )
 
+_DECLARED: Final = sa.text("SELECT name, type FROM pragma_table_xinfo(:name)")
+
 Columns = Mapping[str, Column]
 
 
@@ -178,7 +180,14 @@ class ColumnTable:
             bases = {row.column_name: of_domain(row) for row in found}
             for column in about:
                 column["type"] = bases.get(column["name"]) or column["type"]
-        return {column["name"]: Column.reflected(column) for column in about}
+        declared: dict[str, str] = {}
+        if connection.dialect.name == "sqlite":
+            found = connection.execute(_DECLARED, {"name": self.name})
+            declared = {row.name: row.type for row in found}
+        return {
+            column["name"]: Column.reflected(column, declared.get(column["name"]))
+            for column in about
+        }
 
     def quote(self, name: str) -> str:
         """Quote a name where SQL needs it."""
@@ -260,7 +269,7 @@ class ColumnTable:
     ) -> pa.Array:
         dialect = self._database.engine.dialect
         try:
-            column = keep_values(plain(values), target.type, dialect.name)
+            column = keep_values(plain(values), target, dialect.name)
             if exact is not None:
                 return as_exact(column, exact)
         except (pa.ArrowException, ValueError):

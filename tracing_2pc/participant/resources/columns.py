@@ -59,14 +59,35 @@ class Column:
     generated: bool
     """Its value is computed, and cannot be given."""
 
+    reads_numbers: bool = False
+    """Text that reads as a number becomes one, whatever the type is called."""
+
     @classmethod
-    def reflected(cls, column: Mapping[str, Any]) -> Column:
-        """Read a column of SQLAlchemy's inspector."""
+    def reflected(cls, column: Mapping[str, Any], declared: str | None) -> Column:
+        """Read a column of SQLAlchemy's inspector.
+
+        `declared` is what SQLite judges by: its type as it was written.
+        """
         kind = column["type"]
         is_number = column.get("primary_key") and isinstance(kind, sa.Integer)
         filled = ("default", "identity", "computed")
         optional = is_number or any(column.get(name) is not None for name in filled)
-        return cls(kind, not optional, column.get("computed") is not None)
+        generated = column.get("computed") is not None
+        reads_numbers = _reads_numbers(declared)
+        return cls(kind, not optional, generated, reads_numbers)
+
+
+def _reads_numbers(declared: str | None) -> bool:
+    """Tell the affinity that SQLite gives a declared type, by its rules in their order.
+
+    None is a type of PostgreSQL's, which has no affinities.
+    """
+    name = (declared or "").upper()
+    if "INT" in name:
+        return True
+    if any(text in name for text in ("CHAR", "CLOB", "TEXT")):
+        return False
+    return name != "" and "BLOB" not in name
 
 
 _TAKES: Final[Mapping[type, set[type]]] = {
@@ -184,7 +205,7 @@ def check_fit(
         "another type": [
             type_pair(field, column.type, dialect)
             for field, column in pairs
-            if not _fits(field.type, column.type, dialect.name)
+            if not _fits(field.type, column, dialect.name)
         ],
     }
     named = [f"{what}: {', '.join(n)}" for what, n in differences.items() if n]
@@ -263,15 +284,15 @@ def as_exact(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.cast(column, kind)
 
 
-def _fits(kind: pa.DataType, column: SqlType, dialect: str) -> bool:
+def _fits(kind: pa.DataType, column: Column, dialect: str) -> bool:
     if pa.types.is_null(kind):
         return True
-    made = sql_type(kind)
+    made, target = sql_type(kind), column.type
     sends = str if made is None or is_text(kind) else python_type(made)
-    takes = _TAKES.get(python_type(column), {str})
-    if sends is decimal.Decimal and isinstance(column, sa.Text):
-        return True
-    return sends in takes and not (dialect == "postgresql" and _changes(kind, column))
+    takes = _TAKES.get(python_type(target), {str})
+    if sends is decimal.Decimal and isinstance(target, sa.Text):
+        return not column.reads_numbers
+    return sends in takes and not (dialect == "postgresql" and _changes(kind, target))
 
 
 def _changes(kind: pa.DataType, column: SqlType) -> bool:

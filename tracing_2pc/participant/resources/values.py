@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from tracing_2pc.participant.resources.columns import (
     TIME_KINDS,
+    Column,
     SqlType,
     is_text,
     python_type,
@@ -33,7 +34,13 @@ _WIDTHS: Final[Mapping[type, pa.DataType]] = {
 }
 
 
-def keep_values(values: pa.Array, target: SqlType, dialect: str) -> pa.Array:
+_NUMBER: Final = (
+    r"^[\t-\r ]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[\t-\r ]*$"
+)
+"""What SQLite reads as a number."""
+
+
+def keep_values(values: pa.Array, column: Column, dialect: str) -> pa.Array:
     """Return values in the form that a column keeps unchanged.
 
     Text for a date or a time is read as ISO 8601 only, whatever the settings of the
@@ -41,16 +48,19 @@ def keep_values(values: pa.Array, target: SqlType, dialect: str) -> pa.Array:
 
     Args:
         values: `columns.plain` ones, of a type that fits the column.
-        target: type of the column.
+        column: that they are for.
         dialect: of the database.
 
     Raises:
         ArrowException: one of them would be changed.
         ValueError: likewise.
     """
+    target = column.type
     kind = python_type(target)
     if is_text(values.type) and kind in TIME_KINDS:
         values = _read(values, kind, target, dialect)
+    elif is_text(values.type) and column.reads_numbers:
+        _check(pc.invert(pc.match_substring_regex(values, _NUMBER)))
     if pa.types.is_temporal(values.type):
         return _keep_time(values, target, dialect)
     if dialect == "sqlite" and kind is decimal.Decimal:
@@ -134,11 +144,10 @@ def _read(values: pa.Array, kind: type, target: SqlType, dialect: str) -> pa.Arr
     if kind is datetime.date:
         return pc.cast(values, pa.date32())
     if kind is datetime.time:
-        read = datetime.time.fromisoformat
-        times = [text if text is None else read(text) for text in values.to_pylist()]
-        if any(time is not None and time.tzinfo is not None for time in times):
-            raise ValueError
-        return pa.array(times, pa.time64("us"))
+        # Python would drop a seventh digit, and read other forms.
+        text = pc.cast(values, pa.string())
+        text = pc.binary_join_element_wise("1970-01-01T", text, "")
+        return pc.cast(pc.cast(text, pa.timestamp("us")), pa.time64("us"))
     zoned, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
     if dialect == "sqlite":
         try:
