@@ -59,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DecisionLogError as error:
         if error.transaction_id is not None:  # one record, and the log can be read
             return _ended(error, LEFT)
+        if error.says_cure:
+            return _ended(error, LEFT)
         check = importlib.import_module("tracing_2pc.operations.check")
         why = f"the decision log cannot be reached: {error}: {check.CURE_OF_LOG}"
         return _ended(why, LEFT)

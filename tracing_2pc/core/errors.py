@@ -148,4 +148,20 @@ class MalformedError(RefusalError):
 
 
 class DecisionLogError(TwoPhaseError):
-    """The log was unreachable; nothing was decided."""
+    """The log was unreachable; nothing was decided.
+
+    Args:
+        message: what its database says.
+        says_cure: the message says what to do.
+        transaction_id: the transaction it is about, as text.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        says_cure: bool = False,
+        transaction_id: str | None = None,
+    ) -> None:
+        super().__init__(message, transaction_id=transaction_id)
+        self.says_cure = says_cure

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tracing_2pc.core.errors import ConfigurationError, TwoPhaseError
+from tracing_2pc.core.errors import ConfigurationError, DecisionLogError, TwoPhaseError
 from tracing_2pc.core.log_reader import (
     MOST,
     LogCondition,
@@ -170,6 +170,8 @@ def _read_log(
 def _cure_of_log(error: TwoPhaseError) -> str:
     if isinstance(error, ConfigurationError):
         return "mend `log` in the settings; for a new log only: run `tracing-2pc init`"
+    if isinstance(error, DecisionLogError) and error.says_cure:
+        return "do what it says"
     return CURE_OF_LOG
 
 

@@ -95,7 +95,8 @@ _INVOKER: Final = re.compile("security_invoker=(true|on|yes|1)", re.IGNORECASE)
 _CHECK_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 _REASONS: Final = {
-    "42501": "the role of this participant may not write to it",
+    "42501": "the role of this participant may not write to it: GRANT SELECT, INSERT, "
+    "UPDATE, DELETE on it",
     "42703": "a column is no longer there",
     "54000": "a record is too large for a row of it, or has too many columns",
     "57014": "writing took longer than statement_timeout: raise it for the role of "

@@ -25,6 +25,9 @@ _SHOWN: Final = frozenset(
 """Classes, of SQLAlchemy, of drivers, Python's and ours, whose text tells no record."""
 
 
+Failure = Callable[..., Exception]
+
+
 class Database:
     """A database; each `with` is one transaction, rolled back by an exception.
 
@@ -37,7 +40,8 @@ class Database:
         reading: options of transactions that read one snapshot and wait for no lock.
         clock: the database's clock in Unix seconds, as an SQL expression.
         durability_queries: what says whether a commit survives a crash.
-        failure: makes what is raised instead of SQLAlchemy's errors; None raises them.
+        failure: makes what is raised instead of SQLAlchemy's errors, from the text
+            and whether that says what mends it; None raises them.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class Database:
         reading: Mapping[str, Any],
         clock: str,
         durability_queries: Mapping[str, str],
-        failure: Callable[[str], Exception] | None,
+        failure: Failure | None,
     ) -> None:
         engine.update_execution_options(**{PLACE: describe_place(url)})
         sa.event.listen(engine, "begin", _begin)  # before engines are derived from it
@@ -154,7 +158,8 @@ class Database:
         except sa.exc.SQLAlchemyError as error:
             if self._failure is None:
                 raise
-            raise self._failure(self.describe(error)) from None
+            says_cure = isinstance(getattr(error, "orig", None), NotNowError)
+            raise self._failure(self.describe(error), says_cure=says_cure) from None
 
     def describe(self, error: sa.exc.SQLAlchemyError) -> str:
         """Return the driver's message in one line, without parameters and passwords."""
@@ -162,6 +167,8 @@ class Database:
         text = str(origin).strip().split("\n")[0] if origin else ""
         for secret in secrets_in(self.url):
             text = text.replace(secret, "***")
+        if isinstance(origin, NotNowError):
+            return f"{self.address}: {text}"
         return f"{self.address}: {type(origin or error).__name__}: {text}"
 
 
@@ -190,18 +197,17 @@ def not_now(why: str) -> sa.exc.OperationalError:
 
 
 def leave_where(
-    engine: sa.Engine, reason: Callable[[BaseException, str], str | None]
+    engine: sa.Engine, reason: Callable[[sa.engine.ExceptionContext], str | None]
 ) -> None:
     """Drop all sessions of a pool when an error is a reason to: new ones may do better.
 
     Args:
         engine: whose pool it is.
-        reason: why, by an error and the statement; None where they can stay.
+        reason: why, and what mends it; None where they can stay.
     """
 
     def leave(context: sa.engine.ExceptionContext) -> sa.exc.OperationalError | None:
-        why = reason(context.original_exception, context.statement or "")
-        if why is None:
+        if (why := reason(context)) is None:
             return None
         context.is_disconnect = True
         return not_now(why)

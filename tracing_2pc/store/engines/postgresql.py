@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 import select
-from collections.abc import Callable
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.store.engines.database import BEGIN, Database, leave_where, not_now
+from tracing_2pc.store.engines.database import (
+    BEGIN,
+    Database,
+    Failure,
+    leave_where,
+    not_now,
+)
 from tracing_2pc.store.engines.urls import display_url
 
 PEER_TIMEOUT: Final = 30
@@ -60,7 +66,7 @@ def open_postgresql(
     setting: str,
     *,
     lock_wait: float,
-    failure: Callable[[str], Exception] | None = None,
+    failure: Failure | None = None,
     **pool: int,
 ) -> Database:
     """Prepare the connections to a database; opens none yet. As `open_sqlite`.
@@ -149,10 +155,34 @@ def _check_server(connection: Any, where: str) -> None:
     )
 
 
-def _reason_to_leave(error: BaseException, statement: str) -> str | None:
+def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
+    error, statement = context.original_exception, context.statement or ""
     state = getattr(error, "sqlstate", None)
-    is_read_only = state == "25006" or (state == "25001" and WRITABLE in statement)
-    return _READ_ONLY if is_read_only else None
+    if state == "25006" or (state == "25001" and WRITABLE in statement):
+        return _READ_ONLY
+    if state not in {"42501", "3F000"} or context.connection is None:
+        return None
+    session: Any = context.connection.connection.driver_connection
+    role = session.info.user
+    why = str(error).partition("\n")[0]
+    if state == "3F000":
+        return (
+            f"{why}. Run: CREATE SCHEMA AUTHORIZATION {role}; or let search_path of "
+            f"{role} name a schema on which it has USAGE and CREATE"
+        )
+    lacking = _LACKING.search(why)
+    if lacking is None:
+        return f"{why}, as role {role}"
+    right, name = _RIGHTS.get(lacking[1], _RIGHTS["table"]), lacking[2]
+    return f"{why}. Run: GRANT {right} {name} TO {role}"
+
+
+_LACKING: Final = re.compile(r"permission denied for (\w+) (.+)")
+_RIGHTS: Final = {
+    "schema": "USAGE, CREATE ON SCHEMA",
+    "sequence": "SELECT, UPDATE ON SEQUENCE",
+    "table": "SELECT, INSERT, UPDATE, DELETE ON",
+}
 
 
 def peer_timeout() -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.store.engines.database import BEGIN, Database, leave_where
+from tracing_2pc.store.engines.database import BEGIN, Database, Failure, leave_where
 
 # IMMEDIATE: a writer waits for the lock at the start, where SQLite does wait.
 _DURABLE: Final = ("PRAGMA synchronous = FULL", "BEGIN IMMEDIATE")
@@ -40,7 +39,7 @@ def open_sqlite(
     setting: str,
     *,
     lock_wait: float,
-    failure: Callable[[str], Exception] | None = None,
+    failure: Failure | None = None,
     **pool: int,
 ) -> Database:
     """Prepare the connections to a file; opens none yet.
@@ -89,9 +88,9 @@ def open_sqlite(
     )
 
 
-def _reason_to_leave(error: BaseException, _: str) -> str | None:
+def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
     # A file that was opened while it was read-only stays so until it is opened anew.
-    if "readonly database" in str(error):
+    if "readonly database" in str(context.original_exception):
         return "read-only: the file, its folder or its disk"
     return None
 

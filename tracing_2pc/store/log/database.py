@@ -47,8 +47,8 @@ def connect(
     return database
 
 
-def _failure(text: str) -> DecisionLogError:
-    return DecisionLogError(f"decision log {text}")
+def _failure(text: str, *, says_cure: bool) -> DecisionLogError:
+    return DecisionLogError(f"decision log {text}", says_cure=says_cure)
 
 
 def missing_log(address: str) -> str:

@@ -1,0 +1,118 @@
+"""What a role of PostgreSQL needs, and what it is told that it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from manual import blocks, page
+from support.participant import KINDS, ONE, OTHER, keep
+
+from tracing_2pc.cli import main
+from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.store import open_log
+
+pytestmark = pytest.mark.ci
+
+ROLES = ("orders", "ledger", "orders_viewer", "ledger_service")
+OWNERS, VIEWER, SERVICE = blocks(page("security"), "sql")
+Execute = Callable[[str], None]
+
+
+@pytest.fixture
+def execute(postgres_database: str) -> Iterator[Execute]:
+    """Execute SQL as a superuser; the page's roles are gone afterwards."""
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        yield connection.execute  # type: ignore[misc]
+        for role in ROLES:
+            try:
+                connection.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+            except psycopg.errors.UndefinedObject:
+                continue
+
+
+def begin(url: str, batch: int) -> None:
+    log = open_log(url)
+    log.begin("orders", batch, run="r", query="q", participants=["ledger"], carrier={})
+    log.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_page_grants_is_enough(
+    postgres_database: str,
+    execute: Execute,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Roles that own their tables, one that reads the log, one that owns nothing."""
+
+    def of(role: str) -> str:
+        return postgres_database.replace("postgres@", f"{role}@")
+
+    execute(OWNERS)
+    begin(of("orders"), 0)
+    owner = KINDS[kind](of("ledger"))
+    keep(owner, "orders.0.1", OTHER)
+    owner.resource.close()
+    execute(VIEWER)
+    execute(SERVICE)
+    monkeypatch.setenv("TPC_LOG", of("orders_viewer"))
+    assert main(["ls"]) == 0
+    assert "orders.0.1" in capsys.readouterr().out
+    with pytest.raises(DecisionLogError, match="GRANT"):
+        begin(of("orders_viewer"), 0)
+    world = KINDS[kind](of("ledger_service"))
+    keep(world, "orders.1.1", ONE)
+    assert world.visible() == ONE.rows + OTHER.rows
+    assert world.prepare("orders.2.1", OTHER).status_code == 200
+    assert world.abort("orders.2.1").status_code == 200
+    world.resource.close()
+
+
+LACKS = {
+    "no right to create": ("", "GRANT USAGE, CREATE ON SCHEMA public TO orders"),
+    "no schema": (
+        "ALTER ROLE orders SET search_path = nowhere",
+        "CREATE SCHEMA AUTHORIZATION orders",
+    ),
+    "no right to use": (
+        "REVOKE USAGE ON SCHEMA public FROM public",
+        "CREATE SCHEMA AUTHORIZATION orders",
+    ),
+    "read-only": (
+        "ALTER ROLE orders SET default_transaction_read_only = on",
+        "Promote it, or name the primary",
+    ),
+}
+
+
+@pytest.mark.parametrize("lack", LACKS)
+def test_what_is_lacking_is_one_line_with_its_cure(
+    postgres_database: str,
+    execute: Execute,
+    lack: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """For the log, and at each resource, which goes on when it is granted."""
+    sql, cure = LACKS[lack]
+    monkeypatch.chdir(tmp_path)
+    url = postgres_database.replace("postgres@", "orders@")
+    execute(f"CREATE ROLE orders LOGIN; {sql}")
+    assert main(["init", "--log", url]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert cure in line
+    assert "start its database" not in line
+    for make in KINDS.values():
+        caplog.clear()
+        world = make(url)
+        assert world.client.get("/health/ready").status_code == 503
+        lines = [r for r in caplog.records if cure in r.getMessage()]
+        assert len(lines) >= 2  # at its start, and not ready
+        assert all(r.exc_info is None for r in caplog.records)
+        world.resource.close()
