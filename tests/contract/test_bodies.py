@@ -207,6 +207,15 @@ def test_no_records_at_all(world: World, content_type: str) -> None:
 
 
 @of_tables_and_json
+def test_text_that_is_no_utf_8(world: World) -> None:
+    """Named by its column: somebody has to find it."""
+    bad = pa.array([b"a\xffb"]).view(pa.string())
+    told = refusal(world, records(fine=["€"], name=bad))
+    assert TEXTS["send bytes as binary"] in told
+    assert "fine" not in told
+
+
+@of_tables_and_json
 @pytest.mark.parametrize("days", [2**36, -(2**36)])
 def test_days_beyond_the_calendar(world: World, days: int) -> None:
     """A date64 that no calendar has is refused; by its column, where there are some."""

@@ -32,6 +32,7 @@ from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.sinks.base import participants_of, write_branch
 from tracing_2pc.sinks.spool import Spool
+from tracing_2pc.sinks.values import check_values
 
 TEXTS = texts("unit")
 
@@ -151,6 +152,53 @@ def test_a_prepare_under_way_is_waited_for(
     monkeypatch.setattr(SystemClock, "sleep", lambda *_: None)
     assert votes(write_branch(sink(), CONTEXT, batches(1)))["b"] is Vote.COMMIT
     assert prepared.says == []
+
+
+BAD = pa.array([b"a\xffb"]).view(pa.string())
+NESTED = pa.StructArray.from_arrays([BAD], ["deep"])
+MAPPED = pa.MapArray.from_arrays([0, 1], BAD, pa.array([1]))
+ZONED = pa.timestamp("us", "GMT+2")
+
+
+@pytest.mark.parametrize("column", [BAD, NESTED, MAPPED], ids=["text", "deep", "key"])
+def test_text_that_is_no_utf_8_reaches_no_sink(column: pa.Array) -> None:
+    """Spark casts any bytes to text. One line names the column and the cure."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        names = ["fine", "name"]
+        yield pa.RecordBatch.from_arrays([pa.array(["€"]), column], names)
+        raise AssertionError("it is asked for no more")
+
+    own = Own()
+    context = dataclasses.replace(CONTEXT, participants=("Own",))
+    with pytest.raises(ConfigurationError, match=TEXTS["no UTF-8"]) as caught:
+        write_branch(own, context, rows())
+    assert "\n" not in str(caught.value)
+    assert own.told == []
+
+
+def test_instants_reach_a_sink_in_utc() -> None:
+    """Spark's sessions have zones that no table of zones knows. At any depth."""
+    naive = pa.timestamp("us")
+    kinds = {
+        "at": ZONED,
+        "naive": naive,
+        "list": pa.list_(ZONED),
+        "deep": pa.struct([("at", ZONED), ("naive", naive)]),
+        "map": pa.map_(pa.string(), pa.list_(ZONED)),
+    }
+    schema = pa.schema(list(kinds.items()), {"a": "b"})
+    row = [{"at": 1, "naive": 2, "list": [3], "deep": {"at": 4}, "map": [("k", [5])]}]
+    batch = pa.RecordBatch.from_pylist(row, schema)
+    (sent,) = check_values([batch], CONTEXT.transaction_id)
+    (at,) = sent.to_pylist()
+    assert "GMT" not in str(sent.schema)
+    assert sent.schema.metadata == {b"a": b"b"}
+    assert at["at"].isoformat() == "1970-01-01T00:00:00.000001+00:00"
+    assert (at["naive"].tzinfo, at["deep"]["naive"]) == (None, None)
+    assert [at["list"][0], at["deep"]["at"], at["map"][0][1][0]] == [
+        at["at"].replace(microsecond=number) for number in (3, 4, 5)
+    ]
 
 
 def test_a_pre_commit_that_returns_something_else_is_named() -> None:

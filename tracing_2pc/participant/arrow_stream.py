@@ -133,7 +133,14 @@ def _batches(reader: Any, length: int) -> Iterator[pa.RecordBatch]:
         rows += batch.num_rows
         if rows > most or any(_is_longer(column, most) for column in batch.columns):
             raise MalformedError(f"more values than a body of {length} bytes can hold")
-        batch.validate(full=True)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid:
+                raise MalformedError(
+                    f"column {name[:70]}: values that are not of its Arrow type, such "
+                    "as text that is no UTF-8: send bytes as binary"
+                ) from None
         for piece in _slices(batch):
             shared += sum(map(_shared_bytes, piece.columns))
             if shared > MAX_SHARED_BYTES:

@@ -39,6 +39,7 @@ from tracing_2pc.core.ports import (
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import TransactionState, Vote
 from tracing_2pc.sinks.store_timeout import StoreTimeout
+from tracing_2pc.sinks.values import check_values
 from tracing_2pc.tracing.decorator import handles
 from tracing_2pc.tracing.decorator.phases import raise_if_deferred
 
@@ -348,14 +349,14 @@ def write_branch(
     """Run the task's half of the protocol over the Arrow batches of one partition.
 
     Returns one receipt per participant. A partition without rows doesn't touch the
-    sink: its votes are read_only. When anything raises, the branch is aborted, and
-    the error goes on: it is the vote.
+    sink: its votes are read_only. What no reader could read (`check_values`) does not
+    reach it. When anything raises, the branch is aborted, and the error goes on: it is
+    the vote.
     """
     branch: Branch | None = None
     try:
-        for batch in batches:
-            if not batch.num_rows:
-                continue
+        rows = (batch for batch in batches if batch.num_rows)
+        for batch in check_values(rows, context.transaction_id):
             if branch is None:
                 failpoint("executor.before_begin")
                 branch = Branch(sink, context)
