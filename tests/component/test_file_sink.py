@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from functools import partial
@@ -850,13 +851,57 @@ def test_csv_refuses_what_readers_would_not_get_back(
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
-def test_batches_may_have_other_columns(out: Path, job: Jobs) -> None:
-    """Each has files of its own; readers join the columns by their names."""
-    orders = job()
-    orders.apply(0)
-    wider = rows_of(1)[0].append_column("amount", pa.array([1.5, 2.5]))
-    orders.apply(1, [wider])
-    assert by_duckdb(out) == ids_of(0, 1)[:6]
+def struct(**values: Any) -> Any:
+    return pa.array([values] * 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "then", "says"),
+    [
+        ("parquet", [1, 2], ["a", "b"], "'x' is string here, and int64 in the files"),
+        ("parquet", struct(y=1), struct(y="a", z=1), "'x.y' is string"),
+        ("parquet", [[1], []], [["a"], []], "'x' is list<item: string>"),
+        ("parquet", pa.nulls(2), struct(y=1), None),
+        ("parquet", struct(y=1), struct(z="a", y=1), None),
+        ("csv", None, [1, 2], "columns id, region, x, and the files .* id, region;"),
+        ("json", [1, 2], ["a", "b"], None),
+    ],
+)
+def test_a_folder_stays_one_that_readers_can_put_together(
+    out: Path, job: Jobs, kind: Any, first: Any, then: Any, says: str | None
+) -> None:
+    """A batch that they could not read with those before votes abort; others are in."""
+
+    def rows(batch: int, values: Any) -> list[pa.RecordBatch]:
+        given = rows_of(batch)[0]
+        return [given if values is None else given.append_column("x", pa.array(values))]
+
+    orders = job(FileSink(out, kind))
+    orders.apply(0, rows(0, first))
+    with pytest.raises(ConfigurationError, match=says) if says else nullcontext():
+        orders.apply(1, rows(1, then))
+    assert orders.apply(2, rows(2, first))
+    read = by_duckdb(out, kind)
+    assert read == [0, 1, *([] if says else [4, 5]), 8, 9]
+    if kind == "parquet":
+        assert by_pandas(out) == read
+
+
+def test_a_folder_is_partitioned_in_one_way(out: Path, job: Jobs) -> None:
+    """Readers by folder refuse another; so do jobs of other names."""
+    job(FileSink(out, partition_by="region")).apply(0)
+    other = job(FileSink(out), application="other")
+    with pytest.raises(ConfigurationError, match=TEXTS["partitioned otherwise"]):
+        other.apply(0)
+    assert visible(out) == ids_of(0)
+
+
+def test_a_column_of_no_type_needs_another_beside_it(out: Path) -> None:
+    """Nothing would be left; nor has a list of it a form that stays readable."""
+    void = pa.nulls(1)
+    for rows in ({"x": void}, {"id": [1], "x": pa.array([[None]])}):
+        with pytest.raises(ConfigurationError, match=TEXTS["a void column"]):
+            write(FileSink(out), pa.RecordBatch.from_pydict(rows))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ import json
 import math
 import os
 import urllib.parse
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.sinks.values import new_layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +56,8 @@ class BranchFiles:
         aside: where a file is until it is committed, by its path: right below the root.
         name: of the files, with the name of their format at the end.
         partition_by: the columns whose values become folders of the paths.
+        known: layout of the files that readers read these with; None if they do not
+            read by folder.
     """
 
     def __init__(
@@ -63,7 +66,10 @@ class BranchFiles:
         aside: Callable[[str], Path],
         name: str,
         partition_by: Sequence[str],
+        known: Mapping[str, Any] | None = None,
     ) -> None:
+        self.layout: dict[str, Any] = {}  # what is new in it
+        self._known = known
         self._root = root
         self._aside = aside
         self._stem, _, self._format = name.rpartition(".")
@@ -75,11 +81,18 @@ class BranchFiles:
         """Take the rows of an Arrow batch.
 
         Raises:
-            ConfigurationError: the columns do not fit `partition_by`, or it makes too
-                many files.
+            ConfigurationError: the columns do not fit `partition_by`, or readers could
+                not put them together with those that are known; or there are too many
+                files.
         """
+        if self._format == "parquet":
+            batch = _without_void(batch)
         if not self._files:
             _check_columns(batch.schema, self._by)
+            if self._known is not None:
+                self.layout = new_layout(
+                    batch.schema, self._format, self._by, self._known
+                )
         for values, rows in _split(batch, self._by):
             if values not in self._files:
                 self._files[values] = self._open(values, rows.schema)
@@ -240,6 +253,31 @@ def _check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
         raise ConfigurationError(
             f"partition_by names all columns ({names}): one at least must be left"
         )
+
+
+def _without_void(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave out columns of no type: readers could not read a later batch's as text.
+
+    Raises:
+        ConfigurationError: there is no other column, or it is inside of one.
+    """
+    from pyarrow import types
+
+    kept = [field.name for field in batch.schema if not types.is_null(field.type)]
+    deep = [f.name for f in batch.schema if f.name in kept and "null" in _kinds(f.type)]
+    if deep or not kept:
+        name = deep[0] if deep else batch.schema.names[0]
+        raise ConfigurationError(
+            f"column {name!r} is of no type, or holds values of none, which would not "
+            f"stay readable in Parquet: give it one, as CAST({name} AS STRING)"
+        )
+    return batch if len(kept) == batch.num_columns else batch.select(kept)
+
+
+def _kinds(kind: pa.DataType) -> set[str]:
+    """Return the names of a type and of all that are in it."""
+    inner = [_kinds(kind.field(n).type) for n in range(kind.num_fields)]
+    return {str(kind)}.union(*inner)
 
 
 def _has_text(kind: pa.DataType) -> bool:

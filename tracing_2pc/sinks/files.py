@@ -42,6 +42,7 @@ class FileHandle:
     transaction: str
     folder: str  # its id
     files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    layout: dict[str, Any] = dataclasses.field(default_factory=dict)  # what is new
     rows: int = 0
     bytes: int = 0
 
@@ -160,8 +161,8 @@ class FileSink:
             )
         handle = FileHandle(str(transaction), str(here))
         name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.{self._format}"
-        aside, by = self._folder.aside, self._partition_by
-        handle.writer = BranchFiles(self.folder, aside, name, by)
+        by, known = self._partition_by, self._folder.layout(self._format)
+        handle.writer = BranchFiles(self.folder, self._folder.aside, name, by, known)
         return handle
 
     def invoke_batch(self, handle: FileHandle, batch: pa.RecordBatch) -> None:
@@ -172,7 +173,7 @@ class FileSink:
     def pre_commit(self, handle: FileHandle) -> None:
         """Make the files durable, aside, and the folders that they will be in."""
         assert handle.writer is not None  # noqa: S101 - it is from `begin`
-        handle.files = handle.writer.close()
+        handle.files, handle.layout = handle.writer.close(), handle.writer.layout
         self._folder.raise_if_linked(_paths([handle]))
         for path in _paths([handle]):  # what cannot be made is no news to a commit
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -215,6 +216,8 @@ class FileSink:
             self._folder.confirm_manifest(transaction, files)
         else:
             self._show(transaction, handles)
+            added = [handle.layout for handle in handles]
+            self._folder.note_layout(transaction, self._format, added)
             failpoint("files.before_manifest")
             self._folder.write_manifest(transaction, files)
         failpoint("files.after_manifest")

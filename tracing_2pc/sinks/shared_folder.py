@@ -4,6 +4,7 @@
     .tpc/files.orders.7.1.0.42.<token>.0.parquet.tmp     prepared, or left over
     _tpc/files.orders/7.manifest                         proves that 7 is committed
     _tpc/folder-id                                       is this the same folder?
+    _tpc/parquet.columns                                 what its files have
 
 Readers of folders pass over names that begin with a dot or an underscore. Some list
 them all the same: no folder is ever removed.
@@ -199,6 +200,32 @@ class SharedFolder:
     def _id_file(self) -> Path:
         return self.path / "_tpc" / "folder-id"
 
+    # --- what the files have --------------------------------------------------------
+
+    def layout(self, kind: str) -> dict[str, Any]:
+        """Return the layout of the committed files of a format; empty if not known."""
+        with contextlib.suppress(FileNotFoundError):
+            known: dict[str, Any] = json.loads(
+                self._layout_file(kind).read_text("utf-8")
+            )
+            return known
+        return {}
+
+    def note_layout(
+        self, transaction: TransactionId, kind: str, added: Sequence[dict[str, Any]]
+    ) -> None:
+        """Add to it what a transaction's files have; durable, in one step."""
+        known = noted = self.layout(kind)
+        for new in filter(None, added):
+            columns = known.get("columns", {}) | new["columns"]
+            known = {"partition_by": new["partition_by"], "columns": columns}
+        if known != noted:
+            with contextlib.suppress(FileNotFoundError):  # overtaken: it is noted
+                self._put(transaction, self._layout_file(kind), known)
+
+    def _layout_file(self, kind: str) -> Path:
+        return self.path / "_tpc" / f"{kind}.columns"
+
     # --- manifests ------------------------------------------------------------------
 
     def committed(self, transaction: TransactionId) -> str | None:
@@ -246,15 +273,20 @@ class SharedFolder:
             "files": sorted(files, key=lambda file: str(file["path"])),
         }
         target = self._manifest(transaction)
-        temporary = self.aside(f"{transaction}.manifest.{uuid.uuid4().hex}")
-        make_folders(self.path, [target.parent, temporary.parent])
-        _write_durable(temporary, json.dumps(manifest, indent=1) + "\n")
         try:
-            temporary.rename(target)
+            self._put(transaction, target, manifest)
         except FileNotFoundError:
             if not exists(target):
                 raise
             self.confirm_manifest(transaction, files)  # its commit has removed ours
+
+    def _put(
+        self, transaction: TransactionId, target: Path, said: dict[str, Any]
+    ) -> None:
+        temporary = self.aside(f"{transaction}.manifest.{uuid.uuid4().hex}")
+        make_folders(self.path, [target.parent, temporary.parent])
+        _write_durable(temporary, json.dumps(said, indent=1) + "\n")
+        temporary.rename(target)
         flush_folders(target.parent, [target.parent])
 
     def _manifest(self, transaction: TransactionId) -> Path:

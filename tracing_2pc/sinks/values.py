@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import TransactionId
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_SQL: Final = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "date32[day]": "DATE",
+    "timestamp[us]": "TIMESTAMP_NTZ",
+    "timestamp[us, tz=UTC]": "TIMESTAMP",
+}
+"""Spark's names of types that Arrow calls by another."""
 
 
 def check_values(
@@ -77,3 +89,63 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
     if types.is_map(kind):
         return pa.map_(in_utc(kind.key_field), in_utc(kind.item_field))
     return pa.list_(in_utc(kind.value_field)) if types.is_list(kind) else kind
+
+
+# --- columns that readers put together ------------------------------------------------
+
+
+def new_layout(
+    schema: pa.Schema, kind: str, by: Sequence[str], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what these rows add to the layout of a folder's files; nothing: empty.
+
+    A layout has the columns that the folders are named by, and the type of each other
+    column of Parquet, or the order of those of csv.
+
+    Raises:
+        ConfigurationError: no reader could put the files together.
+    """
+    rest = [field for field in schema if field.name not in by]
+    columns: dict[str, str] = {}
+    for field in rest if kind == "parquet" else ():
+        columns |= _leaves(in_utc(field), field.name)
+    if kind == "csv":
+        columns = {field.name: "" for field in rest}
+    if not known:
+        return {"partition_by": list(by), "columns": columns}
+    if list(by) != known["partition_by"]:
+        here, there = (", ".join(n) or "nothing" for n in (by, known["partition_by"]))
+        raise _apart(f"partition_by names {here} here, and {there} in the files")
+    if kind == "csv" and list(columns) != list(known["columns"]):
+        here, there = (", ".join(names) for names in (columns, known["columns"]))
+        raise _apart(f"columns {here}, and the files of before have {there}")
+    added = {name: k for name, k in columns.items() if name not in known["columns"]}
+    for name, kind_here in columns.items():
+        if (there := known["columns"].get(name, kind_here)) != kind_here:
+            raise _apart(
+                f"column {name!r} is {kind_here} here, and {there} in the files: "
+                f"CAST({name} AS {sql_name(there)})"
+            )
+    return {"partition_by": list(by), "columns": added} if added else {}
+
+
+def _apart(fault: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{fault}; readers of the folder could not put both together. Or write to "
+        "another folder. Nothing was written"
+    )
+
+
+def _leaves(field: pa.Field, path: str) -> dict[str, str]:
+    import pyarrow as pa
+
+    if pa.types.is_struct(field.type):
+        inner = [_leaves(child, f"{path}.{child.name}") for child in field.type]
+        return {name: kind for leaves in inner for name, kind in leaves.items()}
+    return {path: str(field.type).replace(" not null", "")}
+
+
+def sql_name(kind: object) -> str:
+    """Return what Spark calls an Arrow type in a CAST."""
+    name = str(kind)
+    return _SQL.get(name, name.replace("decimal128", "decimal").upper())
