@@ -64,7 +64,9 @@ class FileSink:
     Args:
         folder: a path, or a `file:///` URL, of a file system that can rename (POSIX):
             the same for the driver and all executors. It is made if it is not there.
-        format: `parquet`, `json` (an object a line), or `csv` (with a line of names).
+        format: `parquet`, `json` (an object a line), or `csv` (with a line of names;
+            Spark reads it with the options `header`, `multiLine`, and `escape` as a
+            quote).
         partition_by: columns whose values become folders, `region=north`, as Spark's
             `partitionBy` names them.
         name: the participant's.
