@@ -350,7 +350,7 @@ class Listing:
 
     @property
     def complete(self) -> bool:
-        """Whether what is not in it is not prepared there."""
+        """Whether the list is complete."""
         return self.missing is None
 
     def is_blind_to(self, application: str) -> bool:

@@ -79,8 +79,8 @@ SPANS: Final[dict[str, Span]] = {
     IN_DOUBT: Span("POST /prepare", "a participant waited over 10 s for the decision"),
     SNAPSHOT: Span(
         TRANSACTION,
-        "a moment: the watcher sees that something is wrong, ever more rarely; or a "
-        "trace of its own",
+        "no length; written at 1, 2, 4 … times the threshold while something is wrong; "
+        "or a trace of its own",
     ),
     OUTBOX_SEND: Span(
         "POST <prefix>/commit", "a stored request goes to the partner, later"
@@ -99,8 +99,10 @@ SPANS: Final[dict[str, Span]] = {
     ),
     "<Writer>.batch": Span("none", "a batch of one of PySpark's writers"),
     "<Writer>.write": Span("<Writer>.batch", "one task writes its rows"),
-    "<Writer>.commit": Span("<Writer>.batch", "all its messages are there"),
-    "<Writer>.abort": Span("<Writer>.batch", "some may be; or none is"),
+    "<Writer>.commit": Span(
+        "<Writer>.batch", "commits a batch; all messages are there"
+    ),
+    "<Writer>.abort": Span("<Writer>.batch", "aborts a batch; messages may be missing"),
 }
 """Spans, in the order of a batch."""
 

@@ -305,8 +305,8 @@ class DecisionLog(Protocol):
     ) -> None:
         """Take over an application whose log is lost, because a person says so.
 
-        It starts at the transaction's batch: all below counts as finished. With
-        participants, they are all that there are, and hold this attempt committed: it
+        It starts at the transaction's batch: all below counts as finished. If given,
+        `participants` is the complete list, and each has committed this attempt: it
         goes on record as finished, and a begin of the batch is a replay. Without, the
         batch is committed nowhere: the attempts up to this one are used up, and the
         next begin takes the next number. Attempt 0 means that there was none.

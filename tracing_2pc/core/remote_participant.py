@@ -129,8 +129,8 @@ class RemoteParticipant(Participant, Protocol):
 class RemoteOutbox(Protocol):
     """A participant that can be asked about its outbox's quarantine, by an operator.
 
-    A `RemoteParticipant` may have this, too. Each method raises what is said there;
-    a participant that has no outbox refuses as unknown.
+    A `RemoteParticipant` may have this, too, and it raises the same errors. Without an
+    outbox the answer is *unknown*.
     """
 
     def quarantined(

@@ -60,8 +60,8 @@ def is_forgotten(transaction: TransactionId, forgotten_through: int | None) -> b
 def may_be_begun(log: LogReader, transaction: TransactionId) -> bool:
     """Whether a driver could still begin an attempt of this id (rules 3 and 19).
 
-    Only for a transaction without a record; asked before that is looked for, a *no*
-    still holds when none is found.
+    Only for a transaction without a record. Call it before reading the record: a *no*
+    stays true afterwards.
     """
     application, known = transaction.application, log.forgotten_by_application()
     if application not in known or is_forgotten(transaction, known[application]):

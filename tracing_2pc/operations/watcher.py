@@ -62,7 +62,7 @@ class Sweep:
     Args:
         at: when it ended; Unix seconds.
         diagnoses: what is wrong now, with what cannot be read again meanwhile.
-        added: those that the round before did not have; `removed`: only that one had.
+        added: new since the last round; `removed`: gone since then.
         unreadable: what could not be read, or not whole, and why.
         newly_unreadable: the part of it that could be read in the round before.
         readable: what can be read again.

@@ -33,8 +33,8 @@ from tracing_2pc.protocol.retry import RetryPolicy
 logger = logging.getLogger(__name__)
 
 Answer = ParticipantError | None
-"""What a participant answered to a decision; None is an acknowledgement. So is, as far
-as repeating goes, that a part of it cannot be told."""
+"""What a participant answered to a decision. None means acknowledged;
+`ParticipantNotToldError` also ends the retries."""
 
 _ENDS = ParticipantNotToldError | ParticipantGivenUpError
 
@@ -282,8 +282,8 @@ class Delivery:
         """Ask all who have not acknowledged, and put their answers on record.
 
         The last acknowledgements, if no other is missing then, are not on record yet:
-        they go there when the transaction is finished. Returned is whose they are, and
-        what could not be told.
+        they go there when the transaction is finished. Returns the participants whose
+        acknowledgement is still to be stored, and what could not be told.
         """
         known = {n: n for n in record.pending if n in self._participants}
         missing = set(record.pending)

@@ -169,7 +169,7 @@ class Segments:
             self._begin(root, (), now).is_reserved = True
 
     def reserve_elsewhere(self, root: SpanContext, name: str) -> Segment:
-        """Know the place of a span whose segment is not ours to fill."""
+        """Remember a remote span's segment and index."""
         segment = _new_segment(_key(root), name, 0.0)
         segment.sent = segment.full = True
         with self._lock:

@@ -22,7 +22,7 @@ PLACE: Final = "tpc_place"
 _SHOWN: Final = frozenset(
     ("OperationalError", "InterfaceError", "TimeoutError", "OSError", "TwoPhaseError")
 )
-"""Classes, of SQLAlchemy, of drivers, Python's and ours, whose text tells no record."""
+"""Exceptions, by class name, whose message never quotes a record."""
 
 
 Failure = Callable[..., Exception]

@@ -21,7 +21,7 @@ def takes_several(dialect: str) -> bool:
 
 
 def as_few(dialect: str, *writes: Write) -> Writes:
-    """Return writes of which none reads what another has written, joined or as given.
+    """Join independent writes into one statement where the database can.
 
     The parameters of all of them share one set of names.
     """

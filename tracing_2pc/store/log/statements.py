@@ -169,7 +169,7 @@ def load_parts(part: sa.Table, which: sa.TextClause) -> sa.Select[Any]:
 
 @functools.cache
 def few(which: sa.TextClause, dialect: str) -> sa.TextClause:
-    """The same transactions, of which PostgreSQL does not expect many.
+    """The same condition as an array: PostgreSQL then expects few, and uses the index.
 
     What it expects of an application's unfinished ones grows with the finished ones of
     that application, and it then reads all deliveries, or all transactions, rather than
@@ -354,8 +354,8 @@ FORGET_RUNS: Final = _sql("""
         (SELECT max(sequence) - :kept FROM tpc_run
          WHERE application = :of AND batch < :up_to)
 """).bindparams(kept=KEPT_RUNS)
-"""Runs that are 1,000 older than one that began below the new forgotten_through. That
-run superseded them at its batch or one before: what they ask for is refused by age."""
+"""Superseded runs beyond the newest 1,000. A request of one of them is refused, because
+its batch is too old."""
 
 FORGET_EARLIER_RECEIPTS: Final = _sql("""
     DELETE FROM tpc_receipt WHERE transaction_id IN
