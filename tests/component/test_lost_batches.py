@@ -7,7 +7,7 @@ from support.cli import Operator
 from support.texts import texts
 from support.watch import NAMES, SETTINGS, Site
 
-from tracing_2pc.console.board import LogSnapshot, Mood, SurveySnapshot, board
+from tracing_2pc.console.board import BoardStatus, LogSnapshot, SurveySnapshot, board
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import TransactionFilter
 from tracing_2pc.core.model import TransactionId, TransactionRecord, way_back
@@ -93,7 +93,10 @@ def test_the_console_lists_it_first(operator: Operator) -> None:
         LogSnapshot(at.time.now(), [], {}, newest),
         SurveySnapshot(at.time.now(), found, judged, {}),
     )
-    assert (shown.mood, [row.transaction for row in shown.rows]) == (Mood.NEED, [LOST])
+    assert (shown.mood, [row.transaction for row in shown.rows]) == (
+        BoardStatus.NEED,
+        [LOST],
+    )
 
 
 def test_once_spark_has_gone_back_it_is_not_lost(operator: Operator) -> None:

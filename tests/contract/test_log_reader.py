@@ -287,15 +287,16 @@ def test_many_finished_ones_of_an_application_are_not_read(
         for text in (of_orders, of_others, *of_each, "ANALYZE"):
             connection.exec_driver_sql(text)
     dialect = base.asking_engine.dialect.name
-    of_one = statements.few(statements.UNFINISHED_OF, dialect)
+    of_one = statements.as_array_condition(statements.UNFINISHED_OF, dialect)
     for statement in (
         statements.load_transactions(of_one),
         statements.load_parts(schema.receipt, of_one),
         statements.load_transactions(
-            statements.few(statements.UNFINISHED_IN_STATE, dialect)
+            statements.as_array_condition(statements.UNFINISHED_IN_STATE, dialect)
         ),
         statements.load_parts(
-            schema.delivery, statements.few(statements.UNFINISHED, dialect)
+            schema.delivery,
+            statements.as_array_condition(statements.UNFINISHED, dialect),
         ),
     ):
         plan = explain(base, statement, {"of": "orders", "state": "committing"})

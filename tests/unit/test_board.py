@@ -13,8 +13,8 @@ from support.waiting import AT_LAST, PATIENT, until
 
 from tracing_2pc.console.board import (
     ROWS,
+    BoardStatus,
     LogSnapshot,
-    Mood,
     RefusedSnapshot,
     SurveySnapshot,
     board,
@@ -92,7 +92,7 @@ def test_the_oldest_of_very_many_is_not_taken_for_finished() -> None:
     stuck = wrong(7, DiagnosisKind.STUCK, Severity.CRITICAL)
     found = board(logged(*newest), observed(stuck, judged=(7,)))
     assert found.rows[0].transaction == stuck.transaction
-    assert found.mood is not Mood.WELL
+    assert found.mood is not BoardStatus.WELL
 
 
 def test_what_cannot_be_read_of_another_application_is_not_shown() -> None:
@@ -124,13 +124,13 @@ def test_the_worst_stands_first() -> None:
     assert found.headline == TEXTS["some need you"].format(n=4)
     assert found.rows[2].why == "ledger answered 409"
     assert found.rows[-1].participants == ("ledger",)
-    assert found.mood is not Mood.WELL
+    assert found.mood is not BoardStatus.WELL
 
 
 def test_all_is_well_is_said_only_when_all_were_asked() -> None:
     """Before the first look, and with one that cannot be read, it is not known."""
     assert board(logged(), observed()).headline == TEXTS["all is well"]
-    assert board(logged(), observed()).mood is Mood.WELL
+    assert board(logged(), observed()).mood is BoardStatus.WELL
     unread = observed(unread={LEDGER: "nothing listens"})
     for seen, said in (
         (of_log(), TEXTS["not known yet"]),
@@ -138,7 +138,7 @@ def test_all_is_well_is_said_only_when_all_were_asked() -> None:
     ):
         found = board(logged(), seen)
         assert found.headline == said
-        assert found.mood is not Mood.WELL
+        assert found.mood is not BoardStatus.WELL
         assert found.doubts
 
 
@@ -148,7 +148,7 @@ def test_before_the_first_look_nothing_is_called_normal() -> None:
     found = board(logged(open_), of_log())
     assert (found.headline, found.surveyed) == (TEXTS["one unfinished"], None)
     assert "normal" not in found.rows[0].what
-    assert found.mood is not Mood.WELL
+    assert found.mood is not BoardStatus.WELL
 
 
 def test_a_commit_that_hangs_is_in_the_headline() -> None:
@@ -158,7 +158,7 @@ def test_a_commit_that_hangs_is_in_the_headline() -> None:
     for look in (observed(judged=(1,)), of_log()):
         found = board(logged(one, deliveries={"orders.1.1": told}), look)
         assert found.headline.startswith(TEXTS["held back"])
-        assert found.mood is not Mood.WELL
+        assert found.mood is not BoardStatus.WELL
         assert found.rows[0].rank == "warning"
         assert (
             TEXTS["tries and the last answer"].format(tries=3, answer="no answer")
@@ -216,11 +216,14 @@ def test_requests_that_partners_refused_need_somebody() -> None:
     some = RefusedSnapshot(NOW, 2)
     found = board(logged(), observed(), refused=some)
     assert found.headline == TEXTS["refused requests need you"]
-    assert (found.mood, found.refused) == (Mood.NEED, some)
+    assert (found.mood, found.refused) == (BoardStatus.NEED, some)
     stuck = observed(wrong(1, DiagnosisKind.LOST, Severity.CRITICAL))
     assert board(logged(), stuck, refused=some).headline == TEXTS["one needs you"]
     found = board(logged(), observed(), refused=None)
-    assert (found.headline, found.mood) == (TEXTS["nothing wrong is known"], Mood.DOUBT)
+    assert (found.headline, found.mood) == (
+        TEXTS["nothing wrong is known"],
+        BoardStatus.DOUBT,
+    )
     assert found.doubts == (TEXTS["outboxes are being asked"],)
 
 

@@ -36,7 +36,7 @@ from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import check_leftovers, participants_of, write_branch
-from tracing_2pc.sinks.composite import CompositeSink, one_sink
+from tracing_2pc.sinks.composite import CompositeSink, as_single_sink
 from tracing_2pc.spark import foreach_batch
 from tracing_2pc.spark.tasks import Written
 from tracing_2pc.testing import InMemoryDecisionLog
@@ -273,15 +273,15 @@ SAME_URL = ParticipantSink({"c": "http://a:1"}, token=None)
 def test_what_cannot_be_one_transaction_is_refused(members: Any, why: str) -> None:
     """Where the sink is made, in a line that says what to change."""
     with pytest.raises(ConfigurationError, match=TEXTS[why]):
-        CompositeSink(members) if members else one_sink(members)
+        CompositeSink(members) if members else as_single_sink(members)
 
 
 def test_a_single_sink_has_a_name_too() -> None:
     """Its participant has the name that the sink says, or that of its class."""
     assert list(participants_of(Files("files"))) == ["files"]
     assert list(participants_of(Files())) == ["Files"]
-    assert one_sink([(files := Files())]) is files
-    assert one_sink(files) is files
+    assert as_single_sink([(files := Files())]) is files
+    assert as_single_sink(files) is files
 
 
 def test_a_member_that_lacks_a_phase_is_named() -> None:
@@ -325,7 +325,7 @@ def test_routes_to_sinks_that_have_no_hash(monkeypatch: pytest.MonkeyPatch) -> N
         return Written([Receipt(BranchId(0, len(name)), name, 1, "", Vote.COMMIT)], 8)
 
     monkeypatch.setattr(foreach_batch, "write_partitions", write)
-    monkeypatch.setattr(foreach_batch, "computed_once", contextlib.nullcontext)
+    monkeypatch.setattr(foreach_batch, "materialised", contextlib.nullcontext)
     stream = SimpleNamespace(jobs_of=contextlib.nullcontext)
     routes = {name: lambda df: df for name in ("first", "last")}
     attempt = foreach_batch._Attempt(None, stream, sink, routes, in_driver=False)  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ class Axis(NamedTuple):
         return Tick(self.share, f"then {format_duration(self.end - self.bend)}{what}")
 
 
-def bent(start: float, last: float, now: float | None) -> Axis:
+def compressed_axis(start: float, last: float, now: float | None) -> Axis:
     """Give most of the axis to the time from the first event to the last one.
 
     `now` is the end of what still goes on; None where nothing does.

@@ -72,7 +72,7 @@ class BoardRow(NamedTuple):
     held_back: bool = False
 
 
-class Mood(Word):
+class BoardStatus(Word):
     """How the board looks to a person, in a word."""
 
     WELL = "well"
@@ -90,7 +90,7 @@ class Board(NamedTuple):
     """
 
     headline: str
-    mood: Mood
+    mood: BoardStatus
     doubts: tuple[str, ...]
     rows: tuple[BoardRow, ...]
     more: tuple[tuple[str, int], ...]
@@ -138,7 +138,7 @@ def _judge(
     doubts: Sequence[str],
     survey: SurveySnapshot,
     refused: int,
-) -> tuple[str, Mood]:
+) -> tuple[str, BoardStatus]:
     """Return the headline, and how the board looks."""
     waiting = [row for row in rows if row.held_back]
     need = sum(row.rank != "normal" for row in rows) - len(waiting)
@@ -146,22 +146,22 @@ def _judge(
     if waiting and not need:
         text = waiting[0].why.partition(" (")[0]
         more = f"; {normal - 1} more unfinished" if normal > 1 else ""
-        return text + more, Mood.DOUBT
+        return text + more, BoardStatus.DOUBT
     # Not *under way* where it is not known what participants hold.
     others = "more unfinished" if need else "unfinished"
     if survey.at is not None:
         others = "under way"
-    text, mood = "All is well", Mood.WELL
+    text, mood = "All is well", BoardStatus.WELL
     if need:
         text = format_count(need, "transaction needs you", "transactions need you")
-        mood = Mood.NEED
+        mood = BoardStatus.NEED
     elif refused:
         text = "Requests that partners refused need you"
-        mood = Mood.NEED
+        mood = BoardStatus.NEED
     elif doubts:
         asked = survey.at is not None
         text = "Nothing wrong is known" if asked else "Not known yet"
-        mood = Mood.DOUBT
+        mood = BoardStatus.DOUBT
     return f"{text}; {normal} {others}" if normal else text, mood
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from tracing_2pc.console.axis import Axis, Tick, bent
+from tracing_2pc.console.axis import Axis, Tick, compressed_axis
 from tracing_2pc.core.model import DeliveryRecord, HeldBranch
 from tracing_2pc.core.states import BranchState
 from tracing_2pc.inspection.participants import ParticipantReport
@@ -112,7 +112,7 @@ def waterfall(view: TransactionView) -> Waterfall | None:
     starts = [phase.start for phase in phases]
     ends = [phase.end for phase in phases if phase.end is not None]
     now = view.at if len(ends) < len(phases) else None
-    axis = bent(min(starts + ends), max(starts + ends), now)
+    axis = compressed_axis(min(starts + ends), max(starts + ends), now)
     groups, y = [], TOP
     for who, note, lanes in contents:
         places = range(y + HEAD, y + HEAD + LANE * len(lanes), LANE)

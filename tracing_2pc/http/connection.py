@@ -18,7 +18,7 @@ _BLOCK: Final = 1 << 18
 """Bytes of a body that are sent at a time; each block has the timeout."""
 
 
-class _Timely(io.RawIOBase):
+class _DeadlineReader(io.RawIOBase):
     """Reads from a socket for as long as its timeout lasts: in all, not by read.
 
     Without it a peer that sends a header now and then blocks the caller for ever.
@@ -49,7 +49,7 @@ class _Response(http.client.HTTPResponse):
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Timely(sock, self.fp.detach()))
+        self.fp = io.BufferedReader(_DeadlineReader(sock, self.fp.detach()))
 
 
 def ask(

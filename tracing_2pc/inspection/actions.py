@@ -52,7 +52,7 @@ class Action:
     at: str | None = None
 
 
-class Situation(NamedTuple):
+class ActionContext(NamedTuple):
     """What actions are chosen by. `may_be_begun`: the log can still write a record."""
 
     evidence: TransactionEvidence
@@ -74,7 +74,7 @@ class Situation(NamedTuple):
         }
 
 
-def next_steps(situation: Situation) -> tuple[NextStep, ...]:
+def next_steps(situation: ActionContext) -> tuple[NextStep, ...]:
     """Return what comes next by itself, and when."""
     record = situation.evidence.record
     if record is None and situation.may_be_begun:
@@ -104,7 +104,7 @@ def _until_decided(record: TransactionRecord) -> Iterator[NextStep]:
     yield NextStep("the next start of the query decides abort, and writes it again")
 
 
-def _retries(situation: Situation, record: TransactionRecord) -> Iterator[NextStep]:
+def _retries(situation: ActionContext, record: TransactionRecord) -> Iterator[NextStep]:
     for name in record.pending:
         delivery = situation.evidence.deliveries.get(name)
         how = (
@@ -118,7 +118,7 @@ def _retries(situation: Situation, record: TransactionRecord) -> Iterator[NextSt
         yield NextStep(what, delivery.retry_at if delivery else None)
 
 
-def actions_for(situation: Situation) -> tuple[Action, ...]:
+def actions_for(situation: ActionContext) -> tuple[Action, ...]:
     """Return what a person may do, safe things first."""
     record = situation.evidence.record
     if record is None or record.finished is not None:
@@ -142,7 +142,7 @@ def _resolve(transaction: TransactionId, options: str) -> str:
     return f"tracing-2pc resolve {transaction} {options} --reason …"
 
 
-def _abort_active(situation: Situation, record: TransactionRecord) -> Action:
+def _abort_active(situation: ActionContext, record: TransactionRecord) -> Action:
     rows = format_count(sum(r.holds.rows for r in situation.in_doubt), "row")
     return Action(
         _resolve(record.id, "--abort"),
@@ -153,7 +153,7 @@ def _abort_active(situation: Situation, record: TransactionRecord) -> Action:
     )
 
 
-def _go_back(situation: Situation) -> Iterator[Action]:
+def _go_back(situation: ActionContext) -> Iterator[Action]:
     if situation.evidence.passed:
         yield Action(
             way_back(situation.evidence.transaction.batch),
@@ -170,7 +170,7 @@ def _go_back(situation: Situation) -> Iterator[Action]:
         )
 
 
-def _look_after_untold(situation: Situation) -> Iterator[Action]:
+def _look_after_untold(situation: ActionContext) -> Iterator[Action]:
     """Name what own sinks may still hold, which nothing here can ask about."""
     transaction = situation.evidence.transaction
     for delivery in situation.evidence.deliveries.values():
@@ -184,7 +184,7 @@ def _look_after_untold(situation: Situation) -> Iterator[Action]:
 
 
 def _finish_decided(
-    situation: Situation, record: TransactionRecord
+    situation: ActionContext, record: TransactionRecord
 ) -> Iterator[Action]:
     application, decision = record.id.application, record.decision
     own = [name for name in record.pending if name in record.own_sinks]
@@ -226,7 +226,7 @@ def _give_up(record: TransactionRecord, name: str) -> Action:
 
 
 def _end_quarantine(
-    situation: Situation, record: TransactionRecord
+    situation: ActionContext, record: TransactionRecord
 ) -> Iterator[Action]:
     then = "right where what contradicted it is mended"
     if situation.grave:
@@ -246,7 +246,9 @@ def _end_quarantine(
     )
 
 
-def _cost_of_closing(situation: Situation, record: TransactionRecord) -> Iterator[str]:
+def _cost_of_closing(
+    situation: ActionContext, record: TransactionRecord
+) -> Iterator[str]:
     for report in situation.in_doubt:
         load = format_load(report.holds)
         yield f"{report.participant} keeps {load} until it is resolved there"
@@ -266,7 +268,7 @@ def _cost_of_closing(situation: Situation, record: TransactionRecord) -> Iterato
             yield f"{report.participant} shows {rows_shown} of an aborted batch"
 
 
-def _resolve_orphan(situation: Situation) -> Iterator[Action]:
+def _resolve_orphan(situation: ActionContext) -> Iterator[Action]:
     record = situation.evidence.record
     either = record is None or record.state is TransactionState.CONCLUDED
     decision = record.decision if record else None
@@ -286,7 +288,7 @@ def _resolve_orphan(situation: Situation) -> Iterator[Action]:
 
 
 def _resolve_at(
-    situation: Situation,
+    situation: ActionContext,
     report: ParticipantReport,
     outcome: Decision,
     cost: str | None = None,

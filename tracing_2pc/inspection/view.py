@@ -25,8 +25,8 @@ from tracing_2pc.core.states import (
 )
 from tracing_2pc.inspection.actions import (
     Action,
+    ActionContext,
     NextStep,
-    Situation,
     actions_for,
     next_steps,
 )
@@ -210,7 +210,7 @@ def _view_of(
     transaction, record, now = evidence.transaction, evidence.record, evidence.now
     diagnoses, left_alone = diagnose_transaction(evidence, settings)
     begin = record is None and may_be_begun(log, transaction)
-    situation = Situation(evidence, reports, diagnoses, settings, begin)
+    situation = ActionContext(evidence, reports, diagnoses, settings, begin)
     audit = tuple(log.audit(transaction))
     receipts = record.receipts if record else ()
     deliveries = evidence.deliveries

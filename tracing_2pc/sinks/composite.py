@@ -143,7 +143,7 @@ class CompositeSink:
             branch.abort()
 
 
-def one_sink(sinks: Sink | Sequence[Sink]) -> Sink:
+def as_single_sink(sinks: Sink | Sequence[Sink]) -> Sink:
     """Return a sink as it is, and several as one.
 
     Raises:

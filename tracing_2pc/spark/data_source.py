@@ -33,7 +33,7 @@ from tracing_2pc.protocol.decisions import ask_until_answered
 from tracing_2pc.sinks.base import Sink, check_job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.job import Job
-from tracing_2pc.spark.tasks import keep_from_collector, write_partition
+from tracing_2pc.spark.tasks import freeze_gc, write_partition
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines.urls import database_url
 from tracing_2pc.tracing import instruments
@@ -199,7 +199,7 @@ class _Writer:
                     rows = sum(batch.num_rows for batch in batches)
                     return TaskMessage(str(record.id), replay=True, rows=rows)
             receipts = write_partition(job.sink, record, self._telemetry, batches)
-        keep_from_collector()
+        freeze_gc()
         written = tuple(receipt.to_json() for receipt in receipts)
         return TaskMessage(str(record.id), replay=False, receipts=written)
 

@@ -35,7 +35,7 @@ from tracing_2pc.spark.driver_path import (
 )
 from tracing_2pc.spark.job import Job
 from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
-from tracing_2pc.spark.tasks import Written, computed_once, write_partitions
+from tracing_2pc.spark.tasks import Written, materialised, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import environment, lifecycle
@@ -317,7 +317,7 @@ class _Attempt:
 
     def _write_routes(self, record: TransactionRecord) -> list[Receipt]:
         assert isinstance(self.sink, ParticipantSink | CompositeSink)  # noqa: S101 - checked
-        once = computed_once if len(self.routes) > 1 else contextlib.nullcontext
+        once = materialised if len(self.routes) > 1 else contextlib.nullcontext
         with once(self.df) as batch:
             receipts = []
             for number, (name, route) in enumerate(self.routes.items()):

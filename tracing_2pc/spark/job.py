@@ -21,7 +21,7 @@ from tracing_2pc.sinks.base import (
     finish_recovery,
     participants_of,
 )
-from tracing_2pc.sinks.composite import CompositeSink, one_sink
+from tracing_2pc.sinks.composite import CompositeSink, as_single_sink
 from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
 from tracing_2pc.spark.pickling import check_pickles
 
@@ -58,7 +58,7 @@ class Job:
                 "no decision log: give log='sqlite:///state/decisions.db', or set "
                 "TPC_LOG"
             )
-        one = one_sink(sink)
+        one = as_single_sink(sink)
         check_pickles(one)
         return cls(one, application, settings, replaces)
 

@@ -32,7 +32,7 @@ NO_TASK: Final = BranchId(0, 10**18 - 1)
 
 
 @contextlib.contextmanager
-def computed_once(df: DataFrame) -> Iterator[DataFrame]:
+def materialised(df: DataFrame) -> Iterator[DataFrame]:
     """Compute a batch in a Spark job of its own; every reader sees that result.
 
     Not `persist`: of a persisted batch Spark computes again what an executor takes
@@ -92,7 +92,7 @@ def make_task(sink: Sink, record: TransactionRecord) -> Callable[..., Any]:
         arrow_bytes = ([sum(sizes)] + [0] * len(written))[: len(written)]
         columns = {"receipt": written, "arrow_bytes": arrow_bytes}
         reported = pa.RecordBatch.from_pydict(columns)
-        keep_from_collector()
+        freeze_gc()
         yield reported
 
     return task
@@ -147,7 +147,7 @@ _kept = 0
 """How many modules this process had when it last kept them from the collector."""
 
 
-def keep_from_collector() -> None:
+def freeze_gc() -> None:
     """Take what this process has loaded out of the garbage collector's sight.
 
     PySpark collects after every task (`pyspark/daemon.py`), and that goes through all

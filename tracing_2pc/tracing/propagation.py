@@ -129,7 +129,7 @@ def span_of(carrier: Carrier) -> SpanContext:
     return parent or trace.INVALID_SPAN_CONTEXT
 
 
-def of_try(carrier: Carrier, in_vain: int) -> Carrier:
+def thin_out_after(carrier: Carrier, in_vain: int) -> Carrier:
     """Return the trace context for the next try, after so many in vain.
 
     A trace must not grow for as long as an outage lasts. After ten, the 16th, 32nd,

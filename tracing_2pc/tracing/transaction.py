@@ -28,7 +28,12 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.ports import Step
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.tracing import instruments, spans
-from tracing_2pc.tracing.propagation import extract, of_try, span_of, traceparent
+from tracing_2pc.tracing.propagation import (
+    extract,
+    span_of,
+    thin_out_after,
+    traceparent,
+)
 from tracing_2pc.tracing.sdk import roots
 
 LINK: Final = "tpc-link"
@@ -83,7 +88,7 @@ class OpenTelemetryTracing:
         attributes = None if record is None else spans.identity(record.id)
         start = None if started is None else _nanoseconds(started)
         if name == names.DELIVER and record is not None:
-            carrier = of_try(carrier, record.tries)
+            carrier = thin_out_after(carrier, record.tries)
         return spans.span(name, carrier=carrier, attributes=attributes, start=start)
 
     @contextlib.contextmanager

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from tracing_2pc.participant.journal.schema import Tables
-from tracing_2pc.store.engines.writes import Writes, as_few, takes_several
+from tracing_2pc.store.engines.writes import Writes, join_writes, supports_joined_writes
 
 _APPLICATION: Final = ("application",)
 _BATCH: Final = (*_APPLICATION, "batch")
@@ -66,9 +66,9 @@ class Statements:
         if hidden is not None:
             self.hide = (hidden.insert().values(tag=sa.bindparam("of_tag")),)
             show = (hidden.delete().where(hidden.c.tag.in_(self.unsealed)),)
-        self.commit = as_few(self._dialect, seal, *show, end)
-        self.abort = as_few(self._dialect, seal, end)
-        several = takes_several(self._dialect)
+        self.commit = join_writes(self._dialect, seal, *show, end)
+        self.abort = join_writes(self._dialect, seal, end)
+        several = supports_joined_writes(self._dialect)
         self.add_prepared = self._add_prepared(hidden) if several else None
 
     def _add_prepared(self, hidden: sa.Table | None) -> sa.Insert:

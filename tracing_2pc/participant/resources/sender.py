@@ -26,7 +26,7 @@ from tracing_2pc.participant.resources.partner_request import in_bulks
 from tracing_2pc.participant.resources.queue import MOST_REFUSALS, Lease, Queue, Request
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store.engines.database import describe_error
-from tracing_2pc.tracing.propagation import of_try
+from tracing_2pc.tracing.propagation import thin_out_after
 
 POLL: Final = 0.5
 """Seconds between two reads of the queue: another process may have committed."""
@@ -283,7 +283,7 @@ class Sender:
 
     def _ask_partner(self, request: Request) -> PartnerAnswer:
         in_vain = self._waiting[request.transaction.application].failures
-        carrier = of_try(request.carrier, in_vain)
+        carrier = thin_out_after(request.carrier, in_vain)
         return self._ask_together([dataclasses.replace(request, carrier=carrier)])[0]
 
     def _ask_together(self, bulk: Sequence[Request]) -> Sequence[PartnerAnswer]:

@@ -15,17 +15,17 @@ Writes = tuple[Write, ...]
 """To be executed in this order, with the same parameters."""
 
 
-def takes_several(dialect: str) -> bool:
+def supports_joined_writes(dialect: str) -> bool:
     """Say whether a database takes several writes in one statement."""
     return dialect == "postgresql"
 
 
-def as_few(dialect: str, *writes: Write) -> Writes:
+def join_writes(dialect: str, *writes: Write) -> Writes:
     """Join independent writes into one statement where the database can.
 
     The parameters of all of them share one set of names.
     """
-    if not takes_several(dialect):
+    if not supports_joined_writes(dialect):
         return writes
     *others, last = writes
     named = (write.cte(f"write_{n}") for n, write in enumerate(others))

@@ -82,7 +82,7 @@ class SqlLogReader:
         if not self._ask(some, **of):
             return []  # as a rule, and one round trip then
         with self._database.reading() as connection:
-            few = sql.few(which, connection.dialect.name)
+            few = sql.as_array_condition(which, connection.dialect.name)
             return self._change(connection).load(few, **of)
 
     def unfinished_applications(self) -> list[str]:
@@ -142,7 +142,9 @@ class SqlLogReader:
     def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
         """Return the same for each transaction that is not finished, by its id."""
         by_id: dict[str, Deliveries] = defaultdict(dict)
-        few = sql.few(sql.UNFINISHED, self._database.asking_engine.dialect.name)
+        few = sql.as_array_condition(
+            sql.UNFINISHED, self._database.asking_engine.dialect.name
+        )
         for row in self._ask(sql.load_parts(schema.delivery, few)):
             by_id[row.transaction_id][row.participant] = _delivery(row)
         return by_id

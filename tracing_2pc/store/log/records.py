@@ -108,7 +108,7 @@ class SqlChange:
         self, application: str, state: TransactionState
     ) -> list[TransactionRecord]:
         """Return the unfinished transactions in this state, oldest first."""
-        few = sql.few(sql.UNFINISHED_IN_STATE, self._dialect)
+        few = sql.as_array_condition(sql.UNFINISHED_IN_STATE, self._dialect)
         return self.load(few, of=application, state=str(state))
 
     def has_rival(self, transaction: TransactionId) -> bool:

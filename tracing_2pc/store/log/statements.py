@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from tracing_2pc.store.engines.writes import Writes, as_few, takes_several
+from tracing_2pc.store.engines.writes import Writes, join_writes, supports_joined_writes
 from tracing_2pc.store.log import schema
 
 
@@ -168,7 +168,7 @@ def load_parts(part: sa.Table, which: sa.TextClause) -> sa.Select[Any]:
 
 
 @functools.cache
-def few(which: sa.TextClause, dialect: str) -> sa.TextClause:
+def as_array_condition(which: sa.TextClause, dialect: str) -> sa.TextClause:
     """The same condition as an array: PostgreSQL then expects few, and uses the index.
 
     What it expects of an application's unfinished ones grows with the finished ones of
@@ -215,7 +215,7 @@ MOST_JOINED: Final = 16
 def add_transaction(dialect: str, participants: int) -> Writes:
     """Add a transaction and so many deliveries, which are `numbered`."""
     deliveries = _add_rows(schema.delivery, participants)
-    return as_few(dialect, *deliveries, _add(schema.transaction))
+    return join_writes(dialect, *deliveries, _add(schema.transaction))
 
 
 @functools.cache
@@ -230,7 +230,7 @@ def update_transaction(dialect: str, receipts: int) -> Writes:
     update = update.values({name: sa.bindparam(name) for name in names})
     reason = sa.func.coalesce(sa.bindparam("why", type_=sa.Text), t.c.reason)
     added = _add_rows(schema.receipt, receipts)
-    return as_few(dialect, *added, update.values(reason=reason))
+    return join_writes(dialect, *added, update.values(reason=reason))
 
 
 ADD_RECEIPTS: Final = schema.receipt.insert()
@@ -268,7 +268,7 @@ def _locked(dialect: str) -> tuple[sa.ColumnElement[bool], ...]:
 
     The row is compared again after a wait. SQLite is locked already.
     """
-    if not takes_several(dialect):
+    if not supports_joined_writes(dialect):
         return ()
     return (sa.exists(sa.select(LOCK_APPLICATION.cte("locked").c.name)),)
 
@@ -297,7 +297,7 @@ def acknowledge_last(dialect: str) -> Writes:
             finished=sa.bindparam("at"),
         )
     )
-    return as_few(dialect, _acknowledge(), finish)
+    return join_writes(dialect, _acknowledge(), finish)
 
 
 GIVE_UP: Final = _sql("""
