@@ -17,7 +17,7 @@ from tracing_2pc.core.errors import AbortedError, ConfigurationError
 from tracing_2pc.core.model import BranchId, TransactionId, branch_receipts
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.sinks.base import read_only
-from tracing_2pc.spark.job import Job
+from tracing_2pc.sinks.job import Job
 from tracing_2pc.store import SqlDecisionLog, open_log
 
 if not HAS_ARROW_WRITERS:

@@ -25,9 +25,9 @@ from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import participants_of
+from tracing_2pc.sinks.job import Job
 from tracing_2pc.spark.context import StreamContext
 from tracing_2pc.spark.foreach_batch import ForeachBatch
-from tracing_2pc.spark.job import Job
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 

@@ -22,7 +22,7 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks.base import participants_of, write_branch
-from tracing_2pc.spark.job import Job
+from tracing_2pc.sinks.job import Job
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 

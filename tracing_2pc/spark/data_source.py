@@ -31,8 +31,9 @@ from tracing_2pc.core.states import FINAL, Decision
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.protocol.decisions import ask_until_answered
 from tracing_2pc.sinks.base import Sink, check_job
+from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
-from tracing_2pc.spark.job import Job
+from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.spark.tasks import freeze_gc, write_partition
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines.urls import database_url
@@ -146,6 +147,7 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
         settings = Settings.load(**ours)
         replaces = [n.strip() for n in given.get("replaces", "").split(",") if n]
         job = Job.of(self.sink(settings), application, settings, replaces)
+        check_pickles(job.sink)
         _check_once(tuple(sorted(given.items())), job)
         return job
 

@@ -21,6 +21,7 @@ from tracing_2pc.core.settings import Settings
 from tracing_2pc.protocol.coordinator import Coordinator
 from tracing_2pc.sinks.base import Sink, participants_of
 from tracing_2pc.sinks.composite import CompositeSink
+from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.calls import called_once
 from tracing_2pc.spark.context import (
@@ -33,7 +34,7 @@ from tracing_2pc.spark.driver_path import (
     allows_driver_path,
     write_in_driver,
 )
-from tracing_2pc.spark.job import Job
+from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
 from tracing_2pc.spark.tasks import Written, materialised, write_partitions
 from tracing_2pc.store import open_log
@@ -111,6 +112,7 @@ def two_phase_commit(
         chosen, log=log or chosen.log, on_pending=on_pending or chosen.on_pending
     )
     job = Job.of(sink, application, chosen, replaces)
+    check_pickles(job.sink)
     if routes is not None:
         _check_routes(job.sink, routes)
     # Under Connect a process beside the server runs the callback, and opens all that.

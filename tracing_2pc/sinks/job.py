@@ -1,4 +1,7 @@
-"""A job: what a way into Spark writes to, under which name, and with which settings."""
+"""A job: what is written to, under which name, and with which settings.
+
+Of it a coordinator is made, by the ways into Spark and by a program without pyspark.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,11 @@ from tracing_2pc.sinks.base import (
 )
 from tracing_2pc.sinks.composite import CompositeSink, as_single_sink
 from tracing_2pc.sinks.participant_sink import ParticipantSink, TracedParticipant
-from tracing_2pc.spark.pickling import check_pickles
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Plain data: it is pickled into every process that takes part."""
+    """Plain data: Spark pickles it into every process that takes part."""
 
     sink: Sink
     application: str
@@ -47,7 +49,6 @@ class Job:
 
         Raises:
             ConfigurationError: says what to change.
-            ContractError: what is wrong with a sink of the user's own.
         """
         try:
             check_application(application)
@@ -58,9 +59,7 @@ class Job:
                 "no decision log: give log='sqlite:///state/decisions.db', or set "
                 "TPC_LOG"
             )
-        one = as_single_sink(sink)
-        check_pickles(one)
-        return cls(one, application, settings, replaces)
+        return cls(as_single_sink(sink), application, settings, replaces)
 
     def check(self) -> None:
         """Check the token and the addresses, and warn of what a sink cannot find.
