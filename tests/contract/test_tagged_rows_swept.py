@@ -99,6 +99,35 @@ def test_a_table_whose_rows_have_no_number(tmp_path: Path, columns: str) -> None
     world.resource.close()
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("theirs", [False, True], ids=["ours", "theirs"])
+def test_a_publication_stops_no_deletion(
+    postgres_database: str, theirs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a table that we made; of one of theirs the SQL is said, once."""
+    world = tagged_rows(postgres_database, key="id")
+    run(world, "CREATE PUBLICATION everything FOR ALL TABLES")
+    if theirs:
+        ours = "tpc_tag bigint NOT NULL, tpc_application text, tpc_batch bigint"
+        run(world, f"CREATE TABLE orders_tpc (id bigint, {ours})")
+        world.resource._opened = False
+    keep(world, "orders.0.1", records(id=[1, 2]))
+    drop(world, "orders.1.1", records(id=[7, 8]))
+    keep(world, "orders.1.2", records(id=[1]))
+    keep(world, "orders.2.1", records(id=[3]))
+    told = [r.getMessage() for r in caplog.records if "not deleted" in r.getMessage()]
+    assert count(world.resource, "orders_tpc") == (6 if theirs else 3)
+    if theirs:
+        assert len(told) == 1
+        cure = "ALTER TABLE orders_tpc REPLICA IDENTITY FULL"
+        assert told[0].endswith(f"run: {cure}")
+        run(world, cure)
+        keep(world, "orders.3.1", records(id=[4]))
+        assert count(world.resource, "orders_tpc") == 4
+    assert world.visible() == 3 + theirs
+    world.resource.close()
+
+
 def test_aborted_rows_that_somebody_updates_stay_hidden(postgres_database: str) -> None:
     """A sweep beside an UPDATE waits for nobody and shows nothing; a later one ends."""
     world = tagged_rows(postgres_database)

@@ -33,6 +33,14 @@ from tracing_2pc.store.engines.database import describe_error
 logger = logging.getLogger(__name__)
 
 
+def replica_identity(table: str) -> str:
+    """Return the SQL that lets a publication have the deletion of rows without a key.
+
+    It costs nothing where nobody decodes the write-ahead log.
+    """
+    return f"ALTER TABLE {table} REPLICA IDENTITY FULL"
+
+
 class TaggedBranches(BranchStore):
     """Holds branches as rows of one table, by their tags.
 
@@ -71,6 +79,7 @@ class TaggedBranches(BranchStore):
         shown = self._hidden.c.tag.in_(journal.unsealed)
         self._shown = sa.select(self._hidden.c.tag).where(shown)
         self._superseded = superseded
+        self._not_deleted = ""
         journal.hide_in(self._hidden, self._some_leftover())
         self._table = table
         self._set_up = set_up
@@ -175,11 +184,16 @@ class TaggedBranches(BranchStore):
 
     @contextlib.contextmanager
     def _warned(self) -> Iterator[None]:
-        """Log what the deletion raises: no vote depends on it."""
+        """Log what the deletion raises, once: no vote depends on it."""
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
-            logger.warning("rows not deleted: %s", describe_error(error))
+            reason = describe_error(error)
+            if getattr(getattr(error, "orig", None), "sqlstate", None) == "55000":
+                reason = f"{reason}; run: {replica_identity(self._table.name)}"
+            before, self._not_deleted = self._not_deleted, reason
+            if before != reason:
+                logger.warning("rows not deleted: %s", reason)
 
     def _delete_slice(self, after: int) -> tuple[int, int]:
         """Delete a slice of the next tag; return how many, and the tag to go on after.

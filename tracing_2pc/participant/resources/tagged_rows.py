@@ -23,7 +23,10 @@ from tracing_2pc.participant.resources.column_table import ColumnTable
 from tracing_2pc.participant.resources.columns import sql_type
 from tracing_2pc.participant.resources.loader import check_prefix
 from tracing_2pc.participant.resources.superseded import SupersededRows
-from tracing_2pc.participant.resources.tagged_branches import TaggedBranches
+from tracing_2pc.participant.resources.tagged_branches import (
+    TaggedBranches,
+    replica_identity,
+)
 
 _TAG: Final = "tpc_tag"
 _OWNER: Final = ("tpc_application", "tpc_batch")
@@ -251,6 +254,8 @@ class _View:
             detail = f"{self._name} is a view of something else: drop it"
             raise RefusalError(Refusal.CONFLICT, detail, state="unknown")
         self._table(schema).create(connection)
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(replica_identity(self._quote(self.rows.name)))
         for statement in self._index_by_key(connection):
             connection.exec_driver_sql(statement)
         self._make_view(connection)
