@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import http.server
 import json
 import logging
@@ -47,8 +48,8 @@ class Partner:
 
     A plan is a status, or `drop` (no answer), `hang` (none until `let_go`, and then
     none), `cut` (200, without the body that it announces), `slow` (200, with a body
-    that does not end). What `always` has, by the beginning of a key, counts where
-    nothing is planned.
+    that does not end), or a status with what `Retry-After` says. What `always` has, by
+    the beginning of a key, counts where nothing is planned.
 
     Args:
         is_down: has its address, where nobody listens until `come_up`.
@@ -58,7 +59,7 @@ class Partner:
         self.keys: list[str] = []
         self.traces: list[str] = []
         self.bodies: list[Any] = []
-        self.plan: list[int | str] = []
+        self.plan: list[int | str | tuple[int, str]] = []
         self.always: dict[str, int | str] = {}
         self.most = 0
         self.let_go = threading.Event()
@@ -113,7 +114,10 @@ class Partner:
             request.close_connection = True
             return
         has_body = planned in {"cut", "slow"}
-        request.send_response(200 if has_body else int(planned))
+        status, *after = planned if isinstance(planned, tuple) else (planned,)
+        request.send_response(200 if has_body else int(status))
+        for seconds in after:
+            request.send_header("Retry-After", seconds)
         request.send_header("Content-Length", "100000" if has_body else "0")
         request.end_headers()
         request.close_connection |= has_body
@@ -518,6 +522,39 @@ NOT_OF_THE_RECORD = [
     *(301, 304, 401, 402, 403, 404, 405, 406, 407, 408, 409, 410, 411, 412, 414, 415),
     *(416, 417, 421, 423, 424, 425, 426, 428, 429, 431, 451, 499, 500, 501, 503, 511),
 ]
+
+
+@any_database
+@pytest.mark.parametrize(
+    ("status", "after", "waits"),
+    [
+        (429, f"{PATIENT:.0f}", True),
+        (503, 2 * PATIENT, True),
+        (429, "9" * 400, True),
+        (429, "0", False),
+        (429, -PATIENT, False),
+        (429, "soon", False),
+        (429, "Wed, 99 Foo 2024 00:00:00 GMT", False),
+    ],
+)
+def test_a_partner_is_not_asked_before_it_says(
+    make: Make, partner: Partner, status: int, after: str | float, waits: bool
+) -> None:
+    """`Retry-After`, in seconds or as a date: its application waits, others do not."""
+    world = make()
+    date = isinstance(after, float) and email.utils.formatdate(time.time() + after)
+    partner.plan = [(status, date or str(after))]
+    commit(world, T, ids(1))
+    if not waits:
+        all_sent(world)
+        return
+    until(lambda: len(partner.keys) == 1)
+    commit(world, "bills.1.1", ids(*range(20)))
+    until(lambda: partner.keys[-1] == keys_of("bills.1.1", 20)[-1])
+    assert partner.keys.count(f"{T}.0.1.0") == 1
+    (waiting,) = (w for w in world.resource._sender._waiting.values() if w.failures)
+    assert UNDELAYED < waiting.resume - time.monotonic() <= 144 * PATIENT
+    assert measured(world)["tpc_outbox_backlog"] == 1
 
 
 @any_database

@@ -357,11 +357,13 @@ class HttpParticipant:
         path = (urllib3.util.parse_url(self.url).path or "") + route
         timeout = self.timeout if timeout is None else timeout
         try:
-            reply = ask(pool, method, path, body, headers, timeout, most)
+            status, found, content = ask(
+                pool, method, path, body, headers, timeout, most
+            )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             why = f": {why_silent(error, request, timeout)}"
             raise request.error(ParticipantUnavailableError, why) from error
-        return Answer(request, *reply)
+        return Answer(request, status, found.get("Content-Type", ""), content)
 
 
 def _no_vote(answer: Answer, rows: int, digest: str) -> str | None:

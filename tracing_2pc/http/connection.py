@@ -62,8 +62,8 @@ def ask(
     most: int,
     *,
     whole: bool = True,
-) -> tuple[int, str, bytes]:
-    """Send a request once; return status, content type and body.
+) -> tuple[int, Mapping[str, str], bytes]:
+    """Send a request once; return status, headers and body.
 
     It has `timeout` seconds to connect, for each read, and for the answer's body in
     all. What is over that, or over `most` bytes, is left unread if not `whole`.
@@ -97,7 +97,7 @@ def ask(
             raise
     finally:
         response.close()
-    return response.status, response.headers.get("Content-Type", ""), bytes(content)
+    return response.status, response.headers, bytes(content)
 
 
 def why_silent(error: Exception, request: contract.Request, timeout: float) -> str:

@@ -5,7 +5,9 @@ A partner is an outsider: it gets the trace context, and never the user's baggag
 
 from __future__ import annotations
 
+import email.utils
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -114,13 +116,16 @@ class HttpPartner:
         with span(names.OUTBOX_SEND, carrier=request.carrier, attributes=about) as step:
             headers = {**sent.headers, "Idempotency-Key": key}
             is_read = self._statuses is not None
-            status, answer = self._ask(
+            status, found, answer = self._ask(
                 sent.method, self._url, sent.path, body, headers, whole=is_read
             )
             if status // 100 != 2:
                 step.set("error.type", str(status or "no answer"))
         statuses = statuses_of(self._statuses, status, answer, len(requests))
-        return [PartnerAnswer(s, s // 100 == 2, s in _REFUSALS) for s in statuses]
+        after = _retry_after(found)
+        return [
+            PartnerAnswer(s, s // 100 == 2, s in _REFUSALS, after) for s in statuses
+        ]
 
     def _post(self, url: str, body: str, extra: Mapping[str, str]) -> int:
         return self._ask("POST", url, "", body, extra, whole=False)[0]
@@ -134,7 +139,7 @@ class HttpPartner:
         extra: Mapping[str, str],
         *,
         whole: bool,
-    ) -> tuple[int, bytes]:
+    ) -> tuple[int, Mapping[str, str], bytes]:
         headers = urllib3.HTTPHeaderDict(_DEFAULTS)
         headers.update(self._headers)  # replaces, whatever the case
         headers.update(extra)
@@ -158,12 +163,23 @@ class HttpPartner:
             most = _LONGEST_READ if whole else _LONGEST_ANSWER
             rest = (body.encode(), headers, self._timeout, most)
             try:
-                status, _, answer = ask(pool, method, path, *rest, whole=whole)
+                status, found, answer = ask(pool, method, path, *rest, whole=whole)
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 step.set("error.type", type(error).__name__)
-                return 0, b""
+                return 0, {}, b""
             set_status(step, status, error=status >= 400)
-        return status, answer
+        return status, found, answer
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Return the seconds that `Retry-After` says, or until its date; 0 without one."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdecimal():
+        return float(text)  # infinite, if it has so many digits
+    try:
+        return email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+    except (ArithmeticError, TypeError, ValueError):
+        return 0.0
 
 
 def _target(place: urllib3.util.Url, below: str) -> str:

@@ -18,11 +18,13 @@ class PartnerAnswer(NamedTuple):
         code: of the transport, for a person; 0 for no answer.
         is_taken: the partner confirmed the request.
         is_refused: the partner refuses this record for ever.
+        retry_after: seconds from now in which it wants to be asked nothing.
     """
 
     code: int
     is_taken: bool = False
     is_refused: bool = False
+    retry_after: float = 0.0
 
 
 class Partner(Protocol):

@@ -34,6 +34,9 @@ POLL: Final = 0.5
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 
+LONGEST_ASKED: Final = 86_400.0
+"""However long a partner asks us to wait: a date may be wrong."""
+
 TRIES: Final = 10
 """After so many in vain the partner is sent the next request, too."""
 
@@ -393,10 +396,12 @@ class Sender:
             SystemClock(), FIRST_PAUSE, LONGEST_PAUSE, uniform=random.uniform
         )
         pause = retry.pause_before(waiting.failures + 1)
+        pause = max(pause, min(answer.retry_after, LONGEST_ASKED))
         waiting.resume = time.monotonic() + pause
         logger.warning(
-            "outbox: not confirmed, will be sent again: request=%s status=%d",
+            "outbox: not confirmed, sent again later: request=%s status=%d pause=%.1f",
             request.key,
             answer.code,
+            pause,
             extra=log_fields(request.transaction, request.carrier),
         )
