@@ -129,7 +129,7 @@ NO_NAMES: list[Any] = [
     *([{**NAMED, "rows": rows}] for rows in (True, -1, 1.0)),
     *(
         [{**NAMED, **wrong}]
-        for wrong in ({"digest": "x"}, {"branch": "1"}, {"more": 1})
+        for wrong in ({"digest": "x"}, {"branch": "1"}, {"digest": None})
     ),
 ]
 REFUSED: dict[str, list[Any]] = {
@@ -142,7 +142,7 @@ REFUSED: dict[str, list[Any]] = {
         {},
         *({"branches": names} for names in NO_NAMES),
         *({"branches": [], "forgotten_through": n} for n in (7, -1, True, "6")),
-        {"branches": [], "watermrk": 6},
+        *({"branches": [], "requires": names} for names in (["more"], [1], "more")),
     ],
     "/abort": [
         *({"branch": 1}, {"brnch": "0.1"}, {"branch": None}),
@@ -173,6 +173,22 @@ def test_control_bodies(world: World, route: str, body: Any) -> None:
     assert answer.content_type == "application/problem+json"
     assert answer.get_json().get("transaction_id") == (T if named else None)
     assert (world.in_doubt(), world.visible()) == (1, 0)
+
+
+def test_a_commit_of_a_newer_release(world: World) -> None:
+    """What it adds is ignored; what it says changes the commit is refused, by name."""
+    assert world.prepare(T).status_code == 200
+    newer = {"branches": [{**NAMED, "zone": 1}], "zone": {"a": [None]}}
+    required = {**newer, "requires": ["branches", "zone"]}
+    refused = world.post("/commit", transaction_id=T, **required)
+    assert refused.status_code == 400
+    assert refused.get_json()["detail"] == (
+        "no field 'zone' here: mend it, or upgrade this service"
+    )
+    assert (world.in_doubt(), world.visible()) == (1, 0)
+    answer = world.post("/commit", transaction_id=T, requires=["branches"], **newer)
+    assert answer.status_code == 200
+    assert (world.in_doubt(), world.visible()) == (0, ONE.rows)
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,12 @@ def read_prepare(
 
 
 def read_commit(request: Request) -> Order:
-    """Read the body of a commit."""
-    item, transaction = _control(request, {"branches", "forgotten_through"})
+    """Read the body of a commit: what a newer release adds is not read.
+
+    Unless `requires` names it: then it changes what is asked for.
+    """
+    names = {"branches", "forgotten_through"}
+    item, transaction = _control(request, names, ignores=True)
     branches = item.get("branches")
     if not isinstance(branches, list):
         raise Problem(400, "branches: expected a list")
@@ -130,7 +134,7 @@ def read_request_order(request: Request) -> RequestOrder:
     """Read the body of an order about one request in quarantine."""
     item = _object(request, _NOTHING_MORE)
     if unknown := item.keys() - {"key", "who", "reason"}:
-        raise Problem(400, f"no field {sorted(unknown)[0][:60]!r} here")
+        raise _unknown_field(unknown)
     key = _field("key", item.get("key"), RequestKey.parse)
     g.tpc_transaction = str(key.transaction)
     who, reason = _line(item, "who"), _line(item, "reason")
@@ -234,14 +238,24 @@ def _body_length(request: Request, types: Iterable[str], limit: int, hint: str) 
     return int(text)
 
 
-def _control(request: Request, names: set[str]) -> tuple[dict[str, Any], TransactionId]:
+def _control(
+    request: Request, names: set[str], *, ignores: bool = False
+) -> tuple[dict[str, Any], TransactionId]:
     item = _object(request, _FEWER_BRANCHES if "branches" in names else _NOTHING_MORE)
     if "transaction_id" not in item:
         raise Problem(400, "transaction_id is missing")
     transaction = _field("transaction_id", item["transaction_id"], _transaction)
-    if unknown := item.keys() - names - {"transaction_id"}:
-        raise Problem(400, f"no field {sorted(unknown)[0][:60]!r} here")
+    required = item.get("requires", []) if ignores else [*item]
+    if not (isinstance(required, list) and all(isinstance(n, str) for n in required)):
+        raise Problem(400, "requires: expected names of fields")
+    if unknown := {*required} - names - {"transaction_id"}:
+        raise _unknown_field(unknown)
     return item, transaction
+
+
+def _unknown_field(names: Iterable[str]) -> Problem:
+    name = min(names)[:60]
+    return Problem(400, f"no field {name!r} here: mend it, or upgrade this service")
 
 
 def _object(request: Request, hint: str) -> dict[str, Any]:
@@ -259,7 +273,7 @@ def _object(request: Request, hint: str) -> dict[str, Any]:
 
 
 def _ref(item: Any) -> BranchRef:
-    if not isinstance(item, dict) or item.keys() != {"branch", "rows", "digest"}:
+    if not isinstance(item, dict) or not item.keys() >= {"branch", "rows", "digest"}:
         raise Problem(400, "branches: expected objects of branch, rows and digest")
     rows = item["rows"]
     if not _is_int(rows) or not 0 <= rows <= MAX_ROWS:
