@@ -89,6 +89,7 @@ def test_a_header_given_twice(world: World) -> None:
     [
         ({"Content-Type": "text/csv"}, "10", 415),
         ({"Content-Type": None}, "10", 415),
+        ({"Content-Encoding": "gzip"}, "10", 415),
         ({}, "", 411),
         ({"Transfer-Encoding": "chunked"}, "", 411),
         ({}, str((1 << 30) + 1), 413),
@@ -118,6 +119,10 @@ def test_control_bodies_are_bounded(world: World, route: str) -> None:
     assert answer.status_code == 411
     answer = world.client.post(route, data=b"x=1", headers=VERSION)
     assert answer.status_code == 415
+    packed = {**VERSION, "Content-Encoding": "gzip"}
+    answer = world.client.post(route, json={"transaction_id": T}, headers=packed)
+    assert answer.status_code == 415
+    assert "Content-Encoding" in answer.get_json()["detail"]
 
 
 NAMED = ONE.named

@@ -220,6 +220,50 @@ def test_text_is_kept_whatever_the_encoding_of_the_database(
     if status == 200:
         assert world.commit("orders.0.1", branch).status_code == 200
         assert select(world.resource, "SELECT v FROM orders") == [(text,)]
+        assert world.prepare("orders.1.1", branch).status_code == 200
+    else:
+        keep(world, "orders.0.1", records(v=["a"]))
+        assert world.prepare("orders.1.1", records(v=["b"])).status_code == 200
+    order = {"transaction_id": "orders.1.1", "outcome": "abort", "reason": "→"}
+    answer = world.post("/resolve", **order)
+    assert answer.status_code == (200 if encoding == "SQL_ASCII" else 400)
+    world.resource.close()
+
+
+DATA: dict[str, tuple[str, dict[str, pa.Array], str, str]] = {
+    "NUL": ("UTF8", {"v": pa.array(["a", "b\0"])}, "v", "NUL"),
+    "large NUL": ("UTF8", {"v": pa.array(["b\0"], pa.large_string())}, "v", "NUL"),
+    "euro": ("LATIN1", {"v": pa.array(["x"]), "w": pa.array(["€"])}, "w", "LATIN1"),
+    "many euros": ("LATIN1", {"w": pa.array(["€"] * 20_000)}, "w", "LATIN1"),
+    "name": ("LATIN1", {"v": pa.array(["x"]), "€": pa.array(["x"])}, "€", "LATIN1"),
+    "year 1": (
+        "UTF8",
+        {
+            "v": pa.array([-62_135_596_800_000_001]).view(
+                pa.timestamp("us", "Asia/Tokyo")
+            )
+        },
+        "v",
+        "year",
+    ),
+}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("make", [tagged_rows, prepared_transactions])
+@pytest.mark.parametrize("what", DATA)
+def test_what_no_table_can_hold_is_said_of_its_column(
+    new_database: Callable[..., str], make: Callable[[str], World], what: str
+) -> None:
+    """The column, the kind of its value, and the cause; never the value."""
+    encoding, columns, column, cause = DATA[what]
+    world = make(new_database(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"))
+    answer = world.prepare("orders.0.1", records(**columns))
+    told = answer.get_json()
+    assert (answer.status_code, told["vote"]) == (400, "abort")
+    assert f"{column}: " in told["detail"] or f"{column} is" in told["detail"]
+    assert cause in told["detail"]
+    assert (world.visible() if what != "name" else 0, world.listed()) == (0, [])
     world.resource.close()
 
 

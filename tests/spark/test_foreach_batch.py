@@ -365,6 +365,23 @@ def test_what_ends_a_query_is_one_line(
     assert ours[-1].exc_info is None
 
 
+@BOTH_PATHS
+def test_a_batch_that_fails_by_its_data_is_told_so(world: World) -> None:
+    """A start would not mend it: it is not advised."""
+    write_numbers(world.folder, range(1))
+    broken = world.source().selectExpr("array(value) AS v")
+    query = world.start(world.callback(), broken)
+    until(lambda: not query.isActive)
+    (said,) = (
+        line
+        for line in str(query.exception()).splitlines()
+        if "errors.AbortedError" in line
+    )
+    assert "votes abort (400)" in said
+    assert "at each try until this is mended: columns v: " in said
+    assert said.endswith("Nothing was committed")
+
+
 def test_a_job_that_works_says_so(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

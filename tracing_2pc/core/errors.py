@@ -6,9 +6,12 @@ one, and survives pickle: a task raises it on an executor, the driver reads it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from tracing_2pc.core.states import Refusal
+
+EACH_TIME: Final = "at each try until this is mended"
+"""Said by an error of the batch's own data: a task hands on no more than its text."""
 
 
 class TwoPhaseError(Exception):

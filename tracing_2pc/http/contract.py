@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tracing_2pc.core.errors import (
+    EACH_TIME,
     ParticipantError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
@@ -154,7 +155,9 @@ def refusal_of_prepare(answer: Answer) -> str | None:
     if refusal in OF_CALLER:
         cure = request.cure_of_token
     elif refusal is not Refusal.MISDIRECTED and (names_it or "vote" in item):
-        return f" votes abort ({status}) on {request}: {detail}"
+        # A state is that of the transaction there; without one it is about the data.
+        each = f", {EACH_TIME}" if item.get("state") in {None, "unknown"} else ""
+        return f" votes abort ({status}) on {request}{each}: {detail}"
     else:
         cure = request.cure_of_address
     return f" answered {status} to {request} ({detail}): nobody voted; {cure}"

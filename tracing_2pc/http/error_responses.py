@@ -104,6 +104,10 @@ def problem_of(error: Exception) -> Problem:
 
     if isinstance(error, HTTPException):
         return Problem(error.code or 500, error.name)
+    if isinstance(error, sa.exc.DataError):
+        logger.warning("not stored: %s", describe_error(error))
+        detail = "text of the request has a character that the database here lacks"
+        return Problem.of(Refusal.MALFORMED, detail)
     silent = isinstance(error, (sa.exc.TimeoutError, sa.exc.OperationalError, OSError))
     if silent or getattr(error, "connection_invalidated", False):
         logger.warning("not available: %s", describe_error(error))

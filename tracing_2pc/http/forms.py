@@ -227,6 +227,9 @@ def _body_length(request: Request, types: Iterable[str], limit: int, hint: str) 
     """Return the length of a body of an expected type; none of it is read yet."""
     if request.mimetype not in types:
         raise Problem(415, f"Content-Type: send {' or '.join(types)}")
+    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in {"", "identity"}:
+        raise Problem(415, "Content-Encoding: send the body as it is, not compressed")
     chunked = "chunked" in request.headers.get("Transfer-Encoding", "").lower()
     if chunked or not (text := request.headers.get("Content-Length", "")):
         raise Problem(411, "Content-Length is missing: chunked bodies are not read")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from tracing_2pc.core.errors import (
+    EACH_TIME,
     AbortedError,
     ConfigurationError,
     ParticipantError,
@@ -247,10 +248,11 @@ class ForeachBatch:
             )
         except Exception as error:
             if error is attempt.error and _is_of_the_job(error):
-                raise AbortedError(
-                    f"{reason_of(error)}. Nothing was committed; start the query "
-                    "again, it writes the batch anew"
-                ) from error
+                reason = reason_of(error)
+                again = "; start the query again, it writes the batch anew"
+                again = "" if EACH_TIME in reason else again
+                what = f"{reason}. Nothing was committed{again}"
+                raise AbortedError(what) from error
             raise
 
     def _coordinator(self, stream: StreamContext) -> Coordinator:

@@ -203,6 +203,17 @@ class Database(abc.ABC):
         checked here, and not left for the commit.
         """
 
+    def misfit(self, connection: Connection, error: Exception, batch: Any) -> str:
+        """Say which value of a batch `load` cannot write, without any value.
+
+        The error may be about an earlier batch: of a stream it comes late.
+        """
+        return "a value does not fit the column it is for"
+
+    def lacking(self, connection: Connection) -> str:
+        """Say what a text has that this database cannot hold."""
+        return "a character that this database lacks"
+
     @abc.abstractmethod
     def refusal(self, error: Exception) -> str | None:
         """Return why an error of `load` is permanent; None if it may pass."""

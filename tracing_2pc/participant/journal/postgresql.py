@@ -14,6 +14,7 @@ import psycopg
 import psycopg.errors
 import psycopg.sql
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -294,6 +295,24 @@ class PostgreSQL(Database):
             cursor.execute(_CHECK_NOW)
         return kept
 
+    def misfit(self, connection: Connection, error: Exception, batch: Any) -> str:
+        """Name the column, by what COPY says of it or by the text that was sent."""
+        kind = type(error).__name__
+        if kind == "UntranslatableCharacter":
+            kind = f"text has {self.lacking(connection)}"
+        names = "|".join(map(re.escape, batch.schema.names))
+        context = str(getattr(getattr(error, "diag", None), "context", None))
+        said = re.search(rf", \w+ ({names})(:|$)", context.partition("\n")[0])
+        columns = [said[1]] if said else [*_not_ascii(batch)]
+        about = f"{', '.join(columns)}: " if columns else ""
+        return f"{about}a value does not fit the column it is for: {kind}"
+
+    def lacking(self, connection: Connection) -> str:
+        """Say what text a database of an old encoding does not take."""
+        session: Any = connection.connection.driver_connection
+        encoding = session.info.parameter_status("server_encoding")
+        return f"a character that the encoding of the database, {encoding}, lacks"
+
     def refusal(self, error: Exception) -> str | None:
         """Tell by the class of the error."""
         state = str(getattr(error, "sqlstate", None))
@@ -318,6 +337,13 @@ class PostgreSQL(Database):
             f"DELETE FROM {name} WHERE tpc_tag = :tag AND ctid = ANY(ARRAY({some}))"  # noqa: S608 - quoted
         )
         return connection.execute(statement, {"tag": tag, "limit": limit}).rowcount
+
+
+def _not_ascii(batch: pa.RecordBatch) -> Iterator[str]:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        is_text = column.type in (pa.string(), pa.large_string())
+        if is_text and pc.all(pc.string_is_ascii(column)).as_py() is False:
+            yield name
 
 
 @functools.lru_cache(maxsize=100)

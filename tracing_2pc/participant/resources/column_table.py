@@ -37,7 +37,7 @@ from tracing_2pc.participant.resources.columns import (
     type_pair,
 )
 from tracing_2pc.participant.resources.loader import Arriving, Records
-from tracing_2pc.participant.resources.values import keep_values
+from tracing_2pc.participant.resources.values import ChangedError, keep_values
 
 _DOMAINS: Final = sa.text(
     "SELECT about.* FROM information_schema.columns about "
@@ -242,7 +242,13 @@ class ColumnTable:
         if not self._is_there:
             with self._database.setup() as connection:
                 if not sa.inspect(connection).has_table(self.name):
-                    self._create(connection, schema)
+                    try:
+                        self._create(connection, schema)
+                    except sa.exc.DataError:
+                        names = [name for name in schema.names if not name.isascii()]
+                        lacking = self._database.lacking(connection)
+                        detail = f"columns {', '.join(names)}: a name has {lacking}"
+                        raise MalformedError(detail) from None
             self._is_there = True
 
     def _stamped(
@@ -272,9 +278,11 @@ class ColumnTable:
             column = keep_values(plain(values), target, dialect.name)
             if exact is not None:
                 return as_exact(column, exact)
-        except (pa.ArrowException, ValueError):
+        except (pa.ArrowException, ValueError) as error:
             pair = type_pair(field, target.type, dialect)
-            detail = f"a value would not come back as it was sent: {pair}"
+            why = str(error) if isinstance(error, ChangedError) else ""
+            why = f" ({why})" if why else ""
+            detail = f"a value would not come back as it was sent{why}: {pair}"
             raise MalformedError(detail) from None
         return as_text(column) if dialect.name == "postgresql" else column
 

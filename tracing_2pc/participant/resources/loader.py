@@ -109,8 +109,6 @@ def _refusing(table: RecordTable, database: Database) -> Iterator[None]:
     driver = database.driver
     try:
         yield
-    except (driver.DataError, OverflowError):
-        raise MalformedError("a value does not fit the column it is for") from None
     except driver.IntegrityError:
         raise ViolatedError from None
     except TableGoneError:
@@ -133,12 +131,13 @@ def _load(
     connection: Connection, table: RecordTable, arriving: Arriving, upload: Upload
 ) -> None:
     place, system = connection.get_execution_options()[PLACE], connection.dialect.name
+    database, last = upload.journal.database, None
     sent = 0
 
     def counted(batches: Iterable[Any]) -> Iterator[Any]:
-        nonlocal sent
+        nonlocal sent, last
         for batch in batches:
-            sent += batch.num_rows
+            sent, last = sent + batch.num_rows, batch
             if batch.num_rows:
                 yield batch
 
@@ -146,9 +145,12 @@ def _load(
     with database_span(
         "COPY" if system == "postgresql" else "INSERT", place, table.name
     ):
-        kept = upload.journal.database.load(
-            connection, table.name, counted(batches), typed=typed, defers=defers
-        )
+        try:
+            kept = database.load(
+                connection, table.name, counted(batches), typed=typed, defers=defers
+            )
+        except (database.driver.DataError, OverflowError) as error:
+            raise MalformedError(database.misfit(connection, error, last)) from None
     written()
     upload.verify(sent)
     if kept != sent:

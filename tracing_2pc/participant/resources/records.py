@@ -7,8 +7,8 @@ import datetime
 import decimal
 import json
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -30,7 +30,8 @@ def json_records(source: Source, rows: int) -> Iterator[str]:
         try:
             text = json.dumps(record, default=_plain, allow_nan=False)
         except (TypeError, ValueError):
-            raise _no_json() from None
+            bad = [name for name, value in record.items() if not _is_json(value)]
+            raise _no_json(bad) from None
         yield text
 
 
@@ -44,16 +45,46 @@ def _read(source: Source, rows: int) -> Iterator[dict[str, Any]]:
     for batch in batches:
         try:
             records = batch.to_pylist()
-        # A time zone is looked up among files: what can go wrong there depends on it.
-        except (pa.ArrowException, ArithmeticError, LookupError, ValueError, OSError):
-            raise _no_json() from None
+        except _UNREADABLE:
+            pairs = zip(batch.schema, batch.columns, strict=True)
+            bad = [
+                f"{f.name} ({f.type})" for f, column in pairs if not _is_read(column)
+            ]
+            raise _no_json(bad) from None
         yield from records
 
 
-def _no_json() -> RefusalError:
+_UNREADABLE: Final = (
+    pa.ArrowException,
+    ArithmeticError,
+    LookupError,
+    ValueError,
+    OSError,
+)
+"""A time zone is looked up among files: what can go wrong there depends on it."""
+
+
+def _is_read(column: pa.Array) -> bool:
+    try:
+        column.to_pylist()
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, default=_plain, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _no_json(columns: Iterable[str]) -> RefusalError:
     detail = (
-        "a record cannot be JSON: it holds NaN, a time beyond the year 9999, a time "
-        "zone that nobody knows, or a type that JSON has no form for"
+        f"columns {', '.join(columns)}: a record cannot be JSON: it holds NaN, a time "
+        "whose year, there, is before 1 or after 9999, a time zone that nobody knows, "
+        "or a type that JSON has no form for"
     )
     return MalformedError(detail)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -40,6 +41,10 @@ _NUMBER: Final = (
 """What SQLite reads as a number."""
 
 
+class ChangedError(ValueError):
+    """A value would be changed; the text says how, and tells no value."""
+
+
 def keep_values(values: pa.Array, column: Column, dialect: str) -> pa.Array:
     """Return values in the form that a column keeps unchanged.
 
@@ -53,14 +58,15 @@ def keep_values(values: pa.Array, column: Column, dialect: str) -> pa.Array:
 
     Raises:
         ArrowException: one of them would be changed.
-        ValueError: likewise.
+        ChangedError: likewise.
     """
     target = column.type
     kind = python_type(target)
     if is_text(values.type) and kind in TIME_KINDS:
         values = _read(values, kind, target, dialect)
     elif is_text(values.type) and column.reads_numbers:
-        _check(pc.invert(pc.match_substring_regex(values, _NUMBER)))
+        is_number = pc.match_substring_regex(values, _NUMBER)
+        _check(pc.invert(is_number), "SQLite makes a number of it")
     if pa.types.is_temporal(values.type):
         return _keep_time(values, target, dialect)
     if dialect == "sqlite" and kind is decimal.Decimal:
@@ -73,15 +79,28 @@ def keep_values(values: pa.Array, column: Column, dialect: str) -> pa.Array:
         _check_float(values, pa.float32() if short else pa.float64())
     elif kind is decimal.Decimal and pa.types.is_floating(values.type):
         _check_scale(values, target)
-    elif dialect == "postgresql" and isinstance(target, sa.String) and target.length:
+    elif dialect == "postgresql" and is_text(values.type):
+        _check_nul(values)
+    if dialect == "postgresql" and isinstance(target, sa.String) and target.length:
         # PostgreSQL would cut blanks at the end; it refuses other text itself.
         _check(pc.less_equal(pc.utf8_length(values), target.length))
     return values
 
 
-def _check(same: pa.Array) -> None:
+def _check(same: pa.Array, why: str = "") -> None:
     if pc.all(same, min_count=0).as_py() is False:
-        raise ValueError
+        raise ChangedError(why)
+
+
+def _check_nul(values: pa.Array) -> None:
+    """Refuse a character that PostgreSQL has no text with."""
+    data = values.buffers()[2]
+    if data is not None and _NUL.search(data):  # of its neighbours in memory, maybe
+        has_nul = pc.match_substring(values, "\0")
+        _check(pc.invert(has_nul), "PostgreSQL has no text with a NUL (U+0000)")
+
+
+_NUL: Final = re.compile(b"\0")
 
 
 def _check_float(values: pa.Array, target: pa.DataType) -> None:
@@ -136,7 +155,8 @@ def _check_calendar(values: pa.Array) -> None:
             values = pc.cast(values, pa.timestamp("us"))
         values = pc.cast(values, pa.date32(), safe=False)
     days = pc.cast(values, pa.int32())
-    _check(pc.and_(pc.less_equal(_FIRST_DAY, days), pc.less_equal(days, _LAST_DAY)))
+    is_year = pc.and_(pc.less_equal(_FIRST_DAY, days), pc.less_equal(days, _LAST_DAY))
+    _check(is_year, "its year, in UTC, is before 1 or after 9999")
 
 
 def _read(values: pa.Array, kind: type, target: SqlType, dialect: str) -> pa.Array:
