@@ -12,8 +12,9 @@ import os
 
 from flask import Flask
 
+from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.http.server import participant_blueprint
-from tracing_2pc.participant import Outbox
+from tracing_2pc.outbox import Outbox
 
 
 def create_app() -> Flask:
@@ -21,8 +22,7 @@ def create_app() -> Flask:
     app = Flask(__name__)
     outbox = Outbox(
         "env:NOTIFIER_DATABASE",
-        partner=os.environ["PARTNER_URL"],
-        timeout=2.0,
+        HttpPartner(os.environ["PARTNER_URL"], timeout=2.0),
         lease=6.0,  # a killed one's successor waits so long before it sends
     )
     app.register_blueprint(participant_blueprint(outbox, name="notifier"))

@@ -19,8 +19,10 @@ from typing import Any
 from flask import Flask
 
 from tracing_2pc.core.model import RequestKey
+from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.http.server import participant_blueprint
-from tracing_2pc.participant import Outbox, PartnerRequest, TaggedRows
+from tracing_2pc.outbox import Outbox, PartnerRequest
+from tracing_2pc.participant import TaggedRows
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 CONFLICT = "version_conflict_engine_exception"
@@ -49,15 +51,11 @@ def is_there(item: Mapping[str, Any]) -> bool:
 
 def service(database: str, index: str) -> Flask:
     app = Flask("products")
-    outbox = Outbox(
-        database,
-        partner=index,
-        request=index_line,
-        bulk=500,
-        statuses=statuses,
-        timeout=2.0,
-        lease=6.0,  # so long waits the successor of one that was killed
+    partner = HttpPartner(
+        index, request=index_line, bulk=500, statuses=statuses, timeout=2.0
     )
+    # So long waits the successor of one that was killed.
+    outbox = Outbox(database, partner, lease=6.0)
     for name, resource in {
         "table": TaggedRows(database, "products", key=["id"]),
         "index": outbox,

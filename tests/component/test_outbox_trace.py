@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from support.elsewhere import elsewhere
-from support.participant import ONE, TRACE, PartnerApi, World, sqlite_url
+from support.participant import ONE, TRACE, PartnerApi, World, outbox_to, sqlite_url
 from support.tracing import Exported, read_trace_file, span_tree
 from support.waiting import PATIENT, until
 
 from tracing_2pc.http.partner import HttpPartner
-from tracing_2pc.participant import Outbox
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.queue import Queue
+from tracing_2pc.outbox.sender import Sender
 from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.schema import Tables
-from tracing_2pc.participant.resources.queue import Queue
-from tracing_2pc.participant.resources.sender import Sender
 
 T = "orders.7.1"
 Headers = dict[str, str | None] | None
@@ -32,7 +32,7 @@ LIMITS: dict[str, Any] = {"timeout": PATIENT, "lease": 3 * PATIENT}
 @pytest.fixture
 def world(tmp_path: Path, partner: PartnerApi) -> Iterator[World]:
     """A participant that commits and whose own sender never starts."""
-    resource = Outbox(sqlite_url(tmp_path), partner=partner.url)
+    resource = Outbox(sqlite_url(tmp_path), HttpPartner(partner.url))
     resource.start = lambda: None  # type: ignore[method-assign]
     yield World(resource, lambda: 0)
     resource.close()
@@ -59,7 +59,7 @@ def send_all(url: str, partner: str, environment: dict[str, str]) -> None:
     """Send until nothing waits; the main program of a process."""
     os.environ.update(environment)
     warnings.simplefilter("error")
-    outbox = Outbox(url, partner=partner, clock=lambda: time.time() + LATER, **LIMITS)
+    outbox = outbox_to(partner, url, clock=lambda: time.time() + LATER, **LIMITS)
     outbox.open()
     outbox.start()
     until(lambda: not outbox.gauges()["tpc.outbox.backlog"])
@@ -161,7 +161,7 @@ def test_a_partner_that_is_down_for_long_does_not_fill_the_trace(
     monkeypatch.setattr("time.monotonic", lambda: clock() + now[0])
     database = open_database(sqlite_url(tmp_path))
     queue = Queue(Tables("outbox", "outbox"), database, time.time)
-    asked = HttpPartner(partner.url, None, {}, None, PATIENT)
+    asked = HttpPartner(partner.url, timeout=PATIENT)
     sender = Sender(queue, asked, LIMITS["lease"])
     tries = []
     for number in range(1, 41):

@@ -15,6 +15,7 @@ from support.participant import (
     PartnerApi,
     World,
     json_lines,
+    outbox_to,
     records,
     select,
     sqlite_url,
@@ -24,7 +25,7 @@ from support.waiting import PATIENT, until
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.http.partner import HttpPartner
-from tracing_2pc.participant import Outbox
+from tracing_2pc.outbox import Outbox
 
 T = "orders.7.1"
 TEXTS = texts("outbox")
@@ -39,9 +40,8 @@ def make(tmp_path: Path, partner: PartnerApi) -> Iterator[Make]:
 
     def one(*, sends: bool = True, **options: Any) -> World:
         limits = {"timeout": PATIENT, "lease": 3 * PATIENT}
-        resource = Outbox(
-            sqlite_url(tmp_path), partner=f"{partner.url}/orders", **limits, **options
-        )
+        address = f"{partner.url}/orders"
+        resource = outbox_to(address, sqlite_url(tmp_path), **limits, **options)
         if not sends:
             resource.start = lambda: None  # type: ignore[method-assign]
         made.append(World(resource, lambda: int(backlog(resource))))
@@ -177,7 +177,7 @@ def test_the_partner_s_token_is_a_reference(
     [
         ({"partner": "ftp://x/y"}, TEXTS["url without http"]),
         ({"partner": "http://user:secret@x/y"}, "password"),
-        ({"partner": "http://x/y", "timeout": PATIENT}, "timeout"),
+        ({"partner": "http://x/y", "timeout": PATIENT, "lease": PATIENT}, "timeout"),
         ({"partner": "http://x/y", "name": "No Table"}, "lower-case"),
     ],
 )
@@ -186,7 +186,7 @@ def test_settings_that_cannot_work(
 ) -> None:
     """They are refused when the outbox is made, with the setting to change."""
     with pytest.raises(ConfigurationError, match=says):
-        Outbox(sqlite_url(tmp_path), **options)
+        outbox_to(url=sqlite_url(tmp_path), **options)
 
 
 def test_a_forked_process_has_connections_of_its_own() -> None:
@@ -209,7 +209,7 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Peer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        partner = HttpPartner(address, address, {}, None, PATIENT)
+        partner = HttpPartner(address, check=address, timeout=PATIENT)
         partner.check(["{}"])
         if (child := os.fork()) == 0:
             try:

@@ -24,8 +24,8 @@ from tracing_2pc.core.model import BranchId, Receipt, TransactionId, Transaction
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.http.partner import HttpPartner
+from tracing_2pc.outbox.queue import Request
 from tracing_2pc.participant import TaggedRows
-from tracing_2pc.participant.resources.queue import Request
 
 T = TransactionId("orders", 7, 1)
 DIGEST = base64.b64encode(bytes(32)).decode()
@@ -151,10 +151,9 @@ def test_a_partner_gets_its_message_and_no_span_its_path(
 ) -> None:
     """Its path may be all the secret that it has: webhooks are made so."""
     partner.answers = [503]
-    request = Request(1, 2, "{}", T, BranchId(0, 1), {})
+    request = Request(1, 2, "{}", T, BranchId(0, 1), {}, "notices")
     hook = f"{partner.url}/services/T000/s3cret"
-    sender = HttpPartner(hook, None, {}, None, PATIENT, name="notices")
-    answer = sender.send(request)
+    (answer,) = HttpPartner(hook, timeout=PATIENT).send([request])
     assert (answer.code, partner.got[0][0]) == (503, "/services/T000/s3cret")
     post, send = exported()
     assert {

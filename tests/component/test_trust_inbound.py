@@ -21,8 +21,9 @@ from support.waiting import PATIENT, until
 
 from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.http.partner import HttpPartner
-from tracing_2pc.participant import Outbox, TaggedRows
-from tracing_2pc.participant.resources.queue import Request
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.outbox.queue import Request
+from tracing_2pc.participant import TaggedRows
 
 T = "orders.7.1"
 Make = Callable[..., World]
@@ -139,7 +140,7 @@ def checked_and_sent(
     folder: Path, partner: PartnerApi, exported: Exported, *, trust_inbound: bool
 ) -> None:
     """Prepare and commit as a stranger; the partner is asked first and called later."""
-    resource = Outbox(sqlite_url(folder), partner=partner.url, check=partner.url)
+    resource = Outbox(sqlite_url(folder), HttpPartner(partner.url, check=partner.url))
     world = World(resource, lambda: 0, insecure=True, trust_inbound=trust_inbound)
     with contextlib.closing(resource):
         assert world.prepare(T, headers=STRANGER).status_code == 200
@@ -164,7 +165,7 @@ def test_a_partner_hears_no_baggage_that_was_kept_once(
 ) -> None:
     """Of a journal that an earlier version wrote."""
     request = Request(1, 1, "{}", TransactionId("a", 1, 1), BranchId(0, 0), STRANGER)
-    assert HttpPartner(partner.url, None, {}, None, PATIENT).send(request).is_taken
+    assert HttpPartner(partner.url, timeout=PATIENT).send([request])[0].is_taken
     (heard,) = heard_by(partner)
     assert heard["traceparent"].split("-")[1] == TRACE
     assert "baggage" not in heard

@@ -24,7 +24,8 @@ from support.participant import (
 from support.texts import texts
 
 from tracing_2pc.core import content
-from tracing_2pc.participant import Outbox, arrow_stream
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.participant import arrow_stream
 from tracing_2pc.participant import json_lines as json_lines_module
 
 TEXTS = texts("contract")

@@ -23,7 +23,7 @@ from support.participant import (
 from support.participant import Branch as Sent
 from support.tracing import span_tree
 
-from tracing_2pc.participant import Outbox
+from tracing_2pc.outbox import Outbox
 
 T = "orders.7.1"
 MANY = Sent(orders(*range(20_000)), 20_000)

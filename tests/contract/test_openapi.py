@@ -19,6 +19,7 @@ from support.participant import (
     Branch,
     World,
     orders,
+    outbox_to,
     queue_of,
     refusing_outbox,
     sqlite_url,
@@ -30,7 +31,7 @@ from tracing_2pc.core import content
 from tracing_2pc.core.access import MAY
 from tracing_2pc.http import contract, forms
 from tracing_2pc.http.error_responses import PROBLEM
-from tracing_2pc.participant import Outbox, TaggedRows, arrow_stream, json_lines
+from tracing_2pc.participant import TaggedRows, arrow_stream, json_lines
 
 T = "orders.7.1"
 WRONG_VERSION = {"headers": {"Tpc-Version": "2"}}
@@ -279,7 +280,7 @@ def of_an_outbox(folder: Path) -> Seen:
     for query in ("", "?state=dropped", "?limit=1", "?application=bills"):
         world.client.get(f"/outbox{query}")
     world.resource.close()
-    resource = Outbox(f"sqlite:///{folder}/missing/o.db", partner="http://127.0.0.1:9")
+    resource = outbox_to("http://127.0.0.1:9", f"sqlite:///{folder}/missing/o.db")
     resource.start = lambda: None  # type: ignore[method-assign]
     down = World(resource, lambda: 0)
     seen_down = watch(down)

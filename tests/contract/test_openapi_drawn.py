@@ -33,11 +33,12 @@ EXAMPLES = int(os.environ.get("DRAWN_EXAMPLES", "12"))
 TOKENS = {"job": "j" * 16, "operator": "o" * 16}
 APP = """
 from flask import Flask
+from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.http.server import participant_blueprint
-from tracing_2pc.participant import Outbox
+from tracing_2pc.outbox import Outbox
 app = Flask("notifier")
 app.register_blueprint(participant_blueprint(
-    Outbox("env:DATABASE", partner="http://127.0.0.1:9/orders"), tokens="tokens"
+    Outbox("env:DATABASE", HttpPartner("http://127.0.0.1:9/orders")), tokens="tokens"
 ))
 """
 

@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -20,17 +20,16 @@ import pytest
 import sqlalchemy as sa
 from support.databases import url
 from support.metrics import assert_of_the_registry, samples
-from support.participant import TRACE, Branch, World, records
+from support.participant import TRACE, Branch, World, outbox_to, records
 from support.served import served
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
 
-from tracing_2pc.participant import Outbox
+from tracing_2pc.outbox import Outbox, sender
+from tracing_2pc.outbox.partner import PartnerAnswer
+from tracing_2pc.outbox.queue import Lease, Queue, Request
 from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.schema import Tables
-from tracing_2pc.participant.resources import sender
-from tracing_2pc.participant.resources.partner import PartnerAnswer
-from tracing_2pc.participant.resources.queue import Lease, Queue, Request
 from tracing_2pc.testing.other_process import forking
 
 __all__ = ["url"]
@@ -156,7 +155,7 @@ def make(url: str, partner: Partner) -> Iterator[Make]:
     made: list[World] = []
 
     def one(*, sends: bool = True, **options: Any) -> World:
-        resource = Outbox(url, **{"partner": partner.url, **LIMITS, **options})
+        resource = outbox_to(url=url, **{"partner": partner.url, **LIMITS, **options})
         if not sends:
             resource.start = lambda: None  # type: ignore[method-assign]
         made.append(World(resource, lambda: backlog(resource)))
@@ -217,7 +216,7 @@ def sending(url: str, partner: Partner) -> Iterator[Callable[[], ForkServerProce
 
 def send_alone(url: str, partner: str, parent: Connection) -> None:
     """Send what is queued until the parent ends; the main program of a process."""
-    outbox = Outbox(url, partner=partner, **LIMITS)
+    outbox = outbox_to(partner, url, **LIMITS)
     outbox.open()
     outbox.start()
     parent.send("ready")
@@ -942,6 +941,9 @@ class Answers:
     """A partner within the process: `answer` is asked about each request."""
 
     checks = False
+    request = None
+    bulk = 1
+    longest = PATIENT
 
     def __init__(self, answer: Callable[[Request], PartnerAnswer]) -> None:
         self.answer = answer
@@ -950,12 +952,9 @@ class Answers:
     def check(self, records: Any) -> None:
         raise AssertionError(records)
 
-    def send(self, request: Request) -> PartnerAnswer:
-        self.keys.append(request.key)
-        return self.answer(request)
-
-    def send_together(self, requests: Any) -> list[PartnerAnswer]:
-        return [self.send(request) for request in requests]
+    def send(self, requests: Sequence[Request]) -> list[PartnerAnswer]:
+        self.keys += [request.key for request in requests]
+        return [self.answer(request) for request in requests]
 
 
 TAKEN, REFUSED = PartnerAnswer(200, is_taken=True), PartnerAnswer(422, is_refused=True)

@@ -37,9 +37,9 @@ from test_outbox import (
 )
 from werkzeug.test import TestResponse
 
-from tracing_2pc.participant.resources.partner import PartnerAnswer
-from tracing_2pc.participant.resources.queue import Queue, Request
-from tracing_2pc.participant.resources.sender import Sender
+from tracing_2pc.outbox.partner import PartnerAnswer
+from tracing_2pc.outbox.queue import Queue, Request
+from tracing_2pc.outbox.sender import Sender
 
 __all__ = ["make", "partner", "queue", "quick", "url"]
 

@@ -29,9 +29,8 @@ from test_outbox import (
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import RequestKey
-from tracing_2pc.participant import PartnerRequest
-from tracing_2pc.participant.resources import sender
-from tracing_2pc.participant.resources.queue import Queue
+from tracing_2pc.outbox import PartnerRequest, sender
+from tracing_2pc.outbox.queue import Queue
 
 __all__ = ["make", "queue", "quick", "url"]
 

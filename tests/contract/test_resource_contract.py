@@ -16,7 +16,9 @@ from support.files import Files
 from support.junit import messages
 from support.participant import sqlite_url
 
-from tracing_2pc.participant import Outbox, PreparedTransactions, TaggedRows
+from tracing_2pc.http.partner import HttpPartner
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.participant import PreparedTransactions, TaggedRows
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.testing import ResourceContract
 
@@ -72,7 +74,7 @@ class OfTaggedRows(ResourceContract):
 
 class OfOutbox(ResourceContract):
     def make_resource(self, where: str) -> ParticipantEngine:
-        return Outbox(where, partner="http://127.0.0.1:9/orders")
+        return Outbox(where, HttpPartner("http://127.0.0.1:9/orders"))
 
     def visible(self, where: str) -> Iterable[Mapping[str, Any]]:
         """Read what is queued: nothing sends, because nothing calls `start`."""

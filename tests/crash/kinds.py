@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 
-from tracing_2pc.participant import Outbox, PreparedTransactions, TaggedRows
+from tracing_2pc.http.partner import HttpPartner
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.participant import PreparedTransactions, TaggedRows
 from tracing_2pc.participant.engine import ParticipantEngine
 
 TABLE = "numbers"
@@ -31,7 +33,7 @@ class Kind:
 
 def outbox(url: str, partner: str) -> ParticipantEngine:
     """Return requests to a partner."""
-    return Outbox(url, partner=partner, timeout=TIMEOUT, lease=LEASE)
+    return Outbox(url, HttpPartner(partner, timeout=TIMEOUT), lease=LEASE)
 
 
 KINDS: dict[str, Kind] = {

@@ -23,7 +23,9 @@ from crash.points import SCENARIOS, Scenario
 from crash.runs import Result, points
 from participants.partner import Store, create_app
 from tracing_2pc.core.names import FAILPOINTS
-from tracing_2pc.participant import Outbox, TaggedRows
+from tracing_2pc.http.partner import HttpPartner
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import open_log
 
 APPLICATION = "crash"
@@ -164,7 +166,7 @@ def test_a_branch_in_doubt_is_stuck(places: Places) -> None:
 
 def test_a_request_that_was_not_sent_is_stuck(places: Places) -> None:
     """It waits in the queue, or for a person; a prepared one waits for its branch."""
-    requests = Outbox(places.databases["notifier"], partner=places.partner)
+    requests = Outbox(places.databases["notifier"], HttpPartner(places.partner))
     requests.open()
     requests.close()
     change(places, "notifier", "INSERT INTO outbox_tpc VALUES (1, 0, '{}')")

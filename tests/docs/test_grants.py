@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,9 +35,9 @@ def execute(postgres_database: str) -> Iterator[Execute]:
 
 
 def begin(url: str, batch: int) -> None:
-    log = open_log(url)
-    log.begin("orders", batch, run="r", query="q", participants=["ledger"], carrier={})
-    log.close()
+    about = {"run": "r", "query": "q", "participants": ["ledger"], "carrier": {}}
+    with contextlib.closing(open_log(url)) as log:
+        log.begin("orders", batch, **about)
 
 
 @pytest.mark.parametrize("kind", KINDS)

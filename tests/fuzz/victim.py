@@ -24,7 +24,8 @@ from support.participant import (
 )
 
 from fuzz.bodies import Case
-from tracing_2pc.participant import Outbox, TaggedRows
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.participant import TaggedRows
 
 
 class Outcome(NamedTuple):

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import BranchState
+from tracing_2pc.outbox.records import json_records
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.journal import Journal
@@ -25,7 +26,6 @@ from tracing_2pc.participant.resources.external_branches import (
     ExternalEvidence,
     Written,
 )
-from tracing_2pc.participant.resources.records import json_records
 
 NAME = re.compile(r"(\d+)-(.+)-\d+\.\d+")
 
@@ -69,7 +69,7 @@ class FilePlace:
         """Write a file; return how many records it has."""
         rows = 0
         with upload.receive() as source, path.open("x") as file:
-            for record in json_records(source):
+            for record in json_records(source, upload.ref.rows):
                 rows += 1
                 file.write(f"{record}\n")
             file.flush()

@@ -24,12 +24,10 @@ from support.files import FilePlace, Files
 from support.served import served
 from support.waiting import AT_LAST, AT_ONCE, until
 from tracing_2pc.core import content
+from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.http.server import participant_blueprint
-from tracing_2pc.participant import (
-    Outbox,
-    PreparedTransactions,
-    TaggedRows,
-)
+from tracing_2pc.outbox import Outbox
+from tracing_2pc.participant import PreparedTransactions, TaggedRows
 
 TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "vendor=x"}
 
@@ -338,15 +336,21 @@ def tagged_rows(url: str, **settings: Any) -> World:
     return World(resource, lambda: count(resource, "orders"))
 
 
+def outbox_to(partner: str, url: str, **options: Any) -> Outbox:
+    """Make an outbox whose partner is HTTP: with the options of both."""
+    own = {n: options.pop(n) for n in ("name", "lease", "clock") if n in options}
+    return Outbox(url, HttpPartner(partner, **options), **own)
+
+
 def outbox(url: str) -> World:
     """A notifier, whose partner never answers: what is committed stays queued."""
-    resource = Outbox(url, partner="http://127.0.0.1:9/orders", timeout=AT_ONCE)
+    resource = outbox_to("http://127.0.0.1:9/orders", url, timeout=AT_ONCE)
     return World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
 
 
 def refusing_outbox(url: str, branch: Branch, name: str = "participant") -> World:
     """A notifier that never sends, with orders.7.1 refused by its partner: 422."""
-    resource = Outbox(url, partner="http://127.0.0.1:9/orders", timeout=AT_ONCE)
+    resource = outbox_to("http://127.0.0.1:9/orders", url, timeout=AT_ONCE)
     resource.start = lambda: None  # type: ignore[method-assign]
     world = World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
     world.name = name

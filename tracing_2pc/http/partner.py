@@ -18,14 +18,15 @@ from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.settings import check_url, read_secret
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.http.connection import ask, pool_of
-from tracing_2pc.participant.resources.partner import PartnerAnswer
-from tracing_2pc.participant.resources.partner_request import (
+from tracing_2pc.outbox.partner import PartnerAnswer
+from tracing_2pc.outbox.partner_request import (
+    MakeRequest,
     ReadStatuses,
     key_of_bulk,
     partner_request_of,
     statuses_of,
 )
-from tracing_2pc.participant.resources.queue import Request
+from tracing_2pc.outbox.queue import Request
 from tracing_2pc.tracing.propagation import at_rest
 from tracing_2pc.tracing.spans import client_span, set_status, span
 
@@ -50,28 +51,68 @@ _LONGEST_READ: Final = 16 << 20
 
 
 class HttpPartner:
-    """Where an outbox's requests go. No redirects: a redirected POST is a GET.
+    """A partner's HTTP API: each record is a request to it, by default a JSON POST.
 
-    `open_partner` describes the arguments.
+    Refused is a request by 400, 413 or 422, which are about the record; 2xx takes it.
+    All else is *not now*: an expired token or a wrong address cost time, and no
+    request. `Retry-After` is obeyed. No redirects: a redirected POST is a GET.
+
+    `request` says what is sent for a record instead. It is asked at prepare, and what
+    it returns is stored: where it raises, the branch votes abort. With `bulk`
+    neighbours of one branch whose requests differ in the body only are one request,
+    with their bodies one after another. `statuses` reads from its answer what became
+    of each. A bulk that is refused as a whole is sent again record by record, one that
+    is not taken in halves. Keep `statuses` as long as such records wait: without it 2xx
+    is for all of a bulk. A record may be sent again in another bulk, of another key:
+    the partner must know by the record itself, as by its key and version, that it has
+    it.
+
+    Args:
+        url: that each record is posted to.
+        check: URL that is asked at prepare, with `{"records": [...]}` of up to 1000
+            records a time. 400, 409, 413 and 422 are a vote to abort; nothing may
+            happen there yet.
+        headers: sent with each request; no secrets.
+        token: reference to a bearer token for the partner, `env:NAME` or `file:PATH`.
+        timeout: seconds to connect, and for each read.
+        request: makes the request of a record, given as JSON has it, and of its key;
+            it depends on nothing else.
+        bulk: records in a request, at most; above 1 needs `request` and `statuses`.
+        statuses: given the status and body of the partner's answer, returns a status
+            for each record of the request, in order; None if the answer's own is for
+            all. What it raises is no answer, or the answer's own status if that is no
+            success.
+
+    Raises:
+        ConfigurationError: a URL that cannot be used or holds a password; a bulk that
+            is not understood.
     """
 
     def __init__(
         self,
         url: str,
-        check: str | None,
-        headers: Mapping[str, str],
-        token: str | None,
-        timeout: float,
-        name: str = "outbox",
+        *,
+        check: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        timeout: float = 5.0,
+        request: MakeRequest | None = None,
+        bulk: int = 1,
         statuses: ReadStatuses | None = None,
     ) -> None:
+        if bulk < 1 or (bulk > 1 and (request is None or statuses is None)):
+            raise ConfigurationError(
+                "bulk: give a number above 0; above 1 also `request`, and `statuses`, "
+                "because a success can hold records that were not taken"
+            )
+        self.request = request
+        self.bulk = bulk
+        self.longest = timeout
         self._statuses = statuses
-        self._name = name
         self._url = _checked(url)
         self._check = _checked(check) if check else None
-        self._headers = headers
+        self._headers = headers or {}
         self._token = token
-        self._timeout = timeout
 
     @property
     def checks(self) -> bool:
@@ -91,12 +132,11 @@ class HttpPartner:
             detail = f"the partner's check {answer}: neither yes nor no: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail)
 
-    def send(self, request: Request) -> PartnerAnswer:
-        """Send a request once; the code is the HTTP status, 0 for no answer."""
-        return self.send_together([request])[0]
+    def send(self, requests: Sequence[Request]) -> list[PartnerAnswer]:
+        """Send one request once, of several with their bodies one after another.
 
-    def send_together(self, requests: Sequence[Request]) -> list[PartnerAnswer]:
-        """Send several in one request, with a body that is theirs one after another."""
+        The code of an answer is the HTTP status, 0 for none.
+        """
         request, key = requests[0], key_of_bulk(requests)
         try:
             sent, *others = [partner_request_of(request.body) for request in requests]
@@ -110,7 +150,7 @@ class HttpPartner:
             "messaging.system": "tracing_2pc",
             "messaging.operation.name": "send",
             "messaging.operation.type": "send",
-            "messaging.destination.name": self._name,
+            "messaging.destination.name": request.outbox,
             "messaging.message.id": key,
         }
         with span(names.OUTBOX_SEND, carrier=request.carrier, attributes=about) as step:
@@ -148,7 +188,7 @@ class HttpPartner:
             headers["Authorization"] = f"Bearer {token}"
         place = urllib3.util.parse_url(url)
         origin = place._replace(path=None, query=None, fragment=None).url
-        pool = pool_of(origin, self._timeout, os.getpid())
+        pool = pool_of(origin, self.longest, os.getpid())
         path = _target(place, below)
         # A webhook's path is its secret.
         shown = place._replace(path="/REDACTED", query=None, fragment=None)
@@ -161,7 +201,7 @@ class HttpPartner:
         with client_span(method, about) as step:
             headers.update(at_rest())
             most = _LONGEST_READ if whole else _LONGEST_ANSWER
-            rest = (body.encode(), headers, self._timeout, most)
+            rest = (body.encode(), headers, self.longest, most)
             try:
                 status, found, answer = ask(pool, method, path, *rest, whole=whole)
             except (urllib3.exceptions.HTTPError, OSError) as error:

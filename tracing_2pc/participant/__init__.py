@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracing_2pc.participant.resources.outbox import Outbox
-from tracing_2pc.participant.resources.partner_request import PartnerRequest
 from tracing_2pc.participant.resources.tagged_rows import TaggedRows
 
 if TYPE_CHECKING:
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
         PreparedTransactions,
     )
 
-__all__ = ["Outbox", "PartnerRequest", "PreparedTransactions", "TaggedRows"]
+__all__ = ["PreparedTransactions", "TaggedRows"]
 
 
 def __getattr__(name: str) -> Any:

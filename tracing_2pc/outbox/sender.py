@@ -21,9 +21,9 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.model import log_fields
 from tracing_2pc.core.ports import SystemClock
-from tracing_2pc.participant.resources.partner import Partner, PartnerAnswer
-from tracing_2pc.participant.resources.partner_request import in_bulks
-from tracing_2pc.participant.resources.queue import MOST_REFUSALS, Lease, Queue, Request
+from tracing_2pc.outbox.partner import Partner, PartnerAnswer
+from tracing_2pc.outbox.partner_request import in_bulks
+from tracing_2pc.outbox.queue import MOST_REFUSALS, Lease, Queue, Request
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing.propagation import thin_out_after
@@ -292,9 +292,7 @@ class Sender:
     def _ask_together(self, bulk: Sequence[Request]) -> Sequence[PartnerAnswer]:
         """Send a request. What raises is no answer: it is this application's alone."""
         try:
-            if len(bulk) == 1:
-                return [self._partner.send(bulk[0])]
-            return self._partner.send_together(bulk)
+            return self._partner.send(bulk)
         except Exception as error:  # noqa: BLE001 - the others' requests go on
             self._log_fault(bulk[0], error)
             return [PartnerAnswer(0)]

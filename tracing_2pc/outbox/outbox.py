@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,6 +12,12 @@ from sqlalchemy import Connection
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import RequestKey
 from tracing_2pc.core.states import RequestState
+from tracing_2pc.outbox.partner import Partner
+from tracing_2pc.outbox.partner_request import MakeRequest, made_by
+from tracing_2pc.outbox.quarantine import Quarantine
+from tracing_2pc.outbox.queue import Queue
+from tracing_2pc.outbox.records import json_records
+from tracing_2pc.outbox.sender import Sender
 from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.engine import (
@@ -27,55 +32,36 @@ from tracing_2pc.participant.journal.journal import Journal, in_slices
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.loader import Arriving, Records, check_prefix
-from tracing_2pc.participant.resources.partner import Partner
-from tracing_2pc.participant.resources.partner_request import (
-    MakeRequest,
-    ReadStatuses,
-    made_by,
-)
-from tracing_2pc.participant.resources.quarantine import Quarantine
-from tracing_2pc.participant.resources.queue import Queue
-from tracing_2pc.participant.resources.records import json_records
-from tracing_2pc.participant.resources.sender import Sender
 from tracing_2pc.participant.resources.tagged_branches import TaggedBranches
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import lifecycle
+
+_LEASE: Final = 30.0
 
 _CHUNK: Final = 1_000
 """Records that one check call names, and one INSERT writes, at most."""
 
 
 class Outbox(ParticipantEngine):
-    """Sends each committed record to a partner's HTTP API, by default as a JSON POST.
+    """Sends each committed record to a partner, such as `HttpPartner`.
 
     *Committed* means durably accepted for sending. One sender for all processes that
     share the database sends one request at a time: applications take turns, each in
     order of batch, branch and row. Each request carries an `Idempotency-Key`, the same
     however often it is sent, and the trace context of its transaction. It is sent until
-    the partner answers 2xx, with growing pauses; until then no later one of its
+    the partner takes it, with growing pauses; until then no later one of its
     application is sent. No request is dropped, but two kinds are quarantined for a
     person, in `<name>_tpc_quarantine`, and the next one is sent:
 
-    - a refusal: 400, 413 or 422, which are about the record. All else is "not now": an
-      expired token or a wrong address cost time, and no request. After ten refusals
-      in a row an application's sender stops, logs it, and tries the same request again
-      until it is taken, or `resume` is called.
+    - a refusal, which is about the record. After ten refusals in a row an application's
+      sender stops, logs it, and tries the same request again until it is taken, or
+      `resume` is called.
     - a request that fails alone: ten times in vain, then the next one was taken, and
       this one failed once more. Only that one overtakes it.
 
-    A person has it sent again, or drops it: `tracing-2pc outbox`, or the console.
-
-    `request` says what is sent for a record instead. It is asked at prepare, and what
-    it returns is stored: where it raises, the branch votes abort. With `bulk`
-    neighbours of one branch whose requests differ in the body only are one request,
-    with their bodies one after another. `statuses` reads from its answer what became
-    of each; all that is said above then holds for each record by itself, only that
-    those behind one that is not taken may be taken with it. A bulk that is
-    refused as a whole is sent again record by record, one that is not taken in halves.
-    Keep `statuses` as long as such records wait: without it 2xx is for all of a bulk.
-    A record may be
-    sent again in another bulk, of another key: the partner must know by the record
-    itself, as by its key and version, that it has it.
+    In a bulk all this holds for each record by itself, only that those behind one that
+    is not taken may be taken with it. A person has a request sent again, or drops it:
+    `tracing-2pc outbox`, or the console.
 
     A partner that does not know idempotency keys may see a request twice after a
     crash, after a pause longer than the lease, or while the database cannot be
@@ -84,22 +70,10 @@ class Outbox(ParticipantEngine):
 
     Args:
         url: database URL, as for `TaggedRows`.
-        partner: URL that each record is posted to.
-        check: URL that is asked at prepare, with `{"records": [...]}` of up to 1000
-            records a time. 400, 409, 413 and 422 are a vote to abort; nothing may
-            happen there yet.
-        headers: sent with each request; no secrets.
-        token: reference to a bearer token for the partner, `env:NAME` or `file:PATH`.
+        partner: where the requests go.
         name: prefix of the tables; one per partner in a database.
-        timeout: seconds to connect, and for each read.
-        lease: seconds after which another process takes over from a silent sender.
-        request: makes the request of a record, given as JSON has it, and of its key;
-            it depends on nothing else.
-        bulk: records in a request, at most; above 1 needs `request` and `statuses`.
-        statuses: given the status and body of the partner's answer, returns a status
-            for each record of the request, in order; None if the answer's own is for
-            all. What it raises is no answer, or the answer's own status if that is no
-            success.
+        lease: seconds after which another process takes over from a silent sender; by
+            default 30, or three times what a call to the partner may wait.
         clock: Unix seconds.
 
     Raises:
@@ -110,43 +84,27 @@ class Outbox(ParticipantEngine):
     def __init__(
         self,
         url: str,
+        partner: Partner,
         *,
-        partner: str,
-        check: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        token: str | None = None,
         name: str = "outbox",
-        timeout: float = 5.0,
-        lease: float = 30.0,
-        request: MakeRequest | None = None,
-        bulk: int = 1,
-        statuses: ReadStatuses | None = None,
+        lease: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if bulk < 1 or (bulk > 1 and (request is None or statuses is None)):
+        least = 3 * partner.longest
+        if lease is not None and lease < least:
             raise ConfigurationError(
-                "bulk: give a number above 0; above 1 also `request`, and `statuses`, "
-                "because a success can hold records that were not taken"
-            )
-        if lease < 3 * timeout:
-            raise ConfigurationError(
-                f"lease ({lease:g} s) must be at least three times timeout "
-                f"({timeout:g} s): a request must end within it"
+                f"lease ({lease:g} s) must be at least three times the partner's "
+                f"timeout ({partner.longest:g} s): a request must end within it"
             )
         tables, database = Tables("outbox", check_prefix(name)), open_database(url)
         journal = Journal(tables, database, clock)
         self._name = name
-        self._queue = Queue(tables, database, clock, bulk)
+        self._queue = Queue(tables, database, clock, partner.bulk)
         self._quarantine = Quarantine(self._queue, clock)
-        # By name: a resource knows no transport.
-        transport = importlib.import_module("tracing_2pc.http.partner")
-        receiver: Partner = transport.HttpPartner(
-            partner, check, headers or {}, token, timeout, name, statuses
-        )
-        self._sender = Sender(self._queue, receiver, lease)
+        self._sender = Sender(self._queue, partner, lease or max(_LEASE, least))
         store = TaggedBranches(
             journal,
-            _RequestTable(self._queue.request.name, receiver, request),
+            _RequestTable(self._queue.request.name, partner),
             set_up=self._queue.set_up,
             committed=self._queue.add,
             gauges=self._queue.gauges,
@@ -236,9 +194,8 @@ class Outbox(ParticipantEngine):
 class _RequestTable:
     """Where prepare writes records, each as a request (`loader.RecordTable`)."""
 
-    def __init__(self, name: str, partner: Partner, make: MakeRequest | None) -> None:
+    def __init__(self, name: str, partner: Partner) -> None:
         self.name = name
-        self._make = make
         self._partner = partner
 
     def receive(self, upload: Upload) -> Source:
@@ -253,8 +210,8 @@ class _RequestTable:
                 self._partner.check(chunk)
             source.rewind()
         records: Iterator[str] = json_records(source, upload.ref.rows)
-        if self._make is not None:
-            records = _made(self._make, records, upload)
+        if (make := self._partner.request) is not None:
+            records = _made(make, records, upload)
         return Arriving(None, in_slices(records, _CHUNK))
 
     def records(

@@ -1,11 +1,15 @@
-"""The port of an outbox's partner: one request, one answer, nothing guessed."""
+"""The port of an outbox's partner: one request, one answer, nothing guessed.
+
+`tracing_2pc.http.partner.HttpPartner` is one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from tracing_2pc.participant.resources.queue import Request
+from tracing_2pc.outbox.partner_request import MakeRequest
+from tracing_2pc.outbox.queue import Request
 
 
 class PartnerAnswer(NamedTuple):
@@ -34,6 +38,18 @@ class Partner(Protocol):
     def checks(self) -> bool:
         """Whether it is asked at prepare."""
 
+    @property
+    def request(self) -> MakeRequest | None:
+        """What makes the request of a record, at prepare; None: the record is it."""
+
+    @property
+    def bulk(self) -> int:
+        """Requests that may be sent together, at most."""
+
+    @property
+    def longest(self) -> float:
+        """Seconds that a call waits for its next byte, at most."""
+
     def check(self, records: Sequence[str]) -> None:
         """Ask whether these records would be taken.
 
@@ -41,8 +57,8 @@ class Partner(Protocol):
             RefusalError: conflict: they would not; not now: no answer.
         """
 
-    def send(self, request: Request) -> PartnerAnswer:
-        """Send a request once. Its key is the same however often it is sent."""
+    def send(self, requests: Sequence[Request]) -> Sequence[PartnerAnswer]:
+        """Send one request, or several as one, once; its key is the same each time.
 
-    def send_together(self, requests: Sequence[Request]) -> Sequence[PartnerAnswer]:
-        """Send several as one, once; an answer for each, or one for all of them."""
+        Returns an answer for each, or one for all of them.
+        """

@@ -62,6 +62,8 @@ class Request:
     transaction: TransactionId
     branch: BranchId
     carrier: Carrier
+    outbox: str = "outbox"
+    """The name of the outbox that sends it."""
 
     @property
     def key(self) -> str:
@@ -238,7 +240,9 @@ class Queue:
         task = BranchId(branch.partition, branch.task_attempt)
         carrier = carrier_from_json(branch.carrier)
         return [
-            Request(branch.tag, row, body, transaction, task, carrier)
+            Request(
+                branch.tag, row, body, transaction, task, carrier, self._tables.name
+            )
             for row, body in rows
         ]
 
