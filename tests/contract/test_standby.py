@@ -8,11 +8,22 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.participant import KINDS, ONE, OTHER, World, sqlite_url, tagged_rows
+from support.participant import (
+    KINDS,
+    ONE,
+    OTHER,
+    World,
+    close,
+    no_sender,
+    sqlite_url,
+    tagged_rows,
+)
 from support.postgres import drop, standby
 from support.texts import texts
 
+from tracing_2pc.cli import main
 from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.participant import Outbox
 from tracing_2pc.store import open_log
 from tracing_2pc.store.log.sql_log import SqlDecisionLog
 
@@ -47,15 +58,19 @@ def test_a_file_that_was_read_only_is_opened_anew(tmp_path: Path) -> None:
         connection.commit()
     assert world.commit(T, ONE, once=True).status_code == 503
     assert world.commit(T, ONE, once=True).status_code == 200
-    world.resource.close()
+    close(world)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 def test_sessions_that_may_not_write_are_left(
-    postgres_database: str, kind: str, caplog: pytest.LogCaptureFixture
+    postgres_database: str,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A setting makes them so, and they keep it: new ones are opened when it ends."""
+    monkeypatch.setattr(Outbox, "start", no_sender)
     world, log = KINDS[kind](postgres_database), open_log(postgres_database)
     assert world.prepare(T).status_code == 200
     with psycopg.connect(postgres_database, autocommit=True) as dba:
@@ -71,13 +86,17 @@ def test_sessions_that_may_not_write_are_left(
     assert world.client.get("/health/ready").status_code == 200
     assert world.visible() == ONE.rows
     assert begin(log, 0) == FIRST
-    world.resource.close()
+    close(world)
     log.close()
 
 
 @pytest.mark.ci
 def test_after_a_failover_work_goes_on_without_a_restart(
-    new_database: Callable[[], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    new_database: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Nobody takes a standby's past for the truth. When it is promoted, all goes on."""
     address = tmp_path / "now"
@@ -92,7 +111,8 @@ def test_after_a_failover_work_goes_on_without_a_restart(
 
     databases: list[str] = []
     worlds = [kind(moving()) for kind in KINDS.values()]
-    log = open_log(moving())
+    log_url = moving()
+    log = open_log(log_url)
     with standby(databases[0]) as (folder, promote):
         for world in worlds:
             assert world.prepare(T).status_code == 200
@@ -107,12 +127,19 @@ def test_after_a_failover_work_goes_on_without_a_restart(
         for ask in (log.applications, lambda: begin(log, 1)):
             with pytest.raises(DecisionLogError, match=TEXTS["read-only"]):
                 ask()
+        monkeypatch.setenv("TPC_LOG", log_url)
+        monkeypatch.setenv("TPC_PAUSE", "100ms")
+        assert main(["watch", "--once"]) == 1
+        out = capsys.readouterr().out
+        assert "unreadable log" in out
+        assert TEXTS["read-only"] in out
         promote()
+        assert main(["watch", "--once"]) == 0
         for world in worlds:
             assert world.commit(T, ONE).status_code == 200
             assert world.client.get("/health/ready").status_code == 200
             assert world.visible() == ONE.rows
-            world.resource.close()
+            close(world)
         assert begin(log, 1) == SECOND
         log.close()
     for url in databases:

@@ -9,15 +9,16 @@ from pathlib import Path
 import psycopg
 import pytest
 from manual import blocks, page
-from support.participant import KINDS, ONE, OTHER, keep
+from support.participant import KINDS, ONE, OTHER, close, keep, no_sender
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.participant import Outbox
 from tracing_2pc.store import open_log
 
 pytestmark = pytest.mark.ci
 
-ROLES = ("orders", "ledger", "orders_viewer", "ledger_service")
+ROLES = ("orders", "ledger", "orders_viewer", "ledger_service", '"the-job"')
 OWNERS, VIEWER, SERVICE = blocks(page("security"), "sql")
 Execute = Callable[[str], None]
 
@@ -57,7 +58,7 @@ def test_what_the_page_grants_is_enough(
     begin(of("orders"), 0)
     owner = KINDS[kind](of("ledger"))
     keep(owner, "orders.0.1", OTHER)
-    owner.resource.close()
+    close(owner)
     execute(VIEWER)
     execute(SERVICE)
     monkeypatch.setenv("TPC_LOG", of("orders_viewer"))
@@ -70,21 +71,21 @@ def test_what_the_page_grants_is_enough(
     assert world.visible() == ONE.rows + OTHER.rows
     assert world.prepare("orders.2.1", OTHER).status_code == 200
     assert world.abort("orders.2.1").status_code == 200
-    world.resource.close()
+    close(world)
 
 
 LACKS = {
-    "no right to create": ("", "GRANT USAGE, CREATE ON SCHEMA public TO orders"),
+    "no right to create": ("", 'GRANT USAGE, CREATE ON SCHEMA public TO "the-job"'),
     "no schema": (
-        "ALTER ROLE orders SET search_path = nowhere",
-        "CREATE SCHEMA AUTHORIZATION orders",
+        'ALTER ROLE "the-job" SET search_path = nowhere',
+        'CREATE SCHEMA AUTHORIZATION "the-job"',
     ),
     "no right to use": (
         "REVOKE USAGE ON SCHEMA public FROM public",
-        "CREATE SCHEMA AUTHORIZATION orders",
+        'CREATE SCHEMA AUTHORIZATION "the-job"',
     ),
     "read-only": (
-        "ALTER ROLE orders SET default_transaction_read_only = on",
+        'ALTER ROLE "the-job" SET default_transaction_read_only = on',
         "Promote it, or name the primary",
     ),
 }
@@ -103,8 +104,9 @@ def test_what_is_lacking_is_one_line_with_its_cure(
     """For the log, and at each resource, which goes on when it is granted."""
     sql, cure = LACKS[lack]
     monkeypatch.chdir(tmp_path)
-    url = postgres_database.replace("postgres@", "orders@")
-    execute(f"CREATE ROLE orders LOGIN; {sql}")
+    monkeypatch.setattr(Outbox, "start", no_sender)
+    url = postgres_database.replace("postgres@", "the-job@")
+    execute(f'CREATE ROLE "the-job" LOGIN; {sql}')
     assert main(["init", "--log", url]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert cure in line
@@ -116,4 +118,4 @@ def test_what_is_lacking_is_one_line_with_its_cure(
         lines = [r for r in caplog.records if cure in r.getMessage()]
         assert len(lines) >= 2  # at its start, and not ready
         assert all(r.exc_info is None for r in caplog.records)
-        world.resource.close()
+        close(world)

@@ -378,6 +378,18 @@ def end(outbox: Outbox) -> None:
     outbox.close()
 
 
+def no_sender(_: Outbox) -> None:
+    """For `Outbox.start`: it would bring a session back to a pool that was left."""
+
+
+def close(world: World) -> None:
+    """Close it; an outbox, when its sender has ended."""
+    if isinstance(world.resource, Outbox):
+        end(world.resource)
+    else:
+        world.resource.close()
+
+
 def prepared_transactions(url: str, **settings: Any) -> World:
     """A ledger, whose readers SELECT from the table itself."""
     resource = PreparedTransactions(url, "orders", **settings)

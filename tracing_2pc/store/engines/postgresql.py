@@ -163,7 +163,8 @@ def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
     if state not in {"42501", "3F000"} or context.connection is None:
         return None
     session: Any = context.connection.connection.driver_connection
-    role = session.info.user
+    quote = context.dialect.identifier_preparer.quote
+    role = quote(session.info.user)
     why = str(error).partition("\n")[0]
     if state == "3F000":
         return (
@@ -173,8 +174,8 @@ def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
     lacking = _LACKING.search(why)
     if lacking is None:
         return f"{why}, as role {role}"
-    right, name = _RIGHTS.get(lacking[1], _RIGHTS["table"]), lacking[2]
-    return f"{why}. Run: GRANT {right} {name} TO {role}"
+    right = _RIGHTS.get(lacking[1], _RIGHTS["table"])
+    return f"{why}. Run: GRANT {right} {quote(lacking[2])} TO {role}"
 
 
 _LACKING: Final = re.compile(r"permission denied for (\w+) (.+)")
