@@ -179,11 +179,10 @@ def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "show",
         "list_open",
         "identity",
-        "list_requests",
-        "send_again",
-        "drop_request",
     ):
         monkeypatch.setattr(TaggedRows, method, fault)
+    for method in ("list_requests", "send_again", "drop_request"):  # as of an outbox
+        monkeypatch.setattr(TaggedRows, method, fault, raising=False)
     for name in ("gauges", "ready"):
         monkeypatch.setattr(TaggedRows, name, fault)
     each_route(world)

@@ -119,7 +119,7 @@ NOT_STRICT = {
     "a huge integer": COMMIT + ', "forgotten_through": ' + "9" * 5000 + "}",
     "a big integer": COMMIT + ', "forgotten_through": ' + "9" * 30 + "}",
     "nested too deeply": COMMIT + ', "forgotten_through": ' + "[" * 50_000 + "}",
-    "an unknown field": COMMIT + ', "why": {}}',
+    "a field that is required": COMMIT + ', "requires": ["why"], "why": {}}',
     "an unknown huge integer": COMMIT + ', "why": ' + "9" * 5000 + "}",
     "a control character": COMMIT + ', "forgotten_through": "\x01"}',
     "not UTF-8": COMMIT.encode() + b', "forgotten_through": "\xff"}',

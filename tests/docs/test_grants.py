@@ -13,7 +13,7 @@ from support.participant import KINDS, ONE, OTHER, close, keep, no_sender
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import DecisionLogError
-from tracing_2pc.participant import Outbox
+from tracing_2pc.outbox import Outbox
 from tracing_2pc.store import open_log
 
 pytestmark = pytest.mark.ci

@@ -24,8 +24,9 @@ from tracing_2pc.http import contract
 from tracing_2pc.http.error_responses import Problem
 from tracing_2pc.participant.answers import BranchRef
 from tracing_2pc.participant.body import Body
-from tracing_2pc.participant.engine import Order, Query, RequestOrder, RequestQuery
+from tracing_2pc.participant.engine import Order, Query
 from tracing_2pc.participant.json_lines import strict_json
+from tracing_2pc.participant.requests import RequestOrder, RequestQuery
 
 MAX_ROWS: Final = 2**53 - 1
 """Beyond it JSON numbers are not exact everywhere."""

@@ -37,8 +37,9 @@ from tracing_2pc.http.error_responses import (
 from tracing_2pc.http.time_limits import TimedInput
 from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.body import CHUNK
-from tracing_2pc.participant.engine import ParticipantEngine, RequestOrder
+from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.participant.metrics import Measured, record_request
+from tracing_2pc.participant.requests import RequestOrder
 from tracing_2pc.participant.service import ParticipantService
 from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing import instruments

@@ -20,16 +20,11 @@ from tracing_2pc.outbox.records import json_records
 from tracing_2pc.outbox.sender import Sender
 from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.body import Source
-from tracing_2pc.participant.engine import (
-    Order,
-    ParticipantEngine,
-    RequestOrder,
-    RequestPage,
-    RequestQuery,
-)
+from tracing_2pc.participant.engine import Order, ParticipantEngine
 from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.journal import Journal, in_slices
 from tracing_2pc.participant.journal.schema import Tables
+from tracing_2pc.participant.requests import RequestOrder, RequestPage, RequestQuery
 from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.loader import Arriving, Records, check_prefix
 from tracing_2pc.participant.resources.tagged_branches import TaggedBranches

@@ -17,7 +17,7 @@ from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import QuarantinedRequest, RequestKey
 from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.outbox.queue import AGAIN, DROP, Queue
-from tracing_2pc.participant.engine import RequestOrder, RequestQuery
+from tracing_2pc.participant.requests import RequestOrder, RequestQuery
 
 LONGEST_BODY: Final = 2_000
 """Characters of a body that a list shows."""

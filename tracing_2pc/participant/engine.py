@@ -19,11 +19,9 @@ from tracing_2pc.core.model import (
     BranchId,
     Carrier,
     Identity,
-    QuarantinedRequest,
-    RequestKey,
     TransactionId,
 )
-from tracing_2pc.core.states import BranchState, Decision, Refusal, RequestState
+from tracing_2pc.core.states import BranchState, Decision, Refusal
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
 from tracing_2pc.participant.body import Body
@@ -83,38 +81,6 @@ class Page:
 
     branches: Sequence[tuple[TransactionId, BranchRow, Carrier]]
     next: int | None
-    now: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RequestQuery:
-    """Which page of a quarantine is wanted; an application or key of None is any.
-
-    `after` is the time and key of the last request on the page before.
-    """
-
-    application: str | None
-    key: RequestKey | None
-    state: RequestState
-    after: tuple[float, str]
-    limit: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RequestOrder:
-    """What a person wants done with a request in quarantine, and how they sign."""
-
-    key: RequestKey
-    participant: str
-    who: str
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RequestPage:
-    """A page of requests, at the participant's time."""
-
-    requests: Sequence[QuarantinedRequest]
     now: float
 
 
@@ -310,18 +276,6 @@ class ParticipantEngine:
             branches, next_ = self._journal.list_open(connection, **wanted)
         return Page(branches, next_, self._journal.clock())
 
-    def list_requests(self, query: RequestQuery) -> RequestPage:
-        """List what an outbox's partner did not take; only an outbox has such."""
-        raise _no_outbox()
-
-    def send_again(self, order: RequestOrder) -> RequestState:
-        """Have a request in quarantine sent once more; only an outbox can."""
-        raise _no_outbox()
-
-    def drop_request(self, order: RequestOrder) -> RequestState:
-        """Drop a request in quarantine; only an outbox can."""
-        raise _no_outbox()
-
     def ready(self) -> None:
         """Raise `RefusalError`, *not now*, unless the database answers.
 
@@ -440,8 +394,3 @@ class ParticipantEngine:
                 start=int(since * 1e9),
                 end=int(now * 1e9),
             )
-
-
-def _no_outbox() -> RefusalError:
-    detail = "this participant is no outbox: it has no requests in quarantine"
-    return RefusalError(Refusal.UNKNOWN, detail)

@@ -13,18 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tracing_2pc.core.access import Caller, Role
+from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.ports import Step
-from tracing_2pc.core.states import ASK_AGAIN, Decision, RequestState
+from tracing_2pc.core.states import ASK_AGAIN, Decision, Refusal, RequestState
 from tracing_2pc.participant.answers import Answer, BranchRef
 from tracing_2pc.participant.body import Body
-from tracing_2pc.participant.engine import (
-    Order,
-    ParticipantEngine,
-    Query,
-    RequestOrder,
-    RequestQuery,
-)
+from tracing_2pc.participant.engine import Order, ParticipantEngine, Query
+from tracing_2pc.participant.requests import KeepsRequests, RequestOrder, RequestQuery
 from tracing_2pc.tracing.spans import identity
 
 logger = logging.getLogger(__name__)
@@ -137,6 +133,13 @@ class ParticipantService:
             items.append(item)
         return {"transactions": items, "now": page.now, "application": only}, last
 
+    @property
+    def _requests(self) -> KeepsRequests:
+        if not isinstance(self._engine, KeepsRequests):
+            detail = "this participant is no outbox: it has no requests in quarantine"
+            raise RefusalError(Refusal.UNKNOWN, detail)
+        return self._engine
+
     def quarantined(
         self, caller: Caller, query: RequestQuery, longest: int
     ) -> tuple[dict[str, Any], tuple[float, str] | None]:
@@ -150,7 +153,7 @@ class ParticipantService:
         caller.check("quarantined", query.application)
         only = query.application or caller.application
         wanted = dataclasses.replace(query, application=only, limit=query.limit + 1)
-        page = self._engine.list_requests(wanted)
+        page = self._requests.list_requests(wanted)
         items: list[dict[str, Any]] = []
         for request in page.requests[: query.limit]:
             item = dataclasses.asdict(request)
@@ -169,14 +172,14 @@ class ParticipantService:
     def again(self, caller: Caller, step: Step, order: RequestOrder) -> RequestState:
         """Have a request in quarantine sent once more."""
         self._check(caller, "again", order.key.transaction, step)
-        state = self._engine.send_again(order)
+        state = self._requests.send_again(order)
         _log_order("again", order, state)
         return state
 
     def drop(self, caller: Caller, step: Step, order: RequestOrder) -> RequestState:
         """Drop a request in quarantine."""
         self._check(caller, "drop", order.key.transaction, step)
-        state = self._engine.drop_request(order)
+        state = self._requests.drop_request(order)
         _log_order("drop", order, state)
         return state
 

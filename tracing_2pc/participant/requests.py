@@ -1,0 +1,56 @@
+"""What a person may ask of a participant that keeps requests, such as an outbox."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from tracing_2pc.core.model import QuarantinedRequest, RequestKey
+from tracing_2pc.core.states import RequestState
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestQuery:
+    """Which page of a quarantine is wanted; an application or key of None is any.
+
+    `after` is the time and key of the last request on the page before.
+    """
+
+    application: str | None
+    key: RequestKey | None
+    state: RequestState
+    after: tuple[float, str]
+    limit: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestOrder:
+    """What a person wants done with a request in quarantine, and how they sign."""
+
+    key: RequestKey
+    participant: str
+    who: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestPage:
+    """A page of requests, at the participant's time."""
+
+    requests: Sequence[QuarantinedRequest]
+    now: float
+
+
+@runtime_checkable
+class KeepsRequests(Protocol):
+    """A resource that has requests in quarantine, or could have."""
+
+    def list_requests(self, query: RequestQuery) -> RequestPage:
+        """List those in quarantine, or those that a person has dropped."""
+
+    def send_again(self, order: RequestOrder) -> RequestState:
+        """Have one sent once more; durable when this returns, and idempotent."""
+
+    def drop_request(self, order: RequestOrder) -> RequestState:
+        """Drop one for ever; durable when this returns, and idempotent."""
