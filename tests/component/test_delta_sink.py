@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
+import decimal
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,6 +51,9 @@ TEXTS = texts("sinks")
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed here")
 DeltaTable, write_deltalake = deltalake.DeltaTable, deltalake.write_deltalake
+Field, Schema = deltalake.Field, deltalake.Schema
+PrimitiveType = deltalake.schema.PrimitiveType
+NOTE = "__CHAR_VARCHAR_TYPE_STRING"
 
 T = TransactionId("orders", 0, 1)
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
@@ -134,16 +140,36 @@ def test_each_batch_is_one_commit_of_the_table(out: Path, job: Jobs) -> None:
     assert table.history(1)[0]["tracing_2pc.transaction"] == "orders.2.1"
 
 
-def test_values_of_partitions_are_kept(tmp_path: Path) -> None:
-    """Whatever characters they have, and null; in files without folders."""
+@pytest.mark.parametrize("value", ["__HIVE_DEFAULT_PARTITION__", "€" * 300, "a/b=c%"])
+def test_values_of_partitions_are_kept(tmp_path: Path, value: str) -> None:
+    """Whatever characters they have, of any length, and null; no folder is named so."""
     out = tmp_path / "parted"
     DeltaTable.create(out, SCHEMA, partition_by=["region"])
-    sink, last = DeltaSink(out), pa.RecordBatch.from_pylist([{"id": 2}], schema=SCHEMA)
-    sink.commit_transaction(str(T), [prepared(sink, ROWS, last)])
-    expected = [*ROWS.to_pylist(), {"id": 2, "region": None}]
+    sink, last = DeltaSink(out), pa.RecordBatch.from_pylist([{"id": 3}], schema=SCHEMA)
+    odd = pa.RecordBatch.from_pylist([{"id": 2, "region": value}])
+    sink.commit_transaction(str(T), [prepared(sink, ROWS, odd, last)])
+    expected = [*ROWS.to_pylist(), *odd.to_pylist(), {"id": 3, "region": None}]
     assert rows(out) == expected
     arrow = DeltaTable(out).to_pyarrow_dataset().to_table().sort_by("id")
     assert arrow.to_pylist() == expected
+
+
+def noted(path: Path, kind: str) -> Path:
+    """Make a table of Spark's, with a column `v` that it has noted this type of."""
+    v = Field("v", PrimitiveType("string"), metadata={NOTE: kind})
+    DeltaTable.create(path, Schema([Field("id", PrimitiveType("long")), v]))
+    return path
+
+
+def test_what_spark_has_noted_of_a_text_is_kept(tmp_path: Path) -> None:
+    """Its length in characters; the types that Spark would pad are not written."""
+    sink = DeltaSink(noted(tmp_path / "short", "varchar(3)"))
+    prepared(sink, pa.RecordBatch.from_pydict({"id": [1, 2], "v": ["€€€", None]}))
+    with pytest.raises(ConfigurationError, match=TEXTS["too long"]):
+        prepared(sink, pa.RecordBatch.from_pydict({"id": [1], "v": ["four"]}))
+    for kind in ("char(3)", "array<varchar(3)>"):
+        with pytest.raises(ConfigurationError, match=re.escape(f"{kind} of 'v'")):
+            DeltaSink(noted(tmp_path / kind, kind)).check_job("orders")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +215,10 @@ def test_two_processes_commit_the_same_while_others_append(out: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ({"id": ["0"], "region": ["n"]}, "column 'id' is string, the table's int64"),
+        (
+            {"id": ["0"], "region": ["n"]},
+            r"column 'id' is string, the table's int64: CAST\(id AS BIGINT\)",
+        ),
         ({"id": [0], "region": ["n"], "more": [1]}, "no column 'more'"),
     ],
 )
@@ -481,6 +510,51 @@ def test_a_path_of_a_receipt_is_not_believed(out: Path, path: str) -> None:
             end(handle)
     assert (visible(out), left(out)) == ([], ["delta.orders.0.1"])
     assert not (out.parent / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "forged", "says"),
+    [
+        ("day", "soon", "column 'day' has 'soon', which is no date32"),
+        ("day", 7, "column 'day' has 7"),
+        ("n", "07", "column 'n' has '07'"),
+        ("v", "", "column 'v' has ''"),
+        ("v", "four", TEXTS["too long"]),
+        ("v", "\ud800", "column 'v' has "),
+        ("v", None, ""),
+        ("more", "1", "is now partitioned by"),
+        ("stats", '{"numRecords": 9}', "it has 1 rows, the receipt says "),
+    ],
+)
+def test_what_a_receipt_says_of_a_file_is_not_believed(
+    tmp_path: Path, what: str, forged: Any, says: str
+) -> None:
+    """Nothing is listed that nobody could read, or that counts are wrong of."""
+    out, note = tmp_path / "parted", {NOTE: "varchar(3)"}
+    kinds = {"id": "long", "day": "date", "n": "integer", "d": "decimal(9,2)"}
+    fields = [Field(name, PrimitiveType(kind)) for name, kind in kinds.items()]
+    v, b = PrimitiveType("string"), Field("b", PrimitiveType("boolean"))
+    schema = Schema([*fields, b, Field("v", v, metadata=note)])
+    DeltaTable.create(out, schema, partition_by=["day", "n", "d", "b", "v"])
+    at, d = datetime.date(999, 1, 2), decimal.Decimal("-1.50")
+    row: dict[str, Any] = {"id": 0, "day": at, "n": -7, "d": d, "b": True, "v": "abc"}
+    types = {"id": pa.int64(), "n": pa.int32(), "d": pa.decimal128(9, 2)}
+    given = [pa.array([value], types.get(name)) for name, value in row.items()]
+    sink = DeltaSink(out)
+    handle = received(prepared(sink, pa.RecordBatch.from_arrays(given, [*row])))
+    true = received(handle)
+    of = handle.files[0]
+    (of if what == "stats" else of["partition_values"])[what] = forged
+    if says:
+        with pytest.raises(ParticipantRefusedError, match=says) as caught:
+            sink.commit(handle)
+        assert "\n" not in str(caught.value)
+        assert rows(out) == []
+        handle = true
+    else:
+        row["v"] = None
+    sink.commit(handle)
+    assert rows(out) == [row]
 
 
 def test_what_a_person_has_ended_is_kept(out: Path, job: Jobs) -> None:

@@ -59,19 +59,17 @@ def test_folders_have_the_names_that_spark_gives(spark: Any, tmp_path: Path) -> 
         "`te{x}t`": "string",
         "whole": "int",
         "day": "date",
-        "at": "timestamp",
-        "here": "timestamp_ntz",
         "yes": "boolean",
         "sum": "decimal(20, 3)",
     }
     values: list[list[str | None]] = [
-        ["x", "-7", "2024-03-31", "2024-03-31 01:59:59.5", "2024-03-31", "true", "1.5"],
-        ["none", None, None, None, None, None, None],
-        ["x", "0", "0999-12-31", "1969-12-31 23:59:59.000001", None, "false", "-1e3"],
+        ["x", "-7", "2024-03-31", "true", "1.5"],
+        ["none", None, None, None, None],
+        ["x", "0", "0999-12-31", "false", "-1e3"],
     ]
-    rows = [*values, *([text, *[None] * 6] for text in texts)]
+    rows = [*values, *([text, *[None] * 4] for text in texts)]
     with session_setting(spark, "spark.sql.session.timeZone", "Europe/Warsaw"):
-        plain = spark.createDataFrame(rows, ", ".join(f"c{n} string" for n in range(7)))
+        plain = spark.createDataFrame(rows, ", ".join(f"c{n} string" for n in range(5)))
         casts = [
             f"CAST(c{n} AS {kind}) AS {name}"
             for n, (name, kind) in enumerate(columns.items())

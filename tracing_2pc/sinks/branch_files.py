@@ -31,6 +31,9 @@ MAX_FILES: Final = 256
 _IN_MEMORY: Final = 32 << 20
 """Bytes of rows that a branch keeps until it writes them: larger row groups."""
 
+_LONGEST: Final = 255
+"""Bytes of a name in a folder, of every file system in use."""
+
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = {*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"}
 
@@ -57,7 +60,7 @@ class BranchFiles:
         name: of the files, with the name of their format at the end.
         partition_by: the columns whose values become folders of the paths.
         known: layout of the files that readers read these with; None if they do not
-            read by folder.
+            read by folder: then no folder has the name of a value.
     """
 
     def __init__(
@@ -69,12 +72,13 @@ class BranchFiles:
         known: Mapping[str, Any] | None = None,
     ) -> None:
         self.layout: dict[str, Any] = {}  # what is new in it
+        self.values: dict[str, dict[str, str | None]] = {}  # as text, by path
         self._known = known
         self._root = root
         self._aside = aside
         self._stem, _, self._format = name.rpartition(".")
         self._by = tuple(partition_by)
-        self._files: dict[str, _File] = {}
+        self._files: dict[tuple[str | None, ...], _File] = {}  # by values
         self._held = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -121,24 +125,30 @@ class BranchFiles:
         for file in self._files.values():
             file.drop()
 
-    def _open(self, values: str, schema: pa.Schema) -> _File:
+    def _path(self, values: Sequence[str | None]) -> str:
+        name = f"{self._stem}.{len(self._files)}.{self._format}"
+        by = () if self._known is None else self._by
+        return os.path.join(*map(folder_of, by, values), name)
+
+    def _open(self, values: tuple[str | None, ...], schema: pa.Schema) -> _File:
         if len(self._files) == MAX_FILES:
             raise ConfigurationError(
                 f"one task has rows for more than {MAX_FILES} folders of "
                 f"{', '.join(self._by)}, and each is an open file: repartition the "
                 "DataFrame by these columns, or partition by fewer values"
             )
-        name = f"{self._stem}.{len(self._files)}.{self._format}"
-        path = os.path.join(values, name)
+        path = self._path(values)
         target = self._aside(path)
         target.parent.mkdir(exist_ok=True)
         file = target.open("xb")
         try:
-            return _File(path, target, file, ENCODERS[self._format](file, schema))
+            encoder = ENCODERS[self._format](file, schema)
         except BaseException:
             file.close()
             target.unlink()
             raise
+        self.values[path] = dict(zip(self._by, values, strict=True))
+        return _File(path, target, file, encoder)
 
     def _write_held(self) -> None:
         for file in self._files.values():
@@ -246,8 +256,8 @@ def _check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
             )
         if not _has_text(kind := schema.field(column).type):
             raise ConfigurationError(
-                f"partition_by names {column!r}, of type {kind}: take text, a whole "
-                "number, a decimal, a boolean, a date or a timestamp"
+                f"partition_by names {column!r}, of type {kind}: take a date, text, a "
+                "whole number, a decimal or a boolean"
             )
     if set(partition_by) == set(schema.names):
         raise ConfigurationError(
@@ -285,69 +295,78 @@ def _has_text(kind: pa.DataType) -> bool:
 
     checks = (
         *(types.is_string, types.is_large_string, types.is_integer, types.is_boolean),
-        *(types.is_date, types.is_timestamp, types.is_decimal),
+        *(types.is_date, types.is_decimal),
     )
     return any(check(kind) for check in checks)
 
 
 def _split(
     batch: pa.RecordBatch, partition_by: Sequence[str]
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of each combination of values, with the folder of these."""
+) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+    """Yield the rows of each combination of values, with these as text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not partition_by:
-        yield "", batch
+        yield (), batch
         return
     codes: Any = pa.scalar(0, pa.int64())
-    folders: list[list[str]] = []
+    texts: list[list[str | None]] = []
     for column in partition_by:
         encoded = batch.column(column).dictionary_encode(null_encoding="encode")
         values = encoded.dictionary.to_pylist()
-        folders.append([folder_of(column, value) for value in values])
+        texts.append([text_of(value) for value in values])
         codes = pc.add(pc.multiply(codes, len(values)), encoded.indices.cast("int64"))
     rest = batch.select([n for n in batch.schema.names if n not in partition_by])
     for code in codes.unique():
         number, parts = code.as_py(), []
-        for names in reversed(folders):
-            number, place = divmod(number, len(names))
-            parts.append(names[place])
-        yield os.path.join(*reversed(parts)), rest.filter(pc.equal(codes, code))
+        for known in reversed(texts):
+            number, place = divmod(number, len(known))
+            parts.append(known[place])
+        yield tuple(reversed(parts)), rest.filter(pc.equal(codes, code))
 
 
-def folder_of(column: str, value: Any) -> str:
-    """Return the name of the folder of a value, escaped as Spark does."""
-    text = _text(value)
-    return f"{_escape(column)}={_NULL if not text else _escape(text)}"
+def folder_of(column: str, text: str | None) -> str:
+    """Return the name of the folder of a value, escaped as Spark does.
+
+    Raises:
+        ConfigurationError: no folder can have it, or readers would take it for null.
+    """
+    if text == _NULL:
+        raise ConfigurationError(
+            f"partition_by: {column!r} has the text {text}, which readers take for null"
+        )
+    name = f"{_escape(column)}={_NULL if text is None else _escape(text)}"
+    if len(name.encode()) > _LONGEST:
+        size = len((text or "").encode())
+        raise ConfigurationError(
+            f"partition_by: {column!r} has a value of {size} bytes, {text!r:.30}…: the "
+            f"name of its folder would be longer than {_LONGEST} bytes. Partition by "
+            "another column, or a shorter form of this one"
+        )
+    return name
 
 
 def is_folder_of_value(name: str) -> bool:
     """Tell if `folder_of` makes this name, of a column that readers see."""
     column, _, value = map(urllib.parse.unquote, name.partition("="))
-    return folder_of(column, value) == name and column[:1] not in ("", ".", "_")
-
-
-def values_of(path: str) -> dict[str, str | None]:
-    """Return the values that the folders of a file's path stand for, as text."""
-    pairs = (part.split("=", 1) for part in os.path.dirname(path).split("/") if part)
-    unquote = urllib.parse.unquote
-    return {unquote(k): None if v == _NULL else unquote(v) for k, v in pairs}
+    text = None if value in ("", _NULL) else value
+    with contextlib.suppress(ConfigurationError, UnicodeError):
+        return column[:1] not in ("", ".", "_") and folder_of(column, text) == name
+    return False
 
 
 def _escape(text: str) -> str:
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str | None:
+    """Return a value as text; as Spark and Delta have it, an empty one is null."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, datetime.datetime):
-        fraction = f".{value.microsecond:06}".rstrip("0").rstrip(".")
-        return value.replace(microsecond=0, tzinfo=None).isoformat(" ") + fraction
     if isinstance(value, decimal.Decimal):
         return f"{value:f}"
-    return "" if value is None else str(value)
+    return None if value is None else str(value) or None
 
 
 # --- formats ----------------------------------------------------------------------

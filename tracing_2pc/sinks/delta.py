@@ -10,7 +10,6 @@ import logging
 import os
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import (
@@ -25,14 +24,16 @@ from tracing_2pc.sinks.branch_files import (
     exists,
     flush_folders,
     touch,
-    values_of,
 )
 from tracing_2pc.sinks.delta_table import (
+    lengths_of,
     mismatch,
     open_table,
     partition_types,
     raise_if_unsupported,
     schema_of,
+    too_long,
+    value_fault,
 )
 from tracing_2pc.sinks.shared_folder import SharedFolder, path_of
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
@@ -67,6 +68,7 @@ class DeltaHandle:
     def __post_init__(self) -> None:
         self.writer: BranchFiles | None = None
         self.schema: pa.Schema | None = None  # the table's
+        self.lengths: dict[str, int] = {}  # of its texts, where they have one
 
 
 @traced_sink
@@ -158,6 +160,7 @@ class DeltaSink:
         name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.parquet"
         aside, by = self._folder.aside, table.metadata().partition_columns
         handle.schema, handle.partition_types = schema_of(table), partition_types(table)
+        handle.lengths = lengths_of(table)
         handle.writer = BranchFiles(self._folder.path, aside, name, by)
         return handle
 
@@ -166,13 +169,15 @@ class DeltaSink:
 
         Raises:
             ConfigurationError: a column that the table does not have, of another type,
-                or null or missing where the table allows no null.
+                null or missing where the table allows no null, or text that is longer
+                than the table's.
         """
         import pyarrow as pa
 
         assert handle.writer is not None  # noqa: S101 - it is from `begin`
         assert handle.schema is not None  # noqa: S101 - as well
-        if fault := mismatch(batch.schema, handle.schema, batch):
+        fault = mismatch(batch.schema, handle.schema, batch)
+        if fault := fault or too_long(batch, handle.lengths):
             raise ConfigurationError(
                 f"{handle.transaction}: the rows do not fit {self._folder.path}: "
                 f"{fault}. Change the DataFrame or the table; nothing was written"
@@ -189,11 +194,11 @@ class DeltaSink:
             made = self._folder.aside(file["path"]).stat().st_mtime_ns
             handle.files.append(
                 {
-                    "path": Path(file["path"]).name,
+                    "path": file["path"],
                     "size": file["bytes"],
-                    "partition_values": values_of(file["path"]),
+                    "partition_values": handle.writer.values[file["path"]],
                     "modification_time": made // 1_000_000,
-                    "stats": json.dumps({"numRecords": file["rows"]}),
+                    "stats": _stats(file["rows"]),
                 }
             )
             handle.rows += file["rows"]
@@ -417,19 +422,19 @@ class DeltaSink:
         try:
             if (size := path.stat().st_size) != file["size"]:
                 return f"it has {size} bytes, and {file['size']} were prepared"
-            schema = parquet.read_schema(path)
+            footer = parquet.read_metadata(path)
         except FileNotFoundError:
             return "it is gone, and no commit lists it: somebody has removed it"
         values = file["partition_values"]
         if by != handle.partition_types or by.keys() != values.keys():
             now = (f"{name}, of type {kind}" for name, kind in by.items())
             return f"the table is now partitioned by {', '.join(now) or 'nothing'}"
+        if file["stats"] != _stats(footer.num_rows):
+            return f"it has {footer.num_rows} rows, the receipt says {file['stats']!r}"
         wanted = schema_of(table)
-        for name in by:
-            if values[name] is None and not wanted.field(name).nullable:
-                return f"column {name!r} has nulls, the table allows none"
         fields = [field for field in wanted if field.name not in by]
-        return mismatch(schema, fields)
+        fault = mismatch(footer.schema.to_arrow_schema(), fields)
+        return fault or value_fault(values, wanted, lengths_of(table))
 
     def _append(
         self, table: Any, transaction: TransactionId, handles: Sequence[DeltaHandle]
@@ -479,6 +484,10 @@ class DeltaSink:
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                     os.fsync(file.fileno())
         flush_folders(log, [log])
+
+
+def _stats(rows: int) -> str:
+    return json.dumps({"numRecords": rows})
 
 
 def _files(handles: Sequence[DeltaHandle]) -> list[dict[str, Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
+from tracing_2pc.sinks.branch_files import text_of
+from tracing_2pc.sinks.values import sql_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +26,11 @@ _PER_COLUMN: Final = (
     "delta.identity.",
     "delta.invariants",
 )
+
+_TEXT: Final = "__CHAR_VARCHAR_TYPE_STRING"
+"""Where Spark notes that a column is no STRING: it holds its writers to that."""
+
+_VARCHAR: Final = re.compile(r"varchar\((\d+)\)")
 
 
 def open_table(path: Path) -> Any:
@@ -69,6 +77,9 @@ def raise_if_unsupported(table: Any) -> None:
             asked.append("setTransactionRetentionDuration")
     schema = table.schema().to_json()
     asked += [word for word in _PER_COLUMN if f'"{word}' in schema]
+    for field in table.schema().fields:
+        if (kind := field.metadata.get(_TEXT)) and not _VARCHAR.fullmatch(kind):
+            asked.append(f"{kind} of {field.name!r}")
     if asked:
         raise ConfigurationError(
             f"{table.table_uri} uses {', '.join(asked)}, which DeltaSink does not "
@@ -98,6 +109,52 @@ def partition_types(table: Any) -> dict[str, str]:
     return {name: str(columns[name].type.type) for name in by}
 
 
+def lengths_of(table: Any) -> dict[str, int]:
+    """Return the longest text, in characters, of each column that has a limit."""
+    noted = {f.name: f.metadata.get(_TEXT, "") for f in table.schema().fields}
+    limits = {name: _VARCHAR.fullmatch(kind) for name, kind in noted.items()}
+    return {name: int(limit[1]) for name, limit in limits.items() if limit}
+
+
+def too_long(rows: pa.RecordBatch, lengths: Mapping[str, int]) -> str | None:
+    """Say which column has text that is longer than the table's, if one has."""
+    import pyarrow.compute as pc
+
+    for name, limit in lengths.items():
+        if name in rows.schema.names:
+            longest = pc.max(pc.utf8_length(rows.column(name))).as_py() or 0
+            if longest > limit:
+                return (
+                    f"column {name!r} has text of {longest} characters, the table's is "
+                    f"varchar({limit})"
+                )
+    return None
+
+
+def value_fault(
+    values: Mapping[str, Any], wanted: pa.Schema, lengths: Mapping[str, int]
+) -> str | None:
+    """Say which value of a partition no task makes of the table's column, if one is.
+
+    A table that lists another is one that nobody can read.
+    """
+    import pyarrow as pa
+
+    for name, text in values.items():
+        field = wanted.field(name)
+        try:
+            value = pa.array([text], pa.string()).cast(field.type)
+        except (pa.ArrowException, UnicodeError):
+            value = None
+        if value is None or text_of(value[0].as_py()) != text:
+            return f"column {name!r} has {text!r:.80}, which is no {field.type}"
+        if text is None and not field.nullable:
+            return f"column {name!r} has nulls, the table allows none"
+        if fault := too_long(pa.record_batch([value], [name]), lengths):
+            return fault
+    return None
+
+
 def mismatch(
     have: pa.Schema, want: Iterable[pa.Field], rows: pa.RecordBatch | None = None
 ) -> str | None:
@@ -114,7 +171,11 @@ def mismatch(
             return f"the table has no column {field.name!r}"
         wanted = fields[field.name]
         if not _same(field.type, wanted.type):
-            return f"column {field.name!r} is {field.type}, the table's {wanted.type}"
+            cast = f"CAST({field.name} AS {sql_name(wanted.type)})"
+            return (
+                f"column {field.name!r} is {field.type}, the table's {wanted.type}: "
+                f"{cast}"
+            )
         no_null = rows is not None and not rows.column(field.name).null_count
         if field.nullable and not (wanted.nullable or no_null):
             return f"column {field.name!r} has nulls, the table allows none"
