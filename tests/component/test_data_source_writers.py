@@ -9,6 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 from support.stream_world import HAS_ARROW_WRITERS
 from support.texts import texts
 
@@ -22,7 +28,12 @@ from tracing_2pc.store import SqlDecisionLog, open_log
 
 if not HAS_ARROW_WRITERS:
     pytest.skip("it needs PySpark 4.1", allow_module_level=True)
-from tracing_2pc.spark.data_source import BatchWriter, StreamWriter, TaskMessage
+from tracing_2pc.spark.data_source import (
+    BatchWriter,
+    StreamWriter,
+    TaskMessage,
+    TwoPhaseCommitDataSource,
+)
 
 TEXTS = texts("sinks")
 TEXTS_OF_SPARK = texts("spark")
@@ -69,6 +80,17 @@ def test_tasks_of_two_attempts_are_not_committed(
     with pytest.raises(AbortedError, match=r"orders\.0\.1.*orders\.0\.2.*start it"):
         writer.commit([empty(first), empty(second, 1)], 0)
     assert state(log, second) is TransactionState.ACTIVE
+
+
+def test_a_type_that_no_task_can_read_is_refused_before_there_is_one() -> None:
+    """In a column or inside of one, by name and with a cast."""
+    interval = YearMonthIntervalType()
+    inside = ArrayType(StructType([StructField("n", interval)]))
+    for kind in (interval, YearMonthIntervalType(1, 1), inside):
+        source = TwoPhaseCommitDataSource({"checkpointLocation": "ck"})
+        for writer in (source.writer, source.streamWriter):
+            with pytest.raises(ConfigurationError, match=r"'v' is .*CAST\(v AS STRING"):
+                writer(StructType([StructField("v", kind)]), overwrite=False)
 
 
 def test_a_lost_message_is_a_missing_vote(

@@ -850,7 +850,7 @@ def test_json_says_what_json_has_no_form_for_as_text(out: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ({"id": [[1]], "n": [1]}, "'id', of type list"),
+        ({"id": [[1]], "n": [1]}, "'id' is list.*: write to_json"),
         ({"id": [1, None]}, "readers skip"),
     ],
 )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,7 +17,7 @@ from tracing_2pc.participant.body import Source
 def json_records(source: Source, rows: int) -> Iterator[str]:
     """Read so many records, as JSON objects.
 
-    Times are ISO 8601, decimals are text, bytes are base64.
+    Times are ISO 8601, decimals are text, bytes are base64, maps are objects.
 
     Raises:
         MalformedError: a record cannot be said in JSON: NaN, a time that
@@ -42,6 +39,13 @@ def _read(source: Source, rows: int) -> Iterator[dict[str, Any]]:
     schema, batches = source.batches(rows)
     if len(set(schema.names)) != len(schema.names):
         raise MalformedError("two columns have the same name")
+    for field in schema:
+        if cast := content.json_cast_of(field):
+            raise MalformedError(
+                f"column {field.name[:70]}: a record cannot be JSON: it has no form "
+                f"for this type; send {cast[:90]}"
+            )
+    nested = [field for field in schema if pa.types.is_nested(field.type)]
     for batch in batches:
         try:
             records = batch.to_pylist()
@@ -51,7 +55,11 @@ def _read(source: Source, rows: int) -> Iterator[dict[str, Any]]:
                 f"{f.name} ({f.type})" for f, column in pairs if not _is_read(column)
             ]
             raise _no_json(bad) from None
-        yield from records
+        for record in records:
+            for field in nested:
+                value, kind = record[field.name], field.type
+                record[field.name] = content.json_value(value, kind, lambda v: v)
+            yield record
 
 
 _UNREADABLE: Final = (
@@ -80,20 +88,19 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _no_json(columns: Iterable[str]) -> RefusalError:
-    detail = (
+def _no_json(columns: Sequence[str]) -> RefusalError:
+    cast = f"; send CAST({columns[0][:70]} AS STRING)" if columns else ""
+    return MalformedError(
         f"columns {', '.join(columns)}: a record cannot be JSON: it holds NaN, a time "
         "whose year, there, is before 1 or after 9999, a time zone that nobody knows, "
-        "or a type that JSON has no form for"
+        f"or a type that JSON has no form for{cast}"
     )
-    return MalformedError(detail)
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal | uuid.UUID):
+    if isinstance(value, uuid.UUID):
         return str(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(type(value).__name__)
+    text = content.plain_text(value)
+    if not isinstance(text, str):
+        raise TypeError(type(value).__name__)
+    return text

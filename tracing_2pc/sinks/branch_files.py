@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import datetime
 import decimal
 import json
 import math
@@ -14,9 +12,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
+from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.failpoints import failpoint
-from tracing_2pc.sinks.values import new_layout
+from tracing_2pc.sinks.values import cast_batch, new_layout, with_nulls_inside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,10 +88,15 @@ class BranchFiles:
                 not put them together with those that are known; or there are too many
                 files.
         """
+        import pyarrow as pa
+
         if self._format == "parquet":
-            batch = _without_void(batch)
+            kept = _without_void(batch.schema)
+            if self._known is not None:  # else these are a table's types
+                kept = pa.schema(map(with_nulls_inside, kept))
+            batch = cast_batch(batch, kept)
         if not self._files:
-            _check_columns(batch.schema, self._by)
+            _check_columns(batch.schema, self._format, self._by)
             if self._known is not None:
                 self.layout = new_layout(
                     batch.schema, self._format, self._by, self._known
@@ -238,14 +242,18 @@ def touch(path: Path) -> None:
 # --- folders of partition values, as Spark and Hive name them ----------------------
 
 
-def _check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Refuse a schema that cannot be partitioned by these columns.
+def _check_columns(schema: pa.Schema, kind: str, partition_by: Sequence[str]) -> None:
+    """Refuse a schema that a format lacks, or that cannot be partitioned by these.
 
     Raises:
         ConfigurationError: says which column.
     """
     if twice := sorted({n for n in schema.names if schema.names.count(n) > 1}):
         raise ConfigurationError(f"two columns are named {twice[0]!r}: rename one")
+    cast_of = content.json_cast_of if kind == "json" else content.cast_of
+    for field in schema:
+        if cast := cast_of(field):
+            raise _no_form(kind, field, cast)
     if not partition_by:
         return
     names = ", ".join(schema.names)
@@ -254,9 +262,9 @@ def _check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
             raise ConfigurationError(
                 f"partition_by names {column!r}, which the rows do not have: {names}"
             )
-        if not _has_text(kind := schema.field(column).type):
+        if not _has_text(of := schema.field(column).type):
             raise ConfigurationError(
-                f"partition_by names {column!r}, of type {kind}: take a date, text, a "
+                f"partition_by names {column!r}, of type {of}: take a date, text, a "
                 "whole number, a decimal or a boolean"
             )
     if set(partition_by) == set(schema.names):
@@ -265,23 +273,36 @@ def _check_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
         )
 
 
-def _without_void(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _no_form(kind: str, field: pa.Field, cast: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"column {field.name!r} is {field.type!s:.60}, which readers of {kind} do not "
+        f"know: write {cast}"
+    )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _without_void(schema: pa.Schema) -> pa.Schema:
     """Leave out columns of no type: readers could not read a later batch's as text.
 
     Raises:
         ConfigurationError: there is no other column, or it is inside of one.
     """
-    from pyarrow import types
+    import pyarrow as pa
 
-    kept = [field.name for field in batch.schema if not types.is_null(field.type)]
-    deep = [f.name for f in batch.schema if f.name in kept and "null" in _kinds(f.type)]
+    kept = [field for field in schema if not pa.types.is_null(field.type)]
+    deep = [field for field in kept if "null" in _kinds(field.type)]
     if deep or not kept:
-        name = deep[0] if deep else batch.schema.names[0]
+        name = (deep or schema)[0].name
         raise ConfigurationError(
             f"column {name!r} is of no type, or holds values of none, which would not "
             f"stay readable in Parquet: give it one, as CAST({name} AS STRING)"
         )
-    return batch if len(kept) == batch.num_columns else batch.select(kept)
+    return schema if len(kept) == len(schema) else pa.schema(kept)
 
 
 def _kinds(kind: pa.DataType) -> set[str]:
@@ -380,18 +401,18 @@ def _parquet(file: IO[bytes], schema: pa.Schema) -> Encoder:
 
 
 class _Csv:
-    """CSV with a line of names; text is quoted, a null is nothing."""
+    """CSV with a line of names; text is quoted, bytes are base64, a null is nothing."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        import pyarrow as pa
         from pyarrow import csv, types
 
         for field in schema:
             if types.is_nested(field.type):
-                raise ConfigurationError(
-                    f"CSV has no form for {field.name!r}, of type {field.type}: write "
-                    "Parquet or JSON"
-                )
-        self._writer = csv.CSVWriter(file, schema)
+                raise _no_form("csv", field, f"to_json({field.name})")
+        kinds = [pa.string() if _is_bytes(f.type) else f.type for f in schema]
+        self._schema = pa.schema(list(zip(schema.names, kinds, strict=True)))
+        self._writer = csv.CSVWriter(file, self._schema)
 
     def write_table(self, table: pa.Table) -> None:
         if table.num_columns == 1 and table.column(0).null_count:
@@ -399,6 +420,10 @@ class _Csv:
                 f"CSV shows a null of its only column, {table.column_names[0]!r}, as "
                 "an empty line, which readers skip: write Parquet or JSON"
             )
+        for n, field in enumerate(table.schema):
+            if _is_bytes(field.type):
+                texts = [content.plain_text(v) for v in table.column(n).to_pylist()]
+                table = table.set_column(n, self._schema.field(n), [texts])
         self._writer.write_table(table)
 
     def close(self) -> None:
@@ -416,7 +441,9 @@ class _JsonLines:
         for batch in table.to_batches(max_chunksize=1024):
             for row in batch.to_pylist():
                 given = ((k, v) for k, v in row.items() if v is not None)
-                record = {k: _json(v, self._types[k]) for k, v in given}
+                record = {
+                    k: content.json_value(v, self._types[k], _json) for k, v in given
+                }
                 text = json.dumps(record, ensure_ascii=False, allow_nan=False)
                 self._file.write(text.encode() + b"\n")
 
@@ -424,27 +451,11 @@ class _JsonLines:
         pass
 
 
-def _json(value: Any, kind: pa.DataType) -> Any:
+def _json(value: Any) -> Any:
     """Return a value as JSON has it; what it has no form for as text."""
-    from pyarrow import types
-
-    if value is None:
-        return None
-    if types.is_map(kind):
-        return {
-            str(_json(k, kind.key_type)): _json(v, kind.item_type) for k, v in value
-        }
-    if types.is_struct(kind):
-        return {field.name: _json(value[field.name], field.type) for field in kind}
-    if types.is_nested(kind):
-        return [_json(inner, kind.value_type) for inner in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    return f"{value:f}" if isinstance(value, decimal.Decimal) else value
+    return content.plain_text(value)
 
 
 ENCODERS: Final[dict[str, Callable[[IO[bytes], pa.Schema], Encoder]]] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError, ParticipantUnavailableError
 from tracing_2pc.sinks.branch_files import text_of
-from tracing_2pc.sinks.values import sql_name
+from tracing_2pc.sinks.values import cast_to
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,10 +171,9 @@ def mismatch(
             return f"the table has no column {field.name!r}"
         wanted = fields[field.name]
         if not _same(field.type, wanted.type):
-            cast = f"CAST({field.name} AS {sql_name(wanted.type)})"
             return (
-                f"column {field.name!r} is {field.type}, the table's {wanted.type}: "
-                f"{cast}"
+                f"column {field.name!r} is {field.type}, the table's {wanted.type}"
+                f"{cast_to(field.name, wanted.type)}"
             )
         no_null = rows is not None and not rows.column(field.name).null_count
         if field.nullable and not (wanted.nullable or no_null):

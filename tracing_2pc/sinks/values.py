@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError
@@ -44,12 +44,11 @@ def check_values(
             raise _unreadable(batch, transaction, error) from None
         if not came.equals(batch.schema, check_metadata=True):
             came = batch.schema
+            for field in came:
+                if "month_interval" in str(field.type):
+                    raise year_month(field.name)
             sent = pa.schema([in_utc(field) for field in came], came.metadata)
-        if sent == came:
-            yield batch
-            continue
-        columns = [c.cast(f.type) for c, f in zip(batch.columns, sent, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, schema=sent)
+        yield batch if sent == came else cast_batch(batch, sent)
 
 
 def _unreadable(
@@ -73,22 +72,58 @@ def _unreadable(
     return ConfigurationError(f"{transaction}: {error}")
 
 
+def year_month(column: str) -> ConfigurationError:
+    """Return the refusal of a column that PyArrow has no type for."""
+    return ConfigurationError(
+        f"column {column!r} is INTERVAL YEAR TO MONTH, or holds one, which PyArrow "
+        f"cannot read: write CAST({column} AS STRING)"
+    )
+
+
 def in_utc(field: pa.Field) -> pa.Field:
     """Return a column's field with the instants in it, at any depth, in UTC."""
-    return field.with_type(_in_utc(field.type))
-
-
-def _in_utc(kind: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
-    types: Any = pa.types
-    if types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp(kind.unit, "UTC")
-    if types.is_struct(kind):
-        return pa.struct([in_utc(field) for field in kind])
-    if types.is_map(kind):
-        return pa.map_(in_utc(kind.key_field), in_utc(kind.item_field))
-    return pa.list_(in_utc(kind.value_field)) if types.is_list(kind) else kind
+    kind = field.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return field.with_type(pa.timestamp(kind.unit, "UTC"))
+    return _with_inner(field, in_utc)
+
+
+def with_nulls_inside(field: pa.Field) -> pa.Field:
+    """Return a column's field where all that is in it may be null.
+
+    Spark calls the members of a struct not null that is null itself.
+    """
+    inner = _with_inner(field, with_nulls_inside)
+    return _with_inner(inner, lambda child: child.with_nullable(True))  # noqa: FBT003
+
+
+def _with_inner(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
+    import pyarrow as pa
+
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct([change(inner) for inner in kind]))
+    if pa.types.is_map(kind):
+        key = change(kind.key_field).with_nullable(False)  # noqa: FBT003
+        return field.with_type(pa.map_(key, change(kind.item_field)))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(change(kind.value_field)))
+    return field
+
+
+def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of a schema, in its types: `RecordBatch.cast` is newer."""
+    import pyarrow as pa
+
+    if schema == batch.schema:
+        return batch
+    kept = batch.columns
+    if len(kept) != len(schema):
+        kept = [batch.column(name) for name in schema.names]
+    columns = [c.cast(field.type) for c, field in zip(kept, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 # --- columns that readers put together ------------------------------------------------
@@ -123,8 +158,8 @@ def new_layout(
     for name, kind_here in columns.items():
         if (there := known["columns"].get(name, kind_here)) != kind_here:
             raise _apart(
-                f"column {name!r} is {kind_here} here, and {there} in the files: "
-                f"CAST({name} AS {sql_name(there)})"
+                f"column {name!r} is {kind_here} here, and {there} in the files"
+                f"{cast_to(name, there)}"
             )
     return {"partition_by": list(by), "columns": added} if added else {}
 
@@ -145,7 +180,8 @@ def _leaves(field: pa.Field, path: str) -> dict[str, str]:
     return {path: str(field.type).replace(" not null", "")}
 
 
-def sql_name(kind: object) -> str:
-    """Return what Spark calls an Arrow type in a CAST."""
+def cast_to(column: str, kind: object) -> str:
+    """Return `: CAST(…)` to an Arrow type; nothing, where Spark calls it otherwise."""
     name = str(kind)
-    return _SQL.get(name, name.replace("decimal128", "decimal").upper())
+    plain = _SQL.get(name, name.replace("decimal128", "decimal").upper())
+    return "" if "<" in plain or "[" in plain else f": CAST({column} AS {plain})"

@@ -34,7 +34,7 @@ from tracing_2pc.sinks.base import Sink, check_job
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.pickling import check_pickles
-from tracing_2pc.spark.tasks import freeze_gc, write_partition
+from tracing_2pc.spark.tasks import freeze_gc, raise_if_unread, write_partition
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines.urls import database_url
 from tracing_2pc.tracing import instruments
@@ -124,12 +124,14 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
                 "the query has no checkpoint that a next start would find. Give it one "
                 'with .option("checkpointLocation", "state/checkpoint")'
             )
+        raise_if_unread(schema)
         return StreamWriter(self._job())
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
         """Return the writer of one DataFrame; Spark calls this before its tasks."""
         if overwrite:
             raise ConfigurationError('only mode("append") is supported: no overwriting')
+        raise_if_unread(schema)
         job = self._job()
         number = self.options.get("batch")
         if number is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,12 +20,14 @@ from tracing_2pc.core.model import (
     count_rows,
 )
 from tracing_2pc.sinks.base import Sink, participants_of, read_only, write_branch
+from tracing_2pc.sinks.values import year_month
 from tracing_2pc.tracing.sdk import environment, lifecycle
 from tracing_2pc.tracing.spans import span
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 FLUSH_SECONDS: Final = 0.5
 NO_TASK: Final = BranchId(0, 10**18 - 1)
@@ -61,12 +64,28 @@ def write_partitions(df: DataFrame, sink: Sink, record: TransactionRecord) -> Wr
     Exactly one action: any other (count, isEmpty, take) would write again.
     """
     columns = "receipt string, arrow_bytes long"
-    rows = df.mapInArrow(make_task(sink, record), columns).collect()
+    try:
+        rows = df.mapInArrow(make_task(sink, record), columns).collect()
+    except Exception as error:
+        if "KeyError: 21" in str(error):  # Arrow's number of the type
+            raise_if_unread(df.schema)
+        raise
     # A DataFrame without partitions has no task that could vote.
     receipts = read_receipts(row.receipt for row in rows) or read_only(
         NO_TASK, participants_of(sink)
     )
     return Written([*receipts], sum(row.arrow_bytes for row in rows))
+
+
+def raise_if_unread(schema: StructType) -> None:
+    """Refuse the type at which PySpark fails before a task sees a row.
+
+    Raises:
+        ConfigurationError: names the column.
+    """
+    for field in schema:
+        if re.search("interval (year|month)", field.dataType.simpleString()):
+            raise year_month(field.name)
 
 
 def read_receipts(written: Iterable[str]) -> list[Receipt]:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from tracing_2pc.core import content
 from tracing_2pc.core.errors import MalformedError
 
 SqlType = sa.types.TypeEngine[Any]
@@ -169,11 +170,12 @@ def check_names(schema: pa.Schema) -> None:
             f"columns {', '.join(bad)}: a name is unique, printable, 1 to 63 bytes "
             "long, is none of PostgreSQL's own and does not start with tpc_"
         )
-    nested = [field.name for field in schema if sql_type(field.type) is None]
-    if nested:
+    others = [field for field in schema if sql_type(field.type) is None]
+    if others:
+        casts = [content.cast_of(field) or f"to_json({field.name})" for field in others]
         raise MalformedError(
-            f"columns {', '.join(nested)}: a table cannot hold this type; send "
-            "to_json(column) instead"
+            f"columns {', '.join(field.name for field in others)}: a table cannot hold "
+            f"this type; send {', '.join(casts)} instead"
         )
 
 
