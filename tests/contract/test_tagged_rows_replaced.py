@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
+import math
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from support.databases import url
@@ -58,6 +61,44 @@ def test_stored_rows_stay_bounded(open_at: Open) -> None:
         stored.add(count(world.resource, "orders_tpc"))
     assert stored == {7, 8}
     assert count(world.resource, "orders_tpc_newer") <= 2
+
+
+DAY = 86_400_000_000
+D, NS = decimal.Decimal, pa.timestamp("ns")
+FORMS: dict[str, list[tuple[pa.DataType, list[Any]]]] = {
+    "decimal": [
+        (pa.decimal128(38, 10), [D("1.5"), D(-100), D(0)]),
+        (pa.decimal128(20, 2), [D("1.50"), D(-100), D(0)]),
+    ],
+    "naive": [(pa.timestamp("us"), [DAY, 1]), (NS, [DAY * 1000, 1000])],
+    "seconds": [(pa.timestamp("s"), [1]), (pa.timestamp("us"), [1_000_000])],
+    "time": [(pa.time64("ns"), [5000, None]), (pa.time64("us"), [5, None])],
+    "float": [(pa.float64(), [0.1, math.nan]), (pa.float32(), [0.1, math.nan])],
+}
+
+
+@pytest.mark.parametrize("forms", FORMS.values(), ids=FORMS)
+def test_a_value_is_one_key_in_each_of_its_types(open_at: Open, forms: Any) -> None:
+    """A job may send a key in another scale or unit from some batch on."""
+    world = open_at(key="id")
+    for number, (kind, values) in enumerate([*forms, *reversed(forms)]):
+        rows = records(id=pa.array(values, kind), n=[number] * len(values))
+        keep(world, f"orders.{number}.1", rows)
+    assert select(world.resource, "SELECT n FROM orders") == [(3,)] * len(values)
+    keep(world, "orders.4.1", rows)
+    assert count(world.resource, "orders_tpc") <= 3 * len(values)
+
+
+def test_nanoseconds_are_another_key(open_at: Open, url: str) -> None:
+    """What is no whole microsecond is another value: never rounded to one."""
+    world = open_at(key="id")
+    branch = records(id=pa.array([1000, 1001], NS))
+    if url.startswith("postgresql"):
+        assert world.prepare("orders.0.1", branch).status_code == 400
+        return
+    keep(world, "orders.0.1", branch)
+    texts = {text[-10:] for (text,) in select(world.resource, "SELECT id FROM orders")}
+    assert texts == {":00.000001", ".000001001"}
 
 
 def test_a_key_that_comes_no_more_stays(open_at: Open) -> None:

@@ -89,7 +89,11 @@ def _is_json(value: Any) -> bool:
 
 
 def _no_json(columns: Sequence[str]) -> RefusalError:
-    cast = f"; send CAST({columns[0][:70]} AS STRING)" if columns else ""
+    cast = (
+        f"; send CAST({columns[0].partition(' (')[0][:70]} AS STRING)"
+        if columns
+        else ""
+    )
     return MalformedError(
         f"columns {', '.join(columns)}: a record cannot be JSON: it holds NaN, a time "
         "whose year, there, is before 1 or after 9999, a time zone that nobody knows, "

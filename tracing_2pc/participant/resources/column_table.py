@@ -37,7 +37,11 @@ from tracing_2pc.participant.resources.columns import (
     type_pair,
 )
 from tracing_2pc.participant.resources.loader import Arriving, Records
-from tracing_2pc.participant.resources.values import ChangedError, keep_values
+from tracing_2pc.participant.resources.values import (
+    ChangedError,
+    keep_values,
+    one_form,
+)
 
 _DOMAINS: Final = sa.text(
     "SELECT about.* FROM information_schema.columns about "
@@ -75,6 +79,7 @@ class ColumnTable:
             given all the names of the table.
         check: raises `ConfigurationError` for a table that must not take records.
         view: what readers read in its place.
+        key: columns by which that shows one row.
         stays: its transactions are prepared, and keep the locks of what they read. So
             it is looked at from beside.
     """
@@ -88,6 +93,7 @@ class ColumnTable:
         check: Callable[[TableLook], None] = lambda _: None,
         *,
         view: str | None = None,
+        key: Sequence[str] = (),
         stays: bool = False,
     ) -> None:
         self.name = name
@@ -96,6 +102,7 @@ class ColumnTable:
         self._stamp = stamp
         self._check = check
         self._view = view
+        self._key = frozenset(key)
         self._stays = stays
         self._is_there = False
         self._known: _Known | None = None
@@ -278,6 +285,8 @@ class ColumnTable:
             column = keep_values(plain(values), target, dialect.name)
             if exact is not None:
                 return as_exact(column, exact)
+            if dialect.name == "sqlite" and field.name in self._key:
+                return one_form(column)
         except (pa.ArrowException, ValueError) as error:
             pair = type_pair(field, target.type, dialect)
             why = str(error) if isinstance(error, ChangedError) else ""

@@ -68,7 +68,8 @@ class TaggedRows(ParticipantEngine):
     A value that a column would round, cut or read by the session's settings is a vote
     to abort that names both types. Columns that the table fills may be left out.
 
-    SQLite has no type for decimals, times and NaN: they are kept as text.
+    SQLite has no type for decimals, times and NaN: they are kept as text, in a key as
+    one text for each value.
 
     Args:
         url: `postgresql://host/name`, `sqlite:///relative`, `sqlite:////absolute`, or
@@ -129,6 +130,7 @@ class _View:
             self._stamp,
             self._check,
             view=name,
+            key=key,
         )
         self._quote = self.rows.quote
         self.superseded = (

@@ -87,6 +87,31 @@ def keep_values(values: pa.Array, column: Column, dialect: str) -> pa.Array:
     return values
 
 
+def one_form(values: pa.Array) -> pa.Array:
+    """Return values of a key as SQLite tells them apart: it has text for such types.
+
+    Decimals have no zeros at the end, times microseconds unless they are no whole ones,
+    and short floats the digits of long ones.
+    """
+    t, kind = pa.types, values.type
+    if t.is_decimal(kind):
+        texts = [None if v is None else f"{v:f}" for v in values.to_pylist()]
+        return pa.array(
+            [v.rstrip("0").rstrip(".") if v and "." in v else v for v in texts],
+            pa.string(),
+        )
+    if t.is_float32(kind):
+        return pc.cast(pc.cast(values, pa.string()), pa.float64())
+    if t.is_timestamp(kind) or t.is_time(kind):
+        unit = pa.time64("us") if t.is_time(kind) else pa.timestamp("us", kind.tz)
+        short = pc.cast(values, unit, safe=False)
+        is_whole = pc.equal(pc.cast(short, kind, safe=False), values)
+        return pc.if_else(
+            is_whole, pc.cast(short, pa.string()), pc.cast(values, pa.string())
+        )
+    return values
+
+
 def _check(same: pa.Array, why: str = "") -> None:
     if pc.all(same, min_count=0).as_py() is False:
         raise ChangedError(why)
