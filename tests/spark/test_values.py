@@ -12,7 +12,6 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyarrow import csv, parquet
 from pyspark.errors import PySparkException
 from support.participant import (
@@ -34,6 +33,7 @@ from tracing_2pc.core.states import TransactionState
 from tracing_2pc.sinks.base import participants_of, write_branch
 from tracing_2pc.sinks.values import check_values, with_nulls_inside
 
+DeltaTable = pytest.importorskip("deltalake").DeltaTable
 pytestmark = pytest.mark.spark
 
 DOCS = Path(__file__).parents[2] / "docs"

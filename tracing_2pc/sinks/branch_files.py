@@ -79,6 +79,8 @@ class BranchFiles:
         self._by = tuple(partition_by)
         self._files: dict[tuple[str | None, ...], _File] = {}  # by values
         self._held = 0
+        self._came: pa.Schema | None = None
+        self._kept: pa.Schema | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the rows of an Arrow batch.
@@ -88,13 +90,10 @@ class BranchFiles:
                 not put them together with those that are known; or there are too many
                 files.
         """
-        import pyarrow as pa
-
         if self._format == "parquet":
-            kept = _without_void(batch.schema)
-            if self._known is not None:  # else these are a table's types
-                kept = pa.schema(map(with_nulls_inside, kept))
-            batch = cast_batch(batch, kept)
+            if self._came != batch.schema:
+                self._came, self._kept = batch.schema, self._readable(batch.schema)
+            batch = cast_batch(batch, self._kept)
         if not self._files:
             _check_columns(batch.schema, self._format, self._by)
             if self._known is not None:
@@ -128,6 +127,14 @@ class BranchFiles:
         """Remove the files; what cannot be removed is left to the transaction's end."""
         for file in self._files.values():
             file.drop()
+
+    def _readable(self, schema: pa.Schema) -> pa.Schema:
+        import pyarrow as pa
+
+        kept = _without_void(schema)
+        if self._known is None:  # these are a table's types
+            return kept
+        return pa.schema(map(with_nulls_inside, kept))
 
     def _path(self, values: Sequence[str | None]) -> str:
         name = f"{self._stem}.{len(self._files)}.{self._format}"
