@@ -77,8 +77,7 @@ def write_in_driver(
 
 def _collect(df: DataFrame) -> list[pa.RecordBatch]:
     try:
-        # Not `toArrow`: that changes the time zone of timestamps to UTC, and a task
-        # sees the session's.
+        # Not `toArrow`: PySpark 3.5 has none.
         batches: list[pa.RecordBatch]
         if hasattr(df, "_to_table"):  # Spark Connect
             batches = df._to_table()[0].to_batches()
