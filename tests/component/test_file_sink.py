@@ -745,6 +745,7 @@ def test_a_folder_that_is_a_symbolic_link_is_refused(
             "take a date",
         ),
         (None, pa.RecordBatch.from_arrays([ROWS[0]] * 2, ["a", "a"]), "two columns"),
+        (None, pa.RecordBatch.from_arrays([ROWS[0]] * 2, ["a", "A"]), "'a' and 'A'"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
@@ -873,11 +874,13 @@ def struct(**values: Any) -> Any:
     [
         ("parquet", [1, 2], ["a", "b"], "'x' is string here, and int64 in the files"),
         ("parquet", struct(y=1), struct(y="a", z=1), "'x.y' is string"),
+        ("parquet", struct(y=1), [1, 2], "'x' is int64 here, and struct in the files;"),
         ("parquet", [[1], []], [["a"], []], "'x' is list<item: string>"),
         ("parquet", pa.nulls(2), struct(y=1), None),
         ("parquet", struct(y=1), struct(z="a", y=1), None),
         ("csv", None, [1, 2], "columns id, region, x, and the files .* id, region;"),
         ("json", [1, 2], ["a", "b"], None),
+        ("json", struct(y=1), [1, 2], None),
     ],
 )
 def test_a_folder_stays_one_that_readers_can_put_together(
@@ -898,6 +901,16 @@ def test_a_folder_stays_one_that_readers_can_put_together(
     assert read == [0, 1, *([] if says else [4, 5]), 8, 9]
     if kind == "parquet":
         assert by_pandas(out) == read
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_name_is_written_in_one_way(out: Path, job: Jobs, kind: Any) -> None:
+    """To Spark both are one column; to others they are two."""
+    orders = job(FileSink(out, kind))
+    orders.apply(0)
+    with pytest.raises(ConfigurationError, match=r"'REGION' is 'region' in the files"):
+        orders.apply(1, [rows_of(1)[0].rename_columns(["id", "REGION"])])
+    assert by_duckdb(out, kind) == ids_of(0)
 
 
 def test_a_folder_is_partitioned_in_one_way(out: Path, job: Jobs) -> None:

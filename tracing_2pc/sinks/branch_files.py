@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import decimal
 import json
@@ -255,8 +256,11 @@ def _check_columns(schema: pa.Schema, kind: str, partition_by: Sequence[str]) ->
     Raises:
         ConfigurationError: says which column.
     """
-    if twice := sorted({n for n in schema.names if schema.names.count(n) > 1}):
-        raise ConfigurationError(f"two columns are named {twice[0]!r}: rename one")
+    times = collections.Counter(name.lower() for name in schema.names)  # as for Spark
+    if twice := [name for name in schema.names if times[name.lower()] > 1]:
+        raise ConfigurationError(
+            f"two columns are named {twice[0]!r} and {twice[1]!r}: rename one"
+        )
     cast_of = content.json_cast_of if kind == "json" else content.cast_of
     for field in schema:
         if cast := cast_of(field):

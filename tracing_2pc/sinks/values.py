@@ -139,8 +139,8 @@ def new_layout(
 ) -> dict[str, Any]:
     """Return what these rows add to the layout of a folder's files; nothing: empty.
 
-    A layout has the columns that the folders are named by, and the type of each other
-    column of Parquet, or the order of those of csv.
+    A layout has the columns that the folders are named by, the others in their order,
+    and the types of those of Parquet.
 
     Raises:
         ConfigurationError: no reader could put the files together.
@@ -149,13 +149,17 @@ def new_layout(
     columns: dict[str, str] = {}
     for field in rest if kind == "parquet" else ():
         columns |= _leaves(in_utc(field), field.name)
-    if kind == "csv":
-        columns = {field.name: "" for field in rest}
+    columns = columns or {field.name: "" for field in rest}
     if not known:
         return {"partition_by": list(by), "columns": columns}
     if list(by) != known["partition_by"]:
         here, there = (", ".join(n) or "nothing" for n in (by, known["partition_by"]))
         raise _apart(f"partition_by names {here} here, and {there} in the files")
+    spelled = {name.lower(): name for name in known["columns"]}
+    for name in columns:
+        there = spelled.get(name.lower(), name)
+        if there != name:  # both are one to Spark
+            raise _apart(f"column {name!r} is {there!r} in the files: rename it")
     if kind == "csv" and list(columns) != list(known["columns"]):
         here, there = (", ".join(names) for names in (columns, known["columns"]))
         raise _apart(f"columns {here}, and the files of before have {there}")
@@ -181,7 +185,8 @@ def _leaves(field: pa.Field, path: str) -> dict[str, str]:
 
     if pa.types.is_struct(field.type):
         inner = [_leaves(child, f"{path}.{child.name}") for child in field.type]
-        return {name: kind for leaves in inner for name, kind in leaves.items()}
+        leaves = {name: kind for found in inner for name, kind in found.items()}
+        return {path: "struct", **leaves}
     return {path: str(field.type).replace(" not null", "")}
 
 
@@ -189,4 +194,8 @@ def cast_to(column: str, kind: object) -> str:
     """Return `: CAST(…)` to an Arrow type; nothing, where Spark calls it otherwise."""
     name = str(kind)
     plain = _SQL.get(name, name.replace("decimal128", "decimal").upper())
-    return "" if "<" in plain or "[" in plain else f": CAST({column} AS {plain})"
+    return (
+        ""
+        if "<" in plain or "[" in plain or name == "struct"
+        else f": CAST({column} AS {plain})"
+    )
