@@ -10,14 +10,16 @@ import contextlib
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tracing_2pc import traced_sink
 from tracing_2pc.testing import SinkContract
+from tracing_2pc.testing.sink_contract import BESIDE
 
-PATIENT = 600.0
+PATIENT, PAUSE = 600.0, 0.05
 """As in `support.waiting`, which is not there for a pytest of its own."""
 
 SCHEMA = """
@@ -132,6 +134,13 @@ def fails(*tests: str) -> Callable[[type[Any]], type[Any]]:
     return add
 
 
+def until(holds: Callable[[], bool]) -> None:
+    """Wait, as `support.waiting` does."""
+    end = time.monotonic() + PATIENT
+    while not holds() and time.monotonic() < end:
+        time.sleep(PAUSE)
+
+
 def read(table: str, path: str) -> list[Any]:
     """Return the rows in a table of a store."""
     with Correct(path).store() as store:
@@ -204,6 +213,7 @@ class AbortDropsAnother(Correct):
 
 @fails(
     "test_commit_needs_nothing_but_the_handle",
+    "test_batches_are_committed_at_once[threads]",
     "test_a_process_is_killed[after_the_decision]",
     *KILLED_LATE,
 )
@@ -291,9 +301,20 @@ class AbortOfATaskDropsNothing(Correct):
 @fails(
     "test_a_task_that_comes_after_the[commit]",
     "test_a_task_that_comes_after_the[abort]",
+    "test_an_abort_comes_while_a_task_prepares",
 )
 class TakesLateTasks(Correct):
+    def pre_commit(self, handle: Any) -> None:
+        if handle["branch"] == BESIDE:
+            until(lambda: bool(self.decided(handle)))
+        super().pre_commit(handle)
+
     def refuse_late(self, store: sqlite3.Connection, handle: Any) -> None: ...
+
+    def decided(self, handle: Any) -> Any:
+        with self.store() as store:
+            sql = "SELECT 1 FROM over WHERE id = :id"
+            return store.execute(sql, handle).fetchone()
 
 
 @fails("test_it_has_every_phase")
@@ -330,6 +351,7 @@ class LosesAPartition(Correct):
     "test_a_task_may_fail_after[invoke]",
     "test_an_abort_drops_nothing_else",
     "test_a_task_that_comes_after_the[abort]",
+    "test_an_abort_comes_while_a_task_prepares",
     "test_a_process_is_killed[while_it_writes]",
     "test_a_process_is_killed[before_pre_commit]",
     "test_a_process_is_killed[after_one_pre_commit]",
@@ -352,6 +374,59 @@ class FailsWithoutHandles(InOneCall):
     def commit_transaction(self, transaction_id: str, handles: list[Any]) -> None:
         self.last = handles[-1]
         super().commit_transaction(transaction_id, handles)
+
+
+@fails(
+    "test_batches_are_committed_at_once[threads]",
+    "test_batches_are_committed_at_once[processes]",
+)
+class WritesAllOfItAgain(Correct):
+    """Its commit reads what is visible, and then writes that and its branch."""
+
+    def commit(self, handle: Any) -> None:
+        with self.store() as store:
+            if self.count(store, "visible", handle):
+                return
+            rows = store.execute("SELECT * FROM visible").fetchall()
+        if "-at-once-" in handle["id"]:  # two of them have read before one writes
+            application = handle["id"].partition(".")[0]
+            Path(f"{self.path}.{application}").touch()
+            until(lambda: len([*Path(self.path).parent.glob("*-at-once-*")]) > 1)
+        with self.store() as store:
+            store.execute("DELETE FROM visible")
+            store.executemany("INSERT INTO visible VALUES (?, ?, ?)", rows)
+            if not self.count(store, "prepared", handle):
+                raise LookupError("not prepared")
+            self.show(store, handle)
+
+
+@fails("test_an_abort_comes_while_a_task_prepares")
+class LooksBeforeItPrepares(Correct):
+    """In a local transaction of its own; the abort comes between the two."""
+
+    looked: ClassVar[dict[str, threading.Event]] = {}
+
+    def begin(self, context: Any) -> Any:
+        handle = super().begin(context)
+        if handle["branch"] == BESIDE:
+            self.looked[handle["id"]] = threading.Event()
+        return handle
+
+    def pre_commit(self, handle: Any) -> None:
+        with self.store() as store:
+            super().refuse_late(store, handle)
+        if handle["branch"] == BESIDE:
+            self.looked[handle["id"]].set()
+            until(lambda: handle["id"] not in self.looked)
+        super().pre_commit(handle)
+
+    def refuse_late(self, store: sqlite3.Connection, handle: Any) -> None: ...
+
+    def abort_transaction(self, transaction_id: str, keep: list[Any]) -> None:
+        if looked := self.looked.get(transaction_id):
+            looked.wait(PATIENT)
+        super().abort_transaction(transaction_id, keep)
+        self.looked.pop(transaction_id, None)
 
 
 @fails("test_its_phases_are_in_the_trace")

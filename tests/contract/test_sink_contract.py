@@ -46,12 +46,20 @@ class Service:
 
 
 class KilledInCi(SinkContract):
-    """Its processes are killed from `make ci` on; `make test` kills `TestCorrect`'s."""
+    """Its processes are run from `make ci` on; `make test` runs `TestCorrect`'s."""
 
     @pytest.mark.ci
     @pytest.mark.parametrize("moment", KILLS)
     def test_a_process_is_killed(self, world: Any, tmp_path: Path, moment: str) -> None:
         super().test_a_process_is_killed(world, tmp_path, moment)
+
+    @pytest.mark.parametrize(
+        "by", ["threads", pytest.param("processes", marks=pytest.mark.ci)]
+    )
+    def test_batches_are_committed_at_once(
+        self, world: Any, tmp_path: Path, by: str
+    ) -> None:
+        super().test_batches_are_committed_at_once(world, tmp_path, by)
 
 
 class TestParticipantSink(KilledInCi):

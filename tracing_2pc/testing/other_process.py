@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 from tracing_2pc.core import failpoints
 from tracing_2pc.core.errors import ContractError
 
-_PATIENCE: Final = 300.0
+PATIENCE: Final = 300.0
 """Seconds for a process that is to be killed; only what hangs takes so long."""
 
 _SLOW_TO_IMPORT: Final = (
@@ -86,7 +86,7 @@ class OtherProcess(abc.ABC):
         theirs.close()
         with ours:
             try:
-                outcome = ours.recv() if ours.poll(_PATIENCE) else "it hangs"
+                outcome = ours.recv() if ours.poll(PATIENCE) else "it hangs"
             except EOFError:
                 outcome = "killed"
         if outcome == "it hangs":

@@ -12,8 +12,11 @@ import functools
 import json
 import logging
 import sys
+import threading
+import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,11 +37,14 @@ from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.store import open_log
 from tracing_2pc.testing.promises import Records, broken, expect_rows
 from tracing_2pc.testing.sink_job import (
+    AT_ONCE,
     KILLS,
+    JobAtOnce,
     SinkJob,
     SinkProcess,
     TaskFailedError,
     Tasks,
+    after_decide,
     as_arrow,
     name_of,
     own_sinks,
@@ -51,6 +57,9 @@ FIND_THEM = (
     "abort_transaction(transaction_id, keep) must find all that the transaction has "
     "prepared by its id, and drop what is not in keep"
 )
+BESIDE = "7.9"
+"""The branch that is prepared while its transaction is aborted."""
+
 IDEMPOTENT = (
     "Whoever commits repeats it until it is acknowledged: commit must return without a "
     "change if the branch is visible already"
@@ -485,6 +494,82 @@ class SinkContract:
         world.expect(*committed, when=when, promise=promise)
         world.expect_nothing_left(when, promise)
 
+    # At once
+
+    @pytest.mark.parametrize("by", ["threads", "processes"])
+    def test_batches_are_committed_at_once(
+        self, world: World, tmp_path: Path, by: str
+    ) -> None:
+        """Jobs share a store; the queries of one driver may share the sink, too."""
+        pickled = self._pickled(world)
+        jobs: list[JobAtOnce] = []
+        batches: list[dict[str, Records]] = []
+        for number in range(AT_ONCE):
+            mine = [world.branches(10 * number + n, "0.1", "1.2") for n in range(3)]
+            name = f"{world.job.application}-at-once-{number}"
+            arrow = [
+                {branch: [*map(as_arrow, rows)] for branch, rows in batch.items()}
+                for batch in mine
+            ]
+            about = (self._module(), tmp_path, pickled, name, number, arrow)
+            jobs.append(JobAtOnce(*about))
+            batches += mine
+
+        def run(job: JobAtOnce) -> str:
+            if by == "processes":
+                return job.run()
+            try:
+                job.write_to(world.sink)
+            except ContractError:
+                raise
+            except Exception:  # noqa: BLE001 - whatever a sink raises
+                return traceback.format_exc()
+            return "ended"
+
+        try:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                outcomes = set(pool.map(run, jobs)) - {"ended"}
+        except ContractError as error:
+            pytest.skip(f"first mend what another test says: {error}")
+        when = f"After {AT_ONCE} jobs have committed at once, from {by}"
+        promise = (
+            "Other tasks, commits and aborts change the store meanwhile: do it in one "
+            "local transaction, or in files of the branch's own"
+        )
+        for outcome in outcomes:
+            logger.error("%s", outcome)
+            broken(f"{when}, one raised {outcome.splitlines()[-1]}. {promise}")
+        world.expect(*batches, when=when, promise=promise)
+        world.expect_nothing_left(when, FIND_THEM)
+
+    def test_an_abort_comes_while_a_task_prepares(self, world: World) -> None:
+        """The driver has given up, and a task of it does not know that yet."""
+        branches = world.branches(0, "0.1", BESIDE)
+
+        def write(tasks: Tasks, pool: Executor, decided: threading.Event) -> None:
+            tasks.write("0.1", branches["0.1"])
+            branch = tasks.begin(BESIDE)
+            for record in branches[BESIDE]:
+                branch.write(as_arrow(record))
+            pool.submit(lambda: decided.wait() and branch.prepare())
+
+        for _ in range(AT_ONCE):
+            decided = threading.Event()
+            with ThreadPoolExecutor(1) as pool:
+                try:
+                    with after_decide(world.job.log, decided.set):
+                        world.fail(0, partial(write, pool=pool, decided=decided))
+                finally:
+                    decided.set()  # it is waited for
+        again = world.write(0, "0.3")
+        when = "After aborts beside a task that prepared, and the commit of the batch"
+        promise = (
+            "In one local transaction pre_commit must look whether the transaction is "
+            "over, and prepare; in one abort_transaction must note that, and drop"
+        )
+        world.expect(again, when=when, promise=promise)
+        world.expect_nothing_left(when, promise)
+
     # Other processes
 
     @pytest.mark.parametrize("moment", KILLS)
@@ -548,22 +633,27 @@ class SinkContract:
         scratch: Path,
         moment: str | None = None,
     ) -> str:
-        from pyspark import cloudpickle
-
-        module = type(self).__module__
-        file = str(sys.modules[module].__file__)
+        arrow = {name: [*map(as_arrow, rows)] for name, rows in branches.items()}
+        pickled, url = self._pickled(world), f"sqlite:///{scratch}/log.db"
+        about = (self._module(), scratch, pickled, url, world.job.application, arrow)
         try:
-            check_pickles(world.sink)
-            return SinkProcess(
-                (module, file),
-                scratch,
-                cloudpickle.dumps(world.sink),
-                f"sqlite:///{scratch}/log.db",
-                world.job.application,
-                {name: [*map(as_arrow, rows)] for name, rows in branches.items()},
-            ).run(moment)
+            return SinkProcess(*about).run(moment)
         except ContractError as error:
             pytest.skip(f"first mend what another test says: {error}")
+
+    def _module(self) -> tuple[str, str]:
+        module = type(self).__module__
+        return module, str(sys.modules[module].__file__)
+
+    def _pickled(self, world: World) -> bytes:
+        from pyspark import cloudpickle
+
+        try:
+            check_pickles(world.sink)
+        except ContractError as error:
+            pytest.skip(f"first mend what another test says: {error}")
+        pickled: bytes = cloudpickle.dumps(world.sink)
+        return pickled
 
 
 @contextlib.contextmanager

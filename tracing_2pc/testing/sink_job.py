@@ -6,10 +6,13 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
+from tracing_2pc.core.errors import CommitPendingError
 from tracing_2pc.core.model import (
     BranchContext,
     BranchId,
@@ -22,7 +25,7 @@ from tracing_2pc.sinks.base import Branch, Sink, SinkParticipant, participants_o
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.spark.tasks import read_receipts, write_traced_branch
 from tracing_2pc.store import SqlDecisionLog, open_log
-from tracing_2pc.testing.other_process import OtherProcess, kill
+from tracing_2pc.testing.other_process import PATIENCE, OtherProcess, kill
 from tracing_2pc.testing.promises import Records
 from tracing_2pc.tracing.sdk import environment, lifecycle
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
@@ -40,6 +43,15 @@ KILLS: Final = {
     "after_the_abort": "acknowledge",
 }
 """Moments at which a process is killed: a failpoint, or what kills after its call."""
+
+AT_ONCE: Final = 4
+"""Jobs that commit in the same moment."""
+
+_PAUSE: Final = 0.001
+"""Seconds between two looks whether all of them have come."""
+
+_TRIES: Final = 10
+"""A sink that is busy says "not now"."""
 
 _SETTINGS: Final = {"inline_tries": 3, "backoff_base": 0.001, "backoff_cap": 0.001}
 
@@ -167,6 +179,82 @@ class SinkProcess(OtherProcess):
                 _kill_after(own, name_of(own, "commit"))
         else:
             self.arm(point)
+
+
+@dataclasses.dataclass(frozen=True)
+class JobAtOnce(OtherProcess):
+    """A job that delivers each decision in the same moment as others do.
+
+    Args:
+        sink: as it arrives, pickled as Spark pickles it.
+        application: whose job it is.
+        number: which one of them it is.
+        batches: what its tasks write, in Arrow, by branch.
+    """
+
+    sink: bytes
+    application: str
+    number: int
+    batches: Sequence[Mapping[str, Sequence[Any]]]
+
+    def apply(self, moment: str | None = None) -> None:
+        """Apply the batches, here."""
+        self.import_module()
+        self.write_to(pickle.loads(self.sink))  # noqa: S301 - our own, from our parent
+
+    def write_to(self, sink: Sink) -> None:
+        """Apply the batches to a sink, which other threads may use as well."""
+        url = f"sqlite:///{self.scratch}/{self.application}.db"
+        with contextlib.closing(open_log(url)) as log:
+            job = SinkJob(sink, log, self.application)
+            try:
+                for batch, branches in enumerate(self.batches):
+                    with after_decide(log, partial(self._meet, batch)):
+                        self._apply(job, batch, branches)
+            finally:
+                for batch in range(len(self.batches)):
+                    self._come(batch)  # nobody waits for it any more
+
+    def _apply(
+        self, job: SinkJob, batch: int, branches: Mapping[str, Sequence[Any]]
+    ) -> None:
+        def write(tasks: Tasks) -> list[Receipt]:
+            parts = branches.items()
+            return [r for name, of in parts for r in tasks.write_arrow(name, of)]
+
+        for _ in range(_TRIES):
+            with contextlib.suppress(CommitPendingError):
+                job.apply(batch, write)
+                return
+        job.apply(batch, write)
+
+    def _come(self, batch: int) -> None:
+        (self.scratch / f"decided.{batch}.{self.number}").touch()
+
+    def _meet(self, batch: int) -> None:
+        self._come(batch)
+        end = time.monotonic() + PATIENCE
+        while len([*self.scratch.glob(f"decided.{batch}.*")]) < AT_ONCE:
+            if time.monotonic() > end:
+                raise TimeoutError("another job did not come to its decision")
+            time.sleep(_PAUSE)
+
+
+@contextlib.contextmanager
+def after_decide(log: SqlDecisionLog, call: Callable[[], object]) -> Iterator[None]:
+    """Call something when a decision is in the log, before it is delivered."""
+    decide = log.decide
+
+    def deciding(*about: Any, **more: Any) -> TransactionRecord | None:
+        record = decide(*about, **more)
+        call()
+        return record
+
+    log.decide = deciding  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        log.decide = decide  # type: ignore[method-assign]
 
 
 def own_sinks(sink: Sink) -> list[Any]:
