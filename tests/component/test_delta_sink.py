@@ -580,6 +580,7 @@ def test_what_late_tasks_leave_goes_at_the_next_commit(
         commit(batch, one)
     kept = [
         "copy.orders.0.1",
+        "delta.orders.01.1",  # no id
         "delta.orders.1.1",
         "delta.orders.9.1",
         "delta.other.0.1",

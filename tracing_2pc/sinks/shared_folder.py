@@ -101,7 +101,7 @@ class SharedFolder:
                     or len(wrote) > 1
                     or taken & wrote
                     or name in names
-                    or not (in_folders or not folders)
+                    or (folders and not in_folders)
                     or not all(map(is_folder_of_value, folders))
                 ):
                     raise ParticipantRefusedError(
@@ -133,9 +133,10 @@ class SharedFolder:
             if made := _NAME.fullmatch(name) or _MANIFEST.fullmatch(name):
                 aside.setdefault(made["transaction"], []).append(file)
         for transaction, files in aside.items():
-            if is_over(TransactionId.parse(transaction)):
-                for file in files:
-                    file.unlink(missing_ok=True)
+            with contextlib.suppress(ValueError):  # no id: it is not ours
+                if is_over(TransactionId.parse(transaction)):
+                    for file in files:
+                        file.unlink(missing_ok=True)
 
     # --- which folder it is ---------------------------------------------------------
 
