@@ -80,7 +80,7 @@ def _arms(
     environment = {
         "TPC_LOG": url,
         "TPC_PARTICIPANTS": ",".join(f"{n}={u}" for n, u in ledgers.urls.items()),
-        "TPC_REQUEST_TIMEOUT": str(_TIMEOUT),
+        "TPC_REQUEST_TIMEOUT": f"{_TIMEOUT}s",
         "TPC_TOKEN": Path(ledgers.token.removeprefix("file:")).read_text(),
     }
     one = next(id_ for id_ in reversed(ids) if id_.application == APPLICATION)

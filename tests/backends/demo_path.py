@@ -83,7 +83,7 @@ class DemoPath:
         """Return a watcher's one look at a job's log, by which all is stuck soon."""
         soon = {"REQUEST_TIMEOUT": 0.1, "SAFETY_INTERVAL": 0.2, "STUCK_AFTER": 0.3}
         soon |= {"ORPHAN_AFTER": 100, "STUCK_CRITICAL": 200, "PAUSE": 0.1}
-        settings = {f"TPC_{name}": str(value) for name, value in soon.items()}
+        settings = {f"TPC_{name}": f"{value}s" for name, value in soon.items()}
         return self._command(folder, "watch", "--once", **settings)
 
     def recovery(self, folder: Path) -> Process:

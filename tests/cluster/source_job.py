@@ -49,7 +49,7 @@ class SourceJob(Job):
             token=self.token,
             folder=self.folder,
             holds=self.holds,
-            backoff_cap="2",
+            backoff_cap="2s",
         )
 
 

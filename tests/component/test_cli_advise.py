@@ -117,11 +117,11 @@ def test_what_stands_in_the_way_ends_with_1(
 ) -> None:
     """Each with what to do: bounds that contradict, batches without a pause."""
     stream(log, time, 41, every=1.0)
-    asked = ("advise", "--application", "orders", "--recover-within", "10")
+    asked = ("advise", "--application", "orders", "--recover-within", "10s")
     assert main(asked) == 1
     text = " ".join(capsys.readouterr().out.split())
     assert TEXTS["without a pause"] in text
-    assert re.search(r"They meet at --recover-within 3[23]\. ", text)
+    assert re.search(r"They meet at --recover-within 3[23]s\. ", text)
     assert main([*asked, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["findings"]
     assert found == ["back to back", "contradiction"]

@@ -23,7 +23,7 @@ from support.texts import texts
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import DecisionLogError
-from tracing_2pc.participant import Outbox
+from tracing_2pc.outbox import Outbox
 from tracing_2pc.store import open_log
 from tracing_2pc.store.log.sql_log import SqlDecisionLog
 

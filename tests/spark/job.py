@@ -33,7 +33,7 @@ def by_data_source(numbers):
         log=f"sqlite:///{folder}/log.db",
         participants=f"a={a},b={b}",
         token="",
-        backoff_cap="2",
+        backoff_cap="2s",
     )
 
 

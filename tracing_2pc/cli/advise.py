@@ -41,7 +41,7 @@ _CURES: Final = {
     "longer than the longest. Let the trigger be three times as long for "
     "{needed} batches, and ask again.",
     Finding.CONTRADICTION: "No interval is both: what a batch costs whatever its rows "
-    "is too much for so short a recovery. They meet at --recover-within {meet_at}. "
+    "is too much for so short a recovery. They meet at --recover-within {meet_at}s. "
     "Else pay more than {overhead:.0%} for the fixed cost, or make it smaller: fewer "
     "partitions, the driver's path, a faster participant.",
     Finding.BACK_TO_BACK: "Batches follow each other without a pause. If a trigger "
