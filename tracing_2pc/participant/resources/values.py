@@ -119,8 +119,14 @@ def _check(same: pa.Array, why: str = "") -> None:
 
 def _check_nul(values: pa.Array) -> None:
     """Refuse a character that PostgreSQL has no text with."""
-    data = values.buffers()[2]
-    if data is not None and _NUL.search(data):  # of its neighbours in memory, maybe
+    _, offsets, data = values.buffers()
+    if data is None or not len(values):
+        return
+    # A slice shares its buffers with the others of its batch: only its own is read.
+    is_large = pa.types.is_large_string(values.type)
+    ends = memoryview(offsets).cast("q") if is_large else memoryview(offsets).cast("i")
+    own = ends[values.offset], ends[values.offset + len(values)]
+    if _NUL.search(data, *own):
         has_nul = pc.match_substring(values, "\0")
         _check(pc.invert(has_nul), "PostgreSQL has no text with a NUL (U+0000)")
 
