@@ -17,10 +17,12 @@ from support.participant import (
     World,
     database_of,
     keep,
+    no_sender,
     prepared_transactions,
 )
 from support.waiting import AT_ONCE, PATIENT, PAUSE, until
 
+from tracing_2pc.outbox import Outbox
 from tracing_2pc.participant.journal import postgresql
 from tracing_2pc.store import open_log
 from tracing_2pc.store.engines import postgresql as engines
@@ -179,9 +181,13 @@ def test_both_sides_notice_when_the_other_is_gone(
 
 @pytest.mark.parametrize("kind", SOME)
 def test_a_session_keeps_the_statements_that_it_has_prepared(
-    postgres_database: str, kind: str
+    postgres_database: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Psycopg drops all of them where it sees a ROLLBACK, and begins anew."""
+    """Psycopg drops all of them where it sees a ROLLBACK, and begins anew.
+
+    A sender beside it would have some of the requests take another session.
+    """
+    monkeypatch.setattr(Outbox, "start", no_sender)
     world = KINDS[kind](postgres_database)
     for batch in range(12):
         keep(world, f"orders.{batch}.1", ONE)
