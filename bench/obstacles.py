@@ -7,15 +7,15 @@ from typing import Final
 
 _SMALL: Final = """\
 **Small batches (I8 and I9 at 10 and 2,000 rows, I5 at 2,000).** Spark's own job, which
-reads the two files and hands the rows to the driver, is about half of the library's
+reads the two files and hands the rows to the driver, is two fifths of the library's
 time at 10 rows, and a third at 2,000. No sink can do without one such job; the two JDBC
-appends need three. That job alone takes a fifth of their time at 10 rows, and a seventh
-at 2,000 ([Beside others](#beside-others)), where the limit is a quarter. The rest is
-Python and round trips, not the disk: flushes are quick here. Of a batch of 10 rows half
-was Spark's job, a fifth the two votes, a seventh the two commits, and a twentieth each
-to begin and to decide. Of a batch without Spark, SQLAlchemy and psycopg are the largest
-part of the CPU time of the driver and of each service (a quarter in the driver), and
-all of them share two cores.
+appends need two, or three where the batch is persisted. That job alone takes a fifth of
+their time at 10 rows, and a sixth at 2,000 ([Beside others](#beside-others)), where the
+limit is a quarter. The rest is Python and round trips, not the disk: flushes are quick
+here. Of a batch of 10 rows half was Spark's job, a fifth the two votes, a seventh the
+two commits, and a twentieth each to begin and to decide. Of a batch without Spark,
+SQLAlchemy and psycopg are the largest part of the CPU time of the driver and of each
+service (a quarter in the driver), and all of them share two cores.
 
 Tried, and in use: one local transaction for a prepare (11 requests to PostgreSQL
 instead of 15; one sees whether somebody has altered the table), writes joined into one
