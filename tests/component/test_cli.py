@@ -27,7 +27,7 @@ from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.operations.resolve import resolve
 from tracing_2pc.participant import TaggedRows
 from tracing_2pc.store import SqlDecisionLog, open_log
-from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.testing import temporary_log
 
 TEXTS = texts("component")
 
@@ -220,30 +220,30 @@ def test_recover_leaves_a_batch_in_progress_to_its_driver_and_ends_with_0(
 
 
 def test_resolve_keeps_the_reason_whatever_it_does() -> None:
-    """Who, what, why, before and after: in the audit, in any decision log."""
-    log = InMemoryDecisionLog()
+    """Who, what, why, before and after: in the audit."""
+    log = temporary_log()
     begin(log, ["ledger"], decided=False)
     assert resolve(log, ID, wanted=Decision.ABORT, reason="no driver").pending
     log.quarantine(ID, "for a test")
     resolve(log, ID, wanted=Decision.ABORT, reason="it is there again")
     log.quarantine(ID, "for a test")
     resolve(log, ID, wanted="hazard", reason="it is gone")
-    assert [row[1:] for row in log.audit] == [
+    assert [entry[2:] for entry in log.audit(ID)] == [
         ("abort orders.0.1", "no driver", "active", "aborting"),
         ("resume orders.0.1", "it is there again", "quarantined", "aborting"),
         ("conclude orders.0.1", "it is gone", "quarantined", "concluded hazard"),
     ]
-    assert all("@" in who for who, *_ in log.audit)
+    assert all("@" in entry.who for entry in log.audit(ID))
 
 
 def test_a_user_without_a_name_signs_with_a_number(monkeypatch: Patch) -> None:
     """As in a container that runs under any user id."""
     nameless = raising(KeyError("getpwuid(): uid not found"))
     monkeypatch.setattr(getpass, "getuser", nameless)
-    log = InMemoryDecisionLog()
+    log = temporary_log()
     begin(log, ["ledger"], decided=False)
     resolve(log, ID, wanted=Decision.ABORT, reason="no driver")
-    assert log.audit[0][0].startswith(f"{os.getuid()}@")
+    assert log.audit(ID)[0].who.startswith(f"{os.getuid()}@")
 
 
 def test_conclude_names_who_may_still_hold_something(

@@ -21,7 +21,7 @@ from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.protocol import deadline
 from tracing_2pc.protocol.delivery import send_abort
 from tracing_2pc.sinks.base import read_only
-from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.testing import temporary_log
 
 TEXTS = texts("component")
 
@@ -32,7 +32,7 @@ SECOND = TransactionId("orders", 0, 2)
 @pytest.fixture
 def world() -> World:
     clock = FakeClock()
-    return World(InMemoryDecisionLog(now=clock.now), clock)
+    return World(temporary_log(now=clock.now), clock)
 
 
 def opened(world: World, run: str = "run-1") -> TransactionRecord:

@@ -5,10 +5,6 @@ Driver, recovery and services run in this process: one `measured` sees all of th
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
@@ -33,8 +29,8 @@ from tracing_2pc.core.model import Receipt, TransactionRecord
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.protocol.recovery import Recovery
-from tracing_2pc.store import SqlDecisionLog, open_log
-from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.store import SqlDecisionLog
+from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 COMMITS = 'tpc_transactions_total{outcome="commit"}'
@@ -44,19 +40,7 @@ ABORTS = 'tpc_transactions_total{outcome="abort"}'
 @pytest.fixture
 def world() -> World:
     clock = FakeClock()
-    return World(InMemoryDecisionLog(now=clock.now), clock)
-
-
-@pytest.fixture(params=["in memory", "SQLite"])
-def any_world(
-    request: pytest.FixtureRequest, world: World, tmp_path: Path
-) -> Iterator[World]:
-    if request.param == "in memory":
-        yield world
-        return
-    url = f"sqlite:///{tmp_path / 'any.db'}"
-    with contextlib.closing(open_log(url, now=world.clock.now)) as world.log:
-        yield world
+    return World(temporary_log(now=clock.now), clock)
 
 
 def recover(world: World) -> None:
@@ -163,17 +147,17 @@ def test_an_aborted_transaction(
     }
 
 
-def test_a_replay_is_not_counted_again(measured: Measured, any_world: World) -> None:
+def test_a_replay_is_not_counted_again(measured: Measured, world: World) -> None:
     """Nor is a delivery by whoever goes on with a decision."""
-    any_world.settings = Settings(on_pending="fail")
-    any_world.b.silent = 100
+    world.settings = Settings(on_pending="fail")
+    world.b.silent = 100
     with pytest.raises(CommitPendingError):
-        any_world.run_batch(0)
-    assert any_world.b.silent < 100
-    asked = 100 - any_world.b.silent
-    any_world.b.silent = 0
-    recover(any_world)
-    any_world.run_batch(0)
+        world.run_batch(0)
+    assert world.b.silent < 100
+    asked = 100 - world.b.silent
+    world.b.silent = 0
+    recover(world)
+    world.run_batch(0)
     found = measured()
     assert decisions(found) == {"commit": 1}
     assert found[attempts("a", "ok")] == 1
@@ -181,7 +165,7 @@ def test_a_replay_is_not_counted_again(measured: Measured, any_world: World) -> 
     assert found[attempts("b", "ok")] == 1
 
 
-def test_who_votes_abort_is_the_cause(measured: Measured, any_world: World) -> None:
+def test_who_votes_abort_is_the_cause(measured: Measured, world: World) -> None:
     """Raised as it is, or in the text that Spark makes of a task's error."""
     no = ParticipantRefusedError("a votes abort (409)")
 
@@ -194,7 +178,7 @@ def test_who_votes_abort_is_the_cause(measured: Measured, any_world: World) -> N
 
     for batch, write in enumerate((refused, in_spark)):
         with pytest.raises((ParticipantRefusedError, RuntimeError)):
-            any_world.run_batch(batch, write=write)
+            world.run_batch(batch, write=write)
     assert decisions(measured()) == {"abort": 2, "vote": 2}
 
 
@@ -224,27 +208,27 @@ def test_a_tasks_own_timeout_is_an_error(measured: Measured, world: World) -> No
 
 
 def test_who_takes_over_counts_the_attempt_before(
-    measured: Measured, any_world: World
+    measured: Measured, world: World
 ) -> None:
     """The driver that was replaced finds it aborted, and does not count it."""
 
     def replaced(record: TransactionRecord) -> list[Receipt]:
-        receipts = list(any_world.write(record))
-        any_world.run_batch(0, run="run-2")
+        receipts = list(world.write(record))
+        world.run_batch(0, run="run-2")
         return receipts
 
     with pytest.raises(AbortedError):
-        any_world.run_batch(0, write=replaced)
+        world.run_batch(0, write=replaced)
     assert decisions(measured()) == {"commit": 1, "abort": 1, "superseded": 1}
 
 
-def test_recovery_counts_what_it_expires(measured: Measured, any_world: World) -> None:
+def test_recovery_counts_what_it_expires(measured: Measured, world: World) -> None:
     """Once, however often it has to be delivered."""
-    any_world.leave_active()
-    any_world.clock.time += 901
-    any_world.a.silent = 1
-    recover(any_world)
-    recover(any_world)
+    world.leave_active()
+    world.clock.time += 901
+    world.a.silent = 1
+    recover(world)
+    recover(world)
     found = measured()
     assert decisions(found) == {"abort": 1, "recovery": 1}
     assert found[phase("abort", "a", "unavailable")] == 1
@@ -252,16 +236,16 @@ def test_recovery_counts_what_it_expires(measured: Measured, any_world: World) -
 
 
 def test_of_two_sweeps_one_counts(
-    measured: Measured, any_world: World, monkeypatch: pytest.MonkeyPatch
+    measured: Measured, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have seen it undecided; the log makes the first one's decision stand."""
-    any_world.leave_active()
-    any_world.clock.time += 901
-    seen = any_world.log.unfinished("orders")
-    recover(any_world)
-    monkeypatch.setattr(any_world.log, "unfinished", lambda _: seen)
-    monkeypatch.setattr(any_world.log, "unfinished_applications", lambda: ["orders"])
-    recover(any_world)
+    world.leave_active()
+    world.clock.time += 901
+    seen = world.log.unfinished("orders")
+    recover(world)
+    monkeypatch.setattr(world.log, "unfinished", lambda _: seen)
+    monkeypatch.setattr(world.log, "unfinished_applications", lambda: ["orders"])
+    recover(world)
     assert decisions(measured()) == {"abort": 1, "recovery": 1}
 
 

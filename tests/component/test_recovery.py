@@ -31,7 +31,7 @@ from tracing_2pc.operations.recover import recover
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.store import open_log
-from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 TEXTS = texts("component")
@@ -44,7 +44,7 @@ AGES = 10.0**9
 @pytest.fixture
 def world() -> World:
     clock = FakeClock()
-    return World(InMemoryDecisionLog(now=clock.now), clock)
+    return World(temporary_log(now=clock.now), clock)
 
 
 def recovery(world: World, *names: str) -> Recovery:

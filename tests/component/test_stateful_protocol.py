@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -32,8 +29,7 @@ from tracing_2pc.core.model import BranchId, TransactionId, TransactionRecord
 from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.states import BranchState, Decision, TransactionState
 from tracing_2pc.protocol import delivery
-from tracing_2pc.store import open_log
-from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.testing import temporary_log
 
 BATCHES: Final = 3
 """The first batch is forgotten; participants hear it with the third commit."""
@@ -323,29 +319,10 @@ class ProtocolMachine(RuleBasedStateMachine):
         return self._living()[who % len(self._living())]
 
 
-def any_history_ends_well(
-    make_log: Callable[[], DecisionLog], clock: WorldClock, quick: int, thorough: int
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delivery, "ask_at_once", ask_one_after_another)
-        explore(
-            lambda: ProtocolMachine(make_log(), clock),
-            steps=25,
-            quick=quick,
-            thorough=thorough,
-        )
-
-
 def test_any_history_ends_well() -> None:
     """Each batch is applied everywhere or nowhere, once, and in the end everywhere."""
     clock = WorldClock()
-    make_log = functools.partial(InMemoryDecisionLog, now=clock.now)
-    any_history_ends_well(make_log, clock, quick=100, thorough=2500)
-
-
-def test_any_history_ends_well_in_sqlite(tmp_path: Path) -> None:
-    """The same with the log that is used in earnest, one for all histories."""
-    clock = WorldClock()
-    log = open_log(f"sqlite:///{tmp_path}/log.db", now=clock.now)
-    any_history_ends_well(lambda: log, clock, quick=10, thorough=250)
-    log.close()
+    log = temporary_log(now=clock.now)  # one for all histories
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delivery, "ask_at_once", ask_one_after_another)
+        explore(lambda: ProtocolMachine(log, clock), steps=25, quick=60, thorough=2500)

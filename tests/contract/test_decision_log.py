@@ -1,4 +1,4 @@
-"""What every decision log promises: SQLite, PostgreSQL and the double for tests."""
+"""What every decision log promises: SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import open_log
-from tracing_2pc.testing import InMemoryDecisionLog
 
 TEXTS = texts("log")
 ONE_STORE = pytest.mark.parametrize("log", ["sqlite"], indirect=True)
@@ -64,16 +63,11 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(
-    params=["memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.ci)]
-)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
 def log(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> Iterator[DecisionLog]:
     """An empty log whose clock stands still."""
-    if request.param == "memory":
-        yield InMemoryDecisionLog(now=clock)
-        return
     url = f"sqlite:///{tmp_path}/log/decisions.db"
     if request.param == "postgresql":
         url = request.getfixturevalue("postgres_database")

@@ -386,7 +386,7 @@ def sneak_in(
         decided=None,
     )
     with base.durable() as connection:
-        records.SqlChange(connection, base.clock, lambda: NOW).add(sneaked)
+        records.Change(connection, base.clock, lambda: NOW).add(sneaked)
     return sneaked
 
 
@@ -693,9 +693,9 @@ def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
         answered.set()
 
     finishing = threading.Thread(target=finish_it)
-    store = records.SqlChange.write
+    store = records.Change.write
 
-    def store_late(self: records.SqlChange, *about: Any, **more: Any) -> None:
+    def store_late(self: records.Change, *about: Any, **more: Any) -> None:
         if not finishing.ident:
             stay(self.connection)
             finishing.start()
@@ -703,7 +703,7 @@ def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
             assert not answered.is_set()
         store(self, *about, **more)
 
-    monkeypatch.setattr(records.SqlChange, "write", store_late)
+    monkeypatch.setattr(records.Change, "write", store_late)
     with lock_waits(base) as waits:
         if change == "quarantine":
             log.quarantine(record.id, "it lost what it had")

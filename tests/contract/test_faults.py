@@ -78,21 +78,12 @@ OF_A_BRANCH = [
 """Faults of a task's own abort; whatever it is answered, it goes on to raise."""
 UNANSWERED = [f for f in Fault if f not in {Fault.DUPLICATE, Fault.DUPLICATE_LATER}]
 
-NOT_DONE = {
-    Fault.DROP,
-    Fault.UNAVAILABLE,
-    Fault.GARBAGE,
-    Fault.NOT_JSON,
-    Fault.REDIRECT,
-    Fault.PAGE,
-    Fault.OTHER_TRANSACTION,
-}
+NOT_DONE = {Fault.DROP, Fault.UNAVAILABLE, Fault.GARBAGE, Fault.PAGE}
 """Faults that keep the request from the participant."""
 
 EXPECTED: dict[Fault, set[tuple[int, ...]]] = {
     **{fault: {()} for fault in NOT_DONE},
     Fault.LOSE_ANSWER: {(200,)},
-    Fault.CUT: {(200,)},
     Fault.DELAY: {(200,)},
     Fault.DUPLICATE: {(200, 200)},
     Fault.DUPLICATE_LATER: {(200, 200)},
@@ -261,7 +252,6 @@ class Job:
         self.holds(1)
         (seen,) = self.happened(verb, fault)
         assert statuses_of(seen) in expected
-        assert "redirected" not in {s.verb for s in self.proxy.seen}
 
     def nothing_is_open(self) -> None:
         """Nobody holds a branch without a decision, and the log owes nobody any."""

@@ -24,8 +24,7 @@ from support.texts import texts
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import DecisionLogError
 from tracing_2pc.outbox import Outbox
-from tracing_2pc.store import open_log
-from tracing_2pc.store.log.sql_log import SqlDecisionLog
+from tracing_2pc.store import SqlDecisionLog, open_log
 
 TEXTS = texts("contract")
 FIRST, SECOND, T = "orders.0.1", "orders.1.1", "orders.2.1"

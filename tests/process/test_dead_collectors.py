@@ -60,11 +60,11 @@ def test_a_job_does_not_notice(tmp_path: Path, how: str) -> None:
 DRIVER = """
 from opentelemetry import trace
 from support.protocol import FakeClock, World
-from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.testing import temporary_log
 flushes = []
 trace.get_tracer_provider().force_flush = lambda *_: flushes.append(1)
 clock = FakeClock()
-world = World(InMemoryDecisionLog(now=clock.now), clock)
+world = World(temporary_log(now=clock.now), clock)
 for batch in range(20):
     world.run_batch(batch)
 say([world.visible(), len(flushes), lifecycle.dropped()])

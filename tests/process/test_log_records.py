@@ -84,7 +84,7 @@ from tracing_2pc.core.errors import CommitPendingError
 from tracing_2pc.core.model import BranchContext, BranchId
 from tracing_2pc.protocol.recovery import Recovery
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
-from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.testing import temporary_log
 
 lifecycle.start("job")
 log.info("outside")
@@ -103,7 +103,7 @@ class Participant(FakeParticipant):
         super()._answer(verb, record, work)
 
 clock = FakeClock()
-world = World(InMemoryDecisionLog(now=clock.now), clock, on_pending="fail")
+world = World(temporary_log(now=clock.now), clock, on_pending="fail")
 world.a, world.b = Participant("a"), FakeParticipant("b", silent=100)
 
 def write(record):

@@ -105,12 +105,12 @@ NOT_LISTED = edit(
     '__q.where(__b.c.state != "prepared", __b.c.sealed.is_(None), __newer)',
 )
 BEGIN_ABORTS_NOBODY = in_begin(
-    "(self._write_decision(...) for __r in __active)",
-    "(self._write_decision(...) for __r in __active[:0])",
+    "(__c.decide(...) for __r in __active)",
+    "(__c.decide(...) for __r in __active[:0])",
 )
 OLDER_MAY_COMMIT = edit_text(STATEMENTS + "RIVALS", "attempt > :than_attempt OR")
 DECIDED_AGAIN = edit(
-    LOG + "BaseDecisionLog.decide", "if __r.state is not TransactionState.ACTIVE: ..."
+    LOG + "SqlDecisionLog.decide", "if __r.state is not TransactionState.ACTIVE: ..."
 )
 ABORTING_MAY_COMMIT = edit(
     "core/states.py::",
@@ -119,7 +119,7 @@ ABORTING_MAY_COMMIT = edit(
     "{**__table, (T.ABORTING, E.DECIDE_COMMIT): T.COMMITTING}",
 )
 FINISH_UNHEARD = edit(
-    LOG + "BaseDecisionLog.finish", "if __r.pending: ...", "if False: ..."
+    LOG + "SqlDecisionLog.finish", "if __r.pending: ...", "if False: ..."
 )
 DELIVERED_UNHEARD = edit(
     DELIVERY + "send_once", "if not __reasons: ...", "if True: ..."

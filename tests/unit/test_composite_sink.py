@@ -39,7 +39,7 @@ from tracing_2pc.sinks.base import check_leftovers, participants_of, write_branc
 from tracing_2pc.sinks.composite import CompositeSink, as_single_sink
 from tracing_2pc.spark import foreach_batch
 from tracing_2pc.spark.tasks import Written
-from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 TEXTS = texts("unit")
@@ -130,7 +130,7 @@ class Job:
     def __init__(self, *members: Any) -> None:
         self.sink = CompositeSink(members)
         self.clock = FakeClock()
-        self.log = InMemoryDecisionLog(now=self.clock.now)
+        self.log = temporary_log(now=self.clock.now)
 
     def apply(self, *branches: str, batch: int = 0) -> bool:
         participants = self.sink.participants
@@ -315,7 +315,7 @@ def test_routes_to_sinks_that_have_no_hash(monkeypatch: pytest.MonkeyPatch) -> N
     sink = CompositeSink([Folder("first"), Folder("last")])
     participants = tuple(sink.participants)
     record = (
-        InMemoryDecisionLog()
+        temporary_log()
         .begin("orders", 0, run="r", query=None, participants=participants, carrier={})
         .record
     )

@@ -17,7 +17,7 @@ from tracing_2pc.core import names
 from tracing_2pc.core.model import Receipt
 from tracing_2pc.core.states import Decision, TransactionState
 from tracing_2pc.sinks.base import SinkParticipant, _handle, write_branch
-from tracing_2pc.testing import InMemoryDecisionLog
+from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import branches
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
@@ -221,7 +221,7 @@ def test_a_commit_from_the_decision_log_is_in_its_trace(exported, handle, kind):
             else:
                 assert handle["path"] == "a"
 
-    log, carrier = InMemoryDecisionLog(), OpenTelemetryTracing().reserve()
+    log, carrier = temporary_log(), OpenTelemetryTracing().reserve()
     begun = log.begin(
         "orders", 0, run="r", query=None, participants=["Seeing"], carrier=carrier
     )

@@ -46,15 +46,19 @@ class SystemClock:
 class DecisionLog(Protocol):
     """The coordinator's durable memory; the only truth about a decision (rule 15).
 
+    Read `begin`, `decide` and `acknowledge_last` first: a batch that meets no trouble
+    needs no others. `acknowledge`, `postpone`, `finish` and `quarantine` are for one
+    that does, `unfinished` and `expire` for recovery.
+
     What changes it is durable when the method returns, and serialised for one
     application. Only what `acknowledge`, `postpone`, `finish` and `forget` write may be
     lost in a crash: it is done again. Every method raises
     `DecisionLogError` when the log cannot be reached; only `decide` and `abort` can
     leave it unknown whether they were written: that is `DecisionUnknownError`.
 
-    `abort`, `resume`, `conclude`, `give_up` and `sign` are what a person does. `who`
-    and `why` are the person's name and reason; the log keeps them. They raise
-    `ContractError` also where there is no record.
+    From `abort` on, but for `forget`, it is what a person does. `who` and `why` are the
+    person's name and reason; the log keeps them. They raise `ContractError` also where
+    there is no record.
     """
 
     def begin(

@@ -1,5 +1,6 @@
 """The coordinator's durable memory. All of its SQL is in this package."""
 
-from tracing_2pc.store.log.sql_log import SqlDecisionLog, open_log
+from tracing_2pc.store.log.database import open_log
+from tracing_2pc.store.log.decision_log import SqlDecisionLog
 
 __all__ = ["SqlDecisionLog", "open_log"]

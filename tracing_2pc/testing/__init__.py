@@ -1,16 +1,15 @@
 """What you test your own jobs, sinks and services with.
 
-The promises of a sink, and of a participant's resource, as tests, a decision log in
-memory, a proxy that loses and repeats requests as planned, a collector that keeps
+The promises of a sink, and of a participant's resource, as tests, a temporary decision
+log, a proxy that loses and repeats requests as planned, a collector that keeps
 spans, and traces as indented text.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from tracing_2pc.testing.collector import Collector
-from tracing_2pc.testing.fault_proxy import FaultProxy
-from tracing_2pc.testing.faults import Fault, SeenRequest
-from tracing_2pc.testing.in_memory_log import InMemoryDecisionLog
+from tracing_2pc.testing.fault_proxy import Fault, FaultProxy, SeenRequest
+from tracing_2pc.testing.temporary_log import temporary_log
 from tracing_2pc.testing.traces import read_trace_file, span_tree
 
 if TYPE_CHECKING:
@@ -21,12 +20,12 @@ __all__ = [
     "Collector",
     "Fault",
     "FaultProxy",
-    "InMemoryDecisionLog",
     "ResourceContract",
     "SeenRequest",
     "SinkContract",
     "read_trace_file",
     "span_tree",
+    "temporary_log",
 ]
 
 

@@ -4,30 +4,91 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import http.client
+import json
 import selectors
 import socket
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from email.message import Message
+from typing import Any, Final, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.testing.faults import (
-    REPLIES,
-    Fault,
-    ProxiedRequest,
-    Reply,
-    SeenRequest,
-    Verb,
-    check_possible,
-    passed_on,
-)
+from tracing_2pc.core.states import Word
+from tracing_2pc.http import contract
 from tracing_2pc.testing.loopback import LoopbackConnection, LoopbackServer
+
+Verb = Literal["prepare", "commit", "abort", "resolve", "transactions"]
+"""The last segment of a path; `transactions` also for `/transactions/<id>`."""
 
 _POLL: Final = 0.01
 """Seconds between two looks whether a client has given up."""
+
+
+class Fault(Word):
+    """What goes wrong with one request.
+
+    *The connection is closed* is what the client sees then: no answer at all.
+    """
+
+    DROP = "drop"
+    """The participant never hears of it; the connection is closed."""
+
+    LOSE_ANSWER = "lose answer"
+    """The participant does it; the answer is lost, the connection is closed."""
+
+    DUPLICATE = "duplicate"
+    """It is sent twice at the same moment; the answer to one of them is returned."""
+
+    DUPLICATE_LATER = "duplicate later"
+    """It is answered, and sent again after some time or at `release()`."""
+
+    DELAY = "delay"
+    """It is held back until the client has given up, and sent then.
+
+    With `after` it is held back for so many seconds, and a client that is still there
+    gets the answer.
+    """
+
+    LATE_AFTER_ABORT = "late after abort"
+    """A prepare whose connection is closed, and which is sent when it is too late.
+
+    That is when the participant has answered the next commit or abort of the
+    transaction, or the next abort of this very branch; and before that answer is
+    returned.
+    """
+
+    UNAVAILABLE = "unavailable"
+    """503 without a body; the participant never hears of it."""
+
+    GARBAGE = "garbage"
+    """Bytes that are not HTTP; the participant never hears of it."""
+
+    PAGE = "page"
+    """200 with an HTML page, as a proxy shows; the participant never hears of it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SeenRequest:
+    """One request that came to the proxy, and what became of it.
+
+    Args:
+        verb: the last segment of its path; `transactions` for a look-up.
+        transaction: the id that it names; empty if it names none.
+        branch: of a prepare, or of the abort of one branch; else empty.
+        fault: what went wrong with it; None if nothing did.
+        statuses: what the participant answered, once for each time that it was asked;
+            None where it did not answer.
+        returned: the status that the client was sent; None for no answer.
+    """
+
+    verb: str
+    transaction: str
+    branch: str
+    fault: Fault | None
+    statuses: tuple[int | None, ...]
+    returned: int | None
 
 
 class FaultProxy:
@@ -44,8 +105,8 @@ class FaultProxy:
 
     Nothing depends on luck. A request is sent on when it is there whole; what is held
     back waits for an event, not for time, unless you plan a time; nothing is sent
-    twice unless a fault says so. It listens on 127.0.0.1 only, and keeps connections
-    open on both sides. Bodies are held in memory.
+    twice unless a fault says so. It listens on 127.0.0.1 only. Bodies are held in
+    memory, and need a length.
 
     At the end of `with` what is under way is finished, what is held back is dropped,
     and no thread and no socket is left; `seen` stays. It listens once.
@@ -64,13 +125,10 @@ class FaultProxy:
         if parts.scheme != "http" or not parts.hostname or parts.query:
             raise ConfigurationError(f"{participant!r}: expected http://host:port")
         self._base = parts.path.rstrip("/")
-        self._connect = functools.partial(
-            _Upstream, parts.hostname, parts.port or 80, timeout=timeout
-        )
+        self._address, self._timeout = parts.netloc, timeout
         self._lock = threading.Lock()
         self._planned: dict[str, list[tuple[Fault, float | None]]] = {}
         self._exchanges: list[_Exchange] = []
-        self._redirects: dict[str, Reply] = {}
         self._threads: list[threading.Thread] = []
         self._ended = False
         self._server: LoopbackServer | None = None
@@ -95,13 +153,10 @@ class FaultProxy:
     def plan(
         self, verb: Verb, fault: Fault, *, times: int = 1, after: float | None = None
     ) -> None:
-        """Let a fault happen to the next requests of a verb.
-
-        Faults of one verb happen in the order in which they were planned.
+        """Let a fault happen to the next requests of a verb, in the order of the plan.
 
         Args:
-            verb: `prepare`, `commit`, `abort`, `resolve` or `transactions`. The abort
-                of one branch, by its task, is an abort too.
+            verb: the abort of one branch, by its task, is an abort too.
             fault: what goes wrong.
             times: to so many requests.
             after: seconds, for `DELAY` and `DUPLICATE_LATER` only.
@@ -109,7 +164,18 @@ class FaultProxy:
         Raises:
             ConfigurationError: such a fault cannot happen.
         """
-        check_possible(verb, fault, times, after)
+        if verb not in get_args(Verb):
+            verbs = ", ".join(get_args(Verb))
+            raise ConfigurationError(f"no verb {verb!r}: one of {verbs}")
+        if fault is Fault.LATE_AFTER_ABORT and verb != "prepare":
+            raise ConfigurationError(f"{fault}: only a prepare can be late, not {verb}")
+        if after is not None and fault not in _TIMED:
+            timed = " and ".join(_TIMED)
+            raise ConfigurationError(f"after: only for {timed}, not for {fault}")
+        if times < 1:
+            raise ConfigurationError(
+                f"times: {times}, but a fault happens at least once"
+            )
         with self._lock:
             self._planned.setdefault(verb, []).extend([(fault, after)] * times)
 
@@ -135,21 +201,13 @@ class FaultProxy:
         for thread in self._threads:
             thread.join()
 
-    def _answer(
-        self, request: ProxiedRequest, client: socket.socket, upstream: _Upstream
-    ) -> Reply:
-        """Do with a request what is planned; return what its client is told."""
+    def _begin(self, request: _Request, client: socket.socket) -> _Exchange:
         with self._lock:
-            redirected = self._redirects.get(request.path)
-            if redirected is not None:
-                request = request._replace(verb="redirected")
             planned = self._planned.get(request.verb)
             fault, after = planned.pop(0) if planned else (None, None)
-            exchange = _Exchange(self, request, client, upstream, fault, after)
+            exchange = _Exchange(self, request, client, fault, after)
             self._exchanges.append(exchange)
-        reply = redirected or exchange.play()
-        exchange.returned = reply.status
-        return reply
+        return exchange
 
     def _start(self, work: Callable[[], object]) -> threading.Thread:
         thread = threading.Thread(target=work, name="tpc-fault-proxy")
@@ -178,61 +236,101 @@ class _Connection(LoopbackConnection):
 
     proxy: FaultProxy
 
-    def setup(self) -> None:
-        super().setup()
-        self._upstream = self.proxy._connect()
-
-    def finish(self) -> None:
-        self._upstream.close()
-        super().finish()
-
     def serve(self, body: bytes | None) -> None:
         if body is None:
-            self._refuse()
+            self.close_connection = True
             return
-        request = ProxiedRequest.of(self.command, self.path, self.headers, body)
-        reply = self.proxy._answer(request, self.connection, self._upstream)
-        self.close_connection = self.close_connection or reply.is_last
+        request = _Request.of(self.command, self.path, self.headers, body)
+        exchange = self.proxy._begin(request, self.connection)
+        reply = exchange.play()
+        exchange.returned = reply.status
+        self.close_connection = self.close_connection or reply.status is None
         self.wfile.write(reply.raw)
 
-    def _refuse(self) -> None:
-        """Refuse a body without a length; read on, or the answer would be reset."""
-        self.send_error(411)
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_WR)
-        while self.rfile.read(1 << 16):
-            pass
+
+class _Reply(NamedTuple):
+    """What a client is told. Without a status it is no answer, and the last."""
+
+    raw: bytes = b""
+    status: int | None = None
+
+    @classmethod
+    def of(
+        cls, status: int, body: bytes, headers: Iterable[tuple[str, str]], reason: str
+    ) -> _Reply:
+        """Write an answer in one piece, because a second one may be delayed."""
+        lines = [f"HTTP/1.1 {status} {reason}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        lines += [f"Content-Length: {len(body)}", "", ""]
+        return cls("\r\n".join(lines).encode("latin-1") + body, status)
 
 
-class _Upstream(http.client.HTTPConnection):
-    """One connection to the participant, kept open between requests."""
+_TIMED: Final = (Fault.DELAY, Fault.DUPLICATE_LATER)
+_HTML: Final = (("Content-Type", "text/html"),)
+_FORGED: Final[Mapping[Fault, _Reply]] = {
+    Fault.DROP: _Reply(),
+    Fault.UNAVAILABLE: _Reply.of(503, b"", (), "Service Unavailable"),
+    Fault.GARBAGE: _Reply(b"\x00\x01 this is not HTTP\r\n\r\n"),
+    Fault.PAGE: _Reply.of(200, b"<html><h1>Please log in</h1></html>", _HTML, "OK"),
+}
+"""Faults that the participant never hears of, and what the client is told."""
 
-    def ask(self, request: ProxiedRequest) -> Reply:
-        """Send a request once, never again."""
-        opened: socket.socket | None = self.sock
-        if opened is not None and _is_readable(opened):
-            self.close()  # the participant has closed it: a request would be lost
-        try:
-            self.putrequest(request.method, request.path, skip_accept_encoding=True)
-            for name, value in passed_on(request.headers.items()):
-                self.putheader(name, value)
-            if request.body or request.method != "GET":
-                self.putheader("Content-Length", str(len(request.body)))
-            self.endheaders(request.body)
-            with self.getresponse() as response:
-                body = response.read()
-        except (OSError, http.client.HTTPException):
-            self.close()
-            return Reply()
-        headers = passed_on(response.getheaders())
-        return Reply.of(response.status, body, headers, response.reason)
+_ONE_CONNECTION: Final = frozenset(
+    (
+        *("connection", "content-length", "expect", "host", "keep-alive"),
+        *("proxy-authenticate", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    )
+)
+"""Headers that speak of one connection, or are written anew for the next."""
 
 
-def _is_readable(opened: socket.socket) -> bool:
-    """Whether something has come, or the other side has closed it."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(opened, selectors.EVENT_READ)
-        return bool(selector.select(0))
+def _passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(n, v) for n, v in headers if n.lower() not in _ONE_CONNECTION]
+
+
+class _Request(NamedTuple):
+    """One request, read whole, and what it names, unchecked; see `SeenRequest`."""
+
+    method: str
+    path: str
+    headers: Message
+    body: bytes
+    verb: str
+    transaction: str
+    branch: str
+
+    @classmethod
+    def of(cls, method: str, path: str, headers: Message, body: bytes) -> _Request:
+        """Read what a request names: a prepare in its headers, others in their body."""
+        *_, parent, verb = ["", *path.partition("?")[0].rstrip("/").split("/")]
+        fields: dict[str, Any] = {}
+        if contract.TRANSACTION_HEADER not in headers:
+            with contextlib.suppress(ValueError):
+                parsed = json.loads(body)
+                fields = parsed if isinstance(parsed, dict) else {}
+        id_ = headers.get(contract.TRANSACTION_HEADER) or fields.get("transaction_id")
+        if parent == "transactions":
+            verb, id_ = parent, verb
+        branch = headers.get(contract.BRANCH_HEADER) or fields.get("branch")
+        return cls(method, path, headers, body, verb, str(id_ or ""), str(branch or ""))
+
+    def send(self, address: str, timeout: float) -> _Reply:
+        """Send it once, never again, on a connection of its own."""
+        upstream = http.client.HTTPConnection(address, timeout=timeout)
+        with contextlib.closing(upstream):
+            try:
+                upstream.putrequest(self.method, self.path, skip_accept_encoding=True)
+                for name, value in _passed_on(self.headers.items()):
+                    upstream.putheader(name, value)
+                if self.body or self.method != "GET":
+                    upstream.putheader("Content-Length", str(len(self.body)))
+                upstream.endheaders(self.body)
+                with upstream.getresponse() as response:
+                    body, headers = response.read(), _passed_on(response.getheaders())
+            except (OSError, http.client.HTTPException):
+                return _Reply()
+        return _Reply.of(response.status, body, headers, response.reason)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -243,9 +341,8 @@ class _Exchange:
     """
 
     proxy: FaultProxy
-    request: ProxiedRequest
+    request: _Request
     client: socket.socket
-    upstream: _Upstream
     fault: Fault | None
     after: float | None
     statuses: list[int | None] = dataclasses.field(default_factory=list)
@@ -255,25 +352,19 @@ class _Exchange:
     over: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def seen(self) -> SeenRequest:
-        return SeenRequest(
-            self.request.verb,
-            self.request.transaction,
-            self.request.branch,
-            self.fault,
-            tuple(self.statuses),
-            self.returned,
-        )
+        about = self.request.verb, self.request.transaction, self.request.branch
+        return SeenRequest(*about, self.fault, tuple(self.statuses), self.returned)
 
-    def play(self) -> Reply:
+    def play(self) -> _Reply:
         """Do what is planned; return what the client is to be told."""
         match self.fault:
             case None:
                 return self._ask()
             case Fault.LOSE_ANSWER:
                 self._ask()
-                return Reply()
+                return _Reply()
             case Fault.DUPLICATE:
-                twin = self.proxy._start(self._ask_apart)
+                twin = self.proxy._start(self._ask)
                 reply = self._ask()
                 twin.join()
                 return reply
@@ -285,62 +376,44 @@ class _Exchange:
             case Fault.LATE_AFTER_ABORT:
                 self.is_held = True
                 self.proxy._start(self._send)
-                return Reply()
+                return _Reply()
             case Fault.DELAY:
                 self.is_held = True
                 reply = self._send()
-                return Reply() if _is_readable(self.client) else reply
-            case Fault.CUT:
-                reply = self._ask()
-                body = reply.raw.partition(b"\r\n\r\n")[2]
-                lost = max(1, len(body) // 2)
-                return Reply(reply.raw[:-lost], reply.status)
-            case Fault.REDIRECT:
-                return self._redirect()
-            case Fault.OTHER_TRANSACTION:
-                other = f"{self.request.transaction}1"
-                return self.request.acknowledgement(other)
+                return _Reply() if self._client_is_gone() else reply
             case fault:
-                return REPLIES[fault]
+                return _FORGED[fault]
 
-    def is_made_late_by(self, decision: ProxiedRequest) -> bool:
+    def is_made_late_by(self, decision: _Request) -> bool:
         """Whether it is sent now that this commit or abort has been answered."""
         same = decision.transaction == self.request.transaction
         late = self.fault is Fault.LATE_AFTER_ABORT
         return late and same and decision.branch in {"", self.request.branch}
 
-    def _ask(self, upstream: _Upstream | None = None) -> Reply:
+    def _ask(self) -> _Reply:
         """Ask the participant, once, and send on what waited for its answer."""
-        reply = (upstream or self.upstream).ask(self.request)
+        reply = self.request.send(self.proxy._address, self.proxy._timeout)
         self.statuses.append(reply.status)
         if reply.status is not None and self.request.verb in ("commit", "abort"):
             self.proxy._release(lambda held: held.is_made_late_by(self.request))
         return reply
 
-    def _ask_apart(self) -> Reply:
-        """Ask on a connection of its own."""
-        with contextlib.closing(self.proxy._connect()) as upstream:
-            return self._ask(upstream)
-
-    def _send(self) -> Reply:
+    def _send(self) -> _Reply:
         """Wait for its moment, then ask, unless it is dropped then.
 
         A client that has gone makes it the moment, too, if no time was planned.
         """
         proxy, poll = self.proxy, self.fault is Fault.DELAY and self.after is None
         while not (proxy._ended or self.moment.wait(_POLL if poll else self.after)):
-            if not poll or _is_readable(self.client):
+            if not poll or self._client_is_gone():
                 break
         try:
-            return Reply() if proxy._ended else self._ask_apart()
+            return _Reply() if proxy._ended else self._ask()
         finally:
             self.is_held = False
             self.over.set()
 
-    def _redirect(self) -> Reply:
-        redirects = self.proxy._redirects
-        with self.proxy._lock:
-            path = f"/redirected/{len(redirects) + 1}"
-            redirects[path] = self.request.acknowledgement(self.request.transaction)
-        headers = (("Content-Type", "text/plain"), ("Location", path))
-        return Reply.of(302, b"", headers)
+    def _client_is_gone(self) -> bool:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.client, selectors.EVENT_READ)
+            return bool(selector.select(0))

@@ -1,7 +1,9 @@
-"""Where a decision log is, and the connections to it."""
+"""Where a decision log is, and how it is opened."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +12,8 @@ from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.engines.postgresql import open_postgresql
 from tracing_2pc.store.engines.sqlite import open_sqlite
 from tracing_2pc.store.engines.urls import database_url, display_url
+from tracing_2pc.store.log import schema
+from tracing_2pc.store.log.decision_log import SqlDecisionLog
 
 LOCK_WAIT: Final = 30.0
 """Seconds to wait for a lock that another driver holds."""
@@ -45,6 +49,45 @@ def connect(
             f"log: cannot make folder {path.parent}: {error.strerror}"
         ) from None
     return database
+
+
+def open_log(
+    reference: str,
+    *,
+    must_exist: bool = False,
+    may_be_down: bool = False,
+    now: Callable[[], float] = time.time,
+) -> SqlDecisionLog:
+    """Open the decision log, making it (and a SQLite file's folder) where missing.
+
+    Args:
+        reference: `sqlite:///folder/decisions.db`, `postgresql://user@host/database`
+            (psycopg 3), or `env:NAME` of a variable that holds one. Only the URL of
+            such a variable may hold a password.
+        must_exist: make nothing, and refuse a log that is not there: an empty one
+            would report that all is well.
+        may_be_down: return a log that must exist even if it cannot be reached: its
+            methods raise until it is back.
+        now: Unix seconds, for the times on record.
+
+    Raises:
+        ConfigurationError: not such a URL, a log made by a newer release, or none
+            where one must exist.
+        DecisionLogError: it cannot be reached.
+    """
+    database = connect(reference, must_exist=must_exist)
+    log = SqlDecisionLog(database, now=now)
+    try:
+        if not must_exist:
+            log.create()
+        elif not schema.exists(database):
+            raise ConfigurationError(missing_log(database.address))
+    except BaseException as error:
+        if must_exist and may_be_down and isinstance(error, DecisionLogError):
+            return log
+        log.close()
+        raise
+    return log
 
 
 def _failure(text: str, *, says_cure: bool) -> DecisionLogError:

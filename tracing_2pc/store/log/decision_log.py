@@ -1,18 +1,17 @@
-"""What every decision log does, whatever its records are stored in."""
+"""The decision log, in SQLite or PostgreSQL: what changes it."""
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
     ContractError,
     DecisionLogError,
+    DecisionUnknownError,
 )
 from tracing_2pc.core.model import (
     ADOPTED,
@@ -31,100 +30,56 @@ from tracing_2pc.core.states import (
     TransactionEvent,
     TransactionState,
 )
-from tracing_2pc.store.log import rules
+from tracing_2pc.store.engines.writes import execute
+from tracing_2pc.store.log import rules, schema
+from tracing_2pc.store.log import statements as sql
+from tracing_2pc.store.log.reader import SqlLogReader
 from tracing_2pc.store.log.receipts import check_receipts
+from tracing_2pc.store.log.records import Change, checksum_of
 from tracing_2pc.tracing import instruments
 
-_DECIDE: Final = {
-    Decision.COMMIT: TransactionEvent.DECIDE_COMMIT,
-    Decision.ABORT: TransactionEvent.DECIDE_ABORT,
-}
+_FINISHING: Final = (TransactionState.COMMITTING, TransactionState.ABORTING)
 _RESUME: Final = {
     Decision.COMMIT: TransactionEvent.RESUME_COMMIT,
     Decision.ABORT: TransactionEvent.RESUME_ABORT,
 }
 
 
-class Change(Protocol):
-    """One change of a log, while it is open: all of it is stored, or nothing.
+class SqlDecisionLog(SqlLogReader):
+    """`OperatorLog` on SQLite or PostgreSQL. Safe to use from several threads.
 
-    `status` and `read` lock the application until the change ends.
+    `core.ports.DecisionLog` says what each method promises, and which of them a batch
+    needs; `rules.py` what may begin and move. A change of more than a delivery locks
+    its application first: the changes of one application happen one after another.
     """
 
-    def status(
-        self, application: str, batch: int, run: str, query: str | None
-    ) -> rules.ApplicationStatus:
-        """Return what the log knows of an application."""
+    def __repr__(self) -> str:
+        return f"SqlDecisionLog({self._database.address!r})"
 
-    def register(
-        self, status: rules.ApplicationStatus, batch: int, run: str, query: str | None
-    ) -> None:
-        """Store the run and the query, and make forgotten_through durable."""
+    def create(self) -> None:
+        """Create the tables that are missing. Idempotent."""
+        schema.ensure(self._database)
 
-    def add_application(
-        self, application: str, forgotten_through: int | None, query: str | None = None
-    ) -> bool:
-        """Store an application; False, and nothing, if it or its query is known."""
+    @contextlib.contextmanager
+    def _durable(self, deciding: TransactionId | None = None) -> Iterator[Change]:
+        """Open a change; flushed to disk when the block has been left."""
 
-    def committed(self, application: str, batch: int) -> TransactionRecord | None:
-        """Return the attempt of a batch that is decided commit."""
+        def unanswered(text: str) -> DecisionUnknownError:
+            return DecisionUnknownError(
+                f"{deciding}: decision log {text}. The decision may or may not "
+                "be in the log: ask it again",
+                transaction_id=str(deciding),
+            )
 
-    def in_state(
-        self, application: str, state: TransactionState
-    ) -> list[TransactionRecord]:
-        """Return the unfinished transactions in this state, oldest first."""
+        # Rule 15: an unanswered commit is asked again, never taken for a no.
+        unknown = unanswered if deciding else None
+        with self._database.durable(unanswered=unknown) as connection:
+            yield self._change(connection)
 
-    def has_rival(self, transaction: TransactionId) -> bool:
-        """Return whether the batch has a newer attempt, or a committed one."""
-
-    def clock(self) -> float:
-        """Return the time by which the log judges deadlines; Unix seconds."""
-
-    def read(self, transaction: TransactionId) -> TransactionRecord | None:
-        """Return the record, None if there is none."""
-
-    def add(self, record: TransactionRecord) -> None:
-        """Store a new record, with its receipts and who has acknowledged it."""
-
-    def write(
-        self,
-        record: TransactionRecord,
-        *,
-        reason: str | None = None,
-        given_up: str | None = None,
-    ) -> None:
-        """Store a record's new state, why, and the participant that was given up."""
-
-    def note_passed(self, record: TransactionRecord) -> None:
-        """Store which batch was begun after it, if any."""
-
-    def drop_receipts_before(self, record: TransactionRecord) -> None:
-        """Drop the receipts of the commit before this one, if that is finished."""
-
-    def sign(
-        self, who: str, what: str, why: str, before: str | None, after: str
-    ) -> None:
-        """Store what a person did."""
-
-
-class BaseDecisionLog(abc.ABC):
-    """The part of `DecisionLog` that decides. Promises are those of `DecisionLog`."""
-
-    _now: Callable[[], float]
-
-    @abc.abstractmethod
-    def _durable(
-        self, deciding: TransactionId | None = None
-    ) -> AbstractContextManager[Change]:
-        """Open a change; flushed to disk when the block has been left.
-
-        If nobody knows whether a decision of `deciding` was stored, it raises
-        `DecisionUnknownError`.
-        """
-
-    @abc.abstractmethod
-    def _relaxed(self) -> AbstractContextManager[Change]:
-        """Open a change that a crash may lose."""
+    @contextlib.contextmanager
+    def _relaxed(self) -> Iterator[Change]:
+        with self._database.relaxed() as connection:
+            yield self._change(connection)
 
     def begin(
         self,
@@ -164,8 +119,7 @@ class BaseDecisionLog(abc.ABC):
                     return BeginResult(record, replay=False, superseded=tuple(aborting))
             # Rule 7: never decided and superseded means abort.
             superseded = tuple(
-                self._write_decision(change, record, Decision.ABORT, "superseded")
-                for record in active
+                change.decide(record, Decision.ABORT, "superseded") for record in active
             )
             previous = status.carrier.get("traceparent") if carrier else None
             opened = TransactionRecord(
@@ -225,7 +179,7 @@ class BaseDecisionLog(abc.ABC):
                 # Rules 14 and 18: the newest attempt alone commits, and a batch once.
                 if change.has_rival(transaction):
                     wanted, cause = Decision.ABORT, "superseded"
-            return self._write_decision(change, record, wanted, cause, receipts)
+            return change.decide(record, wanted, cause, receipts)
 
     def expire(self, transaction: TransactionId) -> TransactionRecord | None:
         """Decide abort if its deadline has passed. See `DecisionLog.expire`."""
@@ -237,7 +191,7 @@ class BaseDecisionLog(abc.ABC):
                 return record
             # Rule 8: by the log's clock, as the deadline was set.
             if change.clock() >= record.deadline:
-                return self._write_decision(change, record, Decision.ABORT, "recovery")
+                return change.decide(record, Decision.ABORT, "recovery")
             return record
 
     def finish(self, transaction: TransactionId) -> None:
@@ -260,24 +214,81 @@ class BaseDecisionLog(abc.ABC):
                 if finished.state is TransactionState.COMMITTED:
                     change.drop_receipts_before(finished)
 
-    @abc.abstractmethod
     def acknowledge(
         self, transaction: TransactionId, participant: str, untold: str | None = None
     ) -> None:
-        """Record an acknowledgement; see `DecisionLog.acknowledge`."""
+        """Record that a participant has obeyed the decision. Idempotent."""
+        row = {"one": str(transaction), "by": [participant], "untold": untold}
+        with self._database.relaxed() as connection:
+            if connection.execute(sql.ACKNOWLEDGE, {**row, "at": self._now()}).rowcount:
+                return
+        if (record := self.read(transaction)) is not None:
+            rules.check_acknowledge(record, participant)
 
     def acknowledge_last(
         self, record: TransactionRecord, told: Mapping[str, str | None]
     ) -> None:
-        """Record the last ones, and close; see `DecisionLog.acknowledge_last`."""
+        """Record the last acknowledgements and close the transaction, in one change."""
+        is_usual = record.state in _FINISHING and not record.given_up
+        if is_usual and not any(told.values()):
+            now = self._now()
+            finished = rules.apply_event(record, TransactionEvent.FINISH, finished=now)
+            values = {
+                "of": record.id.application,
+                "one": str(record.id),
+                "by": list(told),
+                "untold": None,
+                "at": now,
+                "state_before": str(record.state),
+                "checksum_before": checksum_of(record),
+                "state": str(finished.state),
+                "checksum": checksum_of(finished),
+            }
+            with self._database.relaxed() as connection:
+                # Rule 11: finished only after every acknowledgement.
+                writes = sql.acknowledge_last(connection.dialect.name)
+                if execute(connection, writes, values):
+                    if finished.state is TransactionState.COMMITTED:
+                        self._change(connection).drop_receipts_before(finished)
+                    return
         for participant, untold in told.items():
             self.acknowledge(record.id, participant, untold)
         self.finish(record.id)
 
+    def postpone(
+        self,
+        transaction: TransactionId,
+        participant: str,
+        error: str,
+        retry_at: float | None,
+    ) -> None:
+        """Record that a try failed, why (a short word), and when the next is due."""
+        row = {"one": str(transaction), "by": participant, "error": error}
+        with self._database.relaxed() as connection:
+            connection.execute(sql.POSTPONE, {**row, "retry_at": retry_at})
+
+    def forget(self, application: str, *, finished_before: float, limit: int) -> int:
+        """Drop old finished batches; where there are none, nothing is written."""
+        asked = {"of": application, "finished_before": finished_before, "slice": limit}
+        if not self._ask(sql.FORGETTABLE, **asked):
+            return 0
+        with self._database.relaxed() as connection:
+            connection.execute(sql.LOCK_APPLICATION, asked)
+            # Rule 17: only below the newest batch that Spark has begun.
+            batches = connection.scalars(sql.FORGETTABLE, asked).all()
+            if not batches:
+                return 0
+            to = {"of": application, "up_to": batches[-1]}
+            connection.execute(sql.RAISE_FORGOTTEN_THROUGH, to)
+            connection.execute(sql.FORGET_RECEIPTS, to)
+            connection.execute(sql.FORGET_DELIVERIES, to)
+            connection.execute(sql.FORGET_RUNS, to)
+            return connection.execute(sql.FORGET_TRANSACTIONS, to).rowcount
+
     def quarantine(self, transaction: TransactionId, reason: str) -> None:
         """Stop automatic work on it until a person resolves it. Idempotent."""
         with self._durable() as change:
-            record = _read_known(change, transaction)
+            record = change.read_known(transaction)
             if record.state is not TransactionState.QUARANTINED:
                 after = rules.apply_event(record, TransactionEvent.QUARANTINE)
                 change.write(after, reason=reason)
@@ -285,14 +296,14 @@ class BaseDecisionLog(abc.ABC):
     def abort(self, transaction: TransactionId, *, who: str, why: str) -> None:
         """Decide abort, because a person says so. See `DecisionLog.abort`."""
         with self._durable(transaction) as change:
-            before = _read_known(change, transaction)
-            after = self._write_decision(change, before, Decision.ABORT, "operator")
+            before = change.read_known(transaction)
+            after = change.decide(before, Decision.ABORT, "operator")
             change.sign(who, f"abort {transaction}", why, before.state, after.state)
 
     def leave(self, transaction: TransactionId, *, who: str, why: str) -> None:
         """Note no more that it is passed. See `DecisionLog.leave`."""
         with self._durable() as change:
-            before = _read_known(change, transaction)
+            before = change.read_known(transaction)
             if before.state is not TransactionState.ABORTED or before.passed_by is None:
                 raise ContractError(
                     f"{transaction} is {before.state}, and no stream has passed it",
@@ -307,7 +318,7 @@ class BaseDecisionLog(abc.ABC):
     ) -> None:
         """Let a quarantined transaction go on. See `DecisionLog.resume`."""
         with self._durable() as change:
-            before = _read_known(change, transaction)
+            before = change.read_known(transaction)
             after = rules.apply_event(before, _RESUME[decision])
             if before.decision is not decision:
                 raise ContractError(
@@ -324,7 +335,7 @@ class BaseDecisionLog(abc.ABC):
         if outcome not in ("mixed", "hazard"):
             raise ContractError(f"outcome {outcome!r}: expected mixed or hazard")
         with self._durable() as change:
-            before = _read_known(change, transaction)
+            before = change.read_known(transaction)
             event = TransactionEvent.CONCLUDE
             change.write(rules.apply_event(before, event, finished=self._now()))
             after = f"concluded {outcome}"
@@ -335,7 +346,7 @@ class BaseDecisionLog(abc.ABC):
     ) -> None:
         """Wait for one participant no more. See `DecisionLog.give_up`."""
         with self._durable() as change:
-            before = _read_known(change, transaction)
+            before = change.read_known(transaction)
             if before.state not in UNFINISHED or participant not in before.pending:
                 raise ContractError(
                     f"{transaction} is {before.state} and does not wait for "
@@ -417,33 +428,23 @@ class BaseDecisionLog(abc.ABC):
             what = f"adopt {transaction if transaction.attempt else application}"
             change.sign(who, what, why, None, f"from batch {batch}")
 
-    def _write_decision(
-        self,
-        change: Change,
-        record: TransactionRecord,
-        decision: Decision,
-        cause: str | None,
-        receipts: Sequence[Receipt] = (),
-    ) -> TransactionRecord:
-        kept = tuple(receipts) if decision is Decision.COMMIT else ()
-        decided = rules.apply_event(
-            record,
-            _DECIDE[decision],
-            decision=decision,
-            decided=self._now(),
-            receipts=kept,
-            rows=count_rows(kept),
-            cause=cause if decision is Decision.ABORT else None,
-            newly_decided=True,
-        )
-        change.write(decided)
-        return decided
+    def take_lease(self, application: str, who: str, seconds: float) -> bool:
+        """Take an application's lease, or renew our own; False if another holds it.
 
+        A lease that would last much longer than ours is from before a clock was set
+        back, and counts as over. See `OperatorLog.take_lease`.
+        """
+        now = self._now()
+        asked = {"of": application, "who": who, "at": now, "until": now + seconds}
+        asked["beyond"] = now + 10 * seconds
+        with self._database.relaxed() as connection:
+            return bool(connection.execute(sql.TAKE_LEASE, asked).rowcount)
 
-def _read_known(change: Change, transaction: TransactionId) -> TransactionRecord:
-    if (record := change.read(transaction)) is None:
-        raise ContractError(
-            f"{transaction}: the log has no record of it",
-            transaction_id=str(transaction),
-        )
-    return record
+    def give_leases_back(self, who: str) -> None:
+        """End the leases of a process that stops."""
+        with self._database.relaxed() as connection:
+            connection.execute(sql.GIVE_LEASE_BACK, {"who": who})
+
+    def close(self) -> None:
+        """Release connections. Nothing is lost if it is never called."""
+        self._database.close()

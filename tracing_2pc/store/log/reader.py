@@ -30,7 +30,7 @@ from tracing_2pc.core.states import FINAL, Decision, TransactionState
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log import statements as sql
-from tracing_2pc.store.log.records import SqlChange, cause_of, passed_by_of, said_in
+from tracing_2pc.store.log.records import Change, cause_of, passed_by_of, said_in
 
 _SCANNED: Final = 10_000
 """Transactions of an application that a selective list looks at."""
@@ -58,8 +58,8 @@ class SqlLogReader:
         self._database = database
         self._now = now
 
-    def _change(self, connection: sa.Connection) -> SqlChange:
-        return SqlChange(connection, self._database.clock, self._now)
+    def _change(self, connection: sa.Connection) -> Change:
+        return Change(connection, self._database.clock, self._now)
 
     def _ask(self, statement: sa.Executable, **values: Any) -> Sequence[Any]:
         return self._database.ask(statement, values)

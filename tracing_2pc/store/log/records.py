@@ -6,20 +6,26 @@ import collections
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from tracing_2pc.core.errors import DecisionLogError
+from tracing_2pc.core.errors import ContractError, DecisionLogError
 from tracing_2pc.core.model import (
     BranchId,
     Receipt,
     TransactionId,
     TransactionRecord,
     carrier_from_json,
+    count_rows,
 )
-from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.core.states import (
+    Decision,
+    TransactionEvent,
+    TransactionState,
+    Vote,
+)
 from tracing_2pc.store.engines.writes import execute
 from tracing_2pc.store.log import rules, schema
 from tracing_2pc.store.log import statements as sql
@@ -28,12 +34,20 @@ from tracing_2pc.store.log.receipts import canonical
 _ABORTED: Final = "aborted: "
 """Begins the `reason` of an abort; any other is that of a quarantine."""
 
+_DECIDE: Final = {
+    Decision.COMMIT: TransactionEvent.DECIDE_COMMIT,
+    Decision.ABORT: TransactionEvent.DECIDE_ABORT,
+}
+
 _PASSED: Final = re.compile(r"(?:^|; )passed by batch (\d+)$")
 """Ends the `reason` of what a stream has passed without a commit."""
 
 
-class SqlChange:
-    """`Change` in an open transaction of a database."""
+class Change:
+    """One change of the log, in an open transaction: all of it is stored, or nothing.
+
+    `status` and `read` lock the application until it ends.
+    """
 
     def __init__(
         self,
@@ -152,6 +166,15 @@ class SqlChange:
         self.connection.execute(sql.LOCK_APPLICATION, {"of": transaction.application})
         return self.read_unlocked(transaction)
 
+    def read_known(self, transaction: TransactionId) -> TransactionRecord:
+        """Lock the application, then return the record; refuse where there is none."""
+        if (record := self.read(transaction)) is None:
+            raise ContractError(
+                f"{transaction}: the log has no record of it",
+                transaction_id=str(transaction),
+            )
+        return record
+
     def read_unlocked(self, transaction: TransactionId) -> TransactionRecord | None:
         """Return the record, None if there is none."""
         found = self.load(sql.ONE, one=str(transaction))
@@ -215,6 +238,28 @@ class SqlChange:
         if given_up is not None:
             row = {"one": str(record.id), "by": given_up, "at": self._now()}
             self.connection.execute(sql.GIVE_UP, row)
+
+    def decide(
+        self,
+        record: TransactionRecord,
+        decision: Decision,
+        cause: str | None,
+        receipts: Sequence[Receipt] = (),
+    ) -> TransactionRecord:
+        """Store a decision with the receipts that a commit keeps; return the record."""
+        kept = tuple(receipts) if decision is Decision.COMMIT else ()
+        decided = rules.apply_event(
+            record,
+            _DECIDE[decision],
+            decision=decision,
+            decided=self._now(),
+            receipts=kept,
+            rows=count_rows(kept),
+            cause=cause if decision is Decision.ABORT else None,
+            newly_decided=True,
+        )
+        self.write(decided)
+        return decided
 
     def note_passed(self, record: TransactionRecord) -> None:
         """Store which batch was begun after it, if any, behind its reason."""
