@@ -50,7 +50,7 @@ def writer(tmp_path: Path, log: SqlDecisionLog) -> StreamWriter:
     """One whose participants nobody can reach: they are not to be asked."""
     sink = ParticipantSink({"a": "http://127.0.0.1:9"}, token=None)
     settings = Settings(log=f"sqlite:///{tmp_path}/log.db", backoff_cap=1.0)
-    return StreamWriter(Job(sink, "orders", settings))
+    return StreamWriter(Job(sink, "orders", settings), None)
 
 
 def begin(log: SqlDecisionLog, run: str, query: str | None = None) -> str:
@@ -131,7 +131,7 @@ def test_a_log_that_is_a_file_of_another_host_is_refused(
     for named in (f"sqlite+pysqlite:///{tmp_path}/log.db", "env:TPC_LOG"):
         monkeypatch.setenv("TPC_LOG", f"sqlite:///{tmp_path}/log.db")
         settings = dataclasses.replace(writer._job.settings, log=named)
-        there = StreamWriter(dataclasses.replace(writer._job, settings=settings))
+        there = StreamWriter(dataclasses.replace(writer._job, settings=settings), None)
         with monkeypatch.context() as patch:
             patch.setattr(socket, "gethostname", lambda: "another-host")
             with pytest.raises(ConfigurationError, match=r"log\.db on another-host"):
@@ -144,7 +144,7 @@ def test_a_task_that_begins_after_its_batch_was_aborted_is_refused(
     """It would open an attempt that nobody ends."""
     transaction = begin(log, "run")
     log.decide(TransactionId.parse(transaction), Decision.ABORT)
-    after = StreamWriter(writer._job)
+    after = StreamWriter(writer._job, log.read(TransactionId.parse(transaction)))
     with pytest.raises(AbortedError, match=r"orders\.0\.1 is decided abort"):
         after._write(0, "run", None, iter(()))
     assert log.unfinished_applications() == ["orders"]
@@ -170,13 +170,13 @@ def test_of_two_writes_that_drew_one_number_one_is_refused(
     """It would be taken for a replay, and its rows would be nowhere."""
     record = log.read(TransactionId.parse(begin(log, "first")))
     assert record
-    second = BatchWriter(writer._job, 0, is_drawn=True)
+    second = BatchWriter(writer._job, record, 0, is_drawn=True)
     with pytest.raises(
         AbortedError, match=TEXTS["number taken"].format(batch=0, application="orders")
     ):
         second._check_replay(record, "second")
     second._check_replay(record, "first")  # a late twin of the one that took it
-    BatchWriter(writer._job, 0)._check_replay(record, "second")  # a replay
+    BatchWriter(writer._job, record, 0)._check_replay(record, "second")  # a replay
 
 
 def test_a_write_that_is_committed_already_says_what_it_did_not_write(
@@ -186,16 +186,16 @@ def test_a_write_that_is_committed_already_says_what_it_did_not_write(
     transaction = begin(log, "first")
     receipts = branch_receipts(BranchId(0, 0), 10, "digest", {"a": Vote.COMMIT})
     log.decide(TransactionId.parse(transaction), Decision.COMMIT, receipts)
-    again = BatchWriter(writer._job, 0)
+    again = BatchWriter(writer._job, None, 0)
     again.commit([TaskMessage(transaction, replay=True, rows=n) for n in (3, 4)])
     (line,) = caplog.messages
     assert line.startswith(transaction)
     assert TEXTS["committed already"] in line
     assert TEXTS["rows that were not written"] in line
     begun = log.begin("orders", 1, run="2", query=None, participants=["a"], carrier={})
-    log.decide(begun.record.id, Decision.COMMIT, receipts)
+    decided = log.decide(begun.record.id, Decision.COMMIT, receipts)
     with pytest.raises(ConfigurationError, match=TEXTS["a lower number"]):
-        BatchWriter(writer._job, 0)
+        BatchWriter(writer._job, decided, 0)
 
 
 def test_a_batch_of_a_stream_is_written_once_in_a_run(
@@ -213,6 +213,6 @@ def test_a_stream_and_a_dataframe_do_not_share_an_application(
     writer: StreamWriter, log: SqlDecisionLog
 ) -> None:
     """The stream's batch would be taken for a replay of the other's."""
-    begin(log, "stream", "a query")
+    newest = log.read(TransactionId.parse(begin(log, "stream", "a query")))
     with pytest.raises(ConfigurationError, match=r"this is query df\.write of"):
-        BatchWriter(writer._job, 0).write(iter(()))
+        BatchWriter(writer._job, newest, 0).write(iter(()))

@@ -29,6 +29,7 @@ from tracing_2pc.core.model import Receipt, TransactionRecord
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.protocol.recovery import Recovery
+from tracing_2pc.spark.query_errors import vote_in
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
@@ -174,7 +175,9 @@ def test_who_votes_abort_is_the_cause(measured: Measured, world: World) -> None:
 
     def in_spark(record: TransactionRecord) -> list[Receipt]:
         name = "tracing_2pc.core.errors.ParticipantRefusedError"
-        raise RuntimeError(f"Job aborted.\nTraceback:\n{name}: a votes abort (409)\n")
+        text = f"Job aborted.\nTraceback:\n{name}: a votes abort (409)\n"
+        error = RuntimeError(text)
+        raise error from vote_in(error)
 
     for batch, write in enumerate((refused, in_spark)):
         with pytest.raises((ParticipantRefusedError, RuntimeError)):

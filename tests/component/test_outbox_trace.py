@@ -20,7 +20,7 @@ from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
 from tracing_2pc.outbox.queue import Queue
 from tracing_2pc.outbox.sender import Sender
-from tracing_2pc.participant.journal.database import open_database
+from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
 
 T = "orders.7.1"

@@ -30,7 +30,7 @@ from support.participant import (
 from support.texts import texts
 
 from tracing_2pc.http.error_responses import OK, STATUSES
-from tracing_2pc.testing.answer_table import ANSWERS
+from tracing_2pc.participant.answers import ANSWERS
 
 TEXTS = texts("contract")
 T = "orders.7.1"
@@ -102,8 +102,8 @@ GIVEN: dict[str, Callable[[World], None]] = {
     "prepared": prepared,
     "committed": committed,
     "aborted": aborted,
-    "resolved_commit": resolved_commit,
-    "resolved_abort": resolved_abort,
+    "resolved_committed": resolved_commit,
+    "resolved_aborted": resolved_abort,
     "another_committed": another_committed,
     "forgotten": forgotten,
 }

@@ -28,7 +28,7 @@ from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until
 from tracing_2pc.outbox import Outbox, sender
 from tracing_2pc.outbox.partner import PartnerAnswer
 from tracing_2pc.outbox.queue import Lease, Queue, Request
-from tracing_2pc.participant.journal.database import open_database
+from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.testing.other_process import forking
 

@@ -704,7 +704,7 @@ MUTANTS: Final = (
     mutant(
         "20: TaggedRows looks without the lock",
         LOCK_TEST + "test_a_decision_waits_for_the_end_of_a_prepare[abort-TaggedRows]",
-        edit(TAGGED + "prepare", "__database.share(...)", "pass"),
+        edit(TAGGED + "prepare", "__database.shared_lock(...)", "pass"),
     ),
     mutant(
         "20: PreparedTransactions looks without its lock",
@@ -712,7 +712,7 @@ MUTANTS: Final = (
         "[abort-PreparedTransactions]",
         edit(
             EXTERNAL + "ExternalBranches.prepare",
-            "self._locks.hold_shared(...)",
+            "self._locks.shared_session_lock(...)",
             "contextlib.nullcontext()",
         ),
     ),

@@ -47,7 +47,7 @@ def by_foreach_batch(numbers):
         settings=Settings(backoff_cap=2.0, **path),
     )
     if in_driver:
-        callback._fits_driver = lambda *_: True  # as after a small batch
+        callback._driver_path.fits = lambda *_: True  # as after a small batch
     return numbers.writeStream.foreachBatch(callback)
 
 

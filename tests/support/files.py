@@ -15,11 +15,11 @@ from sqlalchemy import Connection
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import BranchState
 from tracing_2pc.outbox.records import json_records
+from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.engine import ParticipantEngine
-from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.journal import Journal
+from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
-from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.external_branches import (
     ExternalBranch,
     ExternalBranches,
@@ -56,7 +56,7 @@ class FilePlace:
             folder.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
-    def write(self, upload: Upload) -> Iterator[Written]:
+    def write(self, upload: BranchUpload) -> Iterator[Written]:
         name = f"{upload.tag}-{upload.transaction}-{upload.ref.branch}"
         path = self.writing / name
         try:
@@ -65,7 +65,7 @@ class FilePlace:
         finally:
             path.unlink(missing_ok=True)
 
-    def load(self, upload: Upload, path: Path) -> int:
+    def load(self, upload: BranchUpload, path: Path) -> int:
         """Write a file; return how many records it has."""
         rows = 0
         with upload.receive() as source, path.open("x") as file:

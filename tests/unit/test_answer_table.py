@@ -12,8 +12,13 @@ from tracing_2pc.core.content import digest_of
 from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.core.states import BranchState
 from tracing_2pc.participant import answers
-from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
-from tracing_2pc.testing.answer_table import ANSWERS
+from tracing_2pc.participant.answers import (
+    ANSWERS,
+    Answer,
+    BranchRef,
+    BranchRow,
+    TransactionRow,
+)
 
 T = TransactionId("orders", 7, 1)
 BRANCH = BranchId(0, 1)
@@ -39,8 +44,8 @@ GIVEN: dict[str, TransactionRow] = {
     "prepared": PREPARED,
     "committed": sealed(BranchState.COMMITTED),
     "aborted": sealed(BranchState.ABORTED),
-    "resolved_commit": sealed(BranchState.COMMITTED, by_hand=True),
-    "resolved_abort": sealed(BranchState.ABORTED, by_hand=True),
+    "resolved_committed": sealed(BranchState.COMMITTED, by_hand=True),
+    "resolved_aborted": sealed(BranchState.ABORTED, by_hand=True),
     "another_committed": TransactionRow(T, committed=TransactionId("orders", 7, 2)),
     "forgotten": TransactionRow(T, forgotten_through=8),
 }

@@ -20,12 +20,12 @@ from tracing_2pc.outbox.records import json_records
 from tracing_2pc.outbox.sender import Sender
 from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.body import Source
+from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.engine import Order, ParticipantEngine
-from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.journal import Journal, in_slices
+from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.requests import RequestOrder, RequestPage, RequestQuery
-from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.loader import Arriving, Records, check_prefix
 from tracing_2pc.participant.resources.tagged_branches import TaggedBranches
 from tracing_2pc.tracing import instruments
@@ -193,13 +193,13 @@ class _RequestTable:
         self.name = name
         self._partner = partner
 
-    def receive(self, upload: Upload) -> Source:
+    def receive(self, upload: BranchUpload) -> Source:
         # A checked body is read twice.
         if self._partner.checks:
             return upload.journal.database.spool(upload.body)
         return upload.receive()
 
-    def arriving(self, source: Source, upload: Upload) -> Arriving:
+    def arriving(self, source: Source, upload: BranchUpload) -> Arriving:
         if self._partner.checks:
             for chunk in in_slices(json_records(source, upload.ref.rows), _CHUNK):
                 self._partner.check(chunk)
@@ -210,7 +210,7 @@ class _RequestTable:
         return Arriving(None, in_slices(records, _CHUNK))
 
     def records(
-        self, connection: Connection, arriving: Arriving, upload: Upload
+        self, connection: Connection, arriving: Arriving, upload: BranchUpload
     ) -> Records:
         # Made with the journal: nobody alters it.
         return Records(_requests(arriving.batches, upload.tag), typed=upload.is_large)
@@ -219,7 +219,9 @@ class _RequestTable:
         pass
 
 
-def _made(make: MakeRequest, records: Iterator[str], upload: Upload) -> Iterator[str]:
+def _made(
+    make: MakeRequest, records: Iterator[str], upload: BranchUpload
+) -> Iterator[str]:
     for row, record in enumerate(records):
         yield made_by(
             make, record, RequestKey(upload.transaction, upload.ref.branch, row)

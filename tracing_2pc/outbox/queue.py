@@ -179,7 +179,7 @@ class Queue:
         clock = self._database.connections.clock
         s, now = self.sender.c, sa.literal_column(clock, sa.Double)
         hold = self.sender.update().values(holder=holder, until=now + seconds)
-        with self._database.note(_LOCK) as connection:
+        with self._database.relaxed_locked(_LOCK) as connection:
             # As long as nobody took it, it may have run out.
             if connection.execute(hold.where(s.holder == holder)).rowcount:
                 return Lease.RENEWED
@@ -189,7 +189,7 @@ class Queue:
     def let_go(self, holder: str) -> None:
         """Give the lease back."""
         mine = self.sender.update().where(self.sender.c.holder == holder)
-        with self._database.note(_LOCK) as connection:
+        with self._database.relaxed_locked(_LOCK) as connection:
             connection.execute(mine.values(until=0.0))
 
     def applications(self) -> list[str]:
@@ -222,7 +222,7 @@ class Queue:
     def _drop_branch(self, tag: int) -> None:
         """Take a branch off the queue, unless a request of it was put back just now."""
         some = sa.exists().where(self.request.c.tpc_tag == tag)
-        with self._database.note(_LOCK) as connection:
+        with self._database.relaxed_locked(_LOCK) as connection:
             sent = self.queue.delete().where(self.queue.c.tag == tag, ~some)
             connection.execute(sent)
 
@@ -255,7 +255,7 @@ class Queue:
         """
         refusals = self.refusals
         of = refusals.c.application == requests[0].transaction.application
-        with self._database.note(_LOCK) as connection:
+        with self._database.relaxed_locked(_LOCK) as connection:
             for request in requests:
                 self._drop(connection, request)
             if after_refusals:
@@ -273,7 +273,7 @@ class Queue:
         first = {"application": application, "in_a_row": 1}
         count = sa.select(c.in_a_row).where(c.application == application)
         again = sa.select(h.number).where(h.key == request.key, h.action == AGAIN)
-        with self._database.note(_LOCK) as connection:
+        with self._database.relaxed_locked(_LOCK) as connection:
             if connection.execute(again.limit(1)).first() is not None:
                 return 0
             if not connection.execute(more.values(in_a_row=c.in_a_row + 1)).rowcount:

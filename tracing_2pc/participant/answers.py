@@ -7,6 +7,7 @@ functions, and makes true what the answer says, in the same local transaction.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -119,6 +120,47 @@ class Answer:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seal: BranchState | None = None
     losers: tuple[BranchRow, ...] = ()
+
+
+_TABLE: Final = """
+                        unknown    prepared   committed   aborted   another_committed
+prepare same            prepared   prepared   !committed  !aborted  !committed
+prepare other           prepared   !prepared  !committed  !aborted  !committed
+commit                  unknown    committed  committed   !aborted  unknown
+commit empty            committed  committed  committed   !aborted  unknown
+abort                   aborted    aborted    !committed  aborted   aborted
+abort branch            aborted    aborted    !committed  aborted   aborted
+abort branch by digest  aborted    aborted    !committed  aborted   aborted
+abort branch of other   aborted    !prepared  !committed  aborted   aborted
+look up                 unknown    prepared   committed   aborted   unknown
+"""
+"""What a transaction is, what is asked of it, and the state that the answer names.
+
+*unknown* is a refusal, `!` a conflict; all others acknowledge. *Of other* content is a
+branch whose digest differs. What is resolved by hand is answered as what has come to
+the same end, at or below forgotten_through all as *forgotten*.
+"""
+
+
+def _read_table() -> dict[str, dict[str, tuple[Refusal | None, str]]]:
+    head, *lines = _TABLE.strip("\n").splitlines()
+    table: dict[str, dict[str, tuple[Refusal | None, str]]] = {}
+    for line in lines:
+        asked, *cells = re.split(" {2,}", line)
+        for given, cell in zip(head.split(), cells, strict=True):
+            refusal = Refusal.CONFLICT if cell[0] == "!" else None
+            refusal = Refusal.UNKNOWN if cell == "unknown" else refusal
+            table.setdefault(given, {})[asked] = refusal, cell.lstrip("!")
+    for end in ("committed", "aborted"):
+        table[f"resolved_{end}"] = table[end]
+    table["forgotten"] = dict.fromkeys(
+        table["unknown"], (Refusal.FORGOTTEN, "forgotten")
+    )
+    return table
+
+
+ANSWERS: Final = _read_table()
+"""The table, by state and request: a refusal or None, and the state that is named."""
 
 
 def prepare(row: TransactionRow, ref: BranchRef) -> Answer | None:

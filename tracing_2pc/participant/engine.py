@@ -25,14 +25,14 @@ from tracing_2pc.core.states import BranchState, Decision, Refusal
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
 from tracing_2pc.participant.body import Body
-from tracing_2pc.participant.journal.database import UnderWayError
-from tracing_2pc.participant.journal.journal import Journal
-from tracing_2pc.participant.resources.branch_store import (
+from tracing_2pc.participant.branch_store import (
     SLICE,
     BranchStore,
-    Upload,
+    BranchUpload,
     ViolatedError,
 )
+from tracing_2pc.participant.journal.database import UnderWayError
+from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.propagation import extract
@@ -181,7 +181,7 @@ class ParticipantEngine:
         if row.leftovers:
             self._store.delete_leftovers(1 + ref.rows // SLICE)
         failpoint("participant.before_prepare")
-        upload = Upload(transaction, ref, body, journal)
+        upload = BranchUpload(transaction, ref, body, journal)
         try:
             with self._database.alone(upload.name):
                 answer = self._store.prepare(upload, add)
@@ -261,7 +261,7 @@ class ParticipantEngine:
         with self._reading() as connection:
             row = self._journal.read(connection, transaction)
             self._check_name(connection, row, participant)
-            holds = self._store.holds(connection, row)
+            holds = self._store.usage(connection, row)
             return answers.show(row, self._journal.clock(), holds)
 
     def identity(self, application: str | None) -> Identity:

@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_REFUSED = f"{ParticipantRefusedError.__module__}.{ParticipantRefusedError.__name__}: "
-
 
 def ask_until_answered(ask: Callable[[], T], retry: RetryPolicy) -> T:
     """Ask the log, again while it cannot be reached; for requests safe to repeat.
@@ -123,11 +121,11 @@ class OutOfTimeError(TimeoutError):
 
 
 def _cause_of_abort(cause: BaseException | None) -> str:
-    """Return why, one of `names.CAUSES`. Spark hands on a task's error as text."""
+    """Return why, one of `names.CAUSES`."""
     if isinstance(cause, OutOfTimeError):
         return "timeout"
     while cause is not None:
-        if isinstance(cause, ParticipantRefusedError) or _REFUSED in str(cause):
+        if isinstance(cause, ParticipantRefusedError):
             return "vote"
         cause = cause.__cause__
     return "error"

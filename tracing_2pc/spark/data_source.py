@@ -125,7 +125,8 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
                 'with .option("checkpointLocation", "state/checkpoint")'
             )
         raise_if_unread(schema)
-        return StreamWriter(self._job())
+        job = self._job()
+        return StreamWriter(job, _newest(job))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
         """Return the writer of one DataFrame; Spark calls this before its tasks."""
@@ -133,12 +134,12 @@ class TwoPhaseCommitDataSource(DataSource):  # type: ignore[misc]
             raise ConfigurationError('only mode("append") is supported: no overwriting')
         raise_if_unread(schema)
         job = self._job()
-        number = self.options.get("batch")
+        newest, number = _newest(job), self.options.get("batch")
         if number is None:
-            return BatchWriter(job, _next_batch(job), is_drawn=True)
+            return BatchWriter(job, newest, _next_batch(job, newest), is_drawn=True)
         if not str(number).isdecimal():
             raise ConfigurationError(f"option batch: {number!r} is not a whole number")
-        return BatchWriter(job, int(number))
+        return BatchWriter(job, newest, int(number))
 
     def _job(self) -> Job:
         given = {name.lower(): value for name, value in self.options.items()}
@@ -165,18 +166,20 @@ class TaskMessage(WriterCommitMessage):  # type: ignore[misc]
 
 
 class _Writer:
-    """One batch, in whichever process. All that it shares with others is in the log."""
+    """One batch, in whichever process. All that it shares with others is in the log.
+
+    Args:
+        job: whose batch it is.
+        newest: transaction of its application when the writing was planned.
+    """
 
     _is_stream = True
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, newest: TransactionRecord | None) -> None:
         self._job = job
         self._telemetry = environment.telemetry_settings()
         self._log_at = _place_of(job.settings.log)
-        newest = self._newest()
         self._run_before = newest and newest.run
-        decided = newest and newest.decision is Decision.COMMIT
-        self._committed = newest.id.batch if newest and decided else -1
 
     def _write(
         self,
@@ -209,7 +212,7 @@ class _Writer:
 
     def _refuse_late(self, batch: int, run: str) -> None:
         """Refuse what began after its run was replaced, or its batch aborted."""
-        newest = self._newest()
+        newest = _newest(self._job)
         if newest is None:
             return
         if newest.run not in (self._run_before, run):
@@ -227,17 +230,6 @@ class _Writer:
 
     def _check_replay(self, record: TransactionRecord, run: str) -> None:
         """Refuse a replay that can be none."""
-
-    def _newest(self) -> TransactionRecord | None:
-        """Return the newest transaction of the application."""
-
-        def ask() -> TransactionRecord | None:
-            log = _log(self._job.settings.log or "")
-            chosen = TransactionFilter(application=self._job.application, limit=1)
-            found = log.transactions(chosen)
-            return log.read(found[0].transaction) if found else None
-
-        return ask_until_answered(ask, self._job.retry(lambda: False))
 
     def _commit(
         self, messages: Sequence[TaskMessage | None], *, is_limited: bool
@@ -374,14 +366,22 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     _is_stream = False  # its number is the caller's
 
-    def __init__(self, job: Job, batch: int, *, is_drawn: bool = False) -> None:
-        super().__init__(job)
+    def __init__(
+        self,
+        job: Job,
+        newest: TransactionRecord | None,
+        batch: int,
+        *,
+        is_drawn: bool = False,
+    ) -> None:
+        super().__init__(job, newest)
         self._batch, self._run = batch, uuid.uuid4().hex
         self._is_drawn = is_drawn
-        if batch < self._committed:
+        committed = newest is not None and newest.decision is Decision.COMMIT
+        if newest is not None and committed and batch < newest.id.batch:
             raise ConfigurationError(
                 f"option batch: {batch} of {job.application} is refused, for batch "
-                f"{self._committed} is committed: a number must rise from write to "
+                f"{newest.id.batch} is committed: a number must rise from write to "
                 "write. Nothing was written; give a higher one"
             )
 
@@ -444,13 +444,25 @@ def _read(coordinator: Coordinator, transaction: str) -> TransactionRecord | Non
     return coordinator.read(TransactionId.parse(transaction))
 
 
-def _next_batch(job: Job) -> int:
+def _newest(job: Job) -> TransactionRecord | None:
+    """Return the newest transaction of a job's application."""
+
+    def ask() -> TransactionRecord | None:
+        log = _log(job.settings.log or "")
+        chosen = TransactionFilter(application=job.application, limit=1)
+        found = log.transactions(chosen)
+        return log.read(found[0].transaction) if found else None
+
+    return ask_until_answered(ask, job.retry(lambda: False))
+
+
+def _next_batch(job: Job, newest: TransactionRecord | None) -> int:
     """Return the number after the newest batch on record."""
+    if newest is not None:
+        return newest.id.batch + 1
     log = _log(job.settings.log or "")
-    newest = log.transactions(TransactionFilter(application=job.application, limit=1))
     forgotten = log.forgotten_by_application().get(job.application)
-    batches = [summary.transaction.batch for summary in newest]
-    return max([*batches, -1 if forgotten is None else forgotten]) + 1
+    return 0 if forgotten is None else forgotten + 1
 
 
 @functools.cache

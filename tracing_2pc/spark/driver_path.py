@@ -8,6 +8,7 @@ receipts.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,30 @@ class TooLargeError(Exception):
 
     def __init__(self) -> None:
         super().__init__(f"the batch is larger than {_LIMIT}")
+
+
+@dataclasses.dataclass
+class DriverPath:
+    """Whether the driver writes the next batch itself, by the size of the one before.
+
+    Args:
+        limit: bytes in Arrow, at most; 0 means never.
+    """
+
+    limit: int
+    run: str | None = None
+    arrow_bytes: int | None = None  # of this run's last batch that had rows
+
+    def fits(self, sink: Sink, run: str | None) -> bool:
+        """Say so of the next batch of a run; None where there is no query.
+
+        Each start begins with tasks: what fails only here fails once.
+        """
+        if run and run != self.run:
+            self.run, self.arrow_bytes = run, None
+        last = self.arrow_bytes
+        small = self.limit > 0 and last is not None and last <= self.limit
+        return small and allows_driver_path(sink)
 
 
 def allows_driver_path(sink: Sink) -> bool:

@@ -31,12 +31,17 @@ from tracing_2pc.spark.context import (
     under_connect,
 )
 from tracing_2pc.spark.driver_path import (
+    DriverPath,
     TooLargeError,
-    allows_driver_path,
     write_in_driver,
 )
 from tracing_2pc.spark.pickling import check_pickles
-from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
+from tracing_2pc.spark.query_errors import (
+    forget_end,
+    reason_of,
+    report_end,
+    vote_in,
+)
 from tracing_2pc.spark.tasks import Written, materialised, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
@@ -140,8 +145,7 @@ class ForeachBatch:
     def __post_init__(self) -> None:
         self._connect: ConnectContext | None = None
         self._stream: StreamContext | None = None  # of the last batch
-        self._run: str | None = None
-        self._arrow_bytes: int | None = None  # of this run's last batch that had rows
+        self._driver_path = DriverPath(self.job.settings.driver_path_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         telemetry = environment.telemetry_settings()
@@ -188,7 +192,8 @@ class ForeachBatch:
 
     def _apply(self, df: DataFrame, batch: int, stream: StreamContext) -> None:
         started = time.monotonic()
-        in_driver = self._fits_driver(stream)
+        path = self._driver_path
+        in_driver = path.fits(self.job.sink, stream.query and stream.run)
         attempt = _Attempt(df, stream, self.job.sink, self.routes, in_driver)
         try:
             wrote = self._try(attempt, batch)
@@ -199,11 +204,11 @@ class ForeachBatch:
                 "batch is too large for the driver, executors write it: "
                 "application=%s batch=%d bytes_of_batch_before=%d; raise "
                 "spark.driver.maxResultSize, or lower driver_path_bytes",
-                *(self.job.application, batch, self._arrow_bytes or 0),
+                *(self.job.application, batch, path.arrow_bytes or 0),
             )
             attempt = _Attempt(df, stream, self.job.sink, self.routes, in_driver=False)
             wrote = self._try(attempt, batch)
-        self._arrow_bytes = attempt.arrow_bytes or self._arrow_bytes
+        path.arrow_bytes = attempt.arrow_bytes or path.arrow_bytes
         if wrote:
             logger.info(
                 "committed: application=%s batch=%d rows=%d seconds=%.1f",
@@ -226,14 +231,6 @@ class ForeachBatch:
         if self._stream is None or df.isStreaming or not self._stream.has(df):
             self._stream = StreamContext.of(df)
         return self._stream
-
-    def _fits_driver(self, stream: StreamContext) -> bool:
-        if stream.query and stream.run != self._run:
-            # Each start begins with tasks: what fails only here fails once.
-            self._run, self._arrow_bytes = stream.run, None
-        limit, last = self.job.settings.driver_path_bytes, self._arrow_bytes
-        small = limit > 0 and last is not None and last <= limit
-        return small and allows_driver_path(self.job.sink)
 
     def _try(self, attempt: _Attempt, batch: int) -> bool:
         """Make one attempt at the batch; False if it was a replay."""
@@ -297,7 +294,7 @@ class _Attempt:
                         "batches smaller, or the timeout longer",
                         transaction_id=str(record.id),
                     ) from error
-                raise
+                raise error from vote_in(error)
         self.rows = count_rows(receipts)
         return receipts
 

@@ -23,11 +23,10 @@ import pytest
 
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import Refusal
-from tracing_2pc.participant.answers import Answer
+from tracing_2pc.participant.answers import ANSWERS, Answer
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.testing.answer_table import (
     ABORTED,
-    ANSWERS,
     COMMITTED,
     FORGOTTEN,
     GIVEN,
@@ -50,7 +49,7 @@ from tracing_2pc.testing.resource_process import (
     Branch,
     Case,
     Interrupted,
-    Process,
+    ResourceClient,
     at_once,
 )
 
@@ -89,14 +88,14 @@ class World:
     contract: ResourceContract
     where: Any
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
-    processes: list[Process] = dataclasses.field(default_factory=list)
+    processes: list[ResourceClient] = dataclasses.field(default_factory=list)
 
-    def start(self) -> Process:
+    def start(self) -> ResourceClient:
         """Start a further process on the same place."""
-        self.processes.append(Process(self.contract.make_resource(self.where)))
+        self.processes.append(ResourceClient(self.contract.make_resource(self.where)))
         return self.processes[-1]
 
-    def restart(self) -> Process:
+    def restart(self) -> ResourceClient:
         """Close all processes, and start one."""
         self.close()
         return self.start()
@@ -123,7 +122,7 @@ class World:
 
 
 def expect_list(
-    process: Process, case: Case, *open_: tuple[str, str], when: str
+    process: ResourceClient, case: Case, *open_: tuple[str, str], when: str
 ) -> None:
     """Compare the list with these prepared branches, by id and name."""
     seen = process.listed(case.application)
@@ -450,7 +449,7 @@ class ResourceContract:
         expect_list(process, case, when=f"{when} and the commit")
 
     def _expect_aborted(
-        self, world: World, process: Process, case: Case, when: str
+        self, world: World, process: ResourceClient, case: Case, when: str
     ) -> None:
         answer = process.abort(case.id())
         expect_answer(answer, ABORTED, f"{when}, the abort", ONE_STEP)
@@ -489,7 +488,7 @@ class ResourceProcess(OtherProcess):
     def apply(self, moment: str | None) -> None:
         """Ask for what is to be cut short, here."""
         contract = operator.attrgetter(self.contract)(self.import_module())()
-        process = Process(contract.make_resource(self.where))
+        process = ResourceClient(contract.make_resource(self.where))
         id_, one, twin = self.case.id(), self.case.one, self.case.twin
         point = KILLS[str(moment)]
         if point == "body":

@@ -66,7 +66,7 @@ class Case:
         return f"{self.application}.{batch}.{attempt}"
 
 
-class Process:
+class ResourceClient:
     """A resource as one process has it; "not now" is asked again, as a job does."""
 
     def __init__(self, engine: ParticipantEngine) -> None:

@@ -4,7 +4,7 @@ A local transaction is opened for a purpose, which determines locks and flush:
 
 - `read`: locks nothing, writes nothing.
 - `decide`: the application's exclusive lock; durable.
-- `note`: the same lock, not durable: a crash may undo it.
+- `relaxed_locked`: the same lock, not durable: a crash may undo it.
 - `setup`: excludes every other setup.
 
 A prepare opens two: `look`, before its body is received, and `write`, for its rows.
@@ -23,7 +23,6 @@ from sqlalchemy import Connection
 
 from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.store.engines import database as engines
-from tracing_2pc.store.engines.urls import database_url
 from tracing_2pc.tracing.spans import database_span
 
 LOCK_WAIT: Final = 10
@@ -50,7 +49,7 @@ class TableLook:
         is_unlogged: a crash would empty it, or a partition.
         fires: triggers and rules of INSERT or DELETE, its partitions' too.
         has_policies: row level security decides who sees which rows.
-        defers: triggers or constraints may wait for the commit.
+        has_deferred_checks: triggers or constraints may wait for the commit.
         view: whether the view stands on this very table; None where there is none.
         is_invoker: the view shows what the reader may see, and not what its owner may.
     """
@@ -61,7 +60,7 @@ class TableLook:
     is_unlogged: bool = False
     fires: tuple[str, ...] = ()
     has_policies: bool = False
-    defers: bool = False
+    has_deferred_checks: bool = False
     view: bool | None = None
     is_invoker: bool = False
 
@@ -91,7 +90,7 @@ class Database(abc.ABC):
         """Open a durable transaction with the application's exclusive lock."""
         return begin_now(self.connections.durable(*self.lock(application)))
 
-    def note(self, application: str) -> AbstractContextManager[Connection]:
+    def relaxed_locked(self, application: str) -> AbstractContextManager[Connection]:
         """Open a transaction with the same lock that need not survive a crash."""
         return begin_now(self.connections.relaxed(*self.lock(application)))
 
@@ -148,13 +147,18 @@ class Database(abc.ABC):
 
     @contextmanager
     def write(
-        self, branch: str, tag: str, table: str | None = None, *, stays: bool = False
+        self,
+        branch: str,
+        tag: str,
+        table: str | None = None,
+        *,
+        will_be_prepared: bool = False,
     ) -> Iterator[tuple[Connection, int]]:
         """Open the durable transaction that the rows of a branch go into.
 
         It yields the value of `tag`, an SQL expression, too. Nobody can alter the
-        table, if one is named, until it ends. If it `stays`, because it is to be
-        prepared, it keeps no lock on the branch.
+        table, if one is named, until it ends. If it `will_be_prepared`, it keeps no
+        lock on the branch.
 
         Raises:
             UnderWayError: another one is open for the same branch.
@@ -163,7 +167,7 @@ class Database(abc.ABC):
         with begin_now(self.connections.durable()) as connection:
             yield connection, connection.exec_driver_sql(f"SELECT {tag}").scalar_one()
 
-    def share(self, connection: Connection, application: str) -> None:  # noqa: B027
+    def shared_lock(self, connection: Connection, application: str) -> None:  # noqa: B027
         """Take the application's lock, shared with other prepares, till the commit.
 
         None is needed if each writing transaction excludes all others.
@@ -195,12 +199,12 @@ class Database(abc.ABC):
         batches: Iterator[Any],
         *,
         typed: bool = False,
-        defers: bool = False,
+        check_now: bool = False,
     ) -> int:
         """Write Arrow batches of a table's columns; return how many rows it has kept.
 
-        `typed` batches have the exact types of the table. What a table `defers` is
-        checked here, and not left for the commit.
+        `typed` batches have the exact types of the table. `check_now`: deferred checks
+        of the table are made here, and not left for the commit.
         """
 
     def misfit(self, connection: Connection, error: Exception, batch: Any) -> str:
@@ -226,25 +230,6 @@ class Database(abc.ABC):
 
         Rows that another transaction has locked may be left out.
         """
-
-
-def open_database(url: str) -> Database:
-    """Return the database of an SQLAlchemy URL, or of `env:NAME` that holds one.
-
-    Nothing is connected yet.
-
-    Raises:
-        ConfigurationError: a password in the URL, among its options too, or a database
-            that is neither PostgreSQL nor SQLite.
-    """
-    parsed = database_url(url, "url")
-    if parsed.get_backend_name() == "postgresql":
-        from tracing_2pc.participant.journal.postgresql import PostgreSQL
-
-        return PostgreSQL(parsed)
-    from tracing_2pc.participant.journal.sqlite import SQLite
-
-    return SQLite(parsed)
 
 
 @contextmanager

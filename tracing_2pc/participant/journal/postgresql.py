@@ -87,7 +87,7 @@ class _Found(NamedTuple):
     triggers: tuple[str, ...]
     rules: tuple[str, ...]
     policies: bool
-    defers: bool
+    has_deferred_checks: bool
     view: bool | None
     options: tuple[str, ...] | None
 
@@ -188,7 +188,12 @@ class PostgreSQL(Database):
 
     @contextmanager
     def write(
-        self, branch: str, tag: str, table: str | None = None, *, stays: bool = False
+        self,
+        branch: str,
+        tag: str,
+        table: str | None = None,
+        *,
+        will_be_prepared: bool = False,
     ) -> Iterator[tuple[Connection, int]]:
         """Try an advisory lock, which ends with the transaction or with the session.
 
@@ -197,7 +202,7 @@ class PostgreSQL(Database):
         or make a trigger, a rule, a policy or a constraint.
         """
         keys = ", ".join(str(advisory_key(k, bits=32)) for k in branch.split(" ", 1))
-        lock = f"pg_try_advisory_{'' if stays else 'xact_'}lock({keys})"
+        lock = f"pg_try_advisory_{'' if will_be_prepared else 'xact_'}lock({keys})"
         first = f"SELECT {lock}, {tag}"
         if table is not None:
             name = self.engine.dialect.identifier_preparer.quote(table)
@@ -210,10 +215,14 @@ class PostgreSQL(Database):
                 if not is_alone:
                     raise UnderWayError
                 yield connection, drawn
-                if stays:  # and SQLAlchemy's transaction is over, one way or the other
+                if (
+                    will_be_prepared
+                ):  # and SQLAlchemy's transaction is over, one way or the other
                     cursor.execute(f"SELECT pg_advisory_unlock({keys})")
             except BaseException as error:
-                if stays and is_alone:  # no ROLLBACK would free the session's lock
+                if (
+                    will_be_prepared and is_alone
+                ):  # no ROLLBACK would free the session's lock
                     connection.invalidate()
                 if isinstance(error, psycopg.errors.UndefinedTable):
                     raise TableGoneError from None
@@ -231,7 +240,7 @@ class PostgreSQL(Database):
                 connection.commit()
                 connection.execution_options(**{engines.BEGIN: begin})
 
-    def share(self, connection: Connection, application: str) -> None:
+    def shared_lock(self, connection: Connection, application: str) -> None:
         """Take it with an advisory lock of the transaction."""
         lock = f"SELECT pg_advisory_xact_lock_shared({advisory_key(application)})"
         connection.connection.cursor().execute(lock)
@@ -261,7 +270,7 @@ class PostgreSQL(Database):
             is_unlogged=found.unlogged,
             fires=found.triggers + found.rules,
             has_policies=found.policies,
-            defers=found.defers,
+            has_deferred_checks=found.has_deferred_checks,
             view=found.view,
             is_invoker=any(map(_INVOKER.fullmatch, found.options or ())),
         )
@@ -273,7 +282,7 @@ class PostgreSQL(Database):
         batches: Iterator[Any],
         *,
         typed: bool = False,
-        defers: bool = False,
+        check_now: bool = False,
     ) -> int:
         """COPY batches: typed ones in binary, others as csv.
 
@@ -291,7 +300,7 @@ class PostgreSQL(Database):
                     copy.write(piece)
             copy.write(copy_binary.TRAILER if typed else b"")
         kept: int = cursor.rowcount
-        if defers:  # now, while no decision waits for it
+        if check_now:  # now, while no decision waits for it
             cursor.execute(_CHECK_NOW)
         return kept
 

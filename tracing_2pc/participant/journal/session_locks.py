@@ -41,14 +41,14 @@ class SessionLocks(abc.ABC):
         """Raise `ConfigurationError` where such locks would not hold."""
 
     @abc.abstractmethod
-    def hold(self, application: str) -> AbstractContextManager[Connection]:
+    def session_lock(self, application: str) -> AbstractContextManager[Connection]:
         """Hold the exclusive lock over several durable transactions.
 
         An exception ends the session, and the lock with it.
         """
 
     @abc.abstractmethod
-    def hold_shared(
+    def shared_session_lock(
         self, connection: Connection | None, application: str
     ) -> AbstractContextManager[None]:
         """Hold it shared, while a branch is prepared outside of a local transaction.
@@ -76,7 +76,7 @@ class _OfSessions(SessionLocks):
             )
 
     @contextmanager
-    def hold(self, application: str) -> Iterator[Connection]:
+    def session_lock(self, application: str) -> Iterator[Connection]:
         key, pools = advisory_key(application), self._database.connections
         (relaxed,) = pools.relaxed_engine.get_execution_options()[engines.BEGIN]
         limit = _LIMIT_SILENCE.format(peer_timeout())
@@ -97,13 +97,13 @@ class _OfSessions(SessionLocks):
                 raise
 
     @contextmanager
-    def hold_shared(
+    def shared_session_lock(
         self, connection: Connection | None, application: str
     ) -> Iterator[None]:
         if connection is None:
             with self._database.engine.connect() as own:
                 own.execution_options(**{engines.BEGIN: ()})
-                with self.hold_shared(own, application):
+                with self.shared_session_lock(own, application):
                     yield
             return
         # A lock of the transaction would pass to the prepared one and outlive this
@@ -124,11 +124,11 @@ class _OfAFile(SessionLocks):
     """One lock for all applications: each writing transaction excludes all others."""
 
     @contextmanager
-    def hold(self, application: str) -> Iterator[Connection]:
+    def session_lock(self, application: str) -> Iterator[Connection]:
         with self._locked(fcntl.LOCK_EX), self._database.engine.connect() as connection:
             yield connection
 
-    def hold_shared(
+    def shared_session_lock(
         self, connection: Connection | None, application: str
     ) -> AbstractContextManager[None]:
         return self._locked(fcntl.LOCK_SH)

@@ -123,7 +123,7 @@ class SQLite(Database):
         batches: Iterator[Any],
         *,
         typed: bool = False,
-        defers: bool = False,
+        check_now: bool = False,
     ) -> int:
         """Insert batches column-wise."""
         quote = self.engine.dialect.identifier_preparer.quote

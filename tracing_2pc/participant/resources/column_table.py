@@ -23,8 +23,8 @@ from tracing_2pc.core import content
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
+from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.journal.database import Database, TableLook
-from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.columns import (
     Column,
     as_exact,
@@ -55,7 +55,7 @@ _DECLARED: Final = sa.text("SELECT name, type FROM pragma_table_xinfo(:name)")
 Columns = Mapping[str, Column]
 
 
-class _Known(NamedTuple):
+class TableSnapshot(NamedTuple):
     """What was read of a table at one moment."""
 
     found: Hashable
@@ -80,8 +80,8 @@ class ColumnTable:
         check: raises `ConfigurationError` for a table that must not take records.
         view: what readers read in its place.
         key: columns by which that shows one row.
-        stays: its transactions are prepared, and keep the locks of what they read. So
-            it is looked at from beside.
+        will_be_prepared: its transactions are, and keep the locks of what they read.
+            So it is looked at from beside.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class ColumnTable:
         database: Database,
         name: str,
         create: Callable[[Connection, pa.Schema], None],
-        stamp: Callable[[Upload, frozenset[str]], dict[str, Any]] = lambda *_: {},
+        stamp: Callable[[BranchUpload, frozenset[str]], dict[str, Any]] = lambda *_: {},
         check: Callable[[TableLook], None] = lambda _: None,
         *,
         view: str | None = None,
         key: Sequence[str] = (),
-        stays: bool = False,
+        will_be_prepared: bool = False,
     ) -> None:
         self.name = name
         self._database = database
@@ -103,11 +103,11 @@ class ColumnTable:
         self._check = check
         self._view = view
         self._key = frozenset(key)
-        self._stays = stays
+        self._will_be_prepared = will_be_prepared
         self._is_there = False
-        self._known: _Known | None = None
+        self._known: TableSnapshot | None = None
         # The last records that were seen to fit: most are of the same schema.
-        self._fits: tuple[_Known, bool, pa.Schema, list[Column]] | None = None
+        self._fits: tuple[TableSnapshot, bool, pa.Schema, list[Column]] | None = None
 
     def check(self, connection: Connection) -> TableLook:
         """Look at it; refuse one that would not keep records as they were sent.
@@ -130,13 +130,13 @@ class ColumnTable:
             raise ConfigurationError(f"{self.name} is not a table: name a table")
         self._check(look)
 
-    def receive(self, upload: Upload) -> Source:
+    def receive(self, upload: BranchUpload) -> Source:
         """Spool JSON lines: they are read twice, first for their schema."""
         if upload.body.content_type == content.NDJSON:
             return self._database.spool(upload.body)
         return upload.receive()
 
-    def arriving(self, source: Source, upload: Upload) -> Arriving:
+    def arriving(self, source: Source, upload: BranchUpload) -> Arriving:
         """Open the records, and make the table of the first ones.
 
         Raises:
@@ -151,7 +151,7 @@ class ColumnTable:
         return Arriving(schema, batches)
 
     def records(
-        self, connection: Connection, arriving: Arriving, upload: Upload
+        self, connection: Connection, arriving: Arriving, upload: BranchUpload
     ) -> Records:
         """Return the records with their stamp, for the table as it is now.
 
@@ -169,7 +169,7 @@ class ColumnTable:
         types = known.look.exact if upload.is_large else {}
         exact = _exact_for(types, schema.names, stamp)
         batches = self._stamped(arriving.batches, fields, stamp, exact)
-        records = Records(batches, exact is not None, known.look.defers)
+        records = Records(batches, exact is not None, known.look.has_deferred_checks)
         if known.look.has_parts:
             again = functools.partial(self._unaltered, connection, known)
             records = records._replace(written=again)
@@ -200,7 +200,7 @@ class ColumnTable:
         """Quote a name where SQL needs it."""
         return self._database.engine.dialect.identifier_preparer.quote(name)
 
-    def _looked_at(self, connection: Connection) -> _Known:
+    def _looked_at(self, connection: Connection) -> TableSnapshot:
         """Look at it under its lock; what is known stands while nothing has changed."""
         found, known = self._found(connection), self._known
         if known is not None and known.found == found:
@@ -211,27 +211,27 @@ class ColumnTable:
         except ConfigurationError as error:
             raise RefusalError(Refusal.CONFLICT, str(error), state="unknown") from None
         with contextlib.ExitStack() as stack:
-            if self._stays:
+            if self._will_be_prepared:
                 connection = stack.enter_context(self._database.beside.read_quickly())
             columns = self.read_columns(connection)
         theirs = {n: c for n, c in columns.items() if n[:4] != "tpc_"}
-        self._known = known = _Known(found, look, theirs, frozenset(columns))
+        self._known = known = TableSnapshot(found, look, theirs, frozenset(columns))
         return known
 
     def _found(self, connection: Connection) -> Hashable:
         with contextlib.ExitStack() as stack:
-            if self._stays:
+            if self._will_be_prepared:
                 connection = stack.enter_context(self._database.beside.look())
             return self._database.look_at(connection, self.name, self._view)
 
-    def _unaltered(self, connection: Connection, known: _Known) -> None:
+    def _unaltered(self, connection: Connection, known: TableSnapshot) -> None:
         """Look again, with the rows there, at what is locked with its rows only."""
         if self._found(connection) != known.found:
             detail = "a partition was altered while rows were written: ask again"
             raise RefusalError(Refusal.NOT_NOW, detail)
 
     def _fitting(
-        self, known: _Known, schema: pa.Schema, *, partial: bool
+        self, known: TableSnapshot, schema: pa.Schema, *, partial: bool
     ) -> list[Column]:
         """Return the table's columns for these records, in their order."""
         # What was checked is returned, whatever other threads read meanwhile.

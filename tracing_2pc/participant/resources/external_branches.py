@@ -29,10 +29,10 @@ from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.core.states import BranchState, Refusal
 from tracing_2pc.participant.answers import Answer, TransactionRow
+from tracing_2pc.participant.branch_store import Add, BranchStore, BranchUpload
 from tracing_2pc.participant.journal.database import begin_now, commit
 from tracing_2pc.participant.journal.journal import Journal, in_slices, rows_of
 from tracing_2pc.participant.journal.session_locks import session_locks
-from tracing_2pc.participant.resources.branch_store import Add, BranchStore, Upload
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class BranchPlace(Protocol):
             ConfigurationError: with the setting to change.
         """
 
-    def write(self, upload: Upload) -> contextlib.AbstractContextManager[Written]:
+    def write(self, upload: BranchUpload) -> contextlib.AbstractContextManager[Written]:
         """Write a branch, whose tag is drawn, and yield what prepares it.
 
         Unless that was called, and after an exception, leaving the block drops it.
@@ -106,7 +106,7 @@ class BranchPlace(Protocol):
             NotCarriedOutError: it may be prepared still.
         """
 
-    def holds(
+    def usage(
         self, connection: Connection, branches: Collection[ExternalBranch]
     ) -> dict[str, int]:
         """Count the resources that these branches keep from others."""
@@ -173,7 +173,7 @@ class ExternalBranches(BranchStore):
         self._locks.check()
         self._place.set_up(connection)
 
-    def prepare(self, upload: Upload, add: Add) -> Answer | None:
+    def prepare(self, upload: BranchUpload, add: Add) -> Answer | None:
         """Note it under the lock, shared, and prepare it in its place."""
         # It holds a session while it waits for one of these.
         notes = self._database.beside.connections
@@ -182,7 +182,7 @@ class ExternalBranches(BranchStore):
         name = upload.transaction.application
         with (
             self._place.write(upload) as written,
-            self._locks.hold_shared(written.session, name),
+            self._locks.shared_session_lock(written.session, name),
         ):
             with begin_now(note()) as noting:
                 answer = add(noting, upload.tag)
@@ -193,7 +193,7 @@ class ExternalBranches(BranchStore):
     @contextlib.contextmanager
     def noting(self, application: str) -> Iterator[Connection]:
         """Hold the lock that a prepare shares until its branch is prepared."""
-        with self._locks.hold(application) as connection, connection.begin():
+        with self._locks.session_lock(application) as connection, connection.begin():
             self._database.skip_flush(connection)
             yield connection
 
@@ -206,7 +206,7 @@ class ExternalBranches(BranchStore):
         If the place shares its flush with the journal, the note is flushed with the
         first branch that is ended, and by itself if there is none.
         """
-        with self._locks.hold(transaction.application) as connection:
+        with self._locks.session_lock(transaction.application) as connection:
             with connection.begin():
                 yield connection, self.journal.read(connection, transaction)
                 decided = self._decided(connection, transaction)
@@ -242,11 +242,11 @@ class ExternalBranches(BranchStore):
         connection.execute(b.delete().where(b.c.tag.in_(gone)))
         self.journal.raise_forgotten_through(connection, row, to)
 
-    def holds(self, connection: Connection, row: TransactionRow) -> dict[str, int]:
+    def usage(self, connection: Connection, row: TransactionRow) -> dict[str, int]:
         """Count its rows, and the resources of the place."""
         branches = self._place.prepared(connection).values()
         own = [b for b in branches if b.transaction == row.transaction]
-        return super().holds(connection, row) | self._place.holds(connection, own)
+        return super().usage(connection, row) | self._place.usage(connection, own)
 
     def count_in_doubt(self, connection: Connection) -> tuple[int, float | None]:
         """Count the branches prepared there, decided or not; return since when."""

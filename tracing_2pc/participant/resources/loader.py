@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
+from tracing_2pc.participant.branch_store import BranchUpload, ViolatedError
 from tracing_2pc.participant.journal.database import Database, TableGoneError
-from tracing_2pc.participant.resources.branch_store import Upload, ViolatedError
 from tracing_2pc.store.engines.database import PLACE, describe_error
 from tracing_2pc.tracing.spans import database_span
 
@@ -38,7 +38,7 @@ class Records(NamedTuple):
 
     batches: Iterable[Any]
     typed: bool = False
-    defers: bool = False
+    has_deferred_checks: bool = False
     written: Callable[[], None] = lambda: None
 
 
@@ -47,10 +47,10 @@ class RecordTable(Protocol):
 
     name: str
 
-    def receive(self, upload: Upload) -> Source:
+    def receive(self, upload: BranchUpload) -> Source:
         """Return the body to read records from."""
 
-    def arriving(self, source: Source, upload: Upload) -> Arriving:
+    def arriving(self, source: Source, upload: BranchUpload) -> Arriving:
         """Open the records, and make the table if it is not there.
 
         Raises:
@@ -58,7 +58,7 @@ class RecordTable(Protocol):
         """
 
     def records(
-        self, connection: Connection, arriving: Arriving, upload: Upload
+        self, connection: Connection, arriving: Arriving, upload: BranchUpload
     ) -> Records:
         """Return what is to be written in the open transaction, with the upload's tag.
 
@@ -73,13 +73,13 @@ class RecordTable(Protocol):
 
 
 @contextlib.contextmanager
-def loaded(
-    table: RecordTable, upload: Upload, *, stays: bool = False
+def open_load(
+    table: RecordTable, upload: BranchUpload, *, will_be_prepared: bool = False
 ) -> Iterator[tuple[Connection, int]]:
     """Open the durable transaction that holds all of an upload's records, verified.
 
     It yields their tag, too, which it draws if the upload has none. It is left as it
-    is if it `stays` prepared.
+    is if it `will_be_prepared` prepared.
 
     Raises:
         RefusalError: they are not what was announced, or the table refuses them.
@@ -97,7 +97,9 @@ def loaded(
         with _refusing(table, database):
             locked = None if arriving.schema is None else table.name
             wanted = str(upload.tag) if upload.tag else journal.next_tag
-            opened = database.write(upload.name, wanted, locked, stays=stays)
+            opened = database.write(
+                upload.name, wanted, locked, will_be_prepared=will_be_prepared
+            )
             connection, tag = stack.enter_context(opened)
             _load(connection, table, arriving, dataclasses.replace(upload, tag=tag))
         yield connection, tag
@@ -128,7 +130,7 @@ def _refusing(table: RecordTable, database: Database) -> Iterator[None]:
 
 
 def _load(
-    connection: Connection, table: RecordTable, arriving: Arriving, upload: Upload
+    connection: Connection, table: RecordTable, arriving: Arriving, upload: BranchUpload
 ) -> None:
     place, system = connection.get_execution_options()[PLACE], connection.dialect.name
     database, last = upload.journal.database, None
@@ -141,17 +143,20 @@ def _load(
             if batch.num_rows:
                 yield batch
 
-    batches, typed, defers, written = table.records(connection, arriving, upload)
-    with database_span(
-        "COPY" if system == "postgresql" else "INSERT", place, table.name
-    ):
+    records = table.records(connection, arriving, upload)
+    verb = "COPY" if system == "postgresql" else "INSERT"
+    with database_span(verb, place, table.name):
         try:
             kept = database.load(
-                connection, table.name, counted(batches), typed=typed, defers=defers
+                connection,
+                table.name,
+                counted(records.batches),
+                typed=records.typed,
+                check_now=records.has_deferred_checks,
             )
         except (database.driver.DataError, OverflowError) as error:
             raise MalformedError(database.misfit(connection, error, last)) from None
-    written()
+    records.written()
     upload.verify(sent)
     if kept != sent:
         detail = f"the table has kept {kept} of {sent} records: a trigger drops others"

@@ -17,12 +17,12 @@ from sqlalchemy import Connection
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import BranchState, Refusal
+from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.engine import ParticipantEngine
-from tracing_2pc.participant.journal.database import open_database
 from tracing_2pc.participant.journal.journal import Journal
+from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.postgresql import PostgreSQL
 from tracing_2pc.participant.journal.schema import TAG, Tables
-from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.column_table import ColumnTable
 from tracing_2pc.participant.resources.columns import sql_type
 from tracing_2pc.participant.resources.external_branches import (
@@ -32,7 +32,7 @@ from tracing_2pc.participant.resources.external_branches import (
     NotCarriedOutError,
     Written,
 )
-from tracing_2pc.participant.resources.loader import check_prefix, loaded
+from tracing_2pc.participant.resources.loader import check_prefix, open_load
 from tracing_2pc.store.engines.database import PLACE
 from tracing_2pc.tracing.spans import database_span
 
@@ -133,7 +133,9 @@ class _PreparedBranches:
         self._database = database
         tag = sa.Column("tag", TAG, primary_key=True, autoincrement=False)
         self._outcome = tables.add("outcome", tag)
-        self._table = ColumnTable(database, tables.name, self._create, stays=True)
+        self._table = ColumnTable(
+            database, tables.name, self._create, will_be_prepared=True
+        )
         self._prefix = ""
 
     def _create(self, connection: Connection, schema: pa.Schema) -> None:
@@ -168,10 +170,10 @@ class _PreparedBranches:
         self._prefix = str(connection.execute(_PREFIX, about).scalar())
 
     @contextlib.contextmanager
-    def write(self, upload: Upload) -> Iterator[Written]:
+    def write(self, upload: BranchUpload) -> Iterator[Written]:
         # Another session writes the journal: the prepared transaction holds no lock
         # that commit, abort or list wait for.
-        with loaded(self._table, upload, stays=True) as (connection, tag):
+        with open_load(self._table, upload, will_be_prepared=True) as (connection, tag):
             connection.execute(self._outcome.insert().values(tag=tag))
             # 193 bytes at most, of 199.
             gid = f"{self._prefix}{tag}.{upload.transaction}.{upload.ref.branch}"
@@ -226,7 +228,7 @@ class _PreparedBranches:
             raise NotCarriedOutError(type(error.orig).__name__) from None
         return True
 
-    def holds(
+    def usage(
         self, connection: Connection, branches: Collection[ExternalBranch]
     ) -> dict[str, int]:
         if not branches:

@@ -17,16 +17,16 @@ from sqlalchemy import Connection
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import BranchState
 from tracing_2pc.participant.answers import Answer, BranchRow, TransactionRow
-from tracing_2pc.participant.journal.database import commit
-from tracing_2pc.participant.journal.journal import Journal
-from tracing_2pc.participant.journal.schema import TAG
-from tracing_2pc.participant.resources.branch_store import (
+from tracing_2pc.participant.branch_store import (
     SLICE,
     Add,
     BranchStore,
-    Upload,
+    BranchUpload,
 )
-from tracing_2pc.participant.resources.loader import RecordTable, loaded
+from tracing_2pc.participant.journal.database import commit
+from tracing_2pc.participant.journal.journal import Journal
+from tracing_2pc.participant.journal.schema import TAG
+from tracing_2pc.participant.resources.loader import RecordTable, open_load
 from tracing_2pc.participant.resources.superseded import SupersededRows
 from tracing_2pc.store.engines.database import describe_error
 
@@ -94,11 +94,11 @@ class TaggedBranches(BranchStore):
         self.journal.tables.raise_next_tag(connection, tags)
         self._set_up(connection)
 
-    def prepare(self, upload: Upload, add: Add) -> Answer | None:
+    def prepare(self, upload: BranchUpload, add: Add) -> Answer | None:
         """Write the rows, hidden, and the journal's row, in one durable transaction."""
         database = self.journal.database
-        with loaded(self._table, upload) as (connection, tag):
-            database.share(connection, upload.transaction.application)
+        with open_load(self._table, upload) as (connection, tag):
+            database.shared_lock(connection, upload.transaction.application)
             if (answer := add(connection, tag)) is not None:
                 connection.rollback()
                 return answer

@@ -14,11 +14,12 @@ from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalError
 from tracing_2pc.core.states import Refusal
+from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.engine import ParticipantEngine
-from tracing_2pc.participant.journal.database import TableLook, open_database
+from tracing_2pc.participant.journal.database import TableLook
 from tracing_2pc.participant.journal.journal import Journal
+from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import TAG, Tables
-from tracing_2pc.participant.resources.branch_store import Upload
 from tracing_2pc.participant.resources.column_table import ColumnTable
 from tracing_2pc.participant.resources.columns import sql_type
 from tracing_2pc.participant.resources.loader import check_prefix
@@ -238,7 +239,7 @@ class _View:
             return ()
         return self.superseded.make_index(connection.dialect.name)
 
-    def _stamp(self, upload: Upload, names: frozenset[str]) -> dict[str, Any]:
+    def _stamp(self, upload: BranchUpload, names: frozenset[str]) -> dict[str, Any]:
         """Return the tag; and application and batch, if the table has such columns.
 
         It keeps them when a key is given up.

@@ -29,7 +29,7 @@ class ViolatedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Upload:
+class BranchUpload:
     """A branch to be written, whose body has not been read yet."""
 
     transaction: TransactionId
@@ -95,7 +95,7 @@ class BranchStore(abc.ABC):
         """
 
     @abc.abstractmethod
-    def prepare(self, upload: Upload, add: Add) -> Answer | None:
+    def prepare(self, upload: BranchUpload, add: Add) -> Answer | None:
         """Make the rows durable and invisible, if `add` allows it (rule 13).
 
         The rows are written first: whoever is stopped then must not hold the lock that
@@ -111,7 +111,7 @@ class BranchStore(abc.ABC):
 
         No branch is about to be prepared then. A crash may undo what is written in it.
         """
-        return self.journal.database.note(application)
+        return self.journal.database.relaxed_locked(application)
 
     @abc.abstractmethod
     def deciding(
@@ -144,7 +144,7 @@ class BranchStore(abc.ABC):
         """
         return 0
 
-    def holds(self, connection: Connection, row: TransactionRow) -> dict[str, int]:
+    def usage(self, connection: Connection, row: TransactionRow) -> dict[str, int]:
         """Count the resources that a transaction holds while it is in doubt."""
         prepared = row.branches_in(BranchState.PREPARED)
         return {"rows": sum(branch.ref.rows for branch in prepared)}
