@@ -15,8 +15,7 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.states import FINAL, Decision, TransactionState
 
-MOST: Final = 1_000
-"""Transactions that a list shows, whatever limit it is given."""
+MOST: Final = 1_000  # transactions that a list shows, whatever limit it is given
 
 Deliveries = dict[str, DeliveryRecord]
 """How far one decision has got, by participant, in their order."""

@@ -72,7 +72,6 @@ class HttpParticipant:
         length: int,
         digest: str,
     ) -> Vote:
-        """Send a branch, and return the vote for exactly these rows and this digest."""
         headers = {
             contract.TRANSACTION_HEADER: str(transaction),
             contract.BRANCH_HEADER: str(branch),
@@ -89,7 +88,6 @@ class HttpParticipant:
         return Vote.COMMIT
 
     def commit(self, record: TransactionRecord) -> None:
-        """Commit the branches chosen for this participant, and seal."""
         branches = [
             {"branch": str(r.branch), "rows": r.rows, "digest": r.digest}
             for r in record.chosen(self.name)
@@ -103,7 +101,6 @@ class HttpParticipant:
         )
 
     def abort(self, record: TransactionRecord) -> None:
-        """Abort the whole transaction there, and seal."""
         self._control(
             "/abort", record.id, "aborted", forgotten_through=record.forgotten_through
         )
@@ -111,7 +108,6 @@ class HttpParticipant:
     def abort_branch(
         self, transaction: TransactionId, branch: BranchId, digest: str
     ) -> None:
-        """Abort one branch, by the task that wrote it, before its receipt is out."""
         self._control(
             "/abort", transaction, "aborted", branch=str(branch), digest=digest
         )
@@ -119,17 +115,12 @@ class HttpParticipant:
     def resolve(
         self, transaction: TransactionId, outcome: Decision, reason: str
     ) -> None:
-        """Have an orphan committed or aborted there, by hand; needs the role operator.
-
-        Not repeated: the answer to a second one is 409, because it is sealed.
-        """
         state = "committed" if outcome is Decision.COMMIT else "aborted"
         self._control(
             "/resolve", transaction, state, outcome=str(outcome), reason=reason
         )
 
     def prepared(self, application: str | None = None) -> Listing:
-        """List what is in doubt there, oldest first, up to `reading.PAGES` pages."""
         query = {"state": "prepared", "limit": str(reading.PAGE)}
         if application is not None:
             query["application"] = application
@@ -191,7 +182,6 @@ class HttpParticipant:
         limit: int = 100,
         key: RequestKey | None = None,
     ) -> QuarantineListing:
-        """List requests of its outbox, page by page, up to `limit`."""
         query = {"state": str(state)}
         if application is not None:
             query["application"] = application
@@ -209,12 +199,10 @@ class HttpParticipant:
             query["after"] = str(following)
 
     def send_again(self, key: RequestKey, *, who: str, reason: str) -> RequestState:
-        """Have a request in quarantine sent once more. Idempotent."""
         states = (RequestState.WAITING, RequestState.SENT)
         return self._order("/outbox/again", key, who, reason, *states)
 
     def drop_request(self, key: RequestKey, *, who: str, reason: str) -> RequestState:
-        """Drop a request in quarantine. Idempotent."""
         return self._order("/outbox/drop", key, who, reason, RequestState.DROPPED)
 
     def _order(
@@ -226,14 +214,12 @@ class HttpParticipant:
         return RequestState(read_answer(answer, *states)["state"])
 
     def identity(self) -> Identity:
-        """Return which journal it has, and how applications call it."""
         return self._whoami().identity
 
     def _whoami(self) -> reading.WhoAmI:
         return _read(self._get("/whoami"), reading.read_whoami, "an identity")
 
     def describe(self) -> ParticipantDescription:
-        """Ask how it is, and what our token may do there; never raises."""
         description = ParticipantDescription(self.name, self.url)
         try:
             ready = self._ask("GET", "/health/ready", None, {})

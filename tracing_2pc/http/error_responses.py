@@ -15,8 +15,7 @@ from typing import Any, Final
 from tracing_2pc.core.errors import RefusalError
 from tracing_2pc.core.states import ASK_AGAIN, Refusal
 
-OK: Final = 200
-"""The one status of an acknowledgement."""
+OK: Final = 200  # the one status of an acknowledgement
 
 STATUSES: Final[Mapping[Refusal, int]] = {
     Refusal.UNKNOWN: 404,

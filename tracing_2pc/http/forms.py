@@ -28,8 +28,7 @@ from tracing_2pc.participant.engine import Order, Query
 from tracing_2pc.participant.json_lines import strict_json
 from tracing_2pc.participant.requests import RequestOrder, RequestQuery
 
-MAX_ROWS: Final = 2**53 - 1
-"""Beyond it JSON numbers are not exact everywhere."""
+MAX_ROWS: Final = 2**53 - 1  # beyond it JSON numbers are not exact everywhere
 
 MAX_BRANCHES: Final = 50_000
 """The contract's, for any coordinator. Ours names fewer: `core.model.MAX_BRANCHES`."""

@@ -27,8 +27,7 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from tracing_2pc.http.time_limits import end_reading
 
-HEAD: Final = 3.0
-"""Seconds in which the head of a request must be whole."""
+HEAD: Final = 3.0  # seconds in which the head of a request must be whole
 
 _LONGEST_HEAD: Final = 1 << 16
 _LARGE: Final = 1 << 18

@@ -28,8 +28,7 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import BranchState, ParticipantState, RequestState
 
-PAGE: Final = 500
-"""Branches on a page, at most: a participant bounds it in bytes, too."""
+PAGE: Final = 500  # branches on a page, at most: a participant bounds it in bytes, too
 
 PAGES: Final = 400
 """Pages that are read of one list: several transactions of the most branches."""

@@ -21,8 +21,7 @@ from tracing_2pc.core.states import Refusal
 PATIENCE = 10.0
 """Seconds that a read may take, and as many more as its bytes need at `SLOWEST`."""
 
-SLOWEST = 1 << 15
-"""Bytes a second."""
+SLOWEST = 1 << 15  # bytes a second
 
 STRANGER: Final = 0.5
 """Seconds that the body of a caller who is not admitted may take, in all."""

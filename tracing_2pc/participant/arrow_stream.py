@@ -19,8 +19,7 @@ import pyarrow.ipc
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import MalformedError
 
-MAX_COLUMNS: Final = 1_500
-"""No table of PostgreSQL's has more than 1,600."""
+MAX_COLUMNS: Final = 1_500  # no table of PostgreSQL's has more than 1,600
 
 SLICE_ROWS: Final = 10_000
 """Records that are looked at and written at a time, at most; Spark sends as many."""

@@ -22,8 +22,7 @@ from tracing_2pc.participant import arrow_stream, json_lines
 
 CHUNK: Final = 1 << 18
 
-AT_ONCE: Final = 1 << 20
-"""Bytes of a body that is read into memory first, at most."""
+AT_ONCE: Final = 1 << 20  # bytes of a body that is read into memory first, at most
 
 
 class Body(io.RawIOBase):

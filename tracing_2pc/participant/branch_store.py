@@ -17,11 +17,9 @@ from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, Transa
 from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.journal.journal import Journal
 
-_LARGE: Final = 1 << 17
-"""Bytes of a body."""
+_LARGE: Final = 1 << 17  # bytes of a body
 
-SLICE: Final = 10_000
-"""Rows that one local transaction deletes at most."""
+SLICE: Final = 10_000  # rows that one local transaction deletes at most
 
 
 class ViolatedError(Exception):

@@ -41,8 +41,7 @@ from tracing_2pc.tracing.spans import identity, past_span
 _MOST_SLICES: Final = 100
 """Slices of rows that one prepare deletes at most, where they are in its way."""
 
-_LONG_WAIT: Final = 10.0
-"""Seconds in doubt from which on a wait is a span of its own."""
+_LONG_WAIT: Final = 10.0  # seconds in doubt from which on a wait is a span of its own
 
 logger = logging.getLogger(__name__)
 

@@ -16,11 +16,9 @@ import pyarrow as pa
 from tracing_2pc.core.errors import MalformedError
 from tracing_2pc.participant.arrow_stream import MAX_COLUMNS, SLICE_ROWS
 
-MAX_LINE: Final = 4 << 20
-"""Bytes of one record."""
+MAX_LINE: Final = 4 << 20  # bytes of one record
 
-_PIECE: Final = 1 << 20
-"""Bytes of text that become one batch, about."""
+_PIECE: Final = 1 << 20  # bytes of text that become one batch, about
 
 _NESTED: Final = pa.struct([])
 _TYPES: Final = {

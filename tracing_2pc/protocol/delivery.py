@@ -38,8 +38,7 @@ Answer = ParticipantError | None
 
 _ENDS = ParticipantNotToldError | ParticipantGivenUpError
 
-SLICE = 100
-"""Finished batches that are forgotten at a time."""
+SLICE = 100  # finished batches that are forgotten at a time
 
 
 class Delivery:

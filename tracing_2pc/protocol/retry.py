@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tracing_2pc.core.ports import Clock
 
-_CHECK_EVERY = 0.2
-"""Seconds between two checks of `stopping` while waiting."""
+_CHECK_EVERY = 0.2  # seconds between two checks of `stopping` while waiting
 
 
 @dataclasses.dataclass(frozen=True)

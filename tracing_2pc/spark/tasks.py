@@ -162,8 +162,7 @@ def write_partition(
         lifecycle.flush(FLUSH_SECONDS)
 
 
-_kept = 0
-"""How many modules this process had when it last kept them from the collector."""
+_kept = 0  # how many modules this process had when it last kept them from the collector
 
 
 def freeze_gc() -> None:

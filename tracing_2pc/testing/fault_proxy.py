@@ -22,8 +22,7 @@ from tracing_2pc.testing.loopback import LoopbackConnection, LoopbackServer
 Verb = Literal["prepare", "commit", "abort", "resolve", "transactions"]
 """The last segment of a path; `transactions` also for `/transactions/<id>`."""
 
-_POLL: Final = 0.01
-"""Seconds between two looks whether a client has given up."""
+_POLL: Final = 0.01  # seconds between two looks whether a client has given up
 
 
 class Fault(Word):

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"
 ENCODINGS: Final = frozenset({"identity", "gzip", "deflate"})
-Span = dict[str, Any]
-"""One span, in the form of `read_trace_file`."""
+Span = dict[str, Any]  # one span, in the form of `read_trace_file`
 
 _EITHER_HEADER: Final = 32 + zlib.MAX_WBITS
 """For zlib: gzip or deflate, the data says which."""

@@ -57,8 +57,7 @@ FIND_THEM = (
     "abort_transaction(transaction_id, keep) must find all that the transaction has "
     "prepared by its id, and drop what is not in keep"
 )
-BESIDE = "7.9"
-"""The branch that is prepared while its transaction is aborted."""
+BESIDE = "7.9"  # the branch that is prepared while its transaction is aborted
 
 IDEMPOTENT = (
     "Whoever commits repeats it until it is acknowledged: commit must return without a "

@@ -44,14 +44,11 @@ KILLS: Final = {
 }
 """Moments at which a process is killed: a failpoint, or what kills after its call."""
 
-AT_ONCE: Final = 4
-"""Jobs that commit in the same moment."""
+AT_ONCE: Final = 4  # jobs that commit in the same moment
 
-_PAUSE: Final = 0.001
-"""Seconds between two looks whether all of them have come."""
+_PAUSE: Final = 0.001  # seconds between two looks whether all of them have come
 
-_TRIES: Final = 10
-"""A sink that is busy says "not now"."""
+_TRIES: Final = 10  # a sink that is busy says "not now"
 
 _SETTINGS: Final = {"inline_tries": 3, "backoff_base": 0.001, "backoff_cap": 0.001}
 

@@ -132,7 +132,6 @@ class PostgreSQL(Database):
         self._reading = self.engine.execution_options(**{engines.BEGIN: (begin,)})
 
     def lock(self, application: str) -> tuple[str, ...]:
-        """Name an advisory lock."""
         return (f"pg_advisory_xact_lock({advisory_key(application)})",)
 
     @contextmanager
@@ -149,7 +148,6 @@ class PostgreSQL(Database):
 
     @functools.cached_property
     def keeps_sessions(self) -> bool:
-        """Ask it once."""
         return postgresql.keeps_sessions(self.engine)
 
     def setup(self) -> AbstractContextManager[Connection]:
@@ -167,7 +165,6 @@ class PostgreSQL(Database):
 
     @functools.cached_property
     def beside(self) -> PostgreSQL:
-        """The same database with a small pool."""
         return PostgreSQL(self.connections.url, 16)
 
     @contextmanager
@@ -178,7 +175,6 @@ class PostgreSQL(Database):
             yield connection
 
     def look(self) -> AbstractContextManager[Connection]:
-        """Read the newest state in each statement: no transaction is begun."""
         return self.connections.asking_engine.connect()
 
     def receive(self, body: Body) -> Source:
@@ -260,7 +256,6 @@ class PostgreSQL(Database):
         return _Found(*values)
 
     def read_look(self, found: Any) -> TableLook:
-        """Say what it is."""
         about = (column.rsplit(" ", 3) for column in found.columns)
         known = ((name, copy_binary.TYPES.get(int(kind))) for name, kind, *_ in about)
         return TableLook(
@@ -305,7 +300,6 @@ class PostgreSQL(Database):
         return kept
 
     def misfit(self, connection: Connection, error: Exception, batch: Any) -> str:
-        """Name the column, by what COPY says of it or by the text that was sent."""
         kind = type(error).__name__
         if kind == "UntranslatableCharacter":
             kind = f"text has {self.lacking(connection)}"
@@ -323,7 +317,6 @@ class PostgreSQL(Database):
         return f"a character that the encoding of the database, {encoding}, lacks"
 
     def refusal(self, error: Exception) -> str | None:
-        """Tell by the class of the error."""
         state = str(getattr(error, "sqlstate", None))
         if state[:2] in _REFUSING:
             return _REASONS.get(state, f"PostgreSQL says {type(error).__name__}")

@@ -31,8 +31,7 @@ from tracing_2pc.participant.journal.database import (
 from tracing_2pc.store.engines.postgresql import advisory_key
 from tracing_2pc.store.engines.sqlite import open_sqlite
 
-_ERROR: Final = 1
-"""SQLite's code for a statement that does not fit its tables."""
+_ERROR: Final = 1  # SQLite's code for a statement that does not fit its tables
 
 _MADE: Final = sa.text(
     "SELECT type, lower(name), lower(name) = :view, sql FROM sqlite_master "
@@ -88,7 +87,6 @@ class SQLite(Database):
                     fcntl.fcntl(file, _TRY_LOCK, free)
 
     def uploads(self, connection: Connection, journal: str) -> int:
-        """Count those of this process."""
         return len(self._uploads)
 
     def look_at(self, connection: Connection, table: str, view: str | None) -> Hashable:
@@ -100,7 +98,6 @@ class SQLite(Database):
         return found
 
     def read_look(self, found: Any) -> TableLook:
-        """Say what it is."""
         (table,) = (name for kind, name, _, _ in found if kind == "table")
         fires = (
             name
@@ -125,7 +122,6 @@ class SQLite(Database):
         typed: bool = False,
         check_now: bool = False,
     ) -> int:
-        """Insert batches column-wise."""
         quote = self.engine.dialect.identifier_preparer.quote
         driver = connection.connection.driver_connection
         assert driver is not None  # noqa: S101 - a transaction is open on it
@@ -139,7 +135,6 @@ class SQLite(Database):
         return rows
 
     def refusal(self, error: Exception) -> str | None:
-        """Tell by SQLite's code, which Python knows from 3.11 on."""
         code = getattr(error, "sqlite_errorcode", None)
         return "a column is no longer there" if code == _ERROR else None
 

@@ -169,7 +169,6 @@ class ExternalBranches(BranchStore):
         self._locks = session_locks(journal.database)
 
     def set_up(self, connection: Connection) -> None:
-        """Check the settings that votes depend on."""
         self._locks.check()
         self._place.set_up(connection)
 
@@ -243,7 +242,6 @@ class ExternalBranches(BranchStore):
         self.journal.raise_forgotten_through(connection, row, to)
 
     def usage(self, connection: Connection, row: TransactionRow) -> dict[str, int]:
-        """Count its rows, and the resources of the place."""
         branches = self._place.prepared(connection).values()
         own = [b for b in branches if b.transaction == row.transaction]
         return super().usage(connection, row) | self._place.usage(connection, own)
@@ -260,11 +258,9 @@ class ExternalBranches(BranchStore):
         return len(prepared), min(since, default=None)
 
     def gauges(self, connection: Connection) -> dict[str, float]:
-        """Measure this place."""
         return self._place.gauges(connection)
 
     def close(self) -> None:
-        """Close the connections for notes."""
         self._database.beside.engine.dispose()
 
     def _decided(

@@ -117,11 +117,9 @@ class TaggedBranches(BranchStore):
     def committed(
         self, connection: Connection, row: TransactionRow, kept: Sequence[BranchRow]
     ) -> None:
-        """Write the kind's further effects."""
         self._committed(connection, row, kept)
 
     def gauges(self, connection: Connection) -> dict[str, float]:
-        """Measure the kind."""
         return self._gauges(connection)
 
     def _end(

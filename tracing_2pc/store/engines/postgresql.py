@@ -25,8 +25,7 @@ from tracing_2pc.store.engines.database import (
 )
 from tracing_2pc.store.engines.urls import display_url
 
-PEER_TIMEOUT: Final = 30
-"""Seconds of silence after which a peer counts as gone."""
+PEER_TIMEOUT: Final = 30  # seconds of silence after which a peer counts as gone
 
 _NOTICE: Final = {
     "keepalives_idle": 10,

@@ -15,8 +15,7 @@ from tracing_2pc.store.engines.urls import database_url, display_url
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log.decision_log import SqlDecisionLog
 
-LOCK_WAIT: Final = 30.0
-"""Seconds to wait for a lock that another driver holds."""
+LOCK_WAIT: Final = 30.0  # seconds to wait for a lock that another driver holds
 
 
 def connect(

@@ -95,7 +95,6 @@ class SqlDecisionLog(SqlLogReader):
         replaces: Collection[str] = (),
         stream: bool = False,
     ) -> BeginResult:
-        """Put the next attempt of a batch on record; see `DecisionLog.begin`."""
         query = query or None
         with self._noting_passed(batch), self._durable() as change:
             status = change.status(application, batch, run, query)
@@ -161,7 +160,6 @@ class SqlDecisionLog(SqlLogReader):
         receipts: Sequence[Receipt] = (),
         cause: str | None = None,
     ) -> TransactionRecord | None:
-        """Decide, once; its return is the commit point. See `DecisionLog.decide`."""
         # Rule 2: durable before the first commit is sent.
         with (
             instruments.timed("tpc.decision_log.write"),
@@ -182,7 +180,6 @@ class SqlDecisionLog(SqlLogReader):
             return change.decide(record, wanted, cause, receipts)
 
     def expire(self, transaction: TransactionId) -> TransactionRecord | None:
-        """Decide abort if its deadline has passed. See `DecisionLog.expire`."""
         with self._durable(transaction) as change:
             record = change.read(transaction)
             if record is None or rules.is_forgotten(record):
@@ -195,7 +192,6 @@ class SqlDecisionLog(SqlLogReader):
             return record
 
     def finish(self, transaction: TransactionId) -> None:
-        """Close it, once every participant has acknowledged. Idempotent."""
         with self._relaxed() as change:
             record = change.read(transaction)
             if record is not None and record.state not in FINAL:
@@ -217,7 +213,6 @@ class SqlDecisionLog(SqlLogReader):
     def acknowledge(
         self, transaction: TransactionId, participant: str, untold: str | None = None
     ) -> None:
-        """Record that a participant has obeyed the decision. Idempotent."""
         row = {"one": str(transaction), "by": [participant], "untold": untold}
         with self._database.relaxed() as connection:
             if connection.execute(sql.ACKNOWLEDGE, {**row, "at": self._now()}).rowcount:
@@ -262,7 +257,6 @@ class SqlDecisionLog(SqlLogReader):
         error: str,
         retry_at: float | None,
     ) -> None:
-        """Record that a try failed, why (a short word), and when the next is due."""
         row = {"one": str(transaction), "by": participant, "error": error}
         with self._database.relaxed() as connection:
             connection.execute(sql.POSTPONE, {**row, "retry_at": retry_at})
@@ -286,7 +280,6 @@ class SqlDecisionLog(SqlLogReader):
             return connection.execute(sql.FORGET_TRANSACTIONS, to).rowcount
 
     def quarantine(self, transaction: TransactionId, reason: str) -> None:
-        """Stop automatic work on it until a person resolves it. Idempotent."""
         with self._durable() as change:
             record = change.read_known(transaction)
             if record.state is not TransactionState.QUARANTINED:
@@ -294,14 +287,12 @@ class SqlDecisionLog(SqlLogReader):
                 change.write(after, reason=reason)
 
     def abort(self, transaction: TransactionId, *, who: str, why: str) -> None:
-        """Decide abort, because a person says so. See `DecisionLog.abort`."""
         with self._durable(transaction) as change:
             before = change.read_known(transaction)
             after = change.decide(before, Decision.ABORT, "operator")
             change.sign(who, f"abort {transaction}", why, before.state, after.state)
 
     def leave(self, transaction: TransactionId, *, who: str, why: str) -> None:
-        """Note no more that it is passed. See `DecisionLog.leave`."""
         with self._durable() as change:
             before = change.read_known(transaction)
             if before.state is not TransactionState.ABORTED or before.passed_by is None:
@@ -316,7 +307,6 @@ class SqlDecisionLog(SqlLogReader):
     def resume(
         self, transaction: TransactionId, decision: Decision, *, who: str, why: str
     ) -> None:
-        """Let a quarantined transaction go on. See `DecisionLog.resume`."""
         with self._durable() as change:
             before = change.read_known(transaction)
             after = rules.apply_event(before, _RESUME[decision])
@@ -331,7 +321,6 @@ class SqlDecisionLog(SqlLogReader):
     def conclude(
         self, transaction: TransactionId, outcome: str, *, who: str, why: str
     ) -> None:
-        """Close what cannot be made whole. See `DecisionLog.conclude`."""
         if outcome not in ("mixed", "hazard"):
             raise ContractError(f"outcome {outcome!r}: expected mixed or hazard")
         with self._durable() as change:
@@ -344,7 +333,6 @@ class SqlDecisionLog(SqlLogReader):
     def give_up(
         self, transaction: TransactionId, participant: str, *, who: str, why: str
     ) -> None:
-        """Wait for one participant no more. See `DecisionLog.give_up`."""
         with self._durable() as change:
             before = change.read_known(transaction)
             if before.state not in UNFINISHED or participant not in before.pending:
@@ -363,18 +351,12 @@ class SqlDecisionLog(SqlLogReader):
     def sign(
         self, what: str, *, who: str, why: str, before: str | None, after: str
     ) -> None:
-        """Put on record what a person does elsewhere. See `DecisionLog.sign`."""
         with self._durable() as change:
             change.sign(who, what, why, before, after)
 
     def initialise(
         self, application: str, from_batch: int, *, who: str = "tracing-2pc init"
     ) -> None:
-        """Say where an application starts that already ran without this log. Audited.
-
-        Raises:
-            ConfigurationError: the log knows the application already.
-        """
         forgotten_through = rules.check_start(application, from_batch)
         with self._durable() as change:
             if not change.add_application(application, forgotten_through):
@@ -396,7 +378,6 @@ class SqlDecisionLog(SqlLogReader):
         who: str,
         why: str,
     ) -> None:
-        """Take over an application whose log is lost. See `DecisionLog.adopt`."""
         application, batch = transaction.application, transaction.batch
         forgotten_through = rules.check_start(application, batch)
         state, decision = TransactionState.ABORTED, Decision.ABORT
@@ -441,10 +422,8 @@ class SqlDecisionLog(SqlLogReader):
             return bool(connection.execute(sql.TAKE_LEASE, asked).rowcount)
 
     def give_leases_back(self, who: str) -> None:
-        """End the leases of a process that stops."""
         with self._database.relaxed() as connection:
             connection.execute(sql.GIVE_LEASE_BACK, {"who": who})
 
     def close(self) -> None:
-        """Release connections. Nothing is lost if it is never called."""
         self._database.close()

@@ -35,8 +35,7 @@ from tracing_2pc.store.log.records import Change, cause_of, passed_by_of, said_i
 _SCANNED: Final = 10_000
 """Transactions of an application that a selective list looks at."""
 
-_AT_ONCE: Final = 500
-"""Ids in one statement."""
+_AT_ONCE: Final = 500  # ids in one statement
 
 _AUDIT_VERBS: Final = (
     *("abort", "deliver", "resume", "conclude"),
@@ -65,15 +64,10 @@ class SqlLogReader:
         return self._database.ask(statement, values)
 
     def read(self, transaction: TransactionId) -> TransactionRecord | None:
-        """Return the record; None if it was forgotten or never was."""
         with self._database.reading() as connection:
             return self._change(connection).read_unlocked(transaction)
 
     def unfinished(self, application: str | None = None) -> list[TransactionRecord]:
-        """List what is not finished, by application, in batch order.
-
-        Cost does not depend on how many finished records the log holds.
-        """
         which, of = sql.UNFINISHED, {}
         some = sql.SOME_UNFINISHED
         if application is not None:
@@ -86,20 +80,16 @@ class SqlLogReader:
             return self._change(connection).load(few, **of)
 
     def unfinished_applications(self) -> list[str]:
-        """List the applications with something unfinished, sorted."""
         return [row.application for row in self._ask(sql.UNFINISHED_APPLICATIONS)]
 
     def applications(self) -> list[str]:
-        """Name the applications that the log knows."""
         return [row.name for row in self._ask(sql.APPLICATIONS)]
 
     def application_of(self, query: str) -> str | None:
-        """Name the application that a query is known by; None if it is not known."""
         rows = self._ask(sql.APPLICATION_OF, asked=query)
         return rows[0].name if rows else None
 
     def transactions(self, chosen: TransactionFilter) -> list[TransactionSummary]:
-        """See `LogReader.transactions`; bounded by `MOST` and `_SCANNED`."""
         with self._database.reading() as connection:
             if chosen.application is None:
                 applications = connection.scalars(sql.APPLICATIONS).all()
@@ -135,12 +125,10 @@ class SqlLogReader:
         return itertools.islice(wanted, chosen.limit)
 
     def deliveries(self, transaction: TransactionId) -> Deliveries:
-        """Return how far a decision has got with each participant, in their order."""
         rows = self._ask(sql.DELIVERIES_OF_ONE, one=str(transaction))
         return {row.participant: _delivery(row) for row in rows}
 
     def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
-        """Return the same for each transaction that is not finished, by its id."""
         by_id: dict[str, Deliveries] = defaultdict(dict)
         few = sql.as_array_condition(
             sql.UNFINISHED, self._database.asking_engine.dialect.name
@@ -150,14 +138,12 @@ class SqlLogReader:
         return by_id
 
     def passed(self) -> list[TransactionRecord]:
-        """List what a stream has passed without a commit; see `LogReader.passed`."""
         with self._database.reading() as connection:
             return self._change(connection).load(sql.PASSED)
 
     def states_of(
         self, transactions: Iterable[TransactionId]
     ) -> dict[TransactionId, TransactionState]:
-        """Return the state of those of them that are on record."""
         with self._database.reading() as connection:
             return {
                 TransactionId.parse(row.id): TransactionState(row.state)
@@ -165,36 +151,30 @@ class SqlLogReader:
             }
 
     def clock(self) -> float:
-        """Return the time by which the log judges deadlines; Unix seconds."""
         with self._database.reading() as connection:
             return self._change(connection).clock()
 
     def forgotten_by_application(self) -> dict[str, int | None]:
-        """Return forgotten_through of every application that the log knows."""
         return {row.name: row.forgotten_through for row in self._ask(sql.APPLICATIONS)}
 
     def forgettable(
         self, application: str, finished_before: float
     ) -> tuple[int, int | None]:
-        """Count what `forget` would drop, and say where forgotten_through would be."""
         asked = {"of": application, "finished_before": finished_before}
         ((count, forgotten_through),) = self._ask(sql.FORGETTABLE_COUNT, **asked)
         return count, forgotten_through
 
     def condition(self) -> LogCondition:
-        """Return the state of the database that holds the log."""
         with self._database.reading() as connection:
             version = schema.version_of(connection)
         durability = self._database.durability()
         return LogCondition(self._database.address, version, durability)
 
     def reason(self, transaction: TransactionId) -> str | None:
-        """Return why it was quarantined, if it ever was."""
         rows = self._ask(sql.REASON, one=str(transaction))
         return _reason(rows[0]) if rows else None
 
     def audit(self, transaction: TransactionId) -> list[AuditEntry]:
-        """Return what persons have done about it, oldest first."""
         whats = [f"{verb} {transaction}" for verb in _AUDIT_VERBS]
         return [AuditEntry(*row) for row in self._ask(sql.AUDIT_OF, whats=whats)]
 
