@@ -1020,3 +1020,26 @@ def test_text_is_kept_whatever_the_encoding_of_the_database(
         if encoding == "LATIN1":
             with pytest.raises(DecisionLogError, match="LATIN1"):
                 log.sign(what, who="Ada", why="→", before="", after="")
+        strange_answers_go_on_record(log, id_)
+
+
+def test_an_answer_with_strange_characters_goes_on_record(tmp_path: Path) -> None:
+    """In SQLite, too, which takes no half of a character that a file's name had."""
+    with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
+        id_ = log.begin(
+            "orders", 0, run="r", query=None, participants=("ledger",), carrier={}
+        ).record.id
+        strange_answers_go_on_record(log, id_)
+
+
+def strange_answers_go_on_record(log: SqlDecisionLog, id_: TransactionId) -> None:
+    """What came from elsewhere is stored, escaped: else it would be tried for ever."""
+    said = "a\0b \udce4 → €"
+    log.decide(id_, Decision.ABORT)
+    log.postpone(id_, "ledger", said, None)
+    log.acknowledge(id_, "ledger", said)
+    log.quarantine(id_, said)
+    delivery = log.deliveries(id_)["ledger"]
+    for text in (delivery.error, delivery.untold, log.reason(id_)):
+        assert text is not None
+        assert text.startswith(r"a\x00b \udce4 ")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -273,6 +275,28 @@ def test_a_database_that_is_away(
     assert world.client.get("/health/ready").status_code == 200
     assert world.prepare(T).status_code == 200
     world.resource.close()
+
+
+def test_a_file_that_can_only_be_read_is_not_ready(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It answers what it holds, and takes no branch: no balancer sends one there."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        world = tagged_rows(f"sqlite:///{folder}/orders.db")
+        assert world.prepare(T).status_code == 200
+        assert world.client.get("/health/ready").status_code == 200
+        Path(folder).chmod(0o555)
+        before = os.geteuid()
+        os.seteuid(before or 65534)  # root may write all the same
+        try:
+            body = is_problem(world.client.get("/health/ready"), 503)
+        finally:
+            os.seteuid(before)
+            Path(folder).chmod(0o755)
+        assert TEXTS["read-only file"] in caplog.text
+        assert "orders" not in body["detail"]
+        assert world.client.get("/health/ready").status_code == 200
+        world.resource.close()
 
 
 def test_a_server_that_ends_its_sessions(postgres_database: str) -> None:

@@ -276,13 +276,14 @@ class ParticipantEngine:
         return Page(branches, next_, self._journal.clock())
 
     def ready(self) -> None:
-        """Raise `RefusalError`, *not now*, unless the database answers.
+        """Raise `RefusalError`, *not now*, unless the database can be read and written.
 
         Strangers ask: count nothing, and log a reason once, not for each of them.
         """
         try:
             with self._reading() as connection:
                 connection.execute(sa.select(self._journal.tables.schema.c.version))
+            self._database.check_writable()
         except (sa.exc.SQLAlchemyError, ConfigurationError) as error:
             before, self._not_ready = self._not_ready, describe_error(error)
             if before != self._not_ready:

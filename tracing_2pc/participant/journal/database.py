@@ -98,6 +98,9 @@ class Database(abc.ABC):
         """Open the transaction in which tables and views are made."""
         return self.decide("")
 
+    def check_writable(self) -> None:  # noqa: B027 - a transaction of PostgreSQL tells
+        """Raise `OperationalError` where `read` works, and nothing can be written."""
+
     def skip_flush(self, connection: Connection) -> None:  # noqa: B027 - SQLite flushes
         """Let the open durable transaction be flushed by a later one, if possible."""
 

@@ -28,8 +28,9 @@ from tracing_2pc.participant.journal.database import (
     TableLook,
     UnderWayError,
 )
+from tracing_2pc.store.engines.database import not_now
 from tracing_2pc.store.engines.postgresql import advisory_key
-from tracing_2pc.store.engines.sqlite import open_sqlite
+from tracing_2pc.store.engines.sqlite import READ_ONLY, open_sqlite
 
 _ERROR: Final = 1  # SQLite's code for a statement that does not fit its tables
 
@@ -56,6 +57,13 @@ class SQLite(Database):
         super().__init__(connections)
         self._file = Path(str(self.engine.url.database))
         self._uploads: list[str] = []
+
+    def check_writable(self) -> None:
+        """Ask the system, because a write would wait for others."""
+        ours = os.access in os.supports_effective_ids
+        for path in (self._file, self._file.parent):
+            if not os.access(path, os.W_OK, effective_ids=ours):
+                raise not_now(READ_ONLY)
 
     def spool(self, body: Body) -> Source:
         """Keep a large one beside the database: the system's folder may be memory."""

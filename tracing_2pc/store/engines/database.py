@@ -185,6 +185,21 @@ def describe_error(error: Exception) -> str:
     return f"{kind.__name__}: {str(origin).strip().partition(chr(10))[0][:300]}"
 
 
+def storable(connection: sa.Connection, text: str) -> str:
+    """Return a text as the database can hold it: other characters are escaped.
+
+    For what came from elsewhere and must go on record, as an answer of a sink. Where
+    the encoding of a PostgreSQL is not UTF-8, all but ASCII is escaped.
+    """
+    encoding = "utf-8"
+    if connection.dialect.name == "postgresql":
+        session: Any = connection.connection.driver_connection
+        server = session.info.parameter_status("server_encoding")
+        encoding = encoding if server in ("UTF8", "SQL_ASCII") else "ascii"
+    text = text.replace("\0", r"\x00")
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 class NotNowError(Exception):
     """What a database does not allow now, and who may mend it; tells no record."""
 

@@ -31,6 +31,7 @@ _NETWORK: Final = frozenset(
 )
 """Where neither SQLite's locks nor its shared memory can be relied on."""
 
+READ_ONLY: Final = "read-only: the file, its folder or its disk"
 _IDENTITY: Final = "tpc_file"
 
 
@@ -91,7 +92,7 @@ def open_sqlite(
 def _reason_to_leave(context: sa.engine.ExceptionContext) -> str | None:
     # A file that was opened while it was read-only stays so until it is opened anew.
     if "readonly database" in str(context.original_exception):
-        return "read-only: the file, its folder or its disk"
+        return READ_ONLY
     return None
 
 

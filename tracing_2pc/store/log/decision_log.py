@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
@@ -30,6 +30,7 @@ from tracing_2pc.core.states import (
     TransactionEvent,
     TransactionState,
 )
+from tracing_2pc.store.engines.database import storable
 from tracing_2pc.store.engines.writes import execute
 from tracing_2pc.store.log import rules, schema
 from tracing_2pc.store.log import statements as sql
@@ -213,8 +214,9 @@ class SqlDecisionLog(SqlLogReader):
     def acknowledge(
         self, transaction: TransactionId, participant: str, untold: str | None = None
     ) -> None:
-        row = {"one": str(transaction), "by": [participant], "untold": untold}
+        row: dict[str, Any] = {"one": str(transaction), "by": [participant]}
         with self._database.relaxed() as connection:
+            row["untold"] = untold and storable(connection, untold)
             if connection.execute(sql.ACKNOWLEDGE, {**row, "at": self._now()}).rowcount:
                 return
         if (record := self.read(transaction)) is not None:
@@ -257,8 +259,9 @@ class SqlDecisionLog(SqlLogReader):
         error: str,
         retry_at: float | None,
     ) -> None:
-        row = {"one": str(transaction), "by": participant, "error": error}
+        row = {"one": str(transaction), "by": participant}
         with self._database.relaxed() as connection:
+            row["error"] = storable(connection, error)
             connection.execute(sql.POSTPONE, {**row, "retry_at": retry_at})
 
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:
@@ -346,6 +349,7 @@ class SqlDecisionLog(SqlLogReader):
             record = dataclasses.replace(before, given_up=given_up)
             change.write(record, given_up=participant)
             after = f"{before.state} without {participant}"
+            why = storable(change.connection, why)  # a sink's own, perhaps
             change.sign(who, f"give up {transaction}", why, before.state, after)
 
     def sign(

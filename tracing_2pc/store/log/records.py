@@ -26,6 +26,7 @@ from tracing_2pc.core.states import (
     TransactionState,
     Vote,
 )
+from tracing_2pc.store.engines.database import storable
 from tracing_2pc.store.engines.writes import execute
 from tracing_2pc.store.log import rules, schema
 from tracing_2pc.store.log import statements as sql
@@ -229,7 +230,7 @@ class Change:
         if record.newly_decided and record.cause is not None:
             reason = f"{_ABORTED}{record.cause}"
         if reason is not None:
-            reason = _with_passed(reason, record.passed_by)
+            reason = _with_passed(storable(self.connection, reason), record.passed_by)
         receipts = _receipt_rows(record) if record.newly_decided else []
         joined = self._join_few(sql.ADD_RECEIPTS, receipts)
         writes = sql.update_transaction(self._dialect, len(joined))
