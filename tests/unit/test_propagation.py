@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
+import operator
+import pickle
 
 import pytest
 from hypothesis import given
@@ -11,6 +15,7 @@ from opentelemetry import baggage, trace
 from support.tracing import span_tree
 
 from tracing_2pc.core import names
+from tracing_2pc.core.model import Carrier, carrier_from_json
 from tracing_2pc.tracing import propagation, spans, w3c
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -267,16 +272,40 @@ def test_what_a_request_brings_is_counted_where_it_is_malformed(
     found = propagation.receive(headers)
     more = {name: 1 if name == wrong else 0 for name in before}
     assert propagation.rejected() == {n: before[n] + more[n] for n in before}
-    at_rest = propagation.extract(headers)
+    stored = propagation.extract(headers)
     assert propagation.rejected() == {n: before[n] + more[n] for n in before}
     assert trace.get_current_span(found).get_span_context() == (
-        trace.get_current_span(at_rest).get_span_context()
+        trace.get_current_span(stored).get_span_context()
     )
 
 
 def test_only_headers_of_the_registry_are_counted() -> None:
     """The label's values are a closed set, in which SkyWalking's have their place."""
     assert tuple(propagation.rejected()) == names.LABELS["header"]
+
+
+def test_a_carrier_is_parsed_once_and_does_not_change(monkeypatch) -> None:
+    """However often it is read back or asked for; pickled it is its headers."""
+    parsed: list[object] = []
+    read = w3c.read
+    monkeypatch.setattr(w3c, "read", lambda sent: (parsed.append(sent), read(sent))[1])
+    stored = json.dumps({"traceparent": PARENT, "tpc-run": "parsed once"})
+    for _ in range(3):
+        carrier = carrier_from_json(stored)
+        assert propagation.span_of(carrier).span_id == int(SPAN, 16)
+        with spans.span("tpc.deliver", carrier=carrier):
+            propagation.storable_context(propagation.extract(carrier))
+    assert len(parsed) == 1
+    for copied in (copy.deepcopy(carrier), pickle.loads(pickle.dumps(carrier))):
+        assert (type(copied), copied, copied.parsed) == (Carrier, carrier, None)
+    for change in (
+        lambda: carrier.update(traceparent=""),
+        lambda: carrier.pop("traceparent"),
+        lambda: operator.setitem(carrier, "traceparent", ""),
+        lambda: operator.ior(carrier, {}),
+    ):
+        with pytest.raises(TypeError, match="does not change"):
+            change()
 
 
 members = st.text(st.characters(max_codepoint=0x100), max_size=40)

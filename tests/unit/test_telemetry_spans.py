@@ -458,7 +458,7 @@ def test_a_current_span_that_raises_hides_no_work(exported, carrier):
             step.set("tpc.batch", 1)
         with spans.client_span("POST"):
             spans.current_carrier()
-        assert spans.current_carrier() == propagation.at_rest() == {}
+        assert spans.current_carrier() == propagation.storable_context() == {}
         for trusted in (True, False):
             headers = {"traceparent": PARENT}
             with spans.server_span(
@@ -502,7 +502,7 @@ def test_what_is_kept_and_what_outsiders_see_has_no_baggage(exported, monkeypatc
     try:
         carrier = tracing.reserve()
         with tracing.step(names.DELIVER, carrier):
-            live, kept = spans.current_carrier(), propagation.at_rest()
+            live, kept = spans.current_carrier(), propagation.storable_context()
     finally:
         context.detach(token)
     of_the_trace = {name for name in carrier if not name.startswith("tpc-")}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from tracing_2pc.core.states import (
     BranchState,
@@ -17,15 +18,42 @@ from tracing_2pc.core.states import (
     Vote,
 )
 
-Carrier = dict[str, str]
-"""A trace context at rest: header names to values."""
-
 PREVIOUS: Final = "tpc-previous"
 """Key in the carrier of an attempt: traceparent of the one before it at this batch.
 Stored for the link between their roots, and never sent."""
 
 MAX_BRANCHES: Final = 20_000
 """A commit names at most so many branches to one participant: its body has a limit."""
+
+
+class Carrier(dict[str, str]):
+    """A trace context at rest: header names to values. It does not change.
+
+    Pickled it is the headers and nothing else.
+    """
+
+    parsed: Any = None
+    """What `tracing/propagation.py` has read of the headers, so that it reads once."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Carrier, (dict(self),)
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a Carrier does not change: make another one")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    @staticmethod
+    @functools.lru_cache(256)
+    def from_json(text: str) -> Carrier:
+        """Read what is stored; the same text is the same object.
+
+        Raises:
+            ValueError, TypeError: it is no carrier.
+        """
+        return Carrier(json.loads(text))
+
 
 _APPLICATION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _ORDINAL: Final = r"(0|[1-9][0-9]{0,17})"
@@ -196,9 +224,9 @@ def count_rows(receipts: Iterable[Receipt]) -> int:
 def carrier_from_json(text: str) -> Carrier:
     """Read a stored trace context. What cannot be read is only not linked."""
     try:
-        return dict(json.loads(text))
+        return Carrier.from_json(text)
     except (TypeError, ValueError):
-        return {}
+        return Carrier()
 
 
 def trace_id_of(carrier: Carrier) -> str | None:

@@ -27,7 +27,7 @@ from tracing_2pc.outbox.partner_request import (
     statuses_of,
 )
 from tracing_2pc.outbox.queue import Request
-from tracing_2pc.tracing.propagation import at_rest
+from tracing_2pc.tracing.propagation import storable_context
 from tracing_2pc.tracing.spans import client_span, set_status, span
 
 _REFUSALS: Final = frozenset({400, 413, 422})
@@ -199,7 +199,7 @@ class HttpPartner:
             "server.port": pool.port or 0,
         }
         with client_span(method, about) as step:
-            headers.update(at_rest())
+            headers.update(storable_context())
             most = _LONGEST_READ if whole else _LONGEST_ANSWER
             rest = (body.encode(), headers, self.longest, most)
             try:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from tracing_2pc.core.model import (
     BranchId,
+    Carrier,
     HeldBranch,
     Holds,
     Identity,
@@ -87,7 +88,7 @@ def _in_doubt(branch: object) -> InDoubt:
     item = _typed(branch, dict)
     if item.get("state") != BranchState.PREPARED:
         raise ValueError("state")
-    carrier = {}
+    carrier = Carrier()
     with contextlib.suppress(ValueError):
         carrier = _carrier(item.get("carrier"))
     return InDoubt(
@@ -99,11 +100,11 @@ def _in_doubt(branch: object) -> InDoubt:
     )
 
 
-def _carrier(headers: object) -> dict[str, str]:
+def _carrier(headers: object) -> Carrier:
     item = _typed(headers, dict)
     if len(item) > 20:
         raise ValueError("carrier")
-    return {_text(name): _text(value) for name, value in item.items()}
+    return Carrier({_text(name): _text(value) for name, value in item.items()})
 
 
 def read_quarantine(answer: object) -> tuple[QuarantineListing, str | None]:

@@ -43,7 +43,7 @@ from tracing_2pc.participant.requests import RequestOrder
 from tracing_2pc.participant.service import ParticipantService
 from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing import instruments
-from tracing_2pc.tracing.propagation import at_rest, extract
+from tracing_2pc.tracing.propagation import extract, storable_context
 from tracing_2pc.tracing.sdk import lifecycle, prometheus
 from tracing_2pc.tracing.spans import server_span, set_status
 
@@ -248,7 +248,8 @@ class _Routes:
     @contextlib.contextmanager
     def _serving(self, asked: str, action: str) -> Iterator[tuple[Caller, Step]]:
         """Open the span of a request, and admit its caller."""
-        headers, name = dict(request.headers), f"{request.method} {request.url_rule}"
+        g.tpc_sent = headers = Carrier(request.headers)
+        name = f"{request.method} {request.url_rule}"
         about = {
             "tpc.request": asked,
             "tpc.participant": self.name,
@@ -270,8 +271,11 @@ class _Routes:
 
     def _carrier(self) -> Carrier:
         """Return the caller's trace context at rest, or ours: it sent none, or lies."""
-        carrier = at_rest(extract(dict(request.headers))) if self.trust_inbound else {}
-        return carrier if "traceparent" in carrier else at_rest() or carrier
+        if self.trust_inbound:
+            sent = storable_context(extract(g.tpc_sent))
+            if "traceparent" in sent:
+                return sent
+        return storable_context()
 
     def _admit(self, action: str) -> Caller:
         caller = admit(self.gate, action, request.headers.items(), request.remote_addr)

@@ -273,7 +273,7 @@ def _in_doubt_there(
             f"{transaction}: nothing of it is in doubt at {participant.name}, which "
             f"says {answer.state}{hint}"
         )
-    return oldest, {}
+    return oldest, Carrier()
 
 
 def _objection_of_log(

@@ -186,7 +186,7 @@ class Watcher:
                 id_,
                 diagnosis.diagnosis,
                 diagnosis.verdict,
-                extra=log_fields(id_, carriers.get(id_, {})),
+                extra=log_fields(id_, carriers.get(id_, Carrier())),
             )
         if self.recover is not None and evidence.log is not None:
             recovered = list(self._recover_all(self.recover))

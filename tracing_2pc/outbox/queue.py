@@ -26,7 +26,7 @@ from tracing_2pc.core.model import (
 from tracing_2pc.participant.answers import BranchRow, TransactionRow
 from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.participant.journal.schema import TAG, Tables
-from tracing_2pc.tracing.propagation import at_rest, span_of
+from tracing_2pc.tracing.propagation import span_of, storable_context
 
 _LOCK: Final = "/sender"
 """No application has such a name: senders do not wait for requests."""
@@ -417,7 +417,7 @@ class Queue:
 
 def _below_commit(prepared: Carrier) -> Carrier:
     """Return the context of the commit under way, if it is sampled in that trace."""
-    here = at_rest()
+    here = storable_context()
     commit, prepare = span_of(here), span_of(prepared)
     is_seen = commit.trace_flags.sampled and commit.trace_id == prepare.trace_id
     return here if is_seen else prepared

@@ -82,7 +82,7 @@ class TransactionRow:
     recorded: bool = False
     seal: BranchState | None = None
     by_hand: bool = False
-    carrier: Carrier = dataclasses.field(default_factory=dict)
+    carrier: Carrier = dataclasses.field(default_factory=Carrier)
     branches: Mapping[BranchId, BranchRow] = dataclasses.field(default_factory=dict)
     dead: tuple[int, ...] = ()
     committed: TransactionId | None = None

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from tracing_2pc.core import content
 from tracing_2pc.core.errors import RefusalError
-from tracing_2pc.core.model import BranchId, TransactionId
+from tracing_2pc.core.model import BranchId, Carrier, TransactionId
 from tracing_2pc.core.states import ASK_AGAIN, Decision, Refusal
 from tracing_2pc.participant.answers import Answer, BranchRef
 from tracing_2pc.participant.body import Body
@@ -89,7 +89,7 @@ class ResourceClient:
         stream = stream or io.BytesIO(branch.body)
         body = Body(stream, length, content.ARROW, ref.digest)
         at = TransactionId.parse(id_)
-        asked = functools.partial(self.engine.prepare, at, _NAME, ref, body, {})
+        asked = functools.partial(self.engine.prepare, at, _NAME, ref, body, Carrier())
         return self._once(f"prepare of {id_}", asked)
 
     def commit(

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry import baggage, trace
 from opentelemetry.context import Context
@@ -38,8 +38,8 @@ except Exception as error:  # noqa: BLE001 - a name without its package
 logger = logging.getLogger(__name__)
 _W3C: Final = TraceContextTextMapPropagator()
 _BAGGAGE: Final = "baggage"
-_MOST_AT_REST: Final = 2048
-"""Characters of names and values of a carrier that is kept."""
+_MOST_STORED: Final = 2048
+"""Characters of names and values of a carrier that is stored."""
 
 TRACED_TRIES: Final = 10
 """Tries in vain of which each leaves spans."""
@@ -50,62 +50,61 @@ _rejected: Final = dict.fromkeys(names.LABELS["header"], 0)
 _counting: Final = threading.Lock()
 
 
-def inject(carrier: Carrier, context: Context | None = None) -> None:
+def inject(headers: dict[str, str], context: Context | None = None) -> None:
     """Write a trace context, by default the current one; nothing if there is none."""
-    # Ours is last, under the same names: nothing is there twice.
-    _inject(propagate.inject, carrier, context)
-    _inject(_W3C.inject, carrier, context)
+    _inject(propagate.inject, headers, context)
+    if w3c.TRACEPARENT not in headers:
+        _inject(_W3C.inject, headers, context)
 
 
 def traceparent() -> str | None:
     """Return the current span as W3C writes it, if there is one."""
-    carrier: Carrier = {}
-    _inject(_W3C.inject, carrier, None)
-    return carrier.get(w3c.TRACEPARENT)
+    headers: dict[str, str] = {}
+    _inject(_W3C.inject, headers, None)
+    return headers.get(w3c.TRACEPARENT)
 
 
-def _inject(write: Callable[..., None], carrier: Carrier, of: Context | None) -> None:
+def _inject(
+    write: Callable[..., None], headers: dict[str, str], of: Context | None
+) -> None:
     try:
-        write(carrier, of)
+        write(headers, of)
     except Exception as error:  # noqa: BLE001 - a foreign propagator or span
         logger.debug("a propagator failed to inject: error=%s", type(error).__name__)
 
 
-def at_rest(context: Context | None = None) -> Carrier:
+def storable_context(context: Context | None = None) -> Carrier:
     """Return a trace context to keep, or to show outsiders: without the user's baggage.
 
     Baggage is a user's own text, often about persons: it goes with requests, and stays
     nowhere. The carrier is bounded: of `tracestate` it has whole members, of the rest
     what is short and can be printed.
     """
-    carrier: Carrier = {}
-    inject(carrier, baggage.clear(context))
-    return _bounded(carrier)
-
-
-def _bounded(carrier: Carrier) -> Carrier:
-    """Keep ours first; a header that is too long is as if absent."""
-    if state := carrier.get(w3c.TRACESTATE):
-        carrier[w3c.TRACESTATE] = w3c.shorten_state(state)
-    left, kept = _MOST_AT_REST, {}
-    for name, value in sorted(carrier.items(), key=lambda item: item[0] not in _OURS):
-        if value and f"{name}{value}".isprintable() and len(name + value) <= left:
-            kept[name] = value
-            left -= len(name + value)
-    return kept
+    headers: dict[str, str] = {}
+    inject(headers, baggage.clear(context))
+    if state := headers.get(w3c.TRACESTATE):
+        headers[w3c.TRACESTATE] = w3c.shorten_state(state)
+    left, kept = _MOST_STORED, {}
+    for name in sorted(headers, key=lambda name: name not in _OURS):
+        text = name + headers[name]
+        if headers[name] and text.isprintable() and len(text) <= left:
+            kept[name] = headers[name]
+            left -= len(text)
+    return Carrier(kept)
 
 
 def extract(headers: Mapping[str, str], onto: Context | None = None) -> Context:
-    """Read a trace context from headers or a carrier at rest, onto an empty context.
+    """Read a trace context from headers or a carrier, onto an empty context.
 
     Names may be in any case; a name given twice is joined by a comma.
     """
-    return _read(headers, Context() if onto is None else onto)[0]
+    context = read(headers).context
+    return context if onto is None else Context({**onto, **context})
 
 
 def receive(headers: Mapping[str, str]) -> Context:
     """Read the trace context of a request, and count what of it is malformed."""
-    context, malformed = _read(headers, Context())
+    context, _, malformed = read(headers)
     _count(malformed)
     return context
 
@@ -120,13 +119,12 @@ def receive_ids(headers: Mapping[str, str]) -> SpanContext:
     return parent or trace.INVALID_SPAN_CONTEXT
 
 
-def span_of(carrier: Carrier) -> SpanContext:
-    """Return the span that a carrier at rest names, as if it were of this process.
+def span_of(carrier: Mapping[str, str]) -> SpanContext:
+    """Return the span that a carrier names, as if it were of this process.
 
     It is an invalid one if the carrier names none.
     """
-    parent, _ = w3c.read(_split(carrier)[0], is_remote=False)
-    return parent or trace.INVALID_SPAN_CONTEXT
+    return read(carrier).span
 
 
 def thin_out_after(carrier: Carrier, in_vain: int) -> Carrier:
@@ -138,7 +136,7 @@ def thin_out_after(carrier: Carrier, in_vain: int) -> Carrier:
     parent = carrier.get(w3c.TRACEPARENT)
     if in_vain < TRACED_TRIES or in_vain & (in_vain + 1) == 0 or parent is None:
         return carrier
-    return {**carrier, w3c.TRACEPARENT: f"{parent[:-2]}00"}
+    return Carrier({**carrier, w3c.TRACEPARENT: f"{parent[:-2]}00"})
 
 
 def _count(malformed: str | None) -> None:
@@ -152,25 +150,51 @@ def rejected() -> dict[str, int]:
     return {**_rejected, "sw8": skywalking.malformed()}
 
 
-def _read(headers: Mapping[str, str], onto: Context) -> tuple[Context, str | None]:
-    context = onto
+class Parsed(NamedTuple):
+    """What headers say."""
+
+    context: Context = Context()
+    span: SpanContext = trace.INVALID_SPAN_CONTEXT
+    """As if it were of this process."""
+    malformed: str | None = None
+    """The header of ours that cannot be read."""
+
+
+def read(headers: Mapping[str, str]) -> Parsed:
+    """Read headers; those of a `Carrier` once, however often it is asked for."""
+    if not isinstance(headers, Carrier):
+        return _parse(headers)
+    if headers.parsed is None:
+        headers.parsed = _parse(headers)
+    return headers.parsed  # type: ignore[no-any-return]
+
+
+def _parse(headers: Mapping[str, str]) -> Parsed:
     try:
         ours, others = _split(headers)
         # OpenTelemetry logs what of it is malformed, as it was sent.
         if baggage_sent := others.pop(_BAGGAGE, None):
             others[_BAGGAGE] = w3c.read_baggage(baggage_sent)
-        context = _foreign(others, context)
+        context = _foreign(others, Context())
         parent, malformed = w3c.read(ours)
+        if parent is not None:
+            span = trace.NonRecordingSpan(parent)
+            context = trace.set_span_in_context(span, context)
+        sent = trace.get_current_span(context).get_span_context()
+        local = SpanContext(
+            sent.trace_id,
+            sent.span_id,
+            is_remote=False,
+            trace_flags=sent.trace_flags,
+            trace_state=sent.trace_state,
+        )
+        return Parsed(context, local, malformed)
     except Exception as error:  # noqa: BLE001 - whatever was sent, it is as if absent
         logger.debug("trace context was malformed: error=%s", type(error).__name__)
-        return context, None
-    if parent is not None:
-        span = trace.NonRecordingSpan(parent)
-        context = trace.set_span_in_context(span, context)
-    return context, malformed
+        return Parsed()
 
 
-def _foreign(headers: Carrier, context: Context) -> Context:
+def _foreign(headers: dict[str, str], context: Context) -> Context:
     try:
         return propagate.extract(headers, context)
     except Exception as error:  # noqa: BLE001 - must not hide traceparent
@@ -179,10 +203,10 @@ def _foreign(headers: Carrier, context: Context) -> Context:
         return context
 
 
-def _split(headers: Mapping[str, str]) -> tuple[Carrier, Carrier]:
+def _split(headers: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Separate what we read from what others may, so that nothing is read twice."""
-    ours: Carrier = {}
-    others: Carrier = {}
+    ours: dict[str, str] = {}
+    others: dict[str, str] = {}
     for name, value in headers.items():
         key = name.lower()
         target = ours if key in _OURS else others

@@ -25,7 +25,13 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 from tracing_2pc.core import names
 from tracing_2pc.core.model import Carrier, TransactionId
 from tracing_2pc.core.ports import Step
-from tracing_2pc.tracing.propagation import extract, inject, receive, receive_ids
+from tracing_2pc.tracing.propagation import (
+    extract,
+    inject,
+    receive,
+    receive_ids,
+    span_of,
+)
 
 Value: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = Mapping[str, Value]
@@ -122,10 +128,10 @@ def parent(carrier: Carrier | None) -> Context | None:
         return None
     here = ids_of(trace.get_current_span()).trace_id
     if str(carrier.get("traceparent"))[3:35] == f"{here:032x}":
+        return None  # as a rule: nothing is parsed then
+    if span_of(carrier).trace_id in (trace.INVALID_TRACE_ID, here):
         return None
-    stored = extract(carrier, onto=contexts.get_current())
-    there = ids_of(trace.get_current_span(stored)).trace_id
-    return None if here == there else stored
+    return extract(carrier, onto=contexts.get_current())
 
 
 def ids_of(span: Span) -> SpanContext:
@@ -261,14 +267,15 @@ def _ids_only(sent: SpanContext) -> SpanContext:
     return SpanContext(sent.trace_id, sent.span_id, sent.is_remote, sent.trace_flags)
 
 
-def current_carrier() -> Carrier:
+def current_carrier() -> dict[str, str]:
     """Return the current trace context as headers; empty if there is none.
 
-    For what goes out now. What is stored, or leaves for outsiders, is `at_rest`.
+    For what goes out now. What is stored, or leaves for outsiders, is
+    `storable_context`.
     """
-    carrier: Carrier = {}
-    inject(carrier)
-    return carrier
+    headers: dict[str, str] = {}
+    inject(headers)
+    return headers
 
 
 def identity(transaction: TransactionId) -> dict[str, Value]:

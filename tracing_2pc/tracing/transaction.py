@@ -68,14 +68,14 @@ class OpenTelemetryTracing:
         recovery make of their own.
         """
         try:
-            carrier = roots.reserve(names.TRANSACTION, self._root)
-            if carrier:
-                carrier |= roots.origin()
-            upstream = traceparent() if carrier else None
-            return carrier if upstream is None else {**carrier, LINK: upstream}
+            if not (root := roots.reserve(names.TRANSACTION, self._root)):
+                return root
+            upstream = traceparent()
+            link = {} if upstream is None else {LINK: upstream}
+            return Carrier({**root, **roots.origin(), **link})
         except Exception:  # a foreign sampler or id generator raised
             logger.debug("no root could be reserved", exc_info=True)
-            return {}
+            return Carrier()
 
     def step(
         self,
@@ -133,8 +133,8 @@ class OpenTelemetryTracing:
             cause = "timeout" if late else record.cause or "unknown"
             attributes["tpc.cause"], error = cause, error or f"aborted: {cause}"
         # To what was current when the root was reserved, and to the attempt before.
-        traceparents = (record.carrier.get(key, "") for key in (LINK, PREVIOUS))
-        links = _links({"traceparent": traceparent} for traceparent in traceparents)
+        keys = (key for key in (LINK, PREVIOUS) if key in record.carrier)
+        links = _links({"traceparent": record.carrier[key]} for key in keys)
         times = _nanoseconds(record.started), _nanoseconds(decided or record.started)
         name, carrier = names.TRANSACTION, record.carrier
         try:
@@ -277,7 +277,7 @@ def _export_below_root(
     )
 
 
-def _links(carriers: Iterable[Carrier]) -> list[Link]:
+def _links(carriers: Iterable[Mapping[str, str]]) -> list[Link]:
     return [Link(span) for span in map(span_of, carriers) if span.is_valid]
 
 

@@ -52,9 +52,7 @@ class LevelTwoState(TraceState):
         self._dict = members
 
 
-def read(
-    headers: Mapping[str, object], *, is_remote: bool = True
-) -> tuple[SpanContext | None, str | None]:
+def read(headers: Mapping[str, object]) -> tuple[SpanContext | None, str | None]:
     """Read both headers, by their names in lower case.
 
     Returns the caller's span, and the header that cannot be read, if there is one.
@@ -67,7 +65,10 @@ def read(
     if (parts := _parts(sent)) is None:
         return None, TRACEPARENT
     state = _state(headers.get(TRACESTATE, ""))
-    parent = SpanContext(*parts[:2], is_remote, parts[2], state)
+    trace, span, flags = parts
+    parent = SpanContext(
+        trace, span, is_remote=True, trace_flags=flags, trace_state=state
+    )
     return parent, TRACESTATE if state is None else None
 
 

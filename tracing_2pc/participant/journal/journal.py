@@ -126,7 +126,7 @@ class Journal:
             recorded=own is not None,
             seal=BranchState(own.seal) if own and own.seal else None,
             by_hand=own is not None and own.resolved_because is not None,
-            carrier=carrier_from_json(stored) if stored else {},
+            carrier=carrier_from_json(stored or "{}"),
             branches={branch.ref.branch: branch for branch in branches},
             dead=tuple(r.tag for r in branch_rows if r.tag not in known),
             committed=next(committed, None),
@@ -290,7 +290,7 @@ class Journal:
             losers: tags that abort with either outcome: they are not named.
             because: the reason of a person who decided.
         """
-        self._record(connection, row, {})
+        self._record(connection, row, Carrier())
         of = _keys(row.transaction)
         self._abort(connection, losers)
         self.drop_dead(connection, row)
@@ -315,7 +315,7 @@ class Journal:
         if known is not None and known.state is not BranchState.ABORTED:
             self._abort(connection, [known.tag])
         elif known is None and row.seal is None:
-            self._record(connection, row, {})
+            self._record(connection, row, Carrier())
             now = self.clock()
             values = {"state": "aborted", "since": now, "sealed": now}
             self.drop_dead(connection, row)

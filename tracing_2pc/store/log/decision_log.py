@@ -121,7 +121,8 @@ class SqlDecisionLog(SqlLogReader):
             superseded = tuple(
                 change.decide(record, Decision.ABORT, "superseded") for record in active
             )
-            previous = status.carrier.get("traceparent") if carrier else None
+            if carrier and (previous := status.carrier.get("traceparent")):
+                carrier = Carrier({**carrier, PREVIOUS: previous})
             opened = TransactionRecord(
                 # Rule 3: each attempt has its own id.
                 id=TransactionId(application, batch, status.attempt + 1),
@@ -130,7 +131,7 @@ class SqlDecisionLog(SqlLogReader):
                 decision=None,
                 participants=tuple(participants),
                 acknowledged=frozenset(),
-                carrier={**carrier, PREVIOUS: previous} if previous else dict(carrier),
+                carrier=carrier,
                 started=self._now(),
                 forgotten_through=status.forgotten_through,
                 timeout=timeout,
@@ -395,7 +396,7 @@ class SqlDecisionLog(SqlLogReader):
             decision=decision,
             participants=tuple(participants),
             acknowledged=frozenset(participants),
-            carrier={},
+            carrier=Carrier(),
             started=now,
             decided=now,
             finished=now,

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from tracing_2pc.core.errors import ContractError, DecisionLogError
 from tracing_2pc.core.model import (
     BranchId,
+    Carrier,
     Receipt,
     TransactionId,
     TransactionRecord,
@@ -357,7 +358,7 @@ def _record(
             decision=row.decision and Decision(row.decision),
             participants=tuple(d.participant for d in deliveries),
             acknowledged=_names(d for d in deliveries if d.acknowledged is not None),
-            carrier=json.loads(row.carrier),
+            carrier=Carrier.from_json(row.carrier),
             started=row.started,
             decided=row.decided,
             finished=row.finished,

@@ -50,8 +50,10 @@ def kept(handle: object) -> Carrier:
         else:  # past a `__getattr__`, which may be a remote call
             carrier = object.__getattribute__(handle, "__dict__").get(CARRIER)
     except Exception:  # noqa: BLE001 - slots, a builtin, keys that cannot be compared
-        return {}
-    return carrier if type(carrier) is dict else {}
+        return Carrier()
+    if type(carrier) is Carrier:
+        return carrier
+    return Carrier(carrier if type(carrier) is dict else {})
 
 
 def carrier_of(handle: object) -> Carrier:
@@ -59,7 +61,7 @@ def carrier_of(handle: object) -> Carrier:
     if carrier := kept(handle):
         return carrier
     branch = branches.find(handle)
-    return {} if branch is None else branch.carrier
+    return Carrier() if branch is None else branch.carrier
 
 
 def to_plain(handle: object, plain: Any) -> Any:

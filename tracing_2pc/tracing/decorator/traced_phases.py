@@ -14,7 +14,7 @@ from tracing_2pc.core.model import BranchContext, Carrier, TransactionId
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import branches, handles, phases
 from tracing_2pc.tracing.decorator.phases import Method, Phase, arrow_rows
-from tracing_2pc.tracing.propagation import at_rest
+from tracing_2pc.tracing.propagation import storable_context
 
 _BEGIN: Final = Phase("begin")
 _INVOKE: Final = Phase("invoke")
@@ -40,11 +40,13 @@ def _begin(method: Method) -> Method:
         if (tracer := phases.entered(_BEGIN, args[0])) is None:
             return method(*args, **kwargs)
         carrier, attributes = read_context((*args[1:], *kwargs.values()))
-        parent = at_rest(spans.parent(carrier))
+        parent = storable_context(spans.parent(carrier))
+        inside: list[Carrier] = [parent]
         has_parent = "traceparent" in parent
-        call = method if has_parent else functools.partial(as_root, parent, method)
+        call = method if has_parent else functools.partial(as_root, inside, method)
         handle = phases.call(call, _BEGIN, tracer, carrier, attributes, args, kwargs)
         if handle is not None:
+            parent = inside[0]
             if "traceparent" in parent:
                 handles.keep_in_dataclass(handle, parent)
             branches.remember(handle, parent)
@@ -100,7 +102,7 @@ def _of_transaction(phase: Phase, method: Method) -> Method:
         attributes = phase.attributes
         if given and isinstance(given[0], (str, TransactionId)):
             attributes = {**attributes, "tpc.transaction.id": str(given[0])}
-        carrier: Carrier = {}
+        carrier = Carrier()
         for argument in given[1:]:
             if isinstance(argument, list) and argument:
                 carrier = close_branches(argument)
@@ -164,11 +166,11 @@ def _first_parameter(method: Method) -> str:
     return names[1] if len(names) > 1 else ""
 
 
-def as_root(carrier: Carrier, method: Method, /, *args: Any, **kwargs: Any) -> Any:
-    """Call begin; put its span into the carrier, as the parent of the other phases."""
+def as_root(inside: list[Carrier], method: Method, /, *args: Any, **kwargs: Any) -> Any:
+    """Call begin, and tell its span: the parent of the other phases."""
     # Child of begin's span: one held open until commit would be lost in the crash it
     # should explain.
-    carrier.update(at_rest())
+    inside[0] = storable_context()
     return method(*args, **kwargs)
 
 
@@ -186,7 +188,7 @@ def read_context(
             }
         own_id = own_id or _own_id(argument)
     about = {"tpc.transaction.id": own_id} if own_id else {}
-    return {}, {**_BEGIN.attributes, **about}
+    return Carrier(), {**_BEGIN.attributes, **about}
 
 
 def _own_id(context: object) -> str | None:
@@ -234,7 +236,7 @@ def keep_context(handle: Any, carrier: Carrier) -> None:
 def _place(branch: branches.Branch) -> Carrier:
     """Return where a branch's spans belong; empty is the current span."""
     is_inside = branch.is_shared and spans.ids_of(trace.get_current_span()).is_valid
-    return {} if is_inside else branch.carrier
+    return Carrier() if is_inside else branch.carrier
 
 
 def close_branches(several: list[Any]) -> Carrier:

@@ -29,7 +29,7 @@ from tracing_2pc.core.model import Carrier
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import handles, phases
 from tracing_2pc.tracing.decorator.phases import Method, Phase, arrow_rows
-from tracing_2pc.tracing.propagation import at_rest
+from tracing_2pc.tracing.propagation import storable_context
 from tracing_2pc.tracing.sdk import lifecycle, roots
 
 FLUSH_SECONDS: Final = 0.5
@@ -106,7 +106,7 @@ def _end(phase: Phase, method: Method) -> Method:
             return method(*args, **kwargs)
         listed = messages if isinstance(messages, list | tuple) else ()
         carriers = [*filter(None, map(handles.kept, listed))]
-        carrier: Carrier = carriers[0] if carriers else {}
+        carrier = carriers[0] if carriers else Carrier()
         about = _batch_attributes(batch, carrier.get(RUN))
         attributes = {**phase.attributes, **about}
         try:
@@ -199,17 +199,16 @@ def _batch_attributes(batch: object, run: str | None) -> dict[str, spans.Value]:
 
 def _task_carrier(writer: object, task: TaskIds, started: int) -> Carrier:
     """Return where the spans of a task belong; with `STARTED`, below a new root."""
-    if not task.run and "traceparent" in (current := at_rest()):
+    if not task.run and "traceparent" in (current := storable_context()):
         return current
     try:
         name = _root_name(writer)
         carrier = roots.reserve(name, _root_ids(name, task) if task.run else None)
     except Exception:  # a foreign sampler or id generator raised
         logger.debug("no root could be reserved", exc_info=True)
-        return {}
-    if carrier and task.run:
-        carrier[RUN] = task.run
-    return {**carrier, STARTED: str(started)} if carrier else {}
+        return Carrier()
+    run = {RUN: task.run} if task.run else {}
+    return Carrier({**carrier, **run, STARTED: str(started)} if carrier else {})
 
 
 def _export_root(

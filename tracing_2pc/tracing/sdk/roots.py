@@ -20,7 +20,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags
 from tracing_2pc.core.model import Carrier
 from tracing_2pc.skywalking import propagator as skywalking
 from tracing_2pc.tracing import spans
-from tracing_2pc.tracing.propagation import at_rest, span_of
+from tracing_2pc.tracing.propagation import span_of, storable_context
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer
@@ -38,7 +38,7 @@ def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
     default new ones.
     """
     if (sdk := _sdk_tracer()) is None:
-        return {}
+        return Carrier()
     trace_id, span_id = ids or (
         sdk.id_generator.generate_trace_id(),
         sdk.id_generator.generate_span_id(),
@@ -47,7 +47,9 @@ def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
     if processor := skywalking.processor():
         processor.reserve(root, name, shared=ids is not None)
     # Onto nothing: what else is current here is not the transaction's.
-    return at_rest(trace.set_span_in_context(trace.NonRecordingSpan(root), Context()))
+    return storable_context(
+        trace.set_span_in_context(trace.NonRecordingSpan(root), Context())
+    )
 
 
 def derive_ids(text: str) -> tuple[int, int]:
@@ -56,7 +58,7 @@ def derive_ids(text: str) -> tuple[int, int]:
     return int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
 
 
-def origin() -> Carrier:
+def origin() -> dict[str, str]:
     """Return when and in which process a root begins, to be stored with its carrier.
 
     Whichever process exports the root then says the same. Nothing of it is ever sent.
@@ -125,7 +127,8 @@ def export(
     if is_new:
         ids, sampled = sdk.id_generator, TraceFlags(TraceFlags.SAMPLED)
         new = ids.generate_trace_id(), ids.generate_span_id()
-        root, carrier = SpanContext(*new, is_remote=False, trace_flags=sampled), {}
+        root = SpanContext(*new, is_remote=False, trace_flags=sampled)
+        carrier = Carrier()
     process = carrier.get(_PROCESS)
     # Two clocks may have written these; and Jaeger warns of a span without length.
     start = min(times[0], int(carrier.get(_START, times[0])))
