@@ -7,6 +7,7 @@ import copy
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -172,7 +173,7 @@ def test_no_reader_sees_what_is_only_prepared(out: Path, kind: Any) -> None:
     sink = FileSink(out, kind, partition_by="region")
     prepared(sink)
     assert list(out.rglob(f"*.{kind}")) == []
-    assert len(list(out.rglob("*.tmp"))) == 2
+    assert len(list(out.rglob(f"*.{kind}.tmp"))) == 2
 
 
 def test_a_file_has_the_time_of_its_commit(out: Path, job: Jobs) -> None:
@@ -274,8 +275,9 @@ def test_each_point_is_tried() -> None:
 def test_durable_before_it_counts(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files and the folder that they are in are flushed before the vote; the folders
-    that they move into before they do and after; the manifest before it is named."""
+    """Files and the folder that they are in are flushed before the vote, and then what
+    is reserved; the folders that they move into before they do and after; the manifest
+    before it is named."""
     steps = list[str]()
     flush, rename = os.fsync, Path.rename
 
@@ -295,7 +297,11 @@ def test_durable_before_it_counts(
     monkeypatch.setattr(Path, "rename", move)
     handle = prepared(sink)
     file = "flush out/.tpc/files."
-    assert steps == [file, file, "flush out", "flush out/.tpc"]
+    folders = ["flush out", "flush out/.tpc"]
+    assert steps[:4] == [file, file, *folders]
+    assert steps[4:-3] == folders
+    reserved = [step.partition("orders.0.1.manifest")[0] for step in steps[-3:]]
+    assert reserved == [file, "move .tpc", "flush out/.tpc"]
     steps.clear()
     sink.commit_transaction("orders.0.1", [handle])
     folders = ["flush out/region=north", "flush out/region=south"]
@@ -346,7 +352,7 @@ def test_a_file_that_somebody_removed_is_no_commit(out: Path, job: Jobs) -> None
 
     class Careless(FileSink):
         def commit_transaction(self, transaction_id: str, handles: Any) -> None:
-            next(iter((out / ".tpc").rglob("*.tmp"))).unlink(missing_ok=True)
+            next((out / ".tpc").glob("*.parquet.tmp")).unlink()
             super().commit_transaction(transaction_id, handles)
 
     orders = job(Careless(out))
@@ -878,7 +884,12 @@ def struct(**values: Any) -> Any:
         ("parquet", [[1], []], [["a"], []], "'x' is list<item: string>"),
         ("parquet", pa.nulls(2), struct(y=1), None),
         ("parquet", struct(y=1), struct(z="a", y=1), None),
-        ("csv", None, [1, 2], "columns id, region, x, and the files .* id, region;"),
+        (
+            "csv",
+            None,
+            [1, 2],
+            "columns id, region, x here, and id, region in the files;",
+        ),
         ("json", [1, 2], ["a", "b"], None),
         ("json", struct(y=1), [1, 2], None),
     ],
@@ -901,6 +912,105 @@ def test_a_folder_stays_one_that_readers_can_put_together(
     assert read == [0, 1, *([] if says else [4, 5]), 8, 9]
     if kind == "parquet":
         assert by_pandas(out) == read
+
+
+V = {"text": pa.array(["a", "b"]), "whole": pa.array([1, 2])}
+
+
+def with_v(kind: str, column: str = "v") -> pa.RecordBatch:
+    """Return the rows with one more column, of one of two types."""
+    return ROWS.append_column(column, V[kind])
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_two_jobs_that_begin_at_one_moment_leave_a_folder_that_can_be_read(
+    out: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """Of two that name a type each, one at most votes commit, and its type stays:
+    no commit that is decided is refused for it."""
+    sinks = {name: FileSink(out, name=name) for name in V}
+    handles = {name: write(sink, with_v(name)) for name, sink in sinks.items()}
+    votes, said = dict[str, bool](), list[str]()
+    both, rename = threading.Barrier(2), Path.rename
+
+    def vote(name: str) -> None:
+        try:
+            sinks[name].pre_commit(handles[name])
+        except ConfigurationError as error:
+            said.append(str(error))
+            sinks[name].abort(handles[name])
+        else:
+            votes[name] = True
+
+    def renamed(path: Path, target: Path) -> Path:
+        moved = rename(path, target)
+        if at_once:
+            both.wait()
+        return moved
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", renamed)
+        threads = [threading.Thread(target=vote, args=[name]) for name in V]
+        for thread in threads:
+            thread.start()
+            if not at_once:
+                thread.join()
+        for thread in threads:
+            thread.join()
+    assert len(votes) <= 1 if at_once else [*votes] == ["text"]
+    assert all(
+        re.search(r" in the files of (text|whole)\.orders\.0\.1", s) for s in said
+    )
+    for name, sink in sinks.items():
+        sink.commit_transaction(str(T), [handles[name]] if name in votes else [])
+    second = TransactionId("again", 0, 1)
+    for name in votes or ["text"]:
+        prepared(FileSink(out), with_v(name), of=second)
+        rows = with_v("text" if name == "whole" else "whole")
+        with pytest.raises(ConfigurationError, match=TEXTS["another layout"]):
+            prepared(FileSink(out, name="other"), rows, of=second)
+    assert visible(out) == [0, 1][: 2 * len(votes)]
+
+
+def test_what_is_over_reserves_no_column(out: Path) -> None:
+    """Neither an attempt that was aborted, however late its task, nor a twin of what is
+    committed; what is neither committed nor aborted does."""
+    sink, other = FileSink(out), FileSink(out, name="other")
+    prepared(sink, with_v("text"))
+    second = TransactionId("orders", 0, 2)
+    handle = prepared(sink, with_v("whole"), of=second)
+    with pytest.raises(ConfigurationError, match=TEXTS["another layout"]):
+        prepared(other, with_v("text"))
+    sink.abort_transaction(str(T), [])
+    sink.commit_transaction(str(second), [handle])
+    for file in out.glob("_tpc/*.columns/*"):
+        file.unlink()
+    late = out / f".tpc/files.{T}.0.9.{'0' * 12}.columns.parquet.{'0' * 32}.tmp"
+    late.write_text('{"partition_by": [], "columns": {"v": "string"}}')
+    prepared(other, with_v("whole"))
+    sink.abort_transaction(str(second), [handle])
+    assert aside(out) == ["other.orders.0.1"]
+
+
+def test_two_commits_at_once_both_note_their_columns(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No column of committed files is forgotten, wherever one overtakes the other."""
+    sinks = {name: FileSink(out, name=name) for name in ("a", "b")}
+    handles = {n: prepared(sink, with_v("text", n)) for n, sink in sinks.items()}
+    rename = Path.rename
+
+    def overtaken(path: Path, target: Path) -> Path:
+        if ".columns" in str(target):
+            monkeypatch.setattr(Path, "rename", rename)
+            sinks["b"].commit_transaction(str(T), [handles["b"]])
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    sinks["a"].commit_transaction(str(T), [handles["a"]])
+    for name in handles:
+        with pytest.raises(ConfigurationError, match=TEXTS["another layout"]):
+            prepared(FileSink(out, name="c"), with_v("whole", name))
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -209,8 +209,7 @@ class DeltaSink:
         if handle.writer is not None:
             handle.writer.drop()
         self._check_paths(TransactionId.parse(handle.transaction), [handle])
-        for file in handle.files:
-            self._folder.aside(file["path"]).unlink(missing_ok=True)
+        self._folder.drop([file["path"] for file in handle.files])
 
     def commit(self, handle: DeltaHandle) -> None:
         """Commit a transaction of one branch: a second one of it is refused."""

@@ -42,7 +42,7 @@ class FileHandle:
     transaction: str
     folder: str  # its id
     files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    layout: dict[str, Any] = dataclasses.field(default_factory=dict)  # what is new
+    reserved: bool = False  # it adds to the folder's layout
     rows: int = 0
     bytes: int = 0
 
@@ -173,9 +173,20 @@ class FileSink:
         handle.writer.write(batch)
 
     def pre_commit(self, handle: FileHandle) -> None:
-        """Make the files durable, aside, and the folders that they will be in."""
+        """Make the files durable, aside, and the folders that they will be in.
+
+        What they add to the folder's layout is reserved until the transaction's end, so
+        that no commit that is decided can be at odds with another.
+
+        Raises:
+            ConfigurationError: another transaction has reserved what does not fit.
+        """
         assert handle.writer is not None  # noqa: S101 - it is from `begin`
-        handle.files, handle.layout = handle.writer.close(), handle.writer.layout
+        handle.files = handle.writer.close()
+        if layout := handle.writer.layout:
+            transaction = TransactionId.parse(handle.transaction)
+            self._folder.reserve_layout(transaction, _paths([handle])[0], layout)
+            handle.reserved = True
         self._folder.raise_if_linked(_paths([handle]))
         for path in _paths([handle]):  # what cannot be made is no news to a commit
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -187,8 +198,7 @@ class FileSink:
         if handle.writer is not None:
             handle.writer.drop()
         self._check_paths(TransactionId.parse(handle.transaction), [handle])
-        for path in _paths([handle]):
-            self._folder.aside(path).unlink(missing_ok=True)
+        self._folder.drop(_paths([handle]))
 
     def commit(self, handle: FileHandle) -> None:
         """Make the files of one branch visible; `abort_transaction` does the rest."""
@@ -218,8 +228,8 @@ class FileSink:
             self._folder.confirm_manifest(transaction, files)
         else:
             self._show(transaction, handles)
-            added = [handle.layout for handle in handles]
-            self._folder.note_layout(transaction, self._format, added)
+            if any(handle.reserved for handle in handles):
+                self._folder.note_layout(transaction, self._format)
             failpoint("files.before_manifest")
             self._folder.write_manifest(transaction, files)
         failpoint("files.after_manifest")

@@ -2,9 +2,10 @@
 
     region=north/orders.7.1.0.42.<token>.0.parquet       committed: readers see it
     .tpc/files.orders.7.1.0.42.<token>.0.parquet.tmp     prepared, or left over
+    .tpc/files.orders.7.1.0.42.<token>.columns.parquet.<digest>.tmp   its new columns
     _tpc/files.orders/7.manifest                         proves that 7 is committed
     _tpc/folder-id                                       is this the same folder?
-    _tpc/parquet.columns                                 what its files have
+    _tpc/parquet.columns/<digest>                        what its files have
 
 Readers of folders pass over names that begin with a dot or an underscore. Some list
 them all the same: no folder is ever removed.
@@ -13,12 +14,13 @@ them all the same: no folder is ever removed.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import urllib.parse
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,13 +38,16 @@ from tracing_2pc.sinks.branch_files import (
     is_folder_of_value,
     make_folders,
 )
+from tracing_2pc.sinks.values import raise_if_apart
 
 _TRANSACTION: Final = r"(?P<transaction>.+\.[0-9]+\.[0-9]+)"
-_NAME: Final = re.compile(
-    rf"{_TRANSACTION}\.(?P<branch>[0-9]+\.[0-9]+)\.[0-9a-f]{{12}}\.[0-9]+"
-    rf"\.({'|'.join(ENCODERS)})"
-)
+_STEM: Final = rf"{_TRANSACTION}\.(?P<branch>[0-9]+\.[0-9]+)\.[0-9a-f]{{12}}"
+_NAME: Final = re.compile(rf"{_STEM}\.[0-9]+\.({'|'.join(ENCODERS)})")
 _MANIFEST: Final = re.compile(rf"{_TRANSACTION}\.manifest\.[0-9a-f]+")
+_RESERVED: Final = re.compile(
+    rf"(?P<sink>[^.]+)\.{_STEM}\.columns\.({'|'.join(ENCODERS)})"
+    rf"\.(?P<digest>[0-9a-f]{{32}}){re.escape(TEMPORARY)}"
+)
 
 _SHOWN: Final = 200
 """Characters of a path that a line repeats."""
@@ -125,12 +130,24 @@ class SharedFolder:
                     "the folder by it: put a folder in its place"
                 )
 
+    def drop(self, paths: Sequence[str]) -> None:
+        """Remove what a branch has prepared of its files, and what it has reserved."""
+        for path in paths:
+            self.aside(path).unlink(missing_ok=True)
+        for stem in {_stem(path) for path in paths}:
+            for file in (self.path / ".tpc").glob(f"{self._name}.{stem}.columns.*"):
+                file.unlink(missing_ok=True)
+
     def clean(self, application: str, is_over: Callable[[TransactionId], bool]) -> None:
         """Remove what is aside of an application's transactions that are over."""
         aside = dict[str, list[Path]]()
         for file in (self.path / ".tpc").glob(f"{self._name}.{application}.*"):
             name = file.name.removeprefix(f"{self._name}.").removesuffix(TEMPORARY)
-            if made := _NAME.fullmatch(name) or _MANIFEST.fullmatch(name):
+            if made := (
+                _NAME.fullmatch(name)
+                or _MANIFEST.fullmatch(name)
+                or _RESERVED.fullmatch(file.name)
+            ):
                 aside.setdefault(made["transaction"], []).append(file)
         for transaction, files in aside.items():
             with contextlib.suppress(ValueError):  # no id: it is not ours
@@ -205,26 +222,66 @@ class SharedFolder:
 
     def layout(self, kind: str) -> dict[str, Any]:
         """Return the layout of the committed files of a format; empty if not known."""
-        with contextlib.suppress(FileNotFoundError):
-            known: dict[str, Any] = json.loads(
-                self._layout_file(kind).read_text("utf-8")
-            )
-            return known
-        return {}
+        known: dict[str, Any] = {}
+        for file in sorted(self._layouts(kind).glob("*")):
+            part = json.loads(file.read_text("utf-8"))
+            known = {**part, "columns": known.get("columns", {}) | part["columns"]}
+        return known
 
-    def note_layout(
-        self, transaction: TransactionId, kind: str, added: Sequence[dict[str, Any]]
+    def reserve_layout(
+        self, transaction: TransactionId, path: str, layout: dict[str, Any]
     ) -> None:
-        """Add to it what a transaction's files have; durable, in one step."""
-        known = noted = self.layout(kind)
-        for new in filter(None, added):
-            columns = known.get("columns", {}) | new["columns"]
-            known = {"partition_by": new["partition_by"], "columns": columns}
-        if known != noted:
-            with contextlib.suppress(FileNotFoundError):  # overtaken: it is noted
-                self._put(transaction, self._layout_file(kind), known)
+        """Reserve what a branch adds to the layout; durable until the transaction ends.
 
-    def _layout_file(self, kind: str) -> Path:
+        `path` is of one of its files.
+
+        Raises:
+            ConfigurationError: it does not fit what is committed, or reserved by
+                another. Of two at once one at least sees the other, perhaps both do.
+        """
+        digest = hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:32]
+        kind = path.rpartition(".")[2]
+        own = self.aside(f"{_stem(path)}.columns.{kind}.{digest}")
+        self._put(transaction, own, layout)
+        try:
+            # In this order: what is reserved is noted before it is removed.
+            for other, file in self._reserved(transaction, kind, digest):
+                with contextlib.suppress(FileNotFoundError):
+                    known = json.loads(file.read_text("utf-8"))
+                    raise_if_apart(layout, kind, known, f"files of {other} in .tpc/")
+            raise_if_apart(layout, kind, self.layout(kind))
+        except BaseException:
+            own.unlink()
+            raise
+
+    def _reserved(
+        self, transaction: TransactionId, kind: str, digest: str
+    ) -> Iterator[tuple[str, Path]]:
+        """Yield who has reserved another layout than this, and where; each once."""
+        found = dict[tuple[str, ...], Path]()
+        for file in (self.path / ".tpc").glob(f"*.columns.{kind}.*"):
+            made = _RESERVED.fullmatch(file.name)
+            if made and made["digest"] != digest:
+                found[made.group("sink", "transaction", "digest")] = file
+        for (sink, other, _), file in found.items():
+            of = TransactionId.parse(other)
+            earlier = (sink, of.application, of.batch) == (
+                *(self._name, transaction.application, transaction.batch),
+            ) and of.attempt < transaction.attempt  # aborted: a batch commits once
+            if not earlier and SharedFolder(self.path, sink).committed(of) is None:
+                yield f"{sink}.{other}", file
+
+    def note_layout(self, transaction: TransactionId, kind: str) -> None:
+        """Add to it what a transaction has reserved; durable. Idempotent."""
+        noted = self._layouts(kind)
+        make_folders(self.path, [noted])
+        reserved = f"{self._name}.{transaction}.*.columns.{kind}.*"
+        for file in (self.path / ".tpc").glob(reserved):
+            with contextlib.suppress(FileNotFoundError):  # overtaken: it is noted
+                file.rename(noted / file.name.split(".")[-2])
+        flush_folders(noted, [noted])
+
+    def _layouts(self, kind: str) -> Path:
         return self.path / "_tpc" / f"{kind}.columns"
 
     # --- manifests ------------------------------------------------------------------
@@ -293,6 +350,11 @@ class SharedFolder:
     def _manifest(self, transaction: TransactionId) -> Path:
         job = f"{self._name}.{transaction.application}"
         return self.path / "_tpc" / job / f"{transaction.batch}.manifest"
+
+
+def _stem(path: str) -> str:
+    """Return what the names of all files of a branch begin with."""
+    return Path(path).name.rsplit(".", 2)[0]
 
 
 def path_of(

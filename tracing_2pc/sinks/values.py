@@ -143,34 +143,48 @@ def new_layout(
     and the types of those of Parquet.
 
     Raises:
-        ConfigurationError: no reader could put the files together.
+        ConfigurationError: as `raise_if_apart`.
     """
     rest = [field for field in schema if field.name not in by]
     columns: dict[str, str] = {}
     for field in rest if kind == "parquet" else ():
         columns |= _leaves(in_utc(field), field.name)
     columns = columns or {field.name: "" for field in rest}
+    layout = {"partition_by": list(by), "columns": columns}
+    raise_if_apart(layout, kind, known)
+    there = known.get("columns", {})
+    added = {name: k for name, k in columns.items() if name not in there}
+    return {**layout, "columns": added} if added else {}
+
+
+def raise_if_apart(
+    layout: Mapping[str, Any], kind: str, known: Mapping[str, Any], of: str = "files"
+) -> None:
+    """Compare a layout with one that is known; an empty one fits all.
+
+    Raises:
+        ConfigurationError: no reader could put the files together.
+    """
     if not known:
-        return {"partition_by": list(by), "columns": columns}
-    if list(by) != known["partition_by"]:
+        return
+    by, columns = layout["partition_by"], layout["columns"]
+    if by != known["partition_by"]:
         here, there = (", ".join(n) or "nothing" for n in (by, known["partition_by"]))
-        raise _apart(f"partition_by names {here} here, and {there} in the files")
+        raise _apart(f"partition_by names {here} here, and {there} in the {of}")
     spelled = {name.lower(): name for name in known["columns"]}
     for name in columns:
         there = spelled.get(name.lower(), name)
         if there != name:  # both are one to Spark
-            raise _apart(f"column {name!r} is {there!r} in the files: rename it")
+            raise _apart(f"column {name!r} is {there!r} in the {of}: rename it")
     if kind == "csv" and list(columns) != list(known["columns"]):
         here, there = (", ".join(names) for names in (columns, known["columns"]))
-        raise _apart(f"columns {here}, and the files of before have {there}")
-    added = {name: k for name, k in columns.items() if name not in known["columns"]}
+        raise _apart(f"columns {here} here, and {there} in the {of}")
     for name, kind_here in columns.items():
         if (there := known["columns"].get(name, kind_here)) != kind_here:
             raise _apart(
-                f"column {name!r} is {kind_here} here, and {there} in the files"
+                f"column {name!r} is {kind_here} here, and {there} in the {of}"
                 f"{cast_to(name, there)}"
             )
-    return {"partition_by": list(by), "columns": added} if added else {}
 
 
 def _apart(fault: str) -> ConfigurationError:
