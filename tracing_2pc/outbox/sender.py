@@ -1,31 +1,25 @@
-"""The one sender of an outbox: a thread per process, a lease in the database."""
+"""The turn of an outbox whose partner is asked request by request."""
 
 from __future__ import annotations
 
-import atexit
 import collections
 import dataclasses
 import itertools
 import logging
 import random
-import secrets
-import threading
 import time
 from collections.abc import Sequence
 from typing import Final
 
-import sqlalchemy as sa
-
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.failpoints import failpoint
-from tracing_2pc.core.forks import after_fork
 from tracing_2pc.core.model import log_fields
 from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.outbox.partner import Partner, PartnerAnswer
 from tracing_2pc.outbox.partner_request import in_bulks
-from tracing_2pc.outbox.queue import MOST_REFUSALS, Lease, Queue, Request
+from tracing_2pc.outbox.queue import MOST_REFUSALS, Queue, Request
+from tracing_2pc.outbox.turns import Turns
 from tracing_2pc.protocol.retry import RetryPolicy
-from tracing_2pc.store.engines.database import describe_error
 from tracing_2pc.tracing.propagation import thin_out_after
 
 POLL: Final = 0.5
@@ -62,11 +56,7 @@ class _Waiting:
     faults: set[str] = dataclasses.field(default_factory=set)
 
 
-class _LeaseLostError(Exception):
-    """What was read of the queue may be old: another process may have sent it."""
-
-
-class Sender:
+class Sender(Turns):
     """Sends queued requests, one at a time, while it holds the lease.
 
     Applications take turns, a request each. If a request is not taken its application
@@ -79,20 +69,10 @@ class Sender:
     """
 
     def __init__(self, queue: Queue, partner: Partner, lease: float) -> None:
-        self._queue = queue
         self._partner = partner
-        self._lease = lease
-        self._reset()
-        after_fork(self._reset)
+        super().__init__(queue, lease)
 
-    def _reset(self) -> None:
-        """Forget the thread and the lease: after a fork they are the parent's."""
-        self._starting = threading.Lock()
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._holder = secrets.token_hex(16)
-        self._held = -float("inf")
+    def _forget(self) -> None:
         self._waiting = collections.defaultdict[str, _Waiting](_Waiting)
         # Applications whose last request was taken, as far as is known here.
         self._taken: set[str] = set()
@@ -104,59 +84,7 @@ class Sender:
         # Applications of which it was logged that they have stopped.
         self._stopped: set[str] = set()
 
-    def start(self) -> None:
-        """Start the thread of this process, once."""
-        with self._starting:
-            if self._thread is not None:
-                return
-            self._thread = threading.Thread(
-                target=self._run, name="tpc-outbox-sender", daemon=True
-            )
-            self._thread.start()
-            atexit.register(self.stop)
-
-    def wake(self) -> None:
-        """Look for something to send now."""
-        self._wake.set()
-
-    def stop(self) -> None:
-        """End the request under way, give the lease back, and stay stopped."""
-        if self._thread is not None:
-            self._stopping.set()
-            self._wake.set()
-            self._thread.join(self._lease)
-        atexit.unregister(self.stop)
-
-    def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            if self._stopping.is_set():  # after clear: a stop before it is not missed
-                break
-            try:
-                pause = self.turn()
-            except sa.exc.SQLAlchemyError as error:
-                why = describe_error(error)
-                logger.warning("outbox: the database did not answer: %s", why)
-                pause = self._lease / 3
-            except Exception:  # the queue is kept, and looked at again
-                logger.warning("outbox: nothing sent, will look again", exc_info=True)
-                pause = self._lease / 3
-            self._wake.wait(pause)
-        try:
-            self._queue.let_go(self._holder)
-        except sa.exc.SQLAlchemyError:
-            logger.info("outbox: the lease runs out by itself")
-
-    def turn(self) -> float:
-        """Send what can be sent; return seconds until the queue is read again."""
-        if self._hold() is Lease.REFUSED:
-            return self._lease / 3
-        try:
-            return self._send_all()
-        except _LeaseLostError:
-            return 0.0
-
-    def _send_all(self) -> float:
+    def _take_turn(self) -> float:
         now = time.monotonic()
         ready = [
             self._bulks(application)
@@ -192,31 +120,6 @@ class Sender:
 
     def _size(self, application: str) -> int:
         return self._sizes.get(application, self._queue.bulk)
-
-    def _hold(self) -> Lease:
-        """Hold the lease for at least two thirds of its time from now.
-
-        Unless it is renewed, all that is known here is forgotten: whoever had it
-        meanwhile went on from answers of its own.
-        """
-        now = time.monotonic()
-        if now - self._held <= self._lease / 3:
-            return Lease.RENEWED
-        lease = self._queue.hold(self._holder, self._lease)
-        if lease is not Lease.REFUSED:
-            self._held = now
-        if lease is not Lease.RENEWED:
-            self._waiting.clear()
-            self._taken.clear()
-            self._singly.clear()
-            self._sizes.clear()
-            self._stopped.clear()
-        return lease
-
-    def _keep_lease(self) -> None:
-        """Raise if the lease was another's since the queue was read, or is."""
-        if self._hold() is not Lease.RENEWED:
-            raise _LeaseLostError
 
     def _send(self, request: Request) -> bool:
         """Send one request; False means that the queue has to be read again."""
