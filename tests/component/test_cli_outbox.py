@@ -46,7 +46,7 @@ def test_it_lists_what_waits_for_a_person(operator: Operator, mailer: World) -> 
     assert first.split()[:3] == [KEY, "mailer", "422"]
     assert "\x1b" not in out
     assert second.endswith("…")
-    assert (code, counts) == (1, "2 requests in quarantine")
+    assert (code, counts) == (1, "2 refused requests")
     (item, *_) = listed(operator, "--limit", "1")
     assert (item["key"], item["participant"], item["application"], item["again"]) == (
         *(KEY, "mailer", "orders"),
@@ -91,7 +91,7 @@ def test_drop(operator: Operator, mailer: World) -> None:
     (item,) = listed(operator, "--dropped")
     assert (item["key"], item["reason"]) == (KEY, "the card was valid")
     code, out, _ = operator.says("outbox", "ls", "--dropped")
-    assert (code, out.splitlines()[-1]) == (0, "1 request dropped")
+    assert (code, out.splitlines()[-1]) == (0, "1 dropped request")
     assert out.splitlines()[1].endswith("the card was valid")
     assert operator.says("outbox", "again", KEY, "--yes")[0] == 1
 

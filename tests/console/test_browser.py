@@ -140,7 +140,7 @@ def test_a_stuck_transaction_is_found_understood_and_resolved(
     sees(page, "tells notifier to commit again")
     assert state_of(at, STUCK) is TransactionState.COMMITTING
     page.get_by_role("button", name="Deliver commit again").click()
-    sees(page, "delivered: committed.")
+    sees(page, "is committed; every participant has acknowledged.")
     sees(page, "every participant has acknowledged. It wrote 3 rows")
     assert state_of(at, STUCK) is TransactionState.COMMITTED
     page.get_by_text("Transactions", exact=True).click()
@@ -151,7 +151,7 @@ def test_a_forced_way_out_asks_for_the_number(opened: Open, at: Site) -> None:
     """Its cost is repeated; without the number the browser does not even send it."""
     page = opened()
     page.goto(page.url + f"transactions/{QUARANTINED}")
-    form = page.locator("article", has_text="Mixed: some have")
+    form = page.locator("article", has_text="mixed: some have")
     form.get_by_label("Reason").fill("ledger was cleared by hand")
     form.get_by_role("button").click()
     sees(page, "This is not safe, and cannot be taken back.")
@@ -159,9 +159,9 @@ def test_a_forced_way_out_asks_for_the_number(opened: Open, at: Site) -> None:
     shoot(page, "confirm")
     page.get_by_role("button", name="Close it as mixed").click()
     assert page.url.endswith("/confirm")
-    page.get_by_label("Type the number of the batch").fill("3")
+    page.get_by_label("Type the batch number").fill("3")
     page.get_by_role("button", name="Close it as mixed").click()
-    sees(page, "It is concluded.")
+    sees(page, "is concluded")
     assert state_of(at, QUARANTINED) is TransactionState.CONCLUDED
 
 
@@ -180,11 +180,11 @@ def test_a_refused_request_is_found_and_dropped(opened: Open, at: Site) -> None:
         page.set_viewport_size(BROAD)
         reason_of(page, "Drop …").fill("the partner has it by phone")
         page.get_by_role("button", name="Drop …").click()
-        sees(page, "This cannot be taken back.")
+        sees(page, "cannot be taken back.")
         check(page, BROAD, "refused-confirm")
         page.get_by_role("button", name="Drop").click()
         assert page.url.endswith("/confirm")
-        page.get_by_label("Type the number of the row").fill("0")
+        page.get_by_label("Type the row's number").fill("0")
         page.get_by_role("button", name="Drop").click()
         sees(page, f"Request {MAILED} at mailer is dropped")
         assert_there(page.get_by_role("link", name=MAILED), 0)

@@ -89,7 +89,7 @@ def test_a_viewer_sees_all_and_resolves_nothing(viewer: Visitor, at: Site) -> No
     assert "/confirm" not in page
     for path in ("confirm", "resolve"):
         answer = viewer.post(
-            f"/transactions/{QUARANTINED}/{path}", option="mixed", reason="r", batch="3"
+            f"/transactions/{QUARANTINED}/{path}", option="mixed", reason="r"
         )
         assert answer.status_code == 403
     assert state_of(at, QUARANTINED) is TransactionState.QUARANTINED

@@ -96,10 +96,10 @@ def test_a_forced_way_out_needs_the_number_and_is_signed(
     for said in ("closes it as it is", "not committed"):
         assert TEXTS[said] in text
     for batch in ("", "4", "3.1", QUARANTINED):
-        answer = operator.resolve(QUARANTINED, "mixed", batch=batch)
+        answer = operator.resolve(QUARANTINED, "mixed", number=batch)
         assert answer.status_code == 400
         assert state_of(at, QUARANTINED) is TransactionState.QUARANTINED
-    answer = operator.resolve(QUARANTINED, "mixed", batch="3", reason="looked")
+    answer = operator.resolve(QUARANTINED, "mixed", number="3", reason="looked")
     assert answer.status_code == 303
     assert state_of(at, QUARANTINED) is TransactionState.CONCLUDED
     (audited,) = at.log.audit(TransactionId.parse(QUARANTINED))
@@ -114,14 +114,14 @@ def test_a_participant_is_given_up_with_the_number(operator: Visitor, at: Site) 
     assert "Give up notifier" in page
     page = operator.confirm(STUCK, "give-up@notifier").get_data(as_text=True)
     assert TEXTS["may never be committed"] in page
-    answer = operator.resolve(STUCK, "give-up@notifier", batch="8", reason="it is gone")
+    answer = operator.resolve(STUCK, "give-up@notifier", number="8", reason="gone")
     assert answer.status_code == 303
     assert state_of(at, STUCK) is TransactionState.CONCLUDED
     page = operator.get(answer.location)
     assert TEXTS["closed by a person"] in page
     assert 'class="notice well"' in page
     (audited,) = at.log.audit(TransactionId.parse(STUCK))
-    assert (audited.who, audited.why) == ("Ada at the console", "it is gone")
+    assert (audited.who, audited.why) == ("Ada at the console", "gone")
 
 
 def test_an_attempt_without_decision_can_be_aborted(
@@ -143,7 +143,7 @@ def test_what_has_changed_since_it_was_shown_is_not_done(
     (seal,) = re.findall(r'name="fingerprint" value="(\w+)"', page)
     at.up("notifier")
     path = f"/transactions/{QUARANTINED}/resolve"
-    fields = {"option": "mixed", "reason": "r", "batch": "3", "fingerprint": seal}
+    fields = {"option": "mixed", "reason": "r", "number": "3", "fingerprint": seal}
     assert TEXTS["keeps rows"] in text_of(operator.post(path, **fields), 409)
     assert state_of(at, QUARANTINED) is TransactionState.QUARANTINED
     at.log.conclude(TransactionId.parse(QUARANTINED), "hazard", who="bob", why="w")
@@ -415,7 +415,7 @@ def test_an_orphan_is_resolved_where_it_is(operator: Visitor, at: Site) -> None:
     It is shown with whom it is; one that is too young is refused there, and said to be.
     """
     at.worlds["ledger"].prepare("bookings.3.1", ONE)
-    answer = operator.resolve("bookings.3.1", "abort@ledger", batch="3")
+    answer = operator.resolve("bookings.3.1", "abort@ledger", number="3")
     assert "orphan_after" in text_of(answer, 409)
     assert at.worlds["ledger"].in_doubt() == 1
     at.time.advance(400)
@@ -426,8 +426,8 @@ def test_an_orphan_is_resolved_where_it_is(operator: Visitor, at: Site) -> None:
     assert TEXTS["rows are lost"] in page
     assert operator.resolve("bookings.3.1", "abort@ledger").status_code == 400
     assert at.worlds["ledger"].in_doubt() == 1
-    answer = operator.resolve("bookings.3.1", "abort@ledger", batch="3")
-    assert "Aborted at ledger." in operator.get(answer.location)
+    answer = operator.resolve("bookings.3.1", "abort@ledger", number="3")
+    assert "is aborted at ledger, by hand." in operator.get(answer.location)
     assert at.worlds["ledger"].in_doubt() == 0
     audit = at.log.audit(TransactionId("bookings", 3, 1))[-2:]
     assert [one.who for one in audit] == ["Ada at the console"] * 2

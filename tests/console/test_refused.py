@@ -70,7 +70,7 @@ def test_a_viewer_sees_what_was_refused_and_has_no_form(
     assert TEXTS["for operators"] in page
     assert "/confirm" not in page
     for step in ("confirm", "resolve"):
-        fields = {"option": "drop", "reason": "r", "row": "0", "fingerprint": "x"}
+        fields = {"option": "drop", "reason": "r", "number": "0", "fingerprint": "x"}
         assert viewer.post(f"{PAGE}/{step}", **fields).status_code == 403
     assert signed_by_hand(mailer) == []
 
@@ -118,12 +118,12 @@ def test_a_request_is_dropped_with_a_reason_and_the_number(
     fields["fingerprint"] = fingerprint_in(text)
     for row in ("", "1", MAILED):
         assert TEXTS["type the number"] in text_of(
-            operator.post(f"{PAGE}/resolve", **fields, row=row), 400
+            operator.post(f"{PAGE}/resolve", **fields, number=row), 400
         )
     assert signed_by_hand(mailer) == []
     for reason in ("by phone", "another one"):
         fields["reason"] = reason
-        answer = operator.post(f"{PAGE}/resolve", **fields, row="0")
+        answer = operator.post(f"{PAGE}/resolve", **fields, number="0")
         assert answer.status_code == 303
         assert TEXTS["dropped"].format(key=MAILED) in operator.get("/refused")
     signed = (MAILED, "drop", "Ada at the console", "by phone")
@@ -140,14 +140,15 @@ def test_a_drop_needs_a_reason_that_can_be_kept(
     """In both steps; and a reason for *again* is bounded as well."""
     seal = confirm(operator, "drop")
     for reason in ("", "   ", "two\nlines", "x" * (LONGEST_REASON + 1)):
-        fields = {"option": "drop", "reason": reason, "row": "0", "fingerprint": seal}
+        fields = {"option": "drop", "reason": reason, "number": "0"}
+        fields["fingerprint"] = seal
         for step in ("confirm", "resolve"):
             assert TEXTS["say why"] in text_of(
                 operator.post(f"{PAGE}/{step}", **fields), 400
             )
     fields = {"option": "again", "reason": "two\nlines"}
     assert operator.post(f"{PAGE}/confirm", **fields).status_code == 400
-    assert operator.post(f"{PAGE}/confirm", option="resolve").status_code == 400
+    assert operator.post(f"{PAGE}/confirm", option="resolve").status_code == 409
     assert signed_by_hand(mailer) == []
 
 
@@ -160,7 +161,7 @@ def test_a_request_that_was_refused_once_more_is_shown_again(
     at = HttpParticipant("mailer", operator_url(mailer), None, PATIENT)
     assert at.send_again(key, who="bob", reason="") is RequestState.WAITING
     assert queue.move_to_quarantine(queue.next("orders")[0], 400)
-    fields = {"option": "drop", "reason": "r", "row": "0", "fingerprint": seal}
+    fields = {"option": "drop", "reason": "r", "number": "0", "fingerprint": seal}
     text = text_of(operator.post(f"{PAGE}/resolve", **fields), 409)
     assert TEXTS["changed since"] in text
     assert "answered 400" in text

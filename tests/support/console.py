@@ -60,7 +60,7 @@ def console_of(at: Site, pause: Callable[[float], object] = bool) -> Flask:
         reached = dataclasses.replace(settings, participants=urls)
         return deliver(at.log, reached, record)
 
-    sources = ConsoleSources(at.log, at.observed, settings, at.time, send, pause)
+    sources = ConsoleSources(at.log, at.observed, settings, send, at.time, pause)
     return console(sources, GATE)
 
 

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tracing_2pc.cli.acting import describe_action
 from tracing_2pc.cli.show import print_transaction
 from tracing_2pc.cli.terminal import headed, paint, prose, safe
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Decision, Severity, TransactionState
-from tracing_2pc.inspection.actions import Action
 from tracing_2pc.inspection.summary import (
     complaints,
     describe_delivery,
@@ -127,12 +127,3 @@ def _actions(view: TransactionView) -> Iterator[str]:
         yield from prose(f"{first}then no decision arrives there.", "  ")
     for action in view.actions:
         yield from describe_action(action)
-
-
-def describe_action(action: Action) -> Iterator[str]:
-    """Return a command, what it does, and what it costs."""
-    word, colour = ("safe", "green") if action.safe else ("FORCED", "red")
-    yield paint(f"  {word}: {safe(action.command)}", colour)
-    yield from prose(f"{action.effect}.", "    ")
-    for cost in action.cost:
-        yield from prose(f"costs: {cost}.", "      ", "    - ")

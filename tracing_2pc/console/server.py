@@ -116,7 +116,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
             log,
             open_participants(settings),
             settings,
+            lambda record: deliver(log, settings, record),
             SystemClock(),
-            deliver=lambda record: deliver(log, settings, record),
         )
         return console(sources, self._gate)

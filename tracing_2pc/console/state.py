@@ -20,18 +20,16 @@ from tracing_2pc.console.board import (
 from tracing_2pc.console.cached import CachedByKey, MadeInBackground
 from tracing_2pc.console.charts import Hour, hour
 from tracing_2pc.core.errors import ParticipantUnavailableError
-from tracing_2pc.core.log_reader import MOST, OperatorLog, TransactionFilter
-from tracing_2pc.core.model import RequestKey, TransactionId, TransactionRecord
+from tracing_2pc.core.log_reader import MOST, TransactionFilter
+from tracing_2pc.core.model import RequestKey, TransactionId
 from tracing_2pc.core.ports import Clock
-from tracing_2pc.core.remote_participant import RemoteParticipant
-from tracing_2pc.core.settings import Settings
 from tracing_2pc.inspection.diagnosis import diagnose
 from tracing_2pc.inspection.evidence import Evidence
 from tracing_2pc.inspection.participants import ReadableParticipant
 from tracing_2pc.inspection.survey import survey_all, survey_log
 from tracing_2pc.inspection.view import TransactionView, view_transaction
+from tracing_2pc.operations.acts import Reach
 from tracing_2pc.operations.outbox import Quarantines, list_quarantines
-from tracing_2pc.protocol.recovery import RecoveryResult
 
 SURVEY_EVERY: Final = 5.0
 """Seconds from one survey of all participants to the next, while a browser asks."""
@@ -60,18 +58,10 @@ APPLICATIONS: Final = 12
 
 
 @dataclasses.dataclass(frozen=True)
-class ConsoleSources:
-    """Where everything comes from.
+class ConsoleSources(Reach):
+    """Where everything comes from; `pause` waits so many seconds between two lists."""
 
-    `deliver` sends one decision once to all that have not acknowledged it. `pause`
-    waits so many seconds between two lists.
-    """
-
-    log: OperatorLog
-    participants: Mapping[str, RemoteParticipant]
-    settings: Settings
     clock: Clock
-    deliver: Callable[[TransactionRecord], RecoveryResult]
     pause: Callable[[float], object] = time.sleep
 
 
@@ -89,7 +79,7 @@ class ConsoleState:
         refused: by application: the oldest requests that partners refused. Waits for
             participants, and never for the log.
         request: by participant and key: the same of one request.
-        asking: yields whether a page may ask participants now, and holds its place
+        asking: yields whether a page may ask participants now, and holds its slot
             meanwhile. Nothing waits here. A participant that hangs keeps `ASKING` and
             `RESOLVING` threads at most, so that others always show the list.
         resolving: does the same for a form.
@@ -106,8 +96,8 @@ class ConsoleState:
         self.views = CachedByKey(self._view, VIEW_EVERY)
         self.refused = CachedByKey(self._list_refused, VIEW_EVERY)
         self.request = CachedByKey(self._find_refused, VIEW_EVERY)
-        self.asking = partial(_place, threading.BoundedSemaphore(ASKING))
-        self.resolving = partial(_place, threading.BoundedSemaphore(RESOLVING))
+        self.asking = partial(_slot, threading.BoundedSemaphore(ASKING))
+        self.resolving = partial(_slot, threading.BoundedSemaphore(RESOLVING))
 
     def drop(self, transaction: TransactionId) -> None:
         """Have it read anew, and the list: a person has changed it."""
@@ -203,13 +193,13 @@ class ConsoleState:
 
 
 @contextlib.contextmanager
-def _place(places: threading.Semaphore) -> Iterator[bool]:
-    free = places.acquire(blocking=False)
+def _slot(slots: threading.Semaphore) -> Iterator[bool]:
+    free = slots.acquire(blocking=False)
     try:
         yield free
     finally:
         if free:
-            places.release()
+            slots.release()
 
 
 @dataclasses.dataclass(frozen=True)

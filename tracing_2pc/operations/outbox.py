@@ -17,7 +17,6 @@ from tracing_2pc.core.remote_participant import RemoteOutbox, RemoteParticipant
 from tracing_2pc.core.states import Refusal, RequestState
 from tracing_2pc.inspection.wording import join_names
 from tracing_2pc.protocol.fan_out import ask_at_once
-from tracing_2pc.tracing.transaction import count_operator_action
 
 STATE_WORDS: Final = {
     RequestState.WAITING: "waits in its queue, and will be sent again",
@@ -107,28 +106,8 @@ def find_outboxes(
     return list(listings), None
 
 
-def send_again(
-    participant: RemoteParticipant, key: RequestKey, *, who: str, reason: str = ""
-) -> RequestState:
-    """Have a request in quarantine sent once more, and return whether it waits.
-
-    Signed at the participant. Idempotent; `RemoteOutbox` says what it raises.
-    """
-    state = _outbox(participant).send_again(key, who=who, reason=reason)
-    count_operator_action("again")
-    return state
-
-
-def drop_request(
-    participant: RemoteParticipant, key: RequestKey, *, who: str, reason: str
-) -> RequestState:
-    """Drop a request in quarantine, for ever; signed and idempotent as `send_again`."""
-    state = _outbox(participant).drop_request(key, who=who, reason=reason)
-    count_operator_action("drop")
-    return state
-
-
-def _outbox(participant: RemoteParticipant) -> RemoteOutbox:
+def outbox_of(participant: RemoteParticipant) -> RemoteOutbox:
+    """Return a participant as what can be asked about its outbox."""
     if not isinstance(participant, RemoteOutbox):
         raise ConfigurationError(
             f"participant {participant.name!r}: its transport reaches no outbox"

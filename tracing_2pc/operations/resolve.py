@@ -91,13 +91,8 @@ def resolve(
         ContractError: the log holds the other word, or not every vote is known.
     """
     reason, who = check_reason(reason), who or signature()
-    if (record := log.read(transaction)) is None:
-        raise ConfigurationError(
-            f"{transaction}: the log holds no such transaction. If a participant holds "
-            "it prepared, name that one: --at PARTICIPANT"
-        )
-    raise_if_not_allowed(record, wanted)
-    action, at = action_of(wanted)
+    record = check_resolution(log, transaction, wanted)
+    action, at = _action_of(wanted)
     with operator_span(action, transaction, record.carrier, at):
         if isinstance(wanted, GiveUp):
             log.give_up(transaction, wanted.participant, who=who, why=reason)
@@ -121,17 +116,30 @@ def resolve(
     return log.read(transaction) or record
 
 
-def action_of(wanted: Resolution) -> tuple[str, str | None]:
+def _action_of(wanted: Resolution) -> tuple[str, str | None]:
     """Return the word for what is wanted, and the participant that it is about."""
     if isinstance(wanted, GiveUp):
         return GIVE_UP, wanted.participant
     return (str(wanted) if isinstance(wanted, Decision) else CONCLUDE), None
 
 
-def raise_if_not_allowed(record: TransactionRecord, wanted: Resolution) -> None:
-    """Raise `ContractError` for what the record does not allow a person to decide."""
+def check_resolution(
+    log: DecisionLog, transaction: TransactionId, wanted: Resolution
+) -> TransactionRecord:
+    """Return the record, which allows a person to decide this.
+
+    Raises:
+        ConfigurationError: no such transaction.
+        ContractError: the record does not allow it.
+    """
+    if (record := log.read(transaction)) is None:
+        raise ConfigurationError(
+            f"{transaction}: the log holds no such transaction. If a participant holds "
+            "it prepared, name that one: --at PARTICIPANT"
+        )
     if (why := _objection(record, wanted)) is not None:
         raise ContractError(f"{record.id} {why}")
+    return record
 
 
 def _objection(record: TransactionRecord, wanted: Resolution) -> str | None:
@@ -178,8 +186,8 @@ def resolve_orphan(
     log: OperatorLog,
     participant: RemoteParticipant,
     transaction: TransactionId,
-    *,
     outcome: Decision,
+    *,
     reason: str,
     who: str,
     orphan_after: float,

@@ -56,6 +56,22 @@ def open_participants(settings: Settings) -> Mapping[str, RemoteParticipant]:
     return {name: p.inner for name, p in _traced_participants(settings).items()}
 
 
+def participant_named(
+    name: str, participants: Mapping[str, RemoteParticipant]
+) -> RemoteParticipant:
+    """Return the participant that a person means.
+
+    Raises:
+        ConfigurationError: the settings have no address of it.
+    """
+    if name not in participants:
+        raise ConfigurationError(
+            f"no participant {name!r} in the settings; they have: "
+            f"{', '.join(participants) or 'none'}"
+        )
+    return participants[name]
+
+
 def open_recovery(log: OperatorLog, settings: Settings) -> Recovery:
     """Return what recovers by these settings, from the system's clock."""
     participants = _traced_participants(settings)

@@ -1,0 +1,360 @@
+"""What a person can do: checked, shown, asked, signed, done. Faces only render it.
+
+Nothing is done without who does it, and it is on record before it is done. What comes
+of it is a sentence for a person, and an object for a program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from tracing_2pc.core.errors import (
+    ConfigurationError,
+    ParticipantRefusedError,
+    ParticipantUnavailableError,
+    TwoPhaseError,
+)
+from tracing_2pc.core.log_reader import OperatorLog
+from tracing_2pc.core.model import (
+    QuarantinedRequest,
+    RequestKey,
+    TransactionId,
+    TransactionRecord,
+)
+from tracing_2pc.core.remote_participant import RemoteParticipant
+from tracing_2pc.core.settings import Settings
+from tracing_2pc.core.states import OF_CALLER, UNFINISHED, Decision, Refusal
+from tracing_2pc.inspection.actions import CONCLUDE, GIVE_UP, Action
+from tracing_2pc.inspection.summary import complaints, summarize
+from tracing_2pc.inspection.view import TransactionView, summarize_record
+from tracing_2pc.inspection.wording import format_count, format_time, join_names
+from tracing_2pc.operations.check import export_of_token
+from tracing_2pc.operations.outbox import STATE_WORDS, outbox_of
+from tracing_2pc.operations.resolve import (
+    GiveUp,
+    Outcome,
+    Resolution,
+    check_orphan,
+    check_resolution,
+    outcome_word,
+    resolve,
+    resolve_orphan,
+)
+from tracing_2pc.operations.wiring import participant_named
+from tracing_2pc.protocol.delivery import SLICE
+from tracing_2pc.protocol.recovery import RecoveryResult
+from tracing_2pc.tracing.transaction import count_operator_action
+
+
+class Done(NamedTuple):
+    """What came of an act; `well`: all of it is done."""
+
+    text: str
+    item: dict[str, Any]
+    well: bool = True
+
+
+Run: TypeAlias = Callable[[str, str], Done]
+"""Does it, for who signs and why; raises what `check` does, and `TwoPhaseError`."""
+
+Check: TypeAlias = Callable[[], object]
+"""Raises what forbids it: `ConfigurationError` or `ContractError`; changes nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Act:
+    """Something that a person may do now.
+
+    Args:
+        name: its word in a form: `abort`, `mixed`, `commit@ledger`, `again`.
+        title: on its button.
+        action: its command, effect and cost.
+        number: what a person types to agree, and `numbered` what that is.
+        facts: what it is done to: a term and a text each.
+        needs_reason: it is not done without one.
+        seen: what must still be so when it is done.
+        gone: why nothing is left to do; it then only tells what has become of it.
+    """
+
+    name: str
+    title: str
+    action: Action
+    number: str
+    numbered: str
+    run: Run
+    check: Check = lambda: None
+    facts: tuple[tuple[str, str], ...] = ()
+    needs_reason: bool = True
+    seen: tuple[object, ...] = ()
+    gone: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what a person has agreed to: to see that it has changed."""
+        action = (self.action.effect, self.action.safe, *self.action.cost)
+        shown = repr((self.name, action, self.seen))
+        return hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """What acts work with; `deliver` sends one decision once, to all who wait."""
+
+    log: OperatorLog
+    participants: Mapping[str, RemoteParticipant]
+    settings: Settings
+    deliver: Callable[[TransactionRecord], RecoveryResult]
+
+
+@contextlib.contextmanager
+def _naming_whose_token(settings: Settings) -> Iterator[None]:
+    try:
+        yield
+    except ParticipantUnavailableError as error:
+        if error.refusal not in OF_CALLER:
+            raise
+        why = f"{error}{export_of_token(settings)}"
+        raise ParticipantUnavailableError(why) from None
+
+
+# --- about a transaction -------------------------------------------------------------
+
+_GOES_ON: Final = "`tracing-2pc recover` goes on with it"
+_MEANING: Final[dict[Outcome, str]] = {
+    "mixed": "mixed: some have committed it, and others have not",
+    "hazard": "hazard: nobody knows what became of it",
+}
+
+
+def acts_about(reach: Reach, view: TransactionView) -> Iterator[Act]:
+    """Yield what can be done about a transaction from here, safe things first."""
+    facts = [("How it stands", summarize(view))]
+    facts += (("What is wrong", complaint.text) for complaint in complaints(view))
+    for action in view.actions:
+        for wanted, one in _resolutions(action):
+            at = action.at if isinstance(wanted, Decision) else None
+            act = resolving(reach, view.transaction, wanted, at)
+            title = _title(wanted, action, view)
+            yield dataclasses.replace(act, action=one, title=title, facts=tuple(facts))
+
+
+def _resolutions(action: Action) -> Iterator[tuple[Resolution, Action]]:
+    """Yield what `resolve` is asked for; nothing for another command."""
+    if action.wanted == CONCLUDE:
+        for word, meaning in _MEANING.items():
+            effect = f"{action.effect}; {meaning}"
+            yield word, dataclasses.replace(action, effect=effect)
+    elif action.wanted == GIVE_UP and action.at:
+        yield GiveUp(action.at), action
+    elif action.wanted:
+        yield Decision(action.wanted), action
+
+
+def _title(wanted: Resolution, action: Action, view: TransactionView) -> str:
+    if isinstance(wanted, GiveUp):
+        return f"Give up {wanted.participant}"
+    if not isinstance(wanted, Decision):
+        return f"Close it as {wanted}"
+    if action.at:
+        return f"{wanted.capitalize()} at {action.at}"
+    if view.finished is not None:
+        return "Leave it aborted"
+    return f"Deliver {wanted} again" if view.decision else "Abort it"
+
+
+def resolving(
+    reach: Reach, transaction: TransactionId, wanted: Resolution, at: str | None
+) -> Act:
+    """Return what a person wants to be resolved, whatever speaks for or against it.
+
+    Raises:
+        ConfigurationError: the participant has no address, or none belongs there.
+    """
+    if at is None:
+        name = str(wanted)
+        if isinstance(wanted, GiveUp):
+            name = f"give-up@{wanted.participant}"
+        run, check = _in_log(reach, transaction, wanted)
+    elif isinstance(wanted, Decision):
+        name = f"{wanted}@{at}"
+        run, check = _at_one(reach, transaction, wanted, at)
+    else:
+        raise ConfigurationError("--at goes with --commit or --abort")
+    command = Action(f"tracing-2pc resolve {transaction}", safe=False, effect=name)
+    number = str(transaction.batch)
+    return Act(name, name, command, number, "the batch number", run, check)
+
+
+def _in_log(
+    reach: Reach, transaction: TransactionId, wanted: Resolution
+) -> tuple[Run, Check]:
+    def run(who: str, reason: str) -> Done:
+        record = resolve(reach.log, transaction, wanted=wanted, reason=reason, who=who)
+        done, remark = True, ""
+        if record.state in UNFINISHED:
+            record, done, remark = _deliver(reach, record)
+        elif names := ", ".join(record.pending):
+            left = "what they prepared for it may still be there"
+            remark = f"not acknowledged by {names}: {left}"
+        about = {**summarize_record(record), "done": done, "remark": remark}
+        line = f"{record.id} is {record.state}"
+        return Done(f"{line}; {remark}" if remark else line, about, done)
+
+    return run, lambda: check_resolution(reach.log, transaction, wanted)
+
+
+def _deliver(
+    reach: Reach, record: TransactionRecord
+) -> tuple[TransactionRecord, bool, str]:
+    """Deliver once, now; whatever comes of that, what was decided stands."""
+    try:
+        delivered = reach.deliver(record)
+        done, remark = delivered.done, delivered.remark
+    except TwoPhaseError as error:
+        done, remark = False, str(error)
+    record = reach.log.read(record.id) or record
+    if done:
+        but = f" but {join_names(record.abandoned)}" if record.abandoned else ""
+        remark = f"every participant{but} has acknowledged"
+    if record.state in UNFINISHED:
+        remark += f". {_GOES_ON}"
+    return record, done, remark
+
+
+def _at_one(
+    reach: Reach, transaction: TransactionId, outcome: Decision, at: str
+) -> tuple[Run, Check]:
+    participant = participant_named(at, reach.participants)
+    orphan = (reach.log, participant, transaction, outcome)
+    wait = reach.settings.orphan_after
+
+    def run(who: str, reason: str) -> Done:
+        with _naming_whose_token(reach.settings):
+            resolve_orphan(*orphan, reason=reason, who=who, orphan_after=wait)
+        state = outcome_word(outcome)
+        item = {"transaction_id": str(transaction), "participant": at, "state": state}
+        text = f"{transaction} is {state} at {at}, by hand"
+        return Done(text, {**item, "done": True})
+
+    return run, lambda: check_orphan(*orphan, wait)
+
+
+# --- about a refused request ---------------------------------------------------------
+
+AGAIN: Final = "again"
+REQUEST_ACTS: Final = {
+    AGAIN: "goes back into its queue with the same idempotency key, before what is not "
+    "sent yet; what was sent meanwhile has overtaken it",
+    "drop": "will never be sent; it stays on record at the participant, with your name "
+    "and reason",
+}
+"""What each word of `tracing-2pc outbox` does to one request."""
+
+
+def act_about_request(
+    word: str,
+    key: RequestKey,
+    participants: Mapping[str, RemoteParticipant],
+    found: QuarantinedRequest | None,
+    settings: Settings,
+) -> Act:
+    """Return what can be done about a request that an outbox's partner refused.
+
+    It is done at the first of the participants that knows the request. `found` is None
+    where it is not among those that were refused.
+    """
+    names, safe = list(participants), word == AGAIN
+
+    def run(who: str, reason: str) -> Done:
+        with _naming_whose_token(settings):
+            for name in names:
+                outbox = outbox_of(participants[name])
+                carry_out = outbox.send_again if safe else outbox.drop_request
+                try:
+                    state = carry_out(key, who=who, reason=reason)
+                    break
+                except ParticipantRefusedError as error:
+                    if error.refusal is not Refusal.UNKNOWN or name == names[-1]:
+                        raise
+        count_operator_action(word)
+        item = {"key": str(key), "participant": name, "state": str(state)}
+        return Done(f"request {key} at {name} {STATE_WORDS[state]}", item)
+
+    command = f"tracing-2pc outbox {word} {key} --participant {names[0]}"
+    command += "" if safe else " --reason …"
+    gone = "it was sent again or dropped, or never was there"
+    return Act(
+        word,
+        "Send again" if safe else "Drop",
+        Action(command, safe=safe, effect=REQUEST_ACTS[word]),
+        str(key.row),
+        "the row's number",
+        run,
+        facts=tuple(facts_of(names[0], found)) if found else (),
+        needs_reason=not safe,
+        seen=(names[0], *dataclasses.astuple(found)) if found else (),
+        gone="" if found else f"no refused request {key} is at {names[0]}: {gone}",
+    )
+
+
+def facts_of(name: str, found: QuarantinedRequest) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a refused request: a term and a text each."""
+    yield "Participant", name
+    yield "Application", found.key.transaction.application
+    yield "Batch", str(found.key.batch)
+    yield "Refused", format_time(found.since)
+    answer = f"answered {found.status}" if found.status else "no answer"
+    yield "The partner", answer
+    yield "Sent again by hand", format_count(found.again, "time")
+    length = format_count(found.length, "character")
+    cut = f"the beginning of {length}: " if found.length > len(found.body) else ""
+    yield "Body", cut + found.body
+
+
+# --- about the log -------------------------------------------------------------------
+
+
+def forgetting(
+    log: OperatorLog,
+    application: str,
+    before: float,
+    count: int,
+    progress: Callable[[str], object],
+) -> Act:
+    """Return how to drop what finished before a time; `count` were found to be."""
+
+    def run(_who: str, _reason: str) -> Done:
+        gone = 0
+        # In slices: each is durable, and others may work between two.
+        while dropped := log.forget(application, finished_before=before, limit=SLICE):
+            gone += dropped
+            progress(f"{gone} of {count} forgotten")
+        progress("")
+        return forgotten(application, gone, log.forgotten_by_application()[application])
+
+    what = f"{format_count(count, 'transaction')} of {application} will be forgotten"
+    return Act(
+        "forget",
+        "Forget",
+        Action("tracing-2pc forget", safe=False, effect=f"{what}, for ever"),
+        str(count),
+        "their number",
+        run,
+        needs_reason=False,
+    )
+
+
+def forgotten(
+    application: str, count: int, through: int | None, *, dry_run: bool = False
+) -> Done:
+    """Say how many were forgotten, or would be."""
+    item = {"application": application, "forgotten": count, "dry_run": dry_run}
+    word = "would be forgotten" if dry_run else "forgotten"
+    line = f"{format_count(count, 'transaction')} of {application} {word}"
+    shown = "none" if through is None else through
+    item |= {"forgotten_through": through}
+    return Done(f"{line}; forgotten_through {shown}", item)
