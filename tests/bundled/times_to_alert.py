@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from backends.demo_path import DemoPath, demo_path
 from backends.jaeger import jaeger
-from support.participant import ONE
+from support.branches import ONE
 from support.spark import serving
 from support.telemetry import PATH
 from support.watch import NAMES, Site, Time, site

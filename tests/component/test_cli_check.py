@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.branches import ONE
 from support.cli import Operator
-from support.participant import ONE, World, prepared_transactions
+from support.kinds import prepared_transactions
+from support.participant import World
 from support.spark import serving
 from support.texts import texts
 from support.waiting import PATIENT

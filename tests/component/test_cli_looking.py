@@ -12,9 +12,9 @@ import sys
 import time
 
 import pytest
+from support.branches import ONE
 from support.cli import ROOT, Operator, on_a_terminal, steady
 from support.console import state_of
-from support.participant import ONE
 from support.telemetry import PATH
 from support.texts import texts
 from support.watch import NAMES, fresh

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.branches import records
 from support.cli import Operator, on_a_terminal
-from support.participant import World, end, records, refusing_outbox, select, sqlite_url
+from support.kinds import refusing_outbox, sqlite_url
+from support.participant import World, end, select
 from support.spark import serving
 from support.texts import texts
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from support.branches import ONE
 from support.cli import Operator, on_a_terminal
 from support.console import state_of
-from support.participant import ONE
 from support.texts import texts
 
 from tracing_2pc.core.model import TransactionId

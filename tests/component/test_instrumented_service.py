@@ -10,7 +10,9 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.flask import FlaskInstrumentor
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
-from support.participant import ONE, TRACE, World, sqlite_url, tagged_rows
+from support.branches import ONE, TRACE
+from support.kinds import sqlite_url, tagged_rows
+from support.participant import World
 from support.tracing import Exported, span_tree
 
 T = "orders.7.1"

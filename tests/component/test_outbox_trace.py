@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
+from support.branches import ONE, TRACE
 from support.elsewhere import elsewhere
-from support.participant import ONE, TRACE, PartnerApi, World, outbox_to, sqlite_url
+from support.kinds import outbox_to, sqlite_url
+from support.participant import PartnerApi, World
 from support.tracing import Exported, read_trace_file, span_tree
 from support.waiting import PATIENT, until
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.branches import ONE
 from support.cli import Operator
 from support.console import VIEWER, Visitor, console_of
-from support.participant import ONE
 from support.texts import texts
 
 from tracing_2pc.core.errors import ConfigurationError

@@ -10,7 +10,9 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, SamplingResult, StaticSampler
-from support.participant import ONE, TWIN, World, sqlite_url, tagged_rows
+from support.branches import ONE, TWIN
+from support.kinds import sqlite_url, tagged_rows
+from support.participant import World
 from support.tracing import Exported, span_tree
 
 T = "orders.7.1"

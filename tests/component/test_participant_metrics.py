@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.branches import ONE, TWIN
+from support.kinds import KINDS, sqlite_url, tagged_rows
 from support.metrics import Measured, assert_of_the_registry, samples
-from support.participant import KINDS, ONE, TWIN, World, sqlite_url, tagged_rows
+from support.participant import World
 from support.served import unserved
 
 from tracing_2pc.core import names

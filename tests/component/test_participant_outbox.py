@@ -11,15 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.participant import (
-    PartnerApi,
-    World,
-    json_lines,
-    outbox_to,
-    records,
-    select,
-    sqlite_url,
-)
+from support.branches import json_lines, records
+from support.kinds import outbox_to, sqlite_url
+from support.participant import PartnerApi, World, select
 from support.texts import texts
 from support.waiting import PATIENT, until
 

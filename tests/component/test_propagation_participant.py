@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.participant import ONE, OTHER, World, sqlite_url
+from support.branches import ONE, OTHER
+from support.kinds import sqlite_url
+from support.participant import World
 from werkzeug.test import TestResponse
 
 from tracing_2pc.participant import TaggedRows

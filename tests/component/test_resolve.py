@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.branches import ONE
 from support.metrics import Measured
-from support.participant import ONE
 from support.texts import texts
 from support.waiting import PATIENT
 from support.watch import Site, site

@@ -11,7 +11,8 @@ import pytest
 import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
-from support.participant import PartnerApi, World, sqlite_url, tagged_rows
+from support.kinds import sqlite_url, tagged_rows
+from support.participant import PartnerApi, World
 from support.spark import serving
 from support.tracing import Exported
 from support.waiting import PATIENT

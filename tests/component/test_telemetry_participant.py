@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.participant import ONE, OTHER, Branch, orders, sqlite_url, tagged_rows
+from support.branches import ONE, OTHER, Branch, orders
+from support.kinds import sqlite_url, tagged_rows
 from support.tracing import Exported
 
 from tracing_2pc.testing import read_trace_file

@@ -15,7 +15,9 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import ReadableSpan
-from support.participant import ONE, PartnerApi, World, sqlite_url
+from support.branches import ONE
+from support.kinds import sqlite_url
+from support.participant import PartnerApi, World
 from support.tracing import Exported, span_tree
 from support.waiting import PATIENT, until
 

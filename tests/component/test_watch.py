@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 import urllib3
 from flask import request
+from support.kinds import tagged_rows
 from support.metrics import samples
-from support.participant import World, tagged_rows
+from support.participant import World
 from support.spark import serving
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until

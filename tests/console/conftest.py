@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from flask import Flask
+from support.branches import ONE
 from support.console import EVIL, OPERATOR, VIEWER, Visitor, console_of, mailer_of
-from support.participant import ONE, World
+from support.participant import World
 from support.watch import NAMES, Site, site
 
 from tracing_2pc.console import state

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from flask import Flask
+from support.branches import ONE
 from support.console import (
     DONE,
     EVIL,
@@ -22,7 +23,6 @@ from support.console import (
     text_of,
     visitor,
 )
-from support.participant import ONE
 from support.protocol import raising
 from support.texts import texts
 from support.waiting import AT_LAST, until

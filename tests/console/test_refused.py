@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from flask import Flask
+from support.branches import records
 from support.console import (
     BOUND,
     EVIL,
@@ -19,7 +20,8 @@ from support.console import (
     text_of,
     visitor,
 )
-from support.participant import World, end, records, refusing_outbox, sqlite_url
+from support.kinds import refusing_outbox, sqlite_url
+from support.participant import World, end
 from support.spark import serving
 from support.texts import texts
 from support.waiting import PATIENT, until

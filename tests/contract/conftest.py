@@ -7,13 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.participant import (
-    KINDS_AND_DATABASES,
-    World,
-    sqlite_url,
-    started,
-    tagged_rows,
-)
+from support.kinds import KINDS_AND_DATABASES, sqlite_url, started, tagged_rows
+from support.participant import World
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.participant import ONE, World, sqlite_url, started, tagged_rows, variant
+from support.branches import ONE
+from support.kinds import sqlite_url, started, tagged_rows, variant
+from support.participant import World
 from support.spark import serving
 from support.texts import texts
 from support.waiting import PATIENT

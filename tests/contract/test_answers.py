@@ -13,20 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.participant import (
-    BOTH_ENDS,
-    CONTRACT_KINDS,
-    ONE,
-    OTHER,
-    TRACE,
-    TWIN,
-    Branch,
-    World,
-    keep,
-    orders,
-    started,
-    writing_rows,
-)
+from support.branches import ONE, OTHER, TRACE, TWIN, Branch, orders
+from support.kinds import BOTH_ENDS, CONTRACT_KINDS, started
+from support.participant import World, keep, writing_rows
 from support.texts import texts
 
 from tracing_2pc.http.error_responses import OK, STATUSES

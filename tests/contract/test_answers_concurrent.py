@@ -12,16 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from flask import Response
+from support.branches import ONE, TWIN, records
 from support.elsewhere import Holding, hold
-from support.participant import (
-    ONE,
-    TWIN,
-    World,
-    keep,
-    records,
-    tagged_rows,
-    writing_rows,
-)
+from support.kinds import tagged_rows
+from support.participant import World, keep, writing_rows
 from support.spark import serving
 from support.waiting import AT_LAST, AT_ONCE, until
 

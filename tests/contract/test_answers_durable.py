@@ -8,16 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.participant import (
-    ONE,
-    OTHER,
-    TWIN,
-    World,
-    database_of,
-    keep,
-    select,
-    tagged_rows,
-)
+from support.branches import ONE, OTHER, TWIN
+from support.kinds import tagged_rows
+from support.participant import World, database_of, keep, select
 
 T = "orders.7.1"
 

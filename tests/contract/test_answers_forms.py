@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.participant import ONE, World, sqlite_url, tagged_rows
+from support.branches import ONE
+from support.kinds import sqlite_url, tagged_rows
+from support.participant import World
 
 from tracing_2pc.core import content
 from tracing_2pc.participant import TaggedRows

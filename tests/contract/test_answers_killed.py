@@ -11,24 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.participant import (
-    ALL_KINDS,
-    CONTRACT_KINDS,
-    ONE,
-    OTHER,
-    TWIN,
-    Branch,
-    Upload,
-    World,
-    database_of,
-    keep,
-    orders,
-    started,
-    store_of,
-    streaming,
-    tagged_rows,
-    variant,
-)
+from support.branches import ONE, OTHER, TWIN, Branch, orders
+from support.kinds import ALL_KINDS, CONTRACT_KINDS, started, tagged_rows, variant
+from support.participant import Upload, World, database_of, keep, store_of, streaming
 from support.postgres import flushes
 
 from tracing_2pc.participant import TaggedRows

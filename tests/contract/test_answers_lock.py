@@ -8,7 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.participant import KINDS, ONE, OTHER, World, journal_of, keep
+from support.branches import ONE, OTHER
+from support.kinds import KINDS
+from support.participant import World, journal_of, keep
 from support.waiting import AT_LAST, PAUSE
 
 T = "orders.7.1"

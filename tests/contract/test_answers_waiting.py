@@ -8,16 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.participant import (
-    KINDS,
-    ONE,
-    OTHER,
-    TWIN,
-    World,
-    database_of,
-    keep,
-    tagged_rows,
-)
+from support.branches import ONE, OTHER, TWIN
+from support.kinds import KINDS, tagged_rows
+from support.participant import World, database_of, keep
 
 from tracing_2pc.participant import TaggedRows
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from support.participant import ONE, OTHER, World, keep, sqlite_url
+from support.branches import ONE, OTHER
+from support.kinds import sqlite_url
+from support.participant import World, keep
 from support.texts import texts
 from werkzeug.test import TestResponse
 

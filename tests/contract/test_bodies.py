@@ -10,17 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.participant import (
-    KINDS_AND_DATABASES,
-    Branch,
-    World,
-    arrow,
-    json_lines,
-    records,
-    select,
-    started,
-    variant,
-)
+from support.branches import Branch, arrow, json_lines, records
+from support.kinds import KINDS_AND_DATABASES, started, variant
+from support.participant import World, select
 from support.texts import texts
 
 from tracing_2pc.core import content

@@ -13,18 +13,9 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from support.participant import (
-    ONE,
-    Branch,
-    World,
-    database_of,
-    keep,
-    prepared_transactions,
-    records,
-    sqlite_url,
-    tagged_rows,
-    writing_rows,
-)
+from support.branches import ONE, Branch, records
+from support.kinds import prepared_transactions, sqlite_url, tagged_rows
+from support.participant import World, database_of, keep, writing_rows
 from support.waiting import AT_LAST, until
 
 from tracing_2pc.core.errors import ConfigurationError

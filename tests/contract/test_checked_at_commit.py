@@ -8,14 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pyarrow as pa
 import pytest
-from support.participant import (
-    ONE,
-    Branch,
-    World,
-    keep,
-    records,
-    tagged_rows,
-)
+from support.branches import ONE, Branch, records
+from support.kinds import tagged_rows
+from support.participant import World, keep
 from support.waiting import until
 
 TABLE = """CREATE TABLE orders_tpc

@@ -9,15 +9,9 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from support.participant import (
-    Branch,
-    World,
-    database_of,
-    keep,
-    records,
-    select,
-    tagged_rows,
-)
+from support.branches import Branch, records
+from support.kinds import tagged_rows
+from support.participant import World, database_of, keep, select
 
 from tracing_2pc.participant.journal import copy_binary
 

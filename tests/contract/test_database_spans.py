@@ -9,18 +9,10 @@ import pytest
 import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
-from support.participant import (
-    KINDS_AND_DATABASES,
-    ONE,
-    TWIN,
-    World,
-    database_of,
-    keep,
-    orders,
-    records,
-    rows_table,
-)
-from support.participant import Branch as Sent
+from support.branches import ONE, TWIN, orders, records
+from support.branches import Branch as Sent
+from support.kinds import KINDS_AND_DATABASES
+from support.participant import World, database_of, keep, rows_table
 from support.tracing import span_tree
 
 from tracing_2pc.outbox import Outbox

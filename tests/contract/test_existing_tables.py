@@ -14,20 +14,9 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.base import ischema_names
-from support.participant import (
-    Branch,
-    World,
-    arrow,
-    database_of,
-    json_lines,
-    keep,
-    prepared_transactions,
-    records,
-    rows_table,
-    select,
-    sqlite_url,
-    tagged_rows,
-)
+from support.branches import Branch, arrow, json_lines, records
+from support.kinds import prepared_transactions, sqlite_url, tagged_rows
+from support.participant import World, database_of, keep, rows_table, select
 from support.texts import texts
 
 from tracing_2pc.participant.resources import column_table

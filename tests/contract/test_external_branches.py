@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.branches import ONE, OTHER, Branch, orders
 from support.elsewhere import elsewhere
 from support.files import FilePlace
-from support.participant import ONE, OTHER, Branch, World, files, orders, sqlite_url
+from support.kinds import files, sqlite_url
+from support.participant import World
 
 T = "orders.7.1"
 NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")

@@ -22,14 +22,9 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 import urllib3
-from support.participant import (
-    KINDS,
-    POSTGRESQL_ONLY,
-    World,
-    records,
-    select,
-    sqlite_url,
-)
+from support.branches import records
+from support.kinds import KINDS, POSTGRESQL_ONLY, sqlite_url
+from support.participant import World, select
 from support.served import served
 from support.waiting import PATIENT, until
 from werkzeug.serving import make_server

@@ -17,18 +17,10 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
+from support.branches import Branch
 from support.elsewhere import Holding, hold
-from support.participant import (
-    KINDS,
-    Branch,
-    Upload,
-    World,
-    keep,
-    rows_table,
-    sqlite_url,
-    tagged_rows,
-    variant,
-)
+from support.kinds import KINDS, sqlite_url, tagged_rows, variant
+from support.participant import Upload, World, keep, rows_table
 from support.telemetry import PATH
 from support.waiting import AT_LAST, until
 

@@ -13,19 +13,10 @@ import yaml
 from flask import Response, request
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
-from support.participant import (
-    ONE,
-    OTHER,
-    Branch,
-    World,
-    orders,
-    outbox_to,
-    queue_of,
-    refusing_outbox,
-    sqlite_url,
-    tagged_rows,
-)
-from support.participant import records as json_records
+from support.branches import ONE, OTHER, Branch, orders
+from support.branches import records as json_records
+from support.kinds import outbox_to, refusing_outbox, sqlite_url, tagged_rows
+from support.participant import World, queue_of
 
 from tracing_2pc.core import content
 from tracing_2pc.core.access import MAY

@@ -20,7 +20,7 @@ import pytest
 import schemathesis
 from hypothesis import settings
 from schemathesis.checks import CHECKS
-from support.participant import sqlite_url
+from support.kinds import sqlite_url
 from support.waiting import AT_LAST, until
 from test_openapi import SPEC
 

@@ -18,9 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from support.branches import TRACE, Branch, records
 from support.databases import url
+from support.kinds import outbox_to
 from support.metrics import assert_of_the_registry, samples
-from support.participant import TRACE, Branch, World, outbox_to, records
+from support.participant import World
 from support.served import served
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, PAUSE, UNDELAYED, until

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.branches import records
 from support.databases import url
-from support.participant import World, records, select, tagged_rows
+from support.kinds import tagged_rows
+from support.participant import World, select
 from support.texts import texts
 from support.waiting import until
 from test_outbox import (

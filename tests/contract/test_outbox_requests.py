@@ -11,8 +11,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from support.branches import records
 from support.databases import url
-from support.participant import World, records
+from support.participant import World
 from support.served import served
 from support.texts import texts
 from support.waiting import PATIENT, until

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from support.branches import ONE, TWIN
+from support.kinds import KINDS
 from support.log_tables import count_committed
-from support.participant import KINDS, ONE, TWIN
 from support.pooler import pgbouncer
 from support.spark import serving
 from support.texts import texts

@@ -14,22 +14,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan
+from support.branches import ONE, OTHER, TWIN, Branch, orders, records
 from support.elsewhere import elsewhere
-from support.participant import (
-    ONE,
-    OTHER,
-    TWIN,
-    Branch,
-    World,
-    count,
-    keep,
-    orders,
-    prepared_transactions,
-    records,
-    select,
-    sqlite_url,
-    tagged_rows,
-)
+from support.kinds import prepared_transactions, sqlite_url, tagged_rows
+from support.participant import World, count, keep, select
 from support.postgres import flushes, rows_read
 from support.spark import serving
 from support.texts import texts

@@ -13,7 +13,9 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from support.participant import ONE, OTHER, TWIN, World, prepared_transactions
+from support.branches import ONE, OTHER, TWIN
+from support.kinds import prepared_transactions
+from support.participant import World
 from support.postgres import named
 from support.texts import texts
 from support.waiting import AT_LAST, until

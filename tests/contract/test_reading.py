@@ -10,20 +10,9 @@ from typing import Any
 
 import pytest
 from flask import Response
-from support.participant import (
-    KINDS,
-    ONE,
-    OTHER,
-    TRACE,
-    Branch,
-    World,
-    database_of,
-    journal_of,
-    orders,
-    sqlite_url,
-    tagged_rows,
-    variant,
-)
+from support.branches import ONE, OTHER, TRACE, Branch, orders
+from support.kinds import KINDS, sqlite_url, tagged_rows, variant
+from support.participant import World, database_of, journal_of
 from support.spark import serving
 from support.texts import texts
 from support.waiting import PATIENT

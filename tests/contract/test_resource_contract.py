@@ -14,7 +14,7 @@ import pytest
 from faulty_resources import Case, select
 from support.files import Files
 from support.junit import messages
-from support.participant import sqlite_url
+from support.kinds import sqlite_url
 
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox

@@ -16,7 +16,9 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.participant import ONE, Branch, World, sqlite_url, tagged_rows
+from support.branches import ONE, Branch
+from support.kinds import sqlite_url, tagged_rows
+from support.participant import World
 from support.texts import texts
 from support.waiting import AT_LAST
 from werkzeug.test import TestResponse

@@ -10,16 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.participant import (
-    KINDS,
-    ONE,
-    OTHER,
-    World,
-    database_of,
-    keep,
-    no_sender,
-    prepared_transactions,
-)
+from support.branches import ONE, OTHER
+from support.kinds import KINDS, prepared_transactions
+from support.participant import World, database_of, keep, no_sender
 from support.waiting import AT_ONCE, PATIENT, PAUSE, until
 
 from tracing_2pc.outbox import Outbox

@@ -15,7 +15,8 @@ import pytest
 from faulty_resources import select
 from faulty_sinks import Case, Correct
 from support.junit import messages
-from support.participant import World, sqlite_url, tagged_rows
+from support.kinds import sqlite_url, tagged_rows
+from support.participant import World
 from support.served import served
 from support.waiting import PATIENT
 from werkzeug.serving import make_server

@@ -8,16 +8,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.participant import (
-    KINDS,
-    ONE,
-    OTHER,
-    World,
-    close,
-    no_sender,
-    sqlite_url,
-    tagged_rows,
-)
+from support.branches import ONE, OTHER
+from support.kinds import KINDS, sqlite_url, tagged_rows
+from support.participant import World, close, no_sender
 from support.postgres import drop, standby
 from support.texts import texts
 

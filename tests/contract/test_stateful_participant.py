@@ -13,15 +13,9 @@ from typing import Any, Final
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.participant import (
-    ALL_KINDS,
-    CONTRACT_KINDS,
-    Branch,
-    Upload,
-    World,
-    orders,
-    sqlite_url,
-)
+from support.branches import Branch, orders
+from support.kinds import ALL_KINDS, CONTRACT_KINDS, sqlite_url
+from support.participant import Upload, World
 from support.stateful import explore
 from werkzeug.test import TestResponse
 

@@ -10,18 +10,9 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
+from support.branches import ONE, OTHER, Branch, json_lines, records
 from support.databases import url
-from support.participant import (
-    ONE,
-    OTHER,
-    Branch,
-    World,
-    count,
-    json_lines,
-    keep,
-    records,
-    select,
-)
+from support.participant import World, count, keep, select
 from support.texts import texts
 from support.waiting import until
 from werkzeug.test import TestResponse

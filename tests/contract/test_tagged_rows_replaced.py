@@ -14,18 +14,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from support.branches import ONE, Branch, records
 from support.databases import url
 from support.elsewhere import elsewhere
-from support.participant import (
-    ONE,
-    Branch,
-    World,
-    count,
-    keep,
-    records,
-    select,
-    tagged_rows,
-)
+from support.kinds import tagged_rows
+from support.participant import World, count, keep, select
 
 from tracing_2pc.participant.resources import tagged_branches
 from tracing_2pc.testing.other_process import kill

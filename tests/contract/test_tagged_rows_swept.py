@@ -10,17 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from support.branches import Branch, records
 from support.databases import url
-from support.participant import (
-    Branch,
-    World,
-    count,
-    keep,
-    records,
-    select,
-    sqlite_url,
-    tagged_rows,
-)
+from support.kinds import sqlite_url, tagged_rows
+from support.participant import World, count, keep, select
 from support.postgres import flushes
 
 from tracing_2pc.participant.resources import tagged_branches

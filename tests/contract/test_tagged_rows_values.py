@@ -15,19 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from support.branches import ONE, Branch, arrow, json_lines, records
 from support.databases import url
-from support.participant import (
-    ONE,
-    Branch,
-    World,
-    arrow,
-    json_lines,
-    keep,
-    prepared_transactions,
-    records,
-    select,
-    tagged_rows,
-)
+from support.kinds import prepared_transactions, tagged_rows
+from support.participant import World, keep, select
 from support.waiting import AT_LAST
 
 Open = Callable[..., World]

@@ -15,15 +15,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.participant import (
-    ONE,
-    Branch,
-    World,
-    database_of,
-    orders,
-    sqlite_url,
-    tagged_rows,
-)
+from support.branches import ONE, Branch, orders
+from support.kinds import sqlite_url, tagged_rows
+from support.participant import World, database_of
 from support.spark import serving
 from support.waiting import AT_LAST, PAUSE, until
 

@@ -16,8 +16,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from opentelemetry.trace import StatusCode
+from support.branches import ONE, TRACE
+from support.kinds import KINDS
 from support.log_tables import fill
-from support.participant import KINDS, ONE, TRACE, World
+from support.participant import World
 from support.spark import serving
 from support.texts import texts
 from support.tracing import span_tree

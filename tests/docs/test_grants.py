@@ -9,7 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 from manual import blocks, page
-from support.participant import KINDS, ONE, OTHER, close, keep, no_sender
+from support.branches import ONE, OTHER
+from support.kinds import KINDS
+from support.participant import close, keep, no_sender
 
 from tracing_2pc.cli import main
 from tracing_2pc.core.errors import DecisionLogError

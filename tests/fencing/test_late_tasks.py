@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers, sink_to
-from support.participant import KINDS, Upload, World, records
+from support.branches import records
+from support.kinds import KINDS
+from support.participant import Upload, World
 from support.spark import ROWS, serving
 from support.texts import texts
 

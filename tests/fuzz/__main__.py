@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from support import memory
-from support.participant import KINDS, POSTGRESQL_ONLY
+from support.kinds import KINDS, POSTGRESQL_ONLY
 from support.postgres import postgresql
 
 from fuzz import runs

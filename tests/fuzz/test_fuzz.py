@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.participant import KINDS_AND_DATABASES
+from support.kinds import KINDS_AND_DATABASES
 
 from fuzz import runs
 from fuzz.bodies import NASTY_LINES, Case, draw

@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from support.participant import (
-    KINDS,
-    Branch,
-    end,
-    keep,
-    records,
-    rows_table,
-    sqlite_url,
-)
+from support.branches import Branch, records
+from support.kinds import KINDS, sqlite_url
+from support.participant import end, keep, rows_table
 
 from fuzz.bodies import Case
 from tracing_2pc.outbox import Outbox

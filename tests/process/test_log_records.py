@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.participant import World, sqlite_url
+from support.kinds import sqlite_url
+from support.participant import World
 from support.programs import ran
 from support.spark import serving
 from support.telemetry import PATH
@@ -252,7 +253,8 @@ log.warning("said")
 
 
 PARTICIPANT = """
-from support.participant import ONE, tagged_rows, sqlite_url
+from support.branches import ONE
+from support.kinds import sqlite_url, tagged_rows
 from pathlib import Path
 logging.getLogger("tracing_2pc").addHandler(Keep())
 world = tagged_rows(sqlite_url(Path()))

@@ -14,15 +14,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 from pyspark.errors import PySparkException
-from support.participant import (
-    Branch,
-    arrow,
-    outbox,
-    rows_table,
-    select,
-    sqlite_url,
-    tagged_rows,
-)
+from support.branches import Branch, arrow
+from support.kinds import outbox, sqlite_url, tagged_rows
+from support.participant import rows_table, select
 from support.spark import write_numbers
 from support.stream_world import World, failing_query, session_setting
 

@@ -11,14 +11,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from support.participant import (
-    World,
-    end,
-    records,
-    refusing_outbox,
-    select,
-    sqlite_url,
-)
+from support.branches import records
+from support.kinds import refusing_outbox, sqlite_url
+from support.participant import World, end, select
 from support.spark import serving
 from support.waiting import PATIENT
 from support.watch import SETTINGS, Site

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.participant import sqlite_url
+from support.kinds import sqlite_url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])

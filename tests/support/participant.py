@@ -1,88 +1,27 @@
-"""Participants under test: a Flask client, and the resources it is held against."""
+"""A participant under test: a Flask client, and what happens inside of it."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import http.server
 import io
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pytest
 import sqlalchemy as sa
 from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from support.files import FilePlace, Files
+from support.branches import ONE, TRACE, Branch
+from support.files import FilePlace
 from support.served import served
-from support.waiting import AT_LAST, AT_ONCE, until
-from tracing_2pc.core import content
-from tracing_2pc.http.partner import HttpPartner
+from support.waiting import AT_LAST, until
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.outbox import Outbox
-from tracing_2pc.participant import PreparedTransactions, TaggedRows
-
-TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "vendor=x"}
-
-
-def arrow(table: pa.Table) -> bytes:
-    """Encode a table as a sink does."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-def orders(*ids: int) -> bytes:
-    """Encode records that every resource takes."""
-    amounts = [1.5 * id_ for id_ in ids]
-    columns = {
-        "id": pa.array(ids, pa.int64()),
-        "amount": pa.array(amounts, pa.float64()),
-    }
-    return arrow(pa.table(columns))
-
-
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """One branch, as tests speak of it."""
-
-    body: bytes
-    rows: int
-    branch: str = "0.1"
-    content_type: str = content.ARROW
-
-    @property
-    def digest(self) -> str:
-        return content.digest_of(self.body)
-
-    @property
-    def named(self) -> dict[str, Any]:
-        return {"branch": self.branch, "rows": self.rows, "digest": self.digest}
-
-
-def records(branch: str = "0.1", **columns: Any) -> Branch:
-    """Make a branch of any columns."""
-    table = pa.table(columns)
-    return Branch(arrow(table), table.num_rows, branch)
-
-
-def json_lines(*found: dict[str, Any], branch: str = "0.1") -> Branch:
-    """Make a branch that travels as JSON lines."""
-    text = "".join(json.dumps(record) + "\n" for record in found)
-    return Branch(text.encode(), len(found), branch, content.NDJSON)
-
-
-ONE = Branch(orders(1, 2, 3), 3)
-OTHER = Branch(orders(4), 1)
-TWIN = Branch(orders(1, 2, 3), 3, "0.2")
 
 
 class World:
@@ -330,36 +269,6 @@ def writing_rows(world: World, meanwhile: Callable[[], object]) -> Iterator[list
         del writer.load
 
 
-def tagged_rows(url: str, **settings: Any) -> World:
-    """A ledger, whose readers SELECT from a view."""
-    resource = TaggedRows(url, "orders", **settings)
-    return World(resource, lambda: count(resource, "orders"))
-
-
-def outbox_to(partner: str, url: str, **options: Any) -> Outbox:
-    """Make an outbox whose partner is HTTP: with the options of both."""
-    own = {n: options.pop(n) for n in ("name", "lease", "clock") if n in options}
-    return Outbox(url, HttpPartner(partner, **options), **own)
-
-
-def outbox(url: str) -> World:
-    """A notifier, whose partner never answers: what is committed stays queued."""
-    resource = outbox_to("http://127.0.0.1:9/orders", url, timeout=AT_ONCE)
-    return World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
-
-
-def refusing_outbox(url: str, branch: Branch, name: str = "participant") -> World:
-    """A notifier that never sends, with orders.7.1 refused by its partner: 422."""
-    resource = outbox_to("http://127.0.0.1:9/orders", url, timeout=AT_ONCE)
-    resource.start = lambda: None  # type: ignore[method-assign]
-    world = World(resource, lambda: int(resource.gauges()["tpc.outbox.backlog"]))
-    world.name = name
-    keep(world, "orders.7.1", branch)
-    for request in queue_of(world).next("orders"):
-        assert queue_of(world).move_to_quarantine(request, 422)
-    return world
-
-
 def queue_of(world: World) -> Any:
     """What a notifier has to send, to do in the place of its sender."""
     return world.resource._queue
@@ -390,68 +299,6 @@ def close(world: World) -> None:
         world.resource.close()
 
 
-def prepared_transactions(url: str, **settings: Any) -> World:
-    """A ledger, whose readers SELECT from the table itself."""
-    resource = PreparedTransactions(url, "orders", **settings)
-    return World(resource, lambda: count(resource, "orders"))
-
-
-KINDS: dict[str, Callable[[str], World]] = {
-    "TaggedRows": tagged_rows,
-    "Outbox": outbox,
-    "PreparedTransactions": prepared_transactions,
-}
-"""Add a resource here: the whole contract is then held against it."""
-
-
-def files(url: str) -> World:
-    """A folder of files, whose decisions are carried out outside of any database."""
-    database = sa.make_url(url).database
-    place = FilePlace(Path(f"{database}.files"))
-    resource = Files(url, place.folder)
-    return World(resource, place.visible)
-
-
-ALL_KINDS = {**KINDS, "Files": files}
-
-POSTGRESQL_ONLY = frozenset({"PreparedTransactions"})
-
-IN_MAKE_TEST = frozenset({"TaggedRows-sqlite", "PreparedTransactions-postgresql"})
-"""Each way to hold rows once; the other variants are for `make ci`."""
-
-
-def variant(kind: str, database: str) -> Any:
-    """Name a participant of a kind on a database, as a parameter of `started`."""
-    name = f"{kind}-{database}"
-    marks = () if name in IN_MAKE_TEST else (pytest.mark.ci,)
-    return pytest.param((kind, database), id=name, marks=marks)
-
-
-KINDS_AND_DATABASES = [
-    variant(kind, database)
-    for kind in KINDS
-    for database in ("sqlite", "postgresql")
-    if database == "postgresql" or kind not in POSTGRESQL_ONLY
-]
-CONTRACT_KINDS = [*KINDS_AND_DATABASES, variant("Files", "sqlite")]
-BOTH_ENDS = [variant("TaggedRows", "sqlite"), variant("TaggedRows", "postgresql")]
-"""For what one implementation does in front of all kinds: the two least alike."""
-
-
-def started(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[World, str, str]]:
-    """Start the participant that a fixture's parameter names: it, its kind, its URL."""
-    kind, database = request.param
-    if database == "postgresql":
-        url = request.getfixturevalue("postgres_database")
-    else:
-        url = sqlite_url(tmp_path)
-    world = ALL_KINDS[kind](url)
-    yield world, kind, url
-    world.resource.close()
-
-
 def keep(world: World, transaction: str, branch: Branch) -> None:
     """Prepare and commit."""
     assert world.prepare(transaction, branch).status_code == 200
@@ -479,10 +326,6 @@ def rows_table(world: World) -> str:
     store = store_of(world)
     name: str = getattr(store, "_place", store)._table.name
     return name
-
-
-def sqlite_url(folder: Path, name: str = "participant") -> str:
-    return f"sqlite:///{folder / name}.db"
 
 
 class PartnerApi:

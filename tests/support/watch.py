@@ -10,7 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from support.participant import ONE, Branch, World, orders, sqlite_url, tagged_rows
+from support.branches import ONE, Branch, orders
+from support.kinds import sqlite_url, tagged_rows
+from support.participant import World
 from support.spark import serving
 from support.waiting import PATIENT
 from tracing_2pc.core.model import (

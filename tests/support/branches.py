@@ -1,0 +1,69 @@
+"""Branches of a transaction, as tests send them to a participant."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from tracing_2pc.core import content
+
+TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "vendor=x"}
+
+
+def arrow(table: pa.Table) -> bytes:
+    """Encode a table as a sink does."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def orders(*ids: int) -> bytes:
+    """Encode records that every resource takes."""
+    amounts = [1.5 * id_ for id_ in ids]
+    columns = {
+        "id": pa.array(ids, pa.int64()),
+        "amount": pa.array(amounts, pa.float64()),
+    }
+    return arrow(pa.table(columns))
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """One branch, as tests speak of it."""
+
+    body: bytes
+    rows: int
+    branch: str = "0.1"
+    content_type: str = content.ARROW
+
+    @property
+    def digest(self) -> str:
+        return content.digest_of(self.body)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        return {"branch": self.branch, "rows": self.rows, "digest": self.digest}
+
+
+def records(branch: str = "0.1", **columns: Any) -> Branch:
+    """Make a branch of any columns."""
+    table = pa.table(columns)
+    return Branch(arrow(table), table.num_rows, branch)
+
+
+def json_lines(*found: dict[str, Any], branch: str = "0.1") -> Branch:
+    """Make a branch that travels as JSON lines."""
+    text = "".join(json.dumps(record) + "\n" for record in found)
+    return Branch(text.encode(), len(found), branch, content.NDJSON)
+
+
+ONE = Branch(orders(1, 2, 3), 3)
+
+OTHER = Branch(orders(4), 1)
+
+TWIN = Branch(orders(1, 2, 3), 3, "0.2")
