@@ -70,7 +70,7 @@ REQUESTS: dict[str, Callable[[TransactionRow], Answer]] = {
 
 
 @pytest.mark.parametrize("given", ANSWERS)
-def test_each_answer_is_that_of_the_table(given: str) -> None:
+def test_each_answer_is_that_of_the_table(given):
     """Every request, of a transaction in every state."""
     row = GIVEN[given]
     found = {asked: REQUESTS[asked](row) for asked in ANSWERS[given]}

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from support.texts import texts
 
-from bench import plot, report, results
+from bench import report, results
 from bench.beside import PEERS
 from bench.goals import GOALS
 from bench.pair import Ratio, line, peer, point
-from bench.plot import At, Chart
 from bench.results import Results
 from bench.series import SERIES
 
@@ -54,7 +51,7 @@ def rows(page: str) -> dict[str, list[str]]:
         (Ratio(0.70, 0.69, 0.71, 0.70, 5), TEXTS["too few rounds"]),
     ],
 )
-def test_a_verdict_is_in_plain_words(ratio: Ratio, said: str) -> None:
+def test_a_verdict_is_in_plain_words(ratio, said):
     """What is inconclusive is shown as that, with its reason, and never as met."""
     page = report.text(Results(RUN, [goal("A1", ratio)]))
     row = rows(page)["A1"]
@@ -67,14 +64,14 @@ def test_a_verdict_is_in_plain_words(ratio: Ratio, said: str) -> None:
     ]
 
 
-def test_the_second_limit_of_a_goal_is_named() -> None:
+def test_the_second_limit_of_a_goal_is_named():
     """A5 is held against two limits; its own interval may be on the right side."""
     made = goal("A5", Ratio(1.1, 1.09, 1.11, 1.1, 41)) | {"verdict": "inconclusive"}
     page = report.text(Results(RUN, [made]))
     assert rows(page)["A5"][-1] == TEXTS["the second limit"]
 
 
-def test_every_goal_has_a_row() -> None:
+def test_every_goal_has_a_row():
     """One that has no result says so: it is not left out."""
     page = report.text(Results())
     assert rows(page).keys() == GOALS.keys()
@@ -82,7 +79,7 @@ def test_every_goal_has_a_row() -> None:
     assert TEXTS["nothing was measured"] in page
 
 
-def test_a_trial_judges_nothing() -> None:
+def test_a_trial_judges_nothing():
     """Tiny sizes meet no goal, whatever they say."""
     made = goal("A1", Ratio(0.5, 0.5, 0.5, 0.5, 41))
     page = report.text(Results({**RUN, "trial": True}, [made]))
@@ -90,12 +87,7 @@ def test_a_trial_judges_nothing() -> None:
     assert TEXTS["no goal is judged"] in page
 
 
-def test_what_did_not_come_to_its_end_is_said() -> None:
-    page = report.text(Results(RUN, failed=[{"failed": "growth", "exit": 2}]))
-    assert TEXTS["a family did not come to its end"].format(family="growth") in page
-
-
-def test_another_is_shown_without_a_verdict() -> None:
+def test_another_is_shown_without_a_verdict():
     """A fact has no limit; what was not measured says so, and what is not run."""
     name, other = next(iter(PEERS.items()))
     made = peer(name, Ratio(2.0, 1.9, 2.1, 2.0, 9), {})
@@ -107,7 +99,7 @@ def test_another_is_shown_without_a_verdict() -> None:
     assert "Not run: " in section
 
 
-def test_a_series_has_a_table_and_a_plot(tmp_path: Path) -> None:
+def test_a_series_has_a_table_and_a_plot(tmp_path):
     """In order of what grows; the plot is a picture beside the page."""
     half = Ratio(0.5, 0.4, 0.6, 0.5, 9)
     points = [
@@ -127,52 +119,13 @@ def test_a_series_has_a_table_and_a_plot(tmp_path: Path) -> None:
     assert list(drawn.iter("{http://www.w3.org/2000/svg}script")) == []
 
 
-def test_a_plot_holds_all_of_its_points() -> None:
-    """Points, intervals and the goal's limit are inside of the picture."""
-    for log in (False, True):
-        lines = {"one": [At(1, 0.02, 0.01, 0.03), At(9, 740.0, 700.0, 811.0)]}
-        drawn = ElementTree.fromstring(
-            Chart("t", "x", "y", lines, limit=900.0, log=log).svg()
-        )
-        for shape in drawn.iter("{http://www.w3.org/2000/svg}circle"):
-            assert plot.LEFT < float(shape.attrib["cx"]) < plot.WIDTH - plot.RIGHT
-            assert plot.TOP <= float(shape.attrib["cy"]) <= plot.HEIGHT - plot.BOTTOM
-        heights = [
-            float(shape.attrib[end])
-            for shape in drawn.iter("{http://www.w3.org/2000/svg}line")
-            for end in ("y1", "y2")
-        ]
-        assert min(heights) >= plot.TOP - 0.1
-        assert max(heights) <= plot.HEIGHT - plot.BOTTOM + 0.1
-
-
-@pytest.mark.parametrize("values", [[1.0], [1.0, 1.0], [0.4, 3.0], [7.0, 1234.5]])
-def test_ticks_are_round_and_hold_the_values(values: list[float]) -> None:
-    for ticks in (plot.ticks(max(values)), plot.log_ticks(values)):
-        assert ticks[0] <= min(values) <= max(values) <= ticks[-1]
-        assert len(ticks) >= 2
-        assert ticks == sorted(set(ticks))
-
-
-def test_lines_are_read_as_they_are_written(tmp_path: Path) -> None:
-    file = tmp_path / "results.jsonl"
-    made = goal("A1", Ratio(0.8, 0.79, 0.81, 0.8, 41))
-    grown = point("rows", 10, Ratio(1, 1, 1, 1, 9), {"library": 1}, {})
-    other = peer("row psycopg", Ratio(2, 2, 2, 2, 9), {})
-    failed = {"failed": "growth", "exit": 2}
-    lines = [{"run": RUN}, made, grown, other, failed]
-    file.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
-    assert results.read(file) == Results(RUN, [made], [grown], [other], [failed])
-    assert results.read(tmp_path / "none") == Results()
-
-
-def test_every_series_with_a_goal_shows_its_limit() -> None:
+def test_every_series_with_a_goal_shows_its_limit():
     """The goal that a plot shows is one of the goals of growth."""
     for series in SERIES.values():
         assert series.goal is None or GOALS[series.goal].family == "growth"
 
 
-def test_the_page_is_that_of_the_results() -> None:
+def test_the_page_is_that_of_the_results():
     """`docs/performance.md` and its plots say what `bench/results.jsonl` says.
 
     If not, run `python -m bench report`.

@@ -19,7 +19,7 @@ COMMITS = 'v1\n{"nextBatchWatermarkMs":0}'
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """Batches 98 to 100 are begun, 98 and 99 committed; as Spark leaves it."""
     (tmp_path / "metadata").write_text(f'{{"id":"{QUERY}"}}')
     for part, batches, text in (
@@ -34,21 +34,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_last_batch_without_a_commit_is_run_again(folder: Path) -> None:
+def test_the_last_batch_without_a_commit_is_run_again(folder):
     """Its number and the query's id; what begins with a dot is not a batch."""
     read = read_checkpoint(str(folder))
     assert read == Checkpoint(folder, QUERY, last=100, in_flight=True)
     assert read.next == 100
 
 
-def test_behind_a_commit_comes_the_next_batch(folder: Path) -> None:
+def test_behind_a_commit_comes_the_next_batch(folder):
     """Nothing is in flight then."""
     (folder / "commits" / "100").write_text(COMMITS)
     read = read_checkpoint(str(folder))
     assert (read.in_flight, read.next) == (False, 101)
 
 
-def test_the_first_batch_in_flight(folder: Path) -> None:
+def test_the_first_batch_in_flight(folder):
     """There is no commit yet at all."""
     for file in [*(folder / "commits").iterdir(), *(folder / "offsets").iterdir()]:
         file.unlink()
@@ -72,9 +72,7 @@ def test_the_first_batch_in_flight(folder: Path) -> None:
         (dict.fromkeys(("offsets/98", "offsets/99", "offsets/100")), TEXTS["no batch"]),
     ],
 )
-def test_what_is_not_whole_is_refused(
-    folder: Path, changes: dict[str, str | None], said: str
-) -> None:
+def test_what_is_not_whole_is_refused(folder, changes, said):
     """In one line that names what is wrong: half a copy proves nothing."""
     for name, text in changes.items():
         if text is None:
@@ -87,7 +85,7 @@ def test_what_is_not_whole_is_refused(
 
 
 @pytest.mark.parametrize("missing", ["", "/offsets", "/commits"])
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
+def test_a_folder_that_is_not_there_is_named(tmp_path, missing):
     """A wrong path is no empty checkpoint."""
     for part in ("offsets", "commits") if missing else ():
         (tmp_path / "ck" / part).mkdir(parents=True, exist_ok=True)
@@ -99,7 +97,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path, missing: str) -> No
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/ck", "hdfs://host/ck", "dbfs:/ck"])
-def test_a_url_is_to_be_copied_first(url: str) -> None:
+def test_a_url_is_to_be_copied_first(url):
     """Only a folder of this machine is read: the message names what to copy."""
     with pytest.raises(ConfigurationError, match=TEXTS["what to copy"]):
         read_checkpoint(url)

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry import metrics as api
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from support.metrics import Measured, assert_of_the_registry
+from support.metrics import assert_of_the_registry
 
 import tracing_2pc
 from tracing_2pc.core import names
@@ -27,9 +27,7 @@ COMMIT = {"outcome": "commit"}
 
 
 @pytest.fixture
-def provider(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[InMemoryMetricReader]:
+def provider(measured, monkeypatch) -> Iterator[InMemoryMetricReader]:
     """A program that has set a meter provider of its own; its reader."""
     reader = InMemoryMetricReader()
     mine = MeterProvider([reader], shutdown_on_exit=False)
@@ -53,7 +51,7 @@ def read(reader: InMemoryMetricReader) -> dict[str, tuple[str, list[float]]]:
     }
 
 
-def test_counters_and_histograms(measured: Measured) -> None:
+def test_counters_and_histograms(measured):
     """As Prometheus reads them: each bound counts all that is below it."""
     instruments.add("tpc.transactions", COMMIT)
     instruments.add("tpc.transactions", COMMIT, 2)
@@ -69,14 +67,14 @@ def test_counters_and_histograms(measured: Measured) -> None:
     assert measured()[f"{name}_sum"] == pytest.approx(99.202)
 
 
-def test_a_label_is_escaped(measured: Measured) -> None:
+def test_a_label_is_escaped(measured):
     """Names of participants are checked elsewhere; here nothing breaks a line."""
     labels = {"participant": 'a"b\\c\nd', "result": "ok"}
     instruments.add("tpc.commit.attempts", labels)
     assert r'{participant="a\"b\\c\nd",result="ok"} 1' in instruments.exposition()
 
 
-def test_what_is_not_in_the_registry_is_refused_at_once() -> None:
+def test_what_is_not_in_the_registry_is_refused_at_once():
     """A wrong name, or a name of another kind: also where nothing is measured."""
     for wrong in (
         lambda: instruments.add("tpc.transaction", COMMIT),
@@ -90,7 +88,7 @@ def test_what_is_not_in_the_registry_is_refused_at_once() -> None:
             wrong()
 
 
-def test_a_gauge_has_one_callback(measured: Measured) -> None:
+def test_a_gauge_has_one_callback(measured):
     """The last one; where it raises there is no value, and the others are there."""
     instruments.observe("tpc.in_doubt.branches", lambda: [(1, {})])
     instruments.observe("tpc.in_doubt.branches", lambda: [(2, {})])
@@ -113,13 +111,11 @@ def test_a_gauge_has_one_callback(measured: Measured) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _callbacks(monkeypatch) -> None:
     monkeypatch.setattr(instruments, "_observed", dict(instruments._observed))
 
 
-def test_a_programs_own_provider_is_told_everything(
-    provider: InMemoryMetricReader, measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_programs_own_provider_is_told_everything(provider, measured, monkeypatch):
     """Under the registry's names and units; it exports, we only answer a scrape."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     instruments.observe("tpc.in_doubt.branches", lambda: [(2, {})])
@@ -134,9 +130,7 @@ def test_a_programs_own_provider_is_told_everything(
     assert measured()[COMMITS] == 1
 
 
-def test_a_provider_that_raises_is_not_noticed(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_provider_that_raises_is_not_noticed(measured, monkeypatch):
     def fails() -> api.MeterProvider:
         raise RuntimeError("does not load")
 
@@ -147,7 +141,7 @@ def test_a_provider_that_raises_is_not_noticed(
     assert measured()[COMMITS] == 1
 
 
-def test_scrapes_at_the_same_time_are_whole(measured: Measured) -> None:
+def test_scrapes_at_the_same_time_are_whole(measured):
     """Each has every metric once."""
     texts: list[str] = []
 
@@ -167,7 +161,7 @@ def test_scrapes_at_the_same_time_are_whole(measured: Measured) -> None:
     assert measured()[COMMITS] == 200
 
 
-def test_ends_are_begun_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_are_begun_together(monkeypatch):
     """One that never ends takes no time from another; one may have nothing to do."""
     begun: list[str] = []
     never, soon = threading.Event(), threading.Event()
@@ -182,7 +176,7 @@ def test_ends_are_begun_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (begun, soon.is_set()) == (["never", "soon"], True)
 
 
-def test_a_scrape_reads_once_and_so_does_an_export(measured: Measured) -> None:
+def test_a_scrape_reads_once_and_so_does_an_export(measured):
     """However many gauges there are; each sees what is there at that time."""
     reads: list[int] = []
 
@@ -199,7 +193,7 @@ def test_a_scrape_reads_once_and_so_does_an_export(measured: Measured) -> None:
     assert len(reads) == 3
 
 
-def test_a_database_that_is_away_is_asked_once_in_a_round(measured: Measured) -> None:
+def test_a_database_that_is_away_is_asked_once_in_a_round(measured):
     """An export goes without the gauges; a scrape is told why."""
     asked: list[int] = []
 
@@ -214,7 +208,7 @@ def test_a_database_that_is_away_is_asked_once_in_a_round(measured: Measured) ->
         mine.exposition()
 
 
-def test_a_scrape_is_answered_by_its_own_participant(measured: Measured) -> None:
+def test_a_scrape_is_answered_by_its_own_participant(measured):
     """Two in one process: each shows what it holds."""
     first = Gauges(lambda: {"tpc.in_doubt.branches": 1})
     second = Gauges(lambda: {"tpc.in_doubt.branches": 2})
@@ -238,14 +232,14 @@ def told() -> Iterator[ast.Call]:
                     yield node  # type: ignore[misc]
 
 
-def test_every_name_that_is_told_is_in_the_registry() -> None:
+def test_every_name_that_is_told_is_in_the_registry():
     """Where a name is a constant; of another one `KeyError` says so when it is used."""
     named = [c.args[0].value for c in told() if isinstance(c.args[0], ast.Constant)]
     assert len(named) >= 6
     assert set(named) <= names.METRICS.keys()
 
 
-def test_every_name_of_the_registry_is_told_somewhere() -> None:
+def test_every_name_of_the_registry_is_told_somewhere():
     """Nobody is promised a metric that is never there."""
     constants = {
         node.value
@@ -258,7 +252,7 @@ def test_every_name_of_the_registry_is_told_somewhere() -> None:
     assert set(GAUGES) <= names.METRICS.keys()
 
 
-def test_the_registry_is_as_opentelemetry_and_prometheus_want_it() -> None:
+def test_the_registry_is_as_opentelemetry_and_prometheus_want_it():
     """The unit and the kind are in Prometheus's name, and in OpenTelemetry's not.
 
     Labels are closed sets, or names of participants and applications.

@@ -35,7 +35,7 @@ def sent_on(traceparent: str = PARENT, tracestate: str | None = None) -> dict[st
     ("sent", "kept"),
     [*((f"0{n}", f"0{n}") for n in range(4)), ("ff", "03"), ("fc", "00"), ("09", "01")],
 )
-def test_a_traceparent_is_passed_on(sent: str, kept: str) -> None:
+def test_a_traceparent_is_passed_on(sent, kept):
     """Ids and both known flags, of which level 2 added *random*; no flag but these.
 
     Who gives it a meaning some day must not be told by us that it holds.
@@ -45,7 +45,7 @@ def test_a_traceparent_is_passed_on(sent: str, kept: str) -> None:
 
 
 @pytest.mark.parametrize("random", ["00", "02"])
-def test_a_child_keeps_the_random_flag(exported, random: str) -> None:
+def test_a_child_keeps_the_random_flag(exported, random):
     """It speaks of the trace id, which the child has too."""
     flags = f"{int(random, 16) | 1:02x}"
     came = {"traceparent": f"00-{TRACE}-{SPAN}-{flags}"}
@@ -58,14 +58,14 @@ def test_a_child_keeps_the_random_flag(exported, random: str) -> None:
 
 @pytest.mark.parametrize("after", ["", "-", "-x", "-00-what.ever\t\u00e9"])
 @pytest.mark.parametrize("version", ["01", "cc", "fe"])
-def test_a_later_version_is_read_as_far_as_we_know_it(version: str, after: str) -> None:
+def test_a_later_version_is_read_as_far_as_we_know_it(version, after):
     """What follows after a dash is for others; we write our own version."""
     later = f"{version}-{TRACE}-{SPAN}-01{after}"
     assert sent_on(later) == {"traceparent": PARENT}
 
 
 @pytest.mark.parametrize("around", ["{} ", " {}", "\t{} \t"])
-def test_blanks_around_a_traceparent_are_not_its_own(around: str) -> None:
+def test_blanks_around_a_traceparent_are_not_its_own(around):
     """A server may leave them in."""
     assert sent_on(around.format(PARENT)) == {"traceparent": PARENT}
 
@@ -100,23 +100,21 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("traceparent", MALFORMED.values(), ids=MALFORMED.keys())
-def test_a_malformed_traceparent_is_as_if_absent(
-    traceparent: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_malformed_traceparent_is_as_if_absent(traceparent, caplog):
     """So is its tracestate, and nobody can write into our log by sending one."""
     caplog.set_level(logging.INFO)
     assert sent_on(traceparent, "vendor=x") == {}
     assert caplog.records == []
 
 
-def test_several_traceparents_are_as_if_absent() -> None:
+def test_several_traceparents_are_as_if_absent():
     """Whoever sent the second one, it is not for us to choose."""
     other = f"00-{TRACE[::-1]}-{SPAN}-01"
     found = propagation.extract({"traceparent": PARENT, "Traceparent": other})
     assert not trace.get_current_span(found).get_span_context().is_valid
 
 
-def test_a_tracestate_alone_is_nothing() -> None:
+def test_a_tracestate_alone_is_nothing():
     """It belongs to a trace."""
     carrier: dict[str, str] = {}
     propagation.inject(carrier, propagation.extract({"tracestate": "vendor=x"}))
@@ -150,7 +148,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize(("tracestate", "kept"), KEPT.values(), ids=KEPT.keys())
-def test_a_tracestate_is_passed_on(tracestate: str, kept: str) -> None:
+def test_a_tracestate_is_passed_on(tracestate, kept):
     """As it came, without empty members; of a key that is there twice the newest."""
     assert sent_on(PARENT, tracestate) == {"traceparent": PARENT, "tracestate": kept}
 
@@ -180,16 +178,14 @@ DISCARDED = {
 
 @pytest.mark.parametrize("bad", DISCARDED.values(), ids=DISCARDED.keys())
 @pytest.mark.parametrize("order", ["{0},ok=1", "ok=1,{0}"], ids=["first", "last"])
-def test_a_malformed_tracestate_costs_itself_only(
-    order: str, bad: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_malformed_tracestate_costs_itself_only(order, bad, caplog):
     """All of it, never the trace; and nothing of it reaches a log."""
     caplog.set_level(logging.INFO)
     assert sent_on(PARENT, order.format(bad)) == {"traceparent": PARENT}
     assert caplog.records == []
 
 
-def test_a_tracestate_outlives_spans_of_ours(exported) -> None:
+def test_a_tracestate_outlives_spans_of_ours(exported):
     """Sampled or not, through a server span and the client span inside it."""
     for flags in ("00", "01"):
         headers = {"traceparent": f"{PARENT[:-2]}{flags}", "tracestate": "a@=1,b=2"}
@@ -198,7 +194,7 @@ def test_a_tracestate_outlives_spans_of_ours(exported) -> None:
     assert span_tree(exported()) == ["POST /prepare", "  POST"]
 
 
-def test_what_others_read_is_kept_beside_a_malformed_traceparent() -> None:
+def test_what_others_read_is_kept_beside_a_malformed_traceparent():
     """Baggage has nothing to do with it."""
     headers = {"traceparent": "x", "baggage": "tenant=a"}
     assert baggage.get_baggage("tenant", propagation.extract(headers)) == "a"
@@ -230,9 +226,7 @@ BAGGAGE = {
 
 
 @pytest.mark.parametrize(("sent", "kept"), BAGGAGE.values(), ids=BAGGAGE.keys())
-def test_baggage_that_is_malformed_costs_itself_only(
-    sent: str, kept: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_baggage_that_is_malformed_costs_itself_only(sent, kept, caplog):
     """The members that W3C Baggage allows are there, and are read in silence."""
     assert w3c.read_baggage(sent) == kept
     caplog.set_level(0)
@@ -243,7 +237,7 @@ def test_baggage_that_is_malformed_costs_itself_only(
 
 
 @given(st.text(st.sampled_from('a=;, \t%\u00e9"1')))
-def test_any_baggage_is_read_or_not_there(sent: str) -> None:
+def test_any_baggage_is_read_or_not_there(sent):
     """What comes out is baggage: sifting it again changes nothing."""
     once = w3c.read_baggage(sent)
     assert w3c.read_baggage(once) == once
@@ -264,9 +258,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize(("headers", "wrong"), COUNTED.values(), ids=COUNTED.keys())
-def test_what_a_request_brings_is_counted_where_it_is_malformed(
-    headers: dict[str, str], wrong: str | None
-) -> None:
+def test_what_a_request_brings_is_counted_where_it_is_malformed(headers, wrong):
     """Once for each request, by header; a context at rest was counted before."""
     before = propagation.rejected()
     found = propagation.receive(headers)
@@ -279,7 +271,7 @@ def test_what_a_request_brings_is_counted_where_it_is_malformed(
     )
 
 
-def test_only_headers_of_the_registry_are_counted() -> None:
+def test_only_headers_of_the_registry_are_counted():
     """The label's values are a closed set, in which SkyWalking's have their place."""
     assert tuple(propagation.rejected()) == names.LABELS["header"]
 
@@ -312,7 +304,7 @@ members = st.text(st.characters(max_codepoint=0x100), max_size=40)
 
 
 @given(st.lists(members, max_size=40).map(",".join))
-def test_any_tracestate_is_read_or_not_there(tracestate: str) -> None:
+def test_any_tracestate_is_read_or_not_there(tracestate):
     """What comes out is a list of level 2 again: reading it changes nothing."""
     once = sent_on(PARENT, tracestate)
     assert once["traceparent"] == PARENT

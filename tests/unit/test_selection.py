@@ -28,13 +28,13 @@ WAYS_INTO_SPARK = {
 
 
 @pytest.fixture
-def in_ci(request: pytest.FixtureRequest) -> list[str]:
+def in_ci(request) -> list[str]:
     """The ids of all tests that `make ci` runs."""
     items = everything(request.config)
     return [i.nodeid for i in items if not i.get_closest_marker("nightly")]
 
 
-def test_each_file_is_tried(request: pytest.FixtureRequest, in_ci: list[str]) -> None:
+def test_each_file_is_tried(request, in_ci):
     """But for those that ask a program which has a target of its own."""
     files = defaultdict(set)
     for item in everything(request.config):
@@ -45,7 +45,7 @@ def test_each_file_is_tried(request: pytest.FixtureRequest, in_ci: list[str]) ->
 
 
 @pytest.mark.parametrize("point", [*FAILPOINTS, *OUTSIDE])
-def test_each_failpoint_is_tried(in_ci: list[str], point: str) -> None:
+def test_each_failpoint_is_tried(in_ci, point):
     """A process is killed there, with one kind of participant at least."""
     assert [n for n in in_ci if "test_crash.py" in n and n.endswith(f"[{point}]")]
 
@@ -57,18 +57,18 @@ def test_each_failpoint_is_tried(in_ci: list[str], point: str) -> None:
         *("Outbox", "OutboxOnPostgresql", "Files"),
     ],
 )
-def test_each_kind_of_participant_is_tried(in_ci: list[str], kind: str) -> None:
+def test_each_kind_of_participant_is_tried(in_ci, kind):
     """By the kit of its contract, on each database that it can be on."""
     kit = f"test_resource_contract.py::Test{kind}::"
     assert [n for n in in_ci if kit in n and "_a_process_is_killed[" in n]
 
 
 @pytest.mark.parametrize("way", WAYS_INTO_SPARK)
-def test_each_way_into_spark_is_tried(in_ci: list[str], way: str) -> None:
+def test_each_way_into_spark_is_tried(in_ci, way):
     assert [node for node in in_ci if WAYS_INTO_SPARK[way] in node]
 
 
-def test_tests_with_one_session_are_one_group(request: pytest.FixtureRequest) -> None:
+def test_tests_with_one_session_are_one_group(request):
     """A second group would start a second Spark; a kill must not share one."""
     for item in everything(request.config):
         shared = "spark" in getattr(item, "fixturenames", ())
@@ -90,12 +90,12 @@ def test_tests_with_one_session_are_one_group(request: pytest.FixtureRequest) ->
         ("range(60)", False),
     ],
 )
-def test_a_number_of_seconds_is_found(line: str, is_found: bool) -> None:
+def test_a_number_of_seconds_is_found(line, is_found):
     """Where something waits for it, or may."""
     assert list(literals(ast.parse(line))) == ([1] if is_found else [])
 
 
-def test_each_sentence_is_looked_for() -> None:
+def test_each_sentence_is_looked_for():
     """An entry of `texts.toml` that no test names is of no use."""
     from support.texts import ALL
 

@@ -43,7 +43,7 @@ def header(**other: str) -> str:
     return "-".join({**fields, **other}.values())
 
 
-def test_what_is_written_is_read() -> None:
+def test_what_is_written_is_read():
     assert format_sw8(GIVEN) == header()
     assert parse_sw8(header()) == GIVEN
     assert parse_sw8(header(sampled="0")) == GIVEN._replace(sampled=False)
@@ -51,7 +51,7 @@ def test_what_is_written_is_read() -> None:
     assert parse_sw8(header(endpoint=b64("/größe"))) is not None
 
 
-def test_what_is_written_is_never_too_long() -> None:
+def test_what_is_written_is_never_too_long():
     """Names that its readers would refuse are cut, between two characters."""
     name = "größe-" * 90
     long = dict.fromkeys(("service", "instance", "endpoint", "peer"), name)
@@ -105,12 +105,12 @@ def test_what_is_written_is_never_too_long() -> None:
     ],
     ids=repr,
 )
-def test_what_is_in_doubt_is_absent(value: str) -> None:
+def test_what_is_in_doubt_is_absent(value):
     assert parse_sw8(value) is None
 
 
 @given(st.text() | st.from_regex(r"[01]-(([A-Za-z0-9+/=]{0,12}|[0-9-]{0,9})-?){0,9}"))
-def test_anything_is_read_or_absent(value: str) -> None:
+def test_anything_is_read_or_absent(value):
     """Never an error; and what is read is what was written."""
     found = parse_sw8(value)
     assert found is None or format_sw8(found).split("-")[3:] == [
@@ -120,13 +120,13 @@ def test_anything_is_read_or_absent(value: str) -> None:
 
 
 @given(st.text())
-def test_any_correlation_is_read(value: str) -> None:
+def test_any_correlation_is_read(value):
     pairs = parse_correlation(value)
     assert len(pairs) <= 3
     assert parse_correlation(format_correlation(pairs)) == pairs
 
 
-def test_correlation_is_bounded() -> None:
+def test_correlation_is_bounded():
     """Three pairs of 128 bytes; what is none is left out, and hides no other."""
     many = {f"k{n}": str(n) for n in range(5)}
     written = ",".join(f"{b64(k)}:{b64(v)}" for k, v in many.items())

@@ -58,7 +58,7 @@ def usual(rows: int) -> float:
 VARIED = [500 * (1 + batch % 5) for batch in range(40)]  # 500 to 2,500, median 1,500
 
 
-def test_what_a_batch_costs_is_told_from_what_its_rows_cost() -> None:
+def test_what_a_batch_costs_is_told_from_what_its_rows_cost():
     """The line through rows and seconds, and what follows from it."""
     advice = advise(stream(VARIED, usual))
     was = measured(advice)
@@ -80,14 +80,14 @@ def test_what_a_batch_costs_is_told_from_what_its_rows_cost() -> None:
     assert (advice.batches, advice.findings) == (40, ())
 
 
-def test_batches_without_rows_do_not_hide_what_others_bring() -> None:
+def test_batches_without_rows_do_not_hide_what_others_bring():
     """As of a query with state, that runs two of them after each one with rows."""
     rows = [count if batch % 3 == 0 else 0 for batch, count in enumerate(VARIED * 3)]
     advice = advise(stream(rows, usual))
     assert measured(advice).rows_per_second == pytest.approx(1500 / 30)
 
 
-def test_a_few_slow_batches_do_not_turn_the_line() -> None:
+def test_a_few_slow_batches_do_not_turn_the_line():
     """The first one of a start, and a pause of the machine; the timeout counts them."""
     slow = {7: 30.0, 23: 45.0}
     seen = iter(range(len(VARIED)))
@@ -101,7 +101,7 @@ def test_a_few_slow_batches_do_not_turn_the_line() -> None:
     assert was.longest == pytest.approx(45.0 - DELIVERY)
 
 
-def test_the_fixed_cost_is_right_within_40_percent_with_20_batches() -> None:
+def test_the_fixed_cost_is_right_within_40_percent_with_20_batches():
     """In four cases of five, where times scatter by 20 %, as the module says."""
     chance = random.Random(7)
 
@@ -120,7 +120,7 @@ def test_the_fixed_cost_is_right_within_40_percent_with_20_batches() -> None:
 
 
 @pytest.mark.parametrize("rows", [[1000] * 30, [900, 1000, 1100] * 10])
-def test_batches_that_are_alike_give_upper_bounds(rows: list[int]) -> None:
+def test_batches_that_are_alike_give_upper_bounds(rows):
     """All of a batch may be fixed, or all of it its rows: each bound is on its side."""
     advice = advise(stream(rows, usual), within=90.0)
     was = measured(advice)
@@ -134,14 +134,14 @@ def test_batches_that_are_alike_give_upper_bounds(rows: list[int]) -> None:
     assert advice.findings == ()
 
 
-def test_bounds_of_alike_batches_that_contradict_prove_nothing() -> None:
+def test_bounds_of_alike_batches_that_contradict_prove_nothing():
     """Then the finding is that the costs could not be separated."""
     rows = [1000] * 30
     advice = advise(stream(rows, usual), within=20.0)
     assert advice.findings == (Finding.NOT_SEPARATED,)
 
 
-def test_a_recovery_that_is_too_short_contradicts_the_overhead() -> None:
+def test_a_recovery_that_is_too_short_contradicts_the_overhead():
     """And the advice says from which one on both bounds hold."""
     of = stream(VARIED, usual)
     advice = advise(of, within=20.0)
@@ -152,7 +152,7 @@ def test_a_recovery_that_is_too_short_contradicts_the_overhead() -> None:
     assert advise(of, within=1.0).longest is None
 
 
-def test_batches_without_a_pause_are_said_to_be_back_to_back() -> None:
+def test_batches_without_a_pause_are_said_to_be_back_to_back():
     """Each one begins when the one before it has ended."""
     advice = advise(stream(VARIED, usual, every=1.0))
     assert measured(advice).busy == pytest.approx(1.0)
@@ -160,14 +160,14 @@ def test_batches_without_a_pause_are_said_to_be_back_to_back() -> None:
     assert Finding.ROWS_TOO_SLOW not in advice.findings
 
 
-def test_rows_that_take_all_the_time_are_no_matter_of_the_interval() -> None:
+def test_rows_that_take_all_the_time_are_no_matter_of_the_interval():
     """Also if the batches are large: what is fixed is not what fills the time."""
     rows = [10 * count for count in VARIED]
     advice = advise(stream(rows, lambda count: 0.1 + 0.001 * count, every=1.0))
     assert set(advice.findings) == {Finding.BACK_TO_BACK, Finding.ROWS_TOO_SLOW}
 
 
-def test_rows_that_leave_less_than_a_tenth_need_a_longer_interval() -> None:
+def test_rows_that_leave_less_than_a_tenth_need_a_longer_interval():
     """The batch must end in its interval: the fixed cost has what the rows leave."""
     rows = [10 * count for count in VARIED]
     advice = advise(stream(rows, lambda count: 0.1 + 0.00062 * count, every=10.0))
@@ -178,7 +178,7 @@ def test_rows_that_leave_less_than_a_tenth_need_a_longer_interval() -> None:
     assert was.seconds_of_batch(advice.shortest) == pytest.approx(advice.shortest)
 
 
-def test_the_timeout_is_three_times_the_longest_batch_or_the_default() -> None:
+def test_the_timeout_is_three_times_the_longest_batch_or_the_default():
     """Of the measured ones and of the one that the longest interval makes."""
     short = stream(VARIED, usual)
     assert advise(short, 900.0, 60.0).timeout == 900.0
@@ -193,7 +193,7 @@ def test_the_timeout_is_three_times_the_longest_batch_or_the_default() -> None:
     assert Finding.TIMEOUT_SHORT not in advise(short, 60.0, 60.0).findings
 
 
-def test_too_few_batches_with_rows_give_no_numbers() -> None:
+def test_too_few_batches_with_rows_give_no_numbers():
     """Those without rows and those that were aborted are counted, and left out."""
     full = stream([*VARIED[: NEEDED - 1], *[0] * 9], usual)
     advice = advise(full)
@@ -203,7 +203,7 @@ def test_too_few_batches_with_rows_give_no_numbers() -> None:
     assert advise([]).findings == (Finding.TOO_FEW,)
 
 
-def test_only_committed_batches_with_rows_are_measured() -> None:
+def test_only_committed_batches_with_rows_are_measured():
     """The others take other times: they would turn the line and lower the rows."""
     rows = [count for some in VARIED for count in (some, 0)]
     slow_when_empty = stream(rows, lambda count: usual(count) if count else 9.0)
@@ -217,7 +217,7 @@ def test_only_committed_batches_with_rows_are_measured() -> None:
     assert was.cost.fixed == pytest.approx(2.0)
 
 
-def test_a_clock_that_was_put_back_makes_no_negative_time() -> None:
+def test_a_clock_that_was_put_back_makes_no_negative_time():
     """A batch that was decided before it began took no time at least."""
     newest = stream([1000] * NEEDED, usual)
     back = [
@@ -228,7 +228,7 @@ def test_a_clock_that_was_put_back_makes_no_negative_time() -> None:
     assert (was.longest, was.begin_to_decision.median, was.cost.fixed) == (0, 0, 0)
 
 
-def test_what_spark_does_between_two_batches_counts_as_fixed() -> None:
+def test_what_spark_does_between_two_batches_counts_as_fixed():
     """As much of the pause as is said; no more than the pause is."""
     of = stream(VARIED, usual)
     advice = advise(of, sparks_own=0.5)
@@ -238,7 +238,7 @@ def test_what_spark_does_between_two_batches_counts_as_fixed() -> None:
     assert measured(advise(of, sparks_own=100.0)).between == pytest.approx(6.5)
 
 
-def test_short_pauses_are_no_pauses() -> None:
+def test_short_pauses_are_no_pauses():
     """Half a second between batches of half a second is Spark at work."""
     of = stream(VARIED, lambda rows: 0.5 + 0.0001 * rows, every=1.1)
     assert Finding.BACK_TO_BACK in advise(of, sparks_own=0.5).findings

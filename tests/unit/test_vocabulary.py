@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import itertools
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ TRANSACTION_MOVES = {
 }
 
 
-def test_a_transaction_moves_only_like_this() -> None:
+def test_a_transaction_moves_only_like_this():
     """Every state meets every event: the listed move, or `KeyError`."""
     moves: dict[str, dict[str, str]] = {}
     for state, event in itertools.product(TransactionState, TransactionEvent):
@@ -73,7 +72,7 @@ def reachable(state: TransactionState, table: Any = TRANSACTION_TABLE) -> set[An
     return seen
 
 
-def test_a_decision_never_turns() -> None:
+def test_a_decision_never_turns():
     """From committing no path leads to aborted, but through a person's resume."""
     turning = {TransactionEvent.RESUME_COMMIT, TransactionEvent.RESUME_ABORT}
     straight = {k: v for k, v in TRANSACTION_TABLE.items() if k[1] not in turning}
@@ -83,7 +82,7 @@ def test_a_decision_never_turns() -> None:
         )
 
 
-def test_final_states_are_left_by_nothing() -> None:
+def test_final_states_are_left_by_nothing():
     """And all others can still reach one of them."""
     for state in TransactionState:
         leaves = {s for s, _ in TRANSACTION_TABLE}
@@ -95,7 +94,7 @@ def test_final_states_are_left_by_nothing() -> None:
 
 
 @pytest.mark.parametrize("word", [*Decision, *Vote, *TransactionState], ids=repr)
-def test_enums_are_their_words(word: Any) -> None:
+def test_enums_are_their_words(word):
     """Stored, sent and shown as text; never as an ordinal."""
     assert str(word) == f"{word}" == word.value == word
     assert pickle.loads(pickle.dumps(word)) is word
@@ -111,7 +110,7 @@ ordinals = st.integers(0, 10**18 - 1)
     st.builds(TransactionId, applications, ordinals, st.integers(1, 10**9 - 1)),
     st.builds(BranchId, ordinals, ordinals),
 )
-def test_an_id_reads_what_it_writes(identity: TransactionId, branch: BranchId) -> None:
+def test_an_id_reads_what_it_writes(identity, branch):
     """One spelling, there and back."""
     assert TransactionId.parse(str(identity)) == identity
     assert check_application(identity.application) == identity.application
@@ -131,7 +130,7 @@ ODD_BRANCHES = ["", "1", "1.", "01.1", "1.01", "-1.1", "1.1.1", "\u0661.1"]
     [(TransactionId, text, TEXTS["a transaction's id"]) for text in ODD]
     + [(BranchId, text, TEXTS["a branch's id"]) for text in ODD_BRANCHES],
 )
-def test_an_id_has_no_second_spelling(kind: Any, text: str, said: str) -> None:
+def test_an_id_has_no_second_spelling(kind, text, said):
     """Anything else is refused, and the error shows at most its beginning."""
     for times in (1, 100):
         with pytest.raises(ValueError, match=said) as refused:
@@ -140,14 +139,14 @@ def test_an_id_has_no_second_spelling(kind: Any, text: str, said: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_reading_an_id_never_fails_otherwise(text: str) -> None:
+def test_reading_an_id_never_fails_otherwise(text):
     """Any text is an id or a `ValueError`; what is an id is spelled like itself."""
     for kind in (TransactionId, BranchId):
         with contextlib.suppress(ValueError):
             assert str(kind.parse(text)) == text
 
 
-def test_ids_sort_as_numbers() -> None:
+def test_ids_sort_as_numbers():
     """Batch 10 comes after batch 2."""
     ids = {TransactionId.parse(f"a.{n}.1") for n in (10, 2, 1)}
     assert [i.batch for i in sorted(ids)] == [1, 2, 10]
@@ -172,13 +171,13 @@ receipts = st.builds(
 
 
 @given(receipts)
-def test_a_receipt_survives_json_and_pickle(receipt: Receipt) -> None:
+def test_a_receipt_survives_json_and_pickle(receipt):
     """From a task to the driver, vote and handle included."""
     assert Receipt.from_json(receipt.to_json()) == receipt
     assert pickle.loads(pickle.dumps(receipt)) == receipt
 
 
-def test_a_branchs_context_survives_pickle() -> None:
+def test_a_branchs_context_survives_pickle():
     """A program may hand it to a process that writes the branch."""
     context = BranchContext(TransactionId("orders", 0, 1), BranchId(0, 1), ("a",), {})
     copy = pickle.loads(pickle.dumps(context))
@@ -186,7 +185,7 @@ def test_a_branchs_context_survives_pickle() -> None:
     assert copy.stopping() is False
 
 
-def test_a_record_knows_whom_to_tell_what() -> None:
+def test_a_record_knows_whom_to_tell_what():
     """Pending keeps the order on record; chosen are those who voted commit."""
     votes = {"a": Vote.COMMIT, "b": Vote.READ_ONLY}
     written = branch_receipts(BranchId(0, 1), 1, "", votes)
@@ -213,7 +212,7 @@ KINDS = [e for e in KINDS if issubclass(e, TwoPhaseError)]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
-def test_an_error_survives_pickle(kind: type[TwoPhaseError]) -> None:
+def test_an_error_survives_pickle(kind):
     """Message, ids and whatever was added: a task raises it, the driver reads it."""
     names = set(inspect.signature(kind).parameters)
     given = {name: f"the {name}" for name in names - {"message", "detail"}}
@@ -227,7 +226,7 @@ def test_an_error_survives_pickle(kind: type[TwoPhaseError]) -> None:
     assert {"transaction_id", "participant"} <= vars(copy).keys()
 
 
-def test_unknown_is_never_failed() -> None:
+def test_unknown_is_never_failed():
     """Who catches "nothing was committed" or "unreachable" never catches in doubt."""
     for certain in (errors.AbortedError, errors.DecisionLogError):
         assert not issubclass(errors.DecisionUnknownError, certain)
@@ -239,7 +238,7 @@ def test_unknown_is_never_failed() -> None:
 # --- settings ------------------------------------------------------------------------
 
 
-def test_argument_over_environment_over_file(tmp_path: Path) -> None:
+def test_argument_over_environment_over_file(tmp_path):
     """The later one wins, for each setting by itself, and says where it is from."""
     (tmp_path / "tpc.toml").write_text(
         'stuck_after = "100s"\nsweep = "61s"\nlog = "sqlite:///file.db"\n'
@@ -262,7 +261,7 @@ def test_argument_over_environment_over_file(tmp_path: Path) -> None:
     }
 
 
-def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_found(tmp_path, monkeypatch):
     """TPC_CONFIG, else tpc.toml, else the table in pyproject.toml, else nothing."""
     monkeypatch.chdir(tmp_path)
     assert Settings.load(environ={}).sweep == 30
@@ -287,9 +286,7 @@ def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ({"batch_records": 0}, ("batch_records",)),
     ],
 )
-def test_a_contradiction_names_the_pair(
-    values: dict[str, Any], names: tuple[str, ...]
-) -> None:
+def test_a_contradiction_names_the_pair(values, names):
     """Each value alone is plausible: the error names both, and where they are from."""
     with pytest.raises(ConfigurationError) as refused:
         Settings.load(environ={}, **values)
@@ -298,7 +295,7 @@ def test_a_contradiction_names_the_pair(
     assert "argument" in text
 
 
-def test_no_transaction_timeout_is_none() -> None:
+def test_no_transaction_timeout_is_none():
     """Zero switches it off, and contradicts nothing."""
     assert Settings.load(environ={}, transaction_timeout=0).transaction_timeout == 0
 
@@ -331,14 +328,14 @@ def test_no_transaction_timeout_is_none() -> None:
         ({"links": {"a": "http://x/\x1b[31m"}}, TEXTS["no spaces in a link"]),
     ],
 )
-def test_a_wrong_value_is_named(values: dict[str, Any], why: str) -> None:
+def test_a_wrong_value_is_named(values, why):
     """Which setting, where it is from, what was expected; never a secret."""
     with pytest.raises(ConfigurationError, match=why) as refused:
         Settings.load(environ={}, **values)
     assert "s3cret" not in str(refused.value)
 
 
-def test_participants_from_the_environment() -> None:
+def test_participants_from_the_environment():
     """Name=URL, separated by commas."""
     listed = "ledger=http://127.0.0.1:1/,notifier=https://n"
     settings = Settings.load(environ={"TPC_PARTICIPANTS": listed})
@@ -348,7 +345,7 @@ def test_participants_from_the_environment() -> None:
     }
 
 
-def test_links_are_filled_in() -> None:
+def test_links_are_filled_in():
     """One that needs a trace is left out where nothing was traced."""
     told = "jaeger=http://j/trace/{trace},spark=http://s/{application}?t={transaction}"
     links = Settings.load(environ={"TPC_LINKS": told}).links
@@ -358,7 +355,7 @@ def test_links_are_filled_in() -> None:
     assert links_of(links, transaction, "ab") == {"jaeger": "http://j/trace/ab"} | spark
 
 
-def test_each_link_has_a_place_to_begin_at() -> None:
+def test_each_link_has_a_place_to_begin_at():
     """A page as it is; a link to one transaction by the front page of its host."""
     templates = {"jaeger": "https://j:1/trace/{trace}", "grafana": "http://g/d/tpc"}
     jaeger, grafana = places_of(templates)
@@ -369,7 +366,7 @@ def test_each_link_has_a_place_to_begin_at() -> None:
     assert describe_place(grafana._replace(name="mine")) == TEXTS["a link of one's own"]
 
 
-def test_the_token_of_the_environment_is_not_a_setting() -> None:
+def test_the_token_of_the_environment_is_not_a_setting():
     """TPC_TOKEN is the secret itself: it is never read into the settings."""
     settings = Settings.load(environ={"TPC_TOKEN": "s3cret"})
     assert "s3cret" not in repr(settings)
@@ -380,12 +377,12 @@ def test_the_token_of_the_environment_is_not_a_setting() -> None:
     ("text", "expected"),
     [("0", 0), ("250ms", 0.25), ("1.5s", 1.5), ("15 m", 900), ("2h", 7200), (7, 7)],
 )
-def test_durations_are_seconds(text: str | float, expected: float) -> None:
+def test_durations_are_seconds(text, expected):
     """A number with a unit; without one from Python only."""
     assert seconds(text) == expected
 
 
-def test_a_duration_without_a_unit_is_refused(tmp_path: Path) -> None:
+def test_a_duration_without_a_unit_is_refused(tmp_path):
     """It may be meant in another one: in variables, options and files alike."""
     (tmp_path / "tpc.toml").write_text("keep_finished = 7\n")
     why = TEXTS["expected a duration"]
@@ -397,9 +394,7 @@ def test_a_duration_without_a_unit_is_refused(tmp_path: Path) -> None:
         Settings.load(environ={"TPC_KEEP_FINISHED": "7"})
 
 
-def test_a_secret_is_given_by_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_is_given_by_reference(tmp_path, monkeypatch):
     """`env:` and `file:` are read where they are used; a literal is refused."""
     monkeypatch.setenv("TOKEN", " from-env\n")
     (tmp_path / "token").write_text("from-file\n")
