@@ -5,6 +5,8 @@ Driver, recovery and services run in this process: one `measured` sees all of th
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
@@ -25,11 +27,10 @@ from tracing_2pc.core.errors import (
     HeuristicError,
     ParticipantRefusedError,
 )
-from tracing_2pc.core.model import Receipt, TransactionRecord
+from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord
 from tracing_2pc.core.settings import Settings
-from tracing_2pc.core.states import Refusal
+from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.protocol.recovery import Recovery
-from tracing_2pc.spark.query_errors import vote_in
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
@@ -167,20 +168,15 @@ def test_a_replay_is_not_counted_again(measured: Measured, world: World) -> None
 
 
 def test_who_votes_abort_is_the_cause(measured: Measured, world: World) -> None:
-    """Raised as it is, or in the text that Spark makes of a task's error."""
+    """Raised as it is, or handed on by a task."""
     no = ParticipantRefusedError("a votes abort (409)")
+    vote = Receipt(BranchId(0, 1), "a", 0, "", Vote.ABORT, reason=str(no))
 
     def refused(record: TransactionRecord) -> list[Receipt]:
         raise no
 
-    def in_spark(record: TransactionRecord) -> list[Receipt]:
-        name = "tracing_2pc.core.errors.ParticipantRefusedError"
-        text = f"Job aborted.\nTraceback:\n{name}: a votes abort (409)\n"
-        error = RuntimeError(text)
-        raise error from vote_in(error)
-
-    for batch, write in enumerate((refused, in_spark)):
-        with pytest.raises((ParticipantRefusedError, RuntimeError)):
+    for batch, write in enumerate((refused, lambda record: [vote])):
+        with pytest.raises(ParticipantRefusedError, match=re.escape(str(no))):
             world.run_batch(batch, write=write)
     assert decisions(measured()) == {"abort": 2, "vote": 2}
 

@@ -367,7 +367,7 @@ def test_what_ends_a_query_is_one_line(
 
 @BOTH_PATHS
 def test_a_batch_that_fails_by_its_data_is_told_so(world: World) -> None:
-    """A start would not mend it: it is not advised."""
+    """A start would not mend it: it is not advised. No task fails or is tried again."""
     write_numbers(world.folder, range(1))
     broken = world.source().selectExpr("array(value) AS v")
     query = world.start(world.callback(), broken)
@@ -380,6 +380,9 @@ def test_a_batch_that_fails_by_its_data_is_told_so(world: World) -> None:
     assert "votes abort (400)" in said
     assert "at each try until this is mended: columns v: " in said
     assert said.endswith("Nothing was committed")
+    tracker = world.spark.sparkContext.statusTracker()
+    jobs = tracker.getJobIdsForGroup(str(query.runId))
+    assert {tracker.getJobInfo(job).status for job in jobs} == {"SUCCEEDED"}
 
 
 def test_a_job_that_works_says_so(

@@ -187,6 +187,7 @@ class Receipt:
     digest: str  # as in `Content-Digest`; empty where a sink has none
     vote: Vote
     handle: Any = None  # what a hand-written sink's `commit` needs: plain JSON
+    reason: str = ""  # of a vote to abort
 
     def to_json(self) -> str:
         """Write it as one JSON object, for the way from a task to the driver."""

@@ -39,7 +39,7 @@ from tracing_2pc.protocol.decisions import (
 )
 from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
-from tracing_2pc.protocol.votes import check_votes
+from tracing_2pc.protocol.votes import check_votes, raise_if_refused
 
 Receipts = Sequence[Receipt]
 
@@ -159,6 +159,7 @@ class Coordinator:
 
         Raises:
             ContractError: a vote is missing. It was aborted, as by `fail`.
+            ParticipantRefusedError: a vote is to abort. It was aborted, as by `fail`.
             AbortedError: the log had decided abort. It was aborted, as by `fail`.
             InDoubtError: it is in the log; the next `open` goes on with it.
             HeuristicError: a participant contradicts the decision.
@@ -258,6 +259,7 @@ class Coordinator:
         self, record: TransactionRecord, receipts: Receipts
     ) -> TransactionRecord:
         """Decide commit: the commit point. What it raises is to be failed."""
+        raise_if_refused(record, receipts)
         # Rule 1: decide commit only with every vote; the log checks it again.
         check_votes(record, receipts)
         with self.tracing.step(names.DECIDE, record.carrier, record) as step:

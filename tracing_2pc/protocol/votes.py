@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from tracing_2pc.core.errors import ContractError
+from tracing_2pc.core.errors import ContractError, ParticipantRefusedError
 from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord
 from tracing_2pc.core.states import Vote
+
+
+def raise_if_refused(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
+    """Raise the first vote to abort, in the words of who has voted.
+
+    Raises:
+        ParticipantRefusedError: somebody votes abort.
+    """
+    for receipt in receipts:
+        if receipt.vote is Vote.ABORT:
+            raise ParticipantRefusedError(
+                receipt.reason or f"{receipt.participant} votes abort on {record.id}",
+                transaction_id=str(record.id),
+                participant=receipt.participant,
+            )
 
 
 def check_votes(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:

@@ -14,6 +14,7 @@ from tracing_2pc.core.errors import (
     AbortedError,
     ConfigurationError,
     ParticipantError,
+    ParticipantRefusedError,
     TwoPhaseError,
 )
 from tracing_2pc.core.log_reader import OperatorLog
@@ -36,12 +37,7 @@ from tracing_2pc.spark.driver_path import (
     write_in_driver,
 )
 from tracing_2pc.spark.pickling import check_pickles
-from tracing_2pc.spark.query_errors import (
-    forget_end,
-    reason_of,
-    report_end,
-    vote_in,
-)
+from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
 from tracing_2pc.spark.tasks import Written, materialised, write_partitions
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
@@ -244,7 +240,8 @@ class ForeachBatch:
                 cancel=attempt.cancel,
             )
         except Exception as error:
-            if error is attempt.error and _is_of_the_job(error):
+            voted = isinstance(error, ParticipantRefusedError)
+            if voted or (error is attempt.error and _is_of_the_job(error)):
                 reason = reason_of(error)
                 again = "; start the query again, it writes the batch anew"
                 again = "" if EACH_TIME in reason else again
@@ -294,7 +291,7 @@ class _Attempt:
                         "batches smaller, or the timeout longer",
                         transaction_id=str(record.id),
                     ) from error
-                raise error from vote_in(error)
+                raise
         self.rows = count_rows(receipts)
         return receipts
 

@@ -14,7 +14,6 @@ from typing import Final
 from tracing_2pc.core.errors import (
     AbortedError,
     InDoubtError,
-    ParticipantRefusedError,
     TwoPhaseError,
 )
 
@@ -66,15 +65,6 @@ def reason_of(error: BaseException) -> str:
     if _MISSING.match(line):  # the driver's own has no class in its text
         return _SHIP_IT.format(line)
     return _OURS.sub("", line)[:_LONGEST] or type(error).__name__
-
-
-def vote_in(error: Exception) -> BaseException | None:
-    """Return the vote to abort that an error hands on as text, else its own cause."""
-    is_vote = f"{ParticipantRefusedError.__qualname__}: " in str(error)
-    is_ours = isinstance(error, TwoPhaseError)
-    if is_vote and not is_ours:
-        return ParticipantRefusedError(reason_of(error))
-    return error.__cause__
 
 
 def forget_end(application: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tracing_2pc.core import names
-from tracing_2pc.core.errors import ContractError
+from tracing_2pc.core.errors import ContractError, ParticipantRefusedError
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import (
     BranchContext,
@@ -19,6 +19,7 @@ from tracing_2pc.core.model import (
     TransactionRecord,
     count_rows,
 )
+from tracing_2pc.core.states import Vote
 from tracing_2pc.sinks.base import Sink, participants_of, read_only, write_branch
 from tracing_2pc.sinks.values import year_month
 from tracing_2pc.tracing.sdk import environment, lifecycle
@@ -143,7 +144,11 @@ def write_partition(
     telemetry: Mapping[str, str],
     batches: Iterator[pa.RecordBatch],
 ) -> tuple[Receipt, ...]:
-    """Write one partition, in its task, as a branch of its own; return the votes."""
+    """Write one partition, in its task, as a branch of its own; return the votes.
+
+    A refusal is a vote to abort, which no other try would change: returned, because
+    Spark would try again what raises.
+    """
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -157,6 +162,9 @@ def write_partition(
     lifecycle.start(record.id.application)
     try:
         return write_traced_branch(sink, context, batches)
+    except ParticipantRefusedError as error:
+        name = error.participant or participants[0]
+        return (Receipt(branch, name, 0, "", Vote.ABORT, reason=str(error)),)
     finally:
         # Before the receipt is out: then the worker may be killed at any moment.
         lifecycle.flush(FLUSH_SECONDS)
