@@ -105,7 +105,7 @@ class FilePlace:
             return False
         return True
 
-    def holds(
+    def usage(
         self, connection: Connection, branches: Collection[ExternalBranch]
     ) -> dict[str, int]:
         return {}
