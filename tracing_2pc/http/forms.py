@@ -121,35 +121,30 @@ def read_abort(request: Request) -> Order:
 def read_resolve(request: Request) -> tuple[Order, Decision]:
     """Read the body of a resolution by hand, and what it wants."""
     item, transaction = _control(request, {"outcome", "reason"})
-    reason = item.get("reason")
-    reason = reason.strip() if isinstance(reason, str) else ""
-    if not 0 < len(reason) <= MAX_REASON or not reason.isprintable():
-        detail = f"reason: say why, in one line of up to {MAX_REASON} characters"
-        raise Problem(400, detail)
+    reason = _line(item, "reason", "say why")
     outcome = _field("outcome", item.get("outcome"), Decision)
     return Order(transaction, _participant(request), reason=reason), outcome
 
 
-def read_request_order(request: Request) -> RequestOrder:
+def read_request_order(request: Request, *, asks_why: bool) -> RequestOrder:
     """Read the body of an order about one request in quarantine."""
     item = _object(request, _NOTHING_MORE)
     if unknown := item.keys() - {"key", "who", "reason"}:
         raise _unknown_field(unknown)
     key = _field("key", item.get("key"), RequestKey.parse)
     g.tpc_transaction = str(key.transaction)
-    who, reason = _line(item, "who"), _line(item, "reason")
-    if not who:
-        raise Problem(400, "who: say who wants it; it is kept with the request")
+    who = _line(item, "who", "say who wants it")
+    asks_why = asks_why or bool(str(item.get("reason", "")).strip())
+    reason = _line(item, "reason", "say why") if asks_why else ""
     return RequestOrder(key, _participant(request), who, reason)
 
 
-def _line(item: dict[str, Any], name: str) -> str:
-    text = item.get(name, "")
-    text = text.strip() if isinstance(text, str) else None
-    if text is None or len(text) > MAX_REASON or not text.isprintable():
-        raise Problem(
-            400, f"{name}: expected one line of up to {MAX_REASON} characters"
-        )
+def _line(item: dict[str, Any], name: str, wish: str) -> str:
+    text = item.get(name)
+    text = text.strip() if isinstance(text, str) else ""
+    if not 0 < len(text) <= MAX_REASON or not text.isprintable():
+        detail = f"{name}: {wish}, in one line of up to {MAX_REASON} characters"
+        raise Problem(400, detail)
     return text
 
 
@@ -163,32 +158,34 @@ def read_show(request: Request, text: str) -> tuple[TransactionId, str | None]:
 def read_query(request: Request) -> Query:
     """Read the query of a list."""
     query = _parameters(request, {"application", "state", "after", "limit"})
-    application = query.get("application")
     if query.get("state", BranchState.PREPARED) != BranchState.PREPARED:
         raise Problem(400, "state: expected prepared, which all that is listed is")
-    if application is not None:
-        _field("application", application, check_application)
-    after = _field("after", query["after"], _read_cursor) if "after" in query else 0
-    limit = _field("limit", query["limit"], _limit) if "limit" in query else _PAGE
-    return Query(application, after, limit)
+    return Query(
+        _given(query, "application", check_application, None),
+        _given(query, "after", _read_cursor, 0),
+        _given(query, "limit", _limit, _PAGE),
+    )
 
 
 def read_request_query(request: Request) -> RequestQuery:
     """Read the query of a list of requests in quarantine."""
     query = _parameters(request, {"application", "key", "state", "after", "limit"})
-    application, key = query.get("application"), None
-    if application is not None:
-        _field("application", application, check_application)
-    if "key" in query:
-        key = _field("key", query["key"], RequestKey.parse)
-    states = {RequestState.QUARANTINED, RequestState.DROPPED}
-    state = query.get("state", str(RequestState.QUARANTINED))
-    if state not in set(map(str, states)):
+    states = {str(s): s for s in (RequestState.QUARANTINED, RequestState.DROPPED)}
+    if (state := query.get("state", "quarantined")) not in states:
         raise Problem(400, "state: expected quarantined or dropped")
-    after = query.get("after")
-    place = (-1.0, "") if after is None else _field("after", after, _read_place)
-    limit = _field("limit", query["limit"], _limit) if "limit" in query else _PAGE
-    return RequestQuery(application, key, RequestState(state), place, limit)
+    return RequestQuery(
+        _given(query, "application", check_application, None),
+        _given(query, "key", RequestKey.parse, None),
+        states[state],
+        _given(query, "after", _read_place, (-1.0, "")),
+        _given(query, "limit", _limit, _PAGE),
+    )
+
+
+def _given(
+    query: Mapping[str, str], name: str, read: Callable[[str], T], default: T
+) -> T:
+    return _field(name, query[name], read) if name in query else default
 
 
 def write_request_cursor(place: tuple[float, str] | None) -> str | None:

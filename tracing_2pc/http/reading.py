@@ -42,18 +42,22 @@ T = TypeVar("T")
 
 def read_page(answer: object) -> tuple[Listing, str | None]:
     """Read a page of `GET /transactions`, and where the next one begins."""
-    item = _typed(answer, dict)
-    following = item.get("next")
-    if following is not None and not 0 < len(_typed(following, str)) <= 100:
-        raise ValueError("next")
-    branches = _typed(item.get("transactions"), list)
-    if len(branches) > PAGE:
-        raise ValueError("transactions")
+    item, branches, following = _page(answer, "transactions")
     only = item.get("application")
     if only is not None:
         check_application(_text(only))
     now = _time(item, "now")
     return Listing(tuple(map(_in_doubt, branches)), None, now, only), following
+
+
+def _page(answer: object, of: str) -> tuple[dict[str, Any], list[Any], str | None]:
+    item = _typed(answer, dict)
+    following = item.get("next")
+    if following is not None and not 0 < len(_typed(following, str)) <= 200:
+        raise ValueError("next")
+    if len(listed := _typed(item.get(of), list)) > PAGE:
+        raise ValueError(of)
+    return item, listed, following
 
 
 class WhoAmI(NamedTuple):
@@ -109,13 +113,7 @@ def _carrier(headers: object) -> Carrier:
 
 def read_quarantine(answer: object) -> tuple[QuarantineListing, str | None]:
     """Read a page of `GET /outbox`, and where the next one begins."""
-    item = _typed(answer, dict)
-    following = item.get("next")
-    if following is not None and not 0 < len(_typed(following, str)) <= 200:
-        raise ValueError("next")
-    requests = _typed(item.get("requests"), list)
-    if len(requests) > PAGE:
-        raise ValueError("requests")
+    item, requests, following = _page(answer, "requests")
     read = tuple(map(_quarantined, requests))
     return QuarantineListing(read, _number(item.get("now"))), following
 

@@ -204,14 +204,12 @@ class _Routes:
 
     def again(self) -> Response:
         with self._serving("again", "again") as (caller, step):
-            order = forms.read_request_order(request)
+            order = forms.read_request_order(request, asks_why=False)
             return _state_of(step, order, self.service.again(caller, step, order))
 
     def drop(self) -> Response:
         with self._serving("drop", "drop") as (caller, step):
-            order = forms.read_request_order(request)
-            if not order.reason:
-                raise Problem(400, "reason: say why; it is kept with the request")
+            order = forms.read_request_order(request, asks_why=True)
             return _state_of(step, order, self.service.drop(caller, step, order))
 
     def whoami(self) -> Response:

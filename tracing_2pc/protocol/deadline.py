@@ -40,11 +40,8 @@ def deadline(
     def watch() -> None:
         if ended.wait(seconds * WARN_AT):
             return
-        logger.warning(
-            "no decision yet: transaction=%s timeout=%gs passed=%g",
-            *(record.id, seconds, WARN_AT),
-            extra=record.log_fields,
-        )
+        text = "no decision yet: transaction=%s timeout=%gs passed=%g"
+        logger.warning(text, record.id, seconds, WARN_AT, extra=record.log_fields)
         if not ended.wait(seconds * (1 - WARN_AT)):
             expire()
 

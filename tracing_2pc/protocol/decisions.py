@@ -64,13 +64,8 @@ def decide_commit(
             return log.decide(record.id, Decision.COMMIT, receipts)
         except (DecisionUnknownError, DecisionLogError) as error:
             # Rule 15: no answer is asked again, never taken for a no.
-            logger.warning(
-                "no decision: transaction=%s tries=%d: %s",
-                record.id,
-                tries,
-                error,
-                extra=record.log_fields,
-            )
+            text = "no decision: transaction=%s tries=%d: %s"
+            logger.warning(text, record.id, tries, error, extra=record.log_fields)
             last = error
     raise DecisionUnknownError(
         f"{record.id}: the decision log did not answer, so it may or may not be "
@@ -95,11 +90,8 @@ def decide_abort(
         why = _cause_of_abort(cause)
         decided = log.decide(record.id, Decision.ABORT, cause=why)
     except TwoPhaseError:
-        logger.exception(
-            "could not record the abort: transaction=%s",
-            record.id,
-            extra=record.log_fields,
-        )
+        text = "could not record the abort: transaction=%s"
+        logger.exception(text, record.id, extra=record.log_fields)
         return None
     if decided is not None and decided.newly_decided:
         tracing.count_decision(decided)

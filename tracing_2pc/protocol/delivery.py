@@ -120,11 +120,8 @@ class Delivery:
         except HeuristicError:
             raise
         except TwoPhaseError:
-            logger.exception(
-                "abort not delivered: transaction=%s",
-                record.id,
-                extra=record.log_fields,
-            )
+            text = "abort not delivered: transaction=%s"
+            logger.exception(text, record.id, extra=record.log_fields)
 
     def commit(self, record: TransactionRecord, *, give_up: bool) -> None:
         """Send a commit again and again, with growing waits.
@@ -236,22 +233,15 @@ class Delivery:
         try:
             return self.send_once(record, tries)
         except DecisionLogError as error:
-            logger.warning(
-                "decision log unreachable: transaction=%s: %s",
-                record.id,
-                error,
-                extra=record.log_fields,
-            )
+            text = "decision log unreachable: transaction=%s: %s"
+            logger.warning(text, record.id, error, extra=record.log_fields)
             return dict.fromkeys(record.pending or record.participants, str(error))
         except ContractError as error:
             current = self._read(record)
             if current is record or not current.newly_decided:
                 raise
-            logger.warning(
-                "decided again, in an older log: transaction=%s",
-                record.id,
-                extra=record.log_fields,
-            )
+            text = "decided again, in an older log: transaction=%s"
+            logger.warning(text, record.id, extra=record.log_fields)
             return dict.fromkeys(current.pending, str(error))
 
     def _read(self, record: TransactionRecord) -> TransactionRecord:
@@ -348,11 +338,8 @@ class Delivery:
                 self._log.give_up(record.id, name, who=f"sink {name}", why=str(error))
             except ContractError:  # another process has had an answer meanwhile
                 continue
-            logger.error(
-                "given up, data may be lost: transaction=%s participant=%s: %s",
-                *(record.id, name, error),
-                extra=record.log_fields,
-            )
+            text = "given up, data may be lost: transaction=%s participant=%s: %s"
+            logger.error(text, record.id, name, error, extra=record.log_fields)
         return dataclasses.replace(record, given_up=record.given_up | lost.keys())
 
     def _postpone(

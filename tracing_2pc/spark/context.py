@@ -104,11 +104,8 @@ class StreamContext:
         try:
             self._cancel_jobs(_tag_of(record))
         except Exception:  # Py4J's errors have no common class
-            logger.exception(
-                "could not cancel the jobs: transaction=%s",
-                record.id,
-                extra=record.log_fields,
-            )
+            text = "could not cancel the jobs: transaction=%s"
+            logger.exception(text, record.id, extra=record.log_fields)
 
     def _cancel_jobs(self, tag: str) -> None:
         self.spark.cancelJobsWithTag(tag)
