@@ -26,13 +26,18 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from .headers import Sw8, format_correlation, format_sw8, parse_correlation, parse_sw8
 
-if TYPE_CHECKING:  # it imports the SDK
+if TYPE_CHECKING:  # they import the SDK
+    from opentelemetry.sdk.trace import TracerProvider
+
     from .processor import SkyWalkingProcessor
 
 SW8: Final = "sw8"
 CORRELATION: Final = "sw8-correlation"
 PREFIX: Final = "sw."
 """Of baggage entries that are SkyWalking's correlation."""
+
+endpoints: Final[set[str]] = set()
+"""Attributes of local spans that have latency and rate, as endpoints do."""
 
 CALLER: Final = contexts.create_key("tpc-sw8")
 """Key in a context: the `Sw8` that it was read from, or None."""
@@ -52,6 +57,24 @@ def use(processor: SkyWalkingProcessor | None) -> None:
 def processor() -> SkyWalkingProcessor | None:
     """Return the processor in use, if there is one."""
     return _processor
+
+
+def start(provider: TracerProvider) -> SkyWalkingProcessor:
+    """Send the spans of a provider, as the environment says; see `start.start`."""
+    from .start import start
+
+    return start(provider=provider)
+
+
+def reserve(root: SpanContext, name: str, *, shared: bool) -> None:
+    """Fix the place of a root that is exported later; see `SkyWalkingProcessor`."""
+    if _processor is not None:
+        _processor.reserve(root, name, shared=shared)
+
+
+def dropped() -> int:
+    """Return how many segments this process has lost."""
+    return 0 if _processor is None else _processor.dropped
 
 
 def malformed() -> int:

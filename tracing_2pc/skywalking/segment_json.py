@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
+from .propagator import endpoints
 from .segments import ENTRIES, Piece, Placed, Reference, context_of
 
 MAX_NAME: Final = 150
@@ -37,8 +38,6 @@ _TAGS: Final = {
     "db.query.text": "db.statement",
 }
 """Names of the semantic conventions, and what SkyWalking's pages look for."""
-_LOGIC_ENDPOINTS: Final = {"tpc.phase"}
-"""Attributes of local spans that have latency and rate, as endpoints do."""
 _LOGIC_SPAN: Final = ("x-le", '{"logic-span":true}')
 
 
@@ -129,7 +128,7 @@ def _tags(
 ) -> list[dict[str, str]]:
     """Return attributes; and of a segment's first span, OpenTelemetry's ids."""
     tags = [(_TAGS.get(name, name), _text(value)) for name, value in attributes.items()]
-    if kind == "Local" and not _LOGIC_ENDPOINTS.isdisjoint(attributes):
+    if kind == "Local" and not endpoints.isdisjoint(attributes):
         tags.append(_LOGIC_SPAN)
     if placed.parent == -1:
         context = context_of(placed.span)

@@ -17,8 +17,8 @@ from opentelemetry import trace
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.forks import after_fork
-from tracing_2pc.skywalking import propagator as skywalking
 from tracing_2pc.tracing import spans
+from tracing_2pc.tracing.propagation import skywalking
 from tracing_2pc.tracing.sdk import environment
 from tracing_2pc.tracing.sdk.flushing import Flushing, at_exit
 from tracing_2pc.tracing.sdk.log_records import mark_log_records
@@ -188,10 +188,8 @@ def _tried(
 
 
 def _to_skywalking(provider: TracerProvider) -> SpanProcessor:
-    from tracing_2pc.skywalking.start import start
-
     try:
-        return start(provider=provider)
+        return skywalking.start(provider)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
 
@@ -238,7 +236,6 @@ def dropped() -> int:
 
     A queue was full, no collector answered, or the trace file could not be written.
     """
-    sender = skywalking.processor()
     lost = sum(batch.dropped for batch in _process.batches)
     lost += _process.file.failed if _process.file else 0
-    return lost + (sender.dropped if sender else 0)
+    return lost + skywalking.dropped()

@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
@@ -18,15 +18,14 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from tracing_2pc.core.model import Carrier
-from tracing_2pc.skywalking import propagator as skywalking
 from tracing_2pc.tracing import spans
-from tracing_2pc.tracing.propagation import span_of, storable_context
+from tracing_2pc.tracing.propagation import skywalking, span_of, storable_context
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Tracer as SdkTracer
 
 _RANDOM: Final = 0x02
-_START: Final = "tpc-start"
+START: Final = "tpc-start"
 _PROCESS: Final = "tpc-process"
 _described: tuple[object, str] = None, ""
 
@@ -44,8 +43,7 @@ def reserve(name: str, ids: tuple[int, int] | None = None) -> Carrier:
         sdk.id_generator.generate_span_id(),
     )
     root = _as_started(sdk, name, trace_id, span_id)
-    if processor := skywalking.processor():
-        processor.reserve(root, name, shared=ids is not None)
+    skywalking.reserve(root, name, shared=ids is not None)
     # Onto nothing: what else is current here is not the transaction's.
     return storable_context(
         trace.set_span_in_context(trace.NonRecordingSpan(root), Context())
@@ -74,7 +72,7 @@ def origin() -> dict[str, str]:
             if isinstance(value, str) and not name.startswith("process.")
         }
         _described = sdk.resource, json.dumps(process)
-    return {_START: str(time.time_ns()), _PROCESS: _described[1]}
+    return {START: str(time.time_ns()), _PROCESS: _described[1]}
 
 
 def _sdk_tracer() -> SdkTracer | None:
@@ -103,7 +101,7 @@ def _as_started(sdk: SdkTracer, name: str, trace_id: int, span_id: int) -> SpanC
 
 def export(
     name: str,
-    carrier: Carrier,
+    carrier: Mapping[str, str],
     attributes: dict[str, spans.Value],
     links: Sequence[Link],
     times: tuple[int, int],
@@ -131,7 +129,7 @@ def export(
         carrier = Carrier()
     process = carrier.get(_PROCESS)
     # Two clocks may have written these; and Jaeger warns of a span without length.
-    start = min(times[0], int(carrier.get(_START, times[0])))
+    start = min(times[0], int(carrier.get(START, times[0])))
     span = ReadableSpan(
         name,
         context=root,
