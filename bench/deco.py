@@ -51,7 +51,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from bench import pair
 from tracing_2pc import trace_headers, traced_sink
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
-from tracing_2pc.tracing.decorator import branches
+from tracing_2pc.tracing.decorator import handles
 
 CALLS: Final = 300
 ROUNDS: Final = 101
@@ -248,7 +248,8 @@ def in_force(provider: trace.TracerProvider | None) -> Iterator[None]:
         yield
     finally:
         trace._TRACER_PROVIDER = before
-        branches.OPEN.clear()
+        handles.HELD.clear()
+        handles.in_use = False
 
 
 def _provider(sampler: Sampler) -> TracerProvider:

@@ -23,7 +23,7 @@ from tracing_2pc import traced_sink
 BATCHES = ([9.5, 12.0, 3.25], [4.0, -1.0, 8.0], [7.5])
 
 
-@traced_sink
+@traced_sink(requests=True)
 class PartnerSink:
     """Rows are kept until `pre_commit` sends them; after that the partner has them."""
 

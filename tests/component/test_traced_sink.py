@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections import UserDict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,20 +27,14 @@ from tracing_2pc.core.errors import ContractError
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.ports import TwoPhaseCommitSink
 from tracing_2pc.tracing import spans
-from tracing_2pc.tracing.decorator import branches
+from tracing_2pc.tracing.decorator import handles
 from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 TEXTS = texts("sinks")
 
 
-@pytest.fixture(autouse=True)
-def _no_open_branches() -> Iterator[None]:
-    yield
-    branches.OPEN.clear()
-
-
-@traced_sink
+@traced_sink(requests=True)
 class PartnerSink:
     """Tells a partner."""
 
@@ -112,7 +104,7 @@ def test_a_commit_after_a_restart_is_in_the_transactions_trace(exported, partner
     with spans.span(names.BRANCH, carrier=carrier):
         handle = sink.begin(branch_of(carrier))
         sink.pre_commit(handle)
-    branches.OPEN.clear()
+    handles.HELD.clear()
     sink.commit(through_the_log(handle))
     assert span_tree(exported()) == [
         "tpc.branch",
@@ -138,7 +130,7 @@ def test_without_a_current_span_the_context_of_begin_is_the_parent(exported, par
     ]
     ours = [s for s in exported() if s.name != "POST"]
     assert {f"{s.parent.span_id:016x}" for s in ours} == {carrier["traceparent"][36:52]}
-    assert branches.OPEN == {}
+    assert handles.HELD == {}
 
 
 def test_errors_pass_unchanged_and_show_their_class_only(exported, partner):
@@ -239,26 +231,6 @@ def phases(sink: str) -> list[str]:
 def test_a_method_that_is_not_there_is_refused():
     with pytest.raises(ContractError, match=TEXTS["no method"].format(name="opne")):
         traced_sink(begin="opne")(Plain)
-
-
-@pytest.mark.usefixtures("exported")
-def test_abandoned_branches_are_forgotten():
-    """Tasks that die without a word do not fill the memory of a worker."""
-
-    @traced_sink
-    class Weak(Plain):
-        def begin(self):
-            return UserDict()
-
-    sink = shipped(Weak())
-    for _ in range(10):
-        sink.begin()
-    assert branches.OPEN == {}
-    handles = [{} for _ in range(branches.BOUND + 5)]
-    for handle in handles:
-        branches.remember(handle, {})
-    assert len(branches.OPEN) == branches.BOUND
-    assert branches.find(handles[0]) is None
 
 
 def test_batches_and_whole_transactions(exported):

@@ -32,7 +32,7 @@ server = http.server.HTTPServer(("127.0.0.1", 0), Partner)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 port = server.server_port
 
-@traced_sink
+@traced_sink(requests="unasked" not in sys.argv)
 class Sink:
     def begin(self): return {}
     def pre_commit(self, handle):
@@ -42,6 +42,8 @@ class Sink:
 
 if "early" in sys.argv:
     import requests
+if "missing" in sys.argv:
+    sys.modules["opentelemetry.instrumentation.requests"] = None
 if "instrumented" in sys.argv:
     from opentelemetry.instrumentation.requests import RequestsInstrumentor
     RequestsInstrumentor().instrument(
@@ -60,7 +62,11 @@ def run(tmp_path: Path, *how: str, **environment: str) -> tuple[list[Any], list[
     program.write_text(textwrap.dedent(PROGRAM))
     told = {"TPC_TRACE_FILE": str(file)} | environment
     done = ran([sys.executable, "-W", "error", program, *how], env=told)
-    assert (done.returncode, done.stderr) == (0, "")
+    said = "calls with requests carry no trace context: install tracing-2pc[requests]"
+    assert done.returncode == 0
+    assert [said in line for line in done.stderr.splitlines()] == [True] * (
+        "missing" in how
+    )
     return json.loads(done.stdout), read_trace_file(file)
 
 
@@ -78,6 +84,14 @@ def test_the_first_call_of_a_process_carries_it(tmp_path, when):
     ]
     posts = [span for span in spans if span["name"] == "POST"]
     assert [header[36:52] for header in headers] == [p["span_id"] for p in posts]
+
+
+@pytest.mark.parametrize("how", ["unasked", "missing"])
+def test_nothing_in_a_process_is_instrumented_unasked(tmp_path, how):
+    """What is asked for and is not installed is one line in the log."""
+    headers, spans = run(tmp_path, "early", how)
+    assert headers == [None] * 2
+    assert span_tree(spans) == ["Sink.begin", "  Sink.pre_commit"] * 2
 
 
 @pytest.mark.parametrize("words", ["", "http", "http/dup"])

@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind
 
 from tracing_2pc.core import names
 from tracing_2pc.testing import read_trace_file, span_tree
-from tracing_2pc.tracing.decorator import branches
+from tracing_2pc.tracing.decorator import handles
 
 __all__ = ["Exported", "assert_registered", "exported", "read_trace_file", "span_tree"]
 
@@ -47,7 +47,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
     exporter.clear()
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield lambda: list(exporter.get_finished_spans())
-    branches.OPEN.clear()
+    handles.HELD.clear()
     used = {name for span in exporter.get_finished_spans() for name in span.attributes}
     assert {n for n in used if n.startswith("tpc.")} <= names.ATTRIBUTES.keys()
     made = {span.name for span in exporter.get_finished_spans()}

@@ -15,7 +15,7 @@ from support.traced_sink import Plain, Refusing, branch_of, one_good_one_bad, sh
 from support.tracing import span_tree
 
 from tracing_2pc.core.errors import ContractError
-from tracing_2pc.tracing.decorator import branches
+from tracing_2pc.tracing.decorator import handles
 from tracing_2pc.tracing.decorator.traced_sink import trace_headers, traced_sink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -85,7 +85,7 @@ def test_flinks_names_need_no_naming(exported, kind, begin, pre_commit, recover,
     sink.invoke(transaction, 1, "context")
     getattr(sink, pre_commit)(transaction)
     restored = shipped(transaction)
-    branches.OPEN.clear()
+    handles.HELD.clear()
     again = shipped(kind())
     ending = end if "_" in recover else end.capitalize()
     getattr(again, f"{recover}{ending}")(restored)

@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 from support.traced_sink import Foreign, Plain, Refusing, branch_of, shipped
 from support.tracing import span_tree
 
-from tracing_2pc.tracing.decorator import branches, handles
+from tracing_2pc.tracing.decorator import handles
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -80,7 +80,7 @@ def test_a_pre_commit_that_raises_adds_nothing():
         sink.pre_commit(handle)
     assert handle == {}
     sink.abort(handle)
-    assert branches.OPEN == {}
+    assert handles.HELD == {}
 
 
 class Attributes:
@@ -137,7 +137,7 @@ def test_any_object_is_a_handle(exported, make):
 @pytest.mark.parametrize("make", ODD)
 def test_any_object_is_a_handle_with_tracing_off(make, monkeypatch):
     """Nothing looks into it then."""
-    monkeypatch.setattr(handles, "kept", None)
+    monkeypatch.setattr(handles, "_found", None)
     sink = shipped(Sink(None))
     sink.commit(make())
     sink.abort(make())
@@ -255,15 +255,12 @@ def test_a_record_that_is_left_out_on_purpose_is_no_error(exported):
 
 @pytest.mark.usefixtures("exported")
 def test_threads_begin_branches_side_by_side():
-    """Too many branches, and each thread forgets the oldest."""
+    """Too many that have no room for it, and each thread forgets the oldest."""
     interval = sys.getswitchinterval()
 
-    class Weak:
-        pass
-
     def work(_: int) -> None:
-        for handle in [Weak() for _ in range(6000)]:
-            branches.remember(handle, {})
+        for handle in [[] for _ in range(6000)]:
+            handles.remember(handle, {})
 
     sys.setswitchinterval(1e-6)
     try:
@@ -271,24 +268,23 @@ def test_threads_begin_branches_side_by_side():
             list(pool.map(work, range(8)))
     finally:
         sys.setswitchinterval(interval)
+    assert len(handles.HELD) <= handles.BOUND
 
 
 @pytest.mark.usefixtures("exported")
-def test_an_executor_does_not_keep_what_it_has_written():
-    """It is never asked to commit. Handles that carry nothing are held for a while."""
+@pytest.mark.parametrize("make", [Attributes, dict, Hidden], ids=lambda m: m.__name__)
+def test_a_process_does_not_keep_what_it_has_written(make):
+    """An executor is never asked to commit: what has no room is held for a while."""
 
-    class Parts(list[int]):
-        pass
-
-    class Listing(Plain):
+    @traced_sink
+    class Making(Plain):
         def begin(self, context):
-            return self.kind()
+            return make()
 
-    for kind, left in ((Parts, 0), (list, branches.PREPARED)):
-        sink = shipped(traced_sink(type("Listing", (Listing,), {"kind": kind}))())
-        for _ in range(100):
-            sink.pre_commit(sink.begin(branch_of(OpenTelemetryTracing().reserve())))
-        assert len(branches.OPEN) == left
+    sink = shipped(Making())
+    for _ in range(handles.BOUND + 5):
+        sink.pre_commit(sink.begin(branch_of(OpenTelemetryTracing().reserve())))
+    assert len(handles.HELD) == (handles.BOUND if make is Attributes else 0)
 
 
 def test_a_sink_that_hands_on_to_another_traced_sink_shows_both(exported):
@@ -321,6 +317,6 @@ def test_a_sink_that_hands_on_to_another_traced_sink_shows_both(exported):
         "    Sink.pre_commit",
     ]
     assert handle.keys() == {"a", "tpc_carrier"}
-    assert branches.OPEN == {}
+    assert handles.HELD == {}
     counted = [s for s in exported() if s.name.endswith(".invoke")]
     assert [s.attributes["tpc.rows"] for s in counted] == [2, 2]

@@ -323,7 +323,7 @@ def test_a_foreign_span_that_raises_breaks_no_call(in_task, monkeypatch):
     in_task(0, "no number")
     message = shipped(Files()).write(rows(2))
     assert message.rows == 2
-    message.tpc_carrier = {"tpc-started": "no number"}
+    message.tpc_carrier = {"tpc-start": "no number"}
     in_task()
     monkeypatch.setattr(sys.modules["pyspark"], "TaskContext", object)
     shipped(Files()).commit([message], 7)

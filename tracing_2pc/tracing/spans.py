@@ -118,7 +118,7 @@ def span(
     return OpenSpan(name, SpanKind.INTERNAL, parent(carrier), attributes, start)
 
 
-def parent(carrier: Carrier | None) -> Context | None:
+def parent(carrier: Mapping[str, str] | None) -> Context | None:
     """Return the context that a span for this carrier opens in; None is the current.
 
     The current span stands in for the carrier only where it is in the same trace: a

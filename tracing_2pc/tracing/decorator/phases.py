@@ -16,7 +16,6 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NoOpTracer, ProxyTracer
 
 from tracing_2pc.core.errors import ContractError
-from tracing_2pc.core.model import Carrier
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import requests_headers
 from tracing_2pc.tracing.sdk import lifecycle
@@ -24,9 +23,12 @@ from tracing_2pc.tracing.sdk import lifecycle
 Method = Callable[..., Any]
 
 _SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
+REQUESTS: Final = "__tpc_requests__"
+"""Attribute of a sink whose calls with `requests` are to carry the context."""
+
 _INTERNAL: Final = trace.SpanKind.INTERNAL
-_together: tuple[object, object] = None, None
-"""The last span and carrier of one trace: the phases of a branch have the same two."""
+_last_pair: tuple[object, object] = None, None
+"""A span and a carrier of one trace: the phases of a branch have the same two."""
 
 
 class Phase:
@@ -48,7 +50,7 @@ class Phase:
         self.attributes = spans.registered({"tpc.phase": name})
 
 
-def entered(phase: Phase, sink: object) -> trace.Tracer | None:
+def tracer_for(phase: Phase, sink: object) -> trace.Tracer | None:
     """Return the tracer for a phase that is called now; None if it is only called.
 
     So it is where nothing is traced (a process starts if its environment asks for it),
@@ -60,6 +62,8 @@ def entered(phase: Phase, sink: object) -> trace.Tracer | None:
         tracer = spans.tracer()
         if type(tracer) is ProxyTracer:
             return None
+    if getattr(type(sink), REQUESTS, False):
+        requests_headers.carry_context()
     return None if contexts.get_current().get(phase.key) is sink else tracer
 
 
@@ -67,19 +71,17 @@ def call(
     method: Method,
     phase: Phase,
     tracer: trace.Tracer,
-    carrier: Carrier,
+    carrier: Mapping[str, str],
     attributes: dict[str, spans.Value],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Any:
     """Call a phase in a span, under the current span or else under the carrier.
 
-    The tracer is what `entered` returned. The attributes are all of the span's, of the
-    registry. The first of `args` is the sink.
+    The tracer is what `tracer_for` returned. The attributes are all of the span's, of
+    the registry. The first of `args` is the sink.
     """
     current = contexts.get_current()
-    if not requests_headers.carried:
-        requests_headers.carry_context()
     parent = _parent(current, carrier) if carrier else None
     if parent is None and type(tracer) is NoOpTracer:
         return method(*args, **kwargs)
@@ -108,16 +110,16 @@ def call(
         spans.end_span(span, failed)
 
 
-def _parent(current: Context, carrier: Carrier) -> Context | None:
+def _parent(current: Context, carrier: Mapping[str, str]) -> Context | None:
     """Return the context of the carrier; None if the current span is in its trace."""
-    global _together
+    global _last_pair
     here = current.get(_SPAN)
-    span, known = _together  # once: another thread may write the next pair
+    span, known = _last_pair  # once: another thread may write the next pair
     if span is here and known is carrier:
         return None
     parent = spans.parent(carrier)
     if parent is None:
-        _together = here, carrier
+        _last_pair = here, carrier
     return parent
 
 

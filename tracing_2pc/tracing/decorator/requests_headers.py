@@ -1,50 +1,43 @@
-"""Calls that a sink makes with `requests` carry the trace context.
+"""Calls that a sink makes with `requests` carry the trace context, if it asks for that.
 
-OpenTelemetry's own instrumentation does it, for the whole process. We add that it waits
-for an import of `requests` inside of a phase, and that no span shows a query string.
+OpenTelemetry's own instrumentation does it, for the whole process. We add that no span
+shows a query string.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from typing import Any, Final
 
 carried = False
 """Whether there is nothing left to do in this process."""
 
-_INSTRUMENTATION: Final = "opentelemetry.instrumentation.requests"
 _URLS: Final = {"http.url", "url.full", "http.target", "url.query"}
 logger = logging.getLogger(__name__)
 
 
 def carry_context() -> None:
-    """Instrument `requests`, once per process: now, or as soon as it is imported.
+    """Instrument `requests`, once per process.
 
-    A program that has instrumented it already goes on as it did. Nothing happens
-    without the package opentelemetry-instrumentation-requests.
+    A program that has instrumented it already goes on as it did. Without the package
+    that does it a sink works, and one line in the log says so.
     """
     global carried
     if carried:
         return
     carried = True
     try:
-        if importlib.util.find_spec(_INSTRUMENTATION) is not None:
-            import wrapt
-
-            wrapt.register_post_import_hook(_instrument, "requests")
-    except Exception:  # a sink works without the headers
-        logger.debug("calls with requests carry no trace context", exc_info=True)
-
-
-def _instrument(requests: Any) -> None:
-    try:
+        import requests
         from opentelemetry.instrumentation.requests import RequestsInstrumentor
 
         if not hasattr(requests.Session.send, "__wrapped__"):
             RequestsInstrumentor().instrument(request_hook=_leave_out_query)
-    except Exception:  # a sink works without the headers
-        logger.debug("calls with requests carry no trace context", exc_info=True)
+    except Exception as error:  # noqa: BLE001 - a sink works without the headers
+        logger.warning(
+            "calls with requests carry no trace context: install "
+            "tracing-2pc[requests]: error=%s",
+            type(error).__name__,
+        )
 
 
 def _leave_out_query(span: Any, request: object) -> None:

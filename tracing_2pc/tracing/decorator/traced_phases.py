@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from opentelemetry import context as contexts
-from opentelemetry import trace
 
 from tracing_2pc.core.model import BranchContext, Carrier, TransactionId
 from tracing_2pc.tracing import spans
-from tracing_2pc.tracing.decorator import branches, handles, phases
+from tracing_2pc.tracing.decorator import handles, phases
 from tracing_2pc.tracing.decorator.phases import Method, Phase, arrow_rows
 from tracing_2pc.tracing.propagation import storable_context
 
@@ -27,7 +26,7 @@ Wrapper = Callable[[Method], Method]
 
 
 def _begin(method: Method) -> Method:
-    """Open a branch under the carrier it is given, and remember it for its phases."""
+    """Open a branch under the carrier it is given; its handle remembers it."""
     takes_context = len(inspect.signature(method).parameters) > 1
 
     @functools.wraps(method)
@@ -37,20 +36,11 @@ def _begin(method: Method) -> Method:
             kwargs = {
                 k: v for k, v in kwargs.items() if not isinstance(v, BranchContext)
             }
-        if (tracer := phases.entered(_BEGIN, args[0])) is None:
+        if (tracer := phases.tracer_for(_BEGIN, args[0])) is None:
             return method(*args, **kwargs)
         carrier, attributes = read_context((*args[1:], *kwargs.values()))
-        parent = storable_context(spans.parent(carrier))
-        inside: list[Carrier] = [parent]
-        has_parent = "traceparent" in parent
-        call = method if has_parent else functools.partial(as_root, inside, method)
-        handle = phases.call(call, _BEGIN, tracer, carrier, attributes, args, kwargs)
-        if handle is not None:
-            parent = inside[0]
-            if "traceparent" in parent:
-                handles.keep_in_dataclass(handle, parent)
-            branches.remember(handle, parent)
-        return handle
+        call = functools.partial(begun, method, storable_context(spans.parent(carrier)))
+        return phases.call(call, _BEGIN, tracer, carrier, attributes, args, kwargs)
 
     return begin
 
@@ -60,10 +50,10 @@ def _invoke(rows: Rows, call: Method, method: Method) -> Method:
 
     @functools.wraps(method)
     def invoke(*args: Any, **kwargs: Any) -> Any:
-        if not branches.OPEN:
+        if not handles.in_use:
             return method(*args, **kwargs)
         handle = args[1] if len(args) > 1 else kwargs.get(handle_name)
-        if (branch := branches.find(handle)) is None:
+        if (branch := handles.branch_of(handle)) is None:
             return method(*args, **kwargs)
         return call(branch, method, rows(args, kwargs), args, kwargs)
 
@@ -76,18 +66,20 @@ def _of_branch(phase: Phase, method: Method) -> Method:
 
     @functools.wraps(method)
     def of_branch(*args: Any, **kwargs: Any) -> Any:
-        if (tracer := phases.entered(phase, args[0])) is None:
+        if (tracer := phases.tracer_for(phase, args[0])) is None:
             return method(*args, **kwargs)
         handle = args[1] if len(args) > 1 else kwargs.get(handle_name)
-        place = carrier = handles.kept(handle)
-        if branches.OPEN and (branch := branches.find(handle)) is not None:
-            carrier = branch.carrier
-            place = end_records(phase, args[0], handle, branch)
+        branch = handles.branch_of(handle)
+        place = handles.carrier_in(handle) if branch is None else branch.place()
+        if branch is not None:
+            end_records(branch, place, has_failed=phase.name == "abort")
+            if not ends_writing:
+                handles.forget(handle)
         answer = phases.call(
             method, phase, tracer, place, phase.attributes, args, kwargs
         )
-        if ends_writing and (branches.OPEN or handles.kept(handle) is not carrier):
-            keep_context(handle, carrier)
+        if ends_writing and type(handle) is dict:
+            keep_in_dict(handle, place)
         return answer
 
     return of_branch
@@ -96,17 +88,16 @@ def _of_branch(phase: Phase, method: Method) -> Method:
 def _of_transaction(phase: Phase, method: Method) -> Method:
     @functools.wraps(method)
     def of_transaction(*args: Any, **kwargs: Any) -> Any:
-        if (tracer := phases.entered(phase, args[0])) is None:
+        if (tracer := phases.tracer_for(phase, args[0])) is None:
             return method(*args, **kwargs)
         given = (*args[1:], *kwargs.values())
         attributes = phase.attributes
         if given and isinstance(given[0], (str, TransactionId)):
             attributes = {**attributes, "tpc.transaction.id": str(given[0])}
-        carrier = Carrier()
-        for argument in given[1:]:
-            if isinstance(argument, list) and argument:
-                carrier = close_branches(argument)
-                break
+        several = next((a for a in given[1:] if isinstance(a, list) and a), [None])
+        carrier = handles.carrier_in(several[0])
+        for handle in several:
+            handles.forget(handle)
         return phases.call(method, phase, tracer, carrier, attributes, args, kwargs)
 
     return of_transaction
@@ -124,24 +115,24 @@ def rows_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
 
 
 def traced_record(
-    branch: branches.Branch,
+    branch: handles.Branch,
     method: Method,
     rows: int,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Any:
     """Call invoke in a span of its own, with the rows that it is given."""
-    if (tracer := phases.entered(_INVOKE, args[0])) is None:
+    if (tracer := phases.tracer_for(_INVOKE, args[0])) is None:
         return method(*args, **kwargs)
     attributes = {**_INVOKE.attributes, "tpc.rows": rows}
-    place = _place(branch)
+    place = branch.place()
     return phases.call(method, _INVOKE, tracer, place, attributes, args, kwargs)
 
 
 WRAPPERS: Final[dict[str, Wrapper]] = {
     "begin": _begin,
-    "invoke": functools.partial(_invoke, one_row, branches.Branch.count),
-    "invoke_batch": functools.partial(_invoke, rows_in, branches.Branch.count),
+    "invoke": functools.partial(_invoke, one_row, handles.Branch.count),
+    "invoke_batch": functools.partial(_invoke, rows_in, handles.Branch.count),
     "pre_commit": functools.partial(_of_branch, _PRE_COMMIT),
     "commit": functools.partial(_of_branch, _COMMIT),
     "abort": functools.partial(_of_branch, _ABORT),
@@ -166,12 +157,16 @@ def _first_parameter(method: Method) -> str:
     return names[1] if len(names) > 1 else ""
 
 
-def as_root(inside: list[Carrier], method: Method, /, *args: Any, **kwargs: Any) -> Any:
-    """Call begin, and tell its span: the parent of the other phases."""
-    # Child of begin's span: one held open until commit would be lost in the crash it
-    # should explain.
-    inside[0] = storable_context()
-    return method(*args, **kwargs)
+def begun(method: Method, parent: Carrier, /, *args: Any, **kwargs: Any) -> Any:
+    """Call begin; its handle remembers the parent of all phases, or begin's own span.
+
+    A root that is held open until the commit would be lost in the crash that it should
+    explain.
+    """
+    carrier = parent if "traceparent" in parent else storable_context()
+    if (handle := method(*args, **kwargs)) is not None:
+        handles.remember(handle, carrier)
+    return handle
 
 
 def read_context(
@@ -201,49 +196,28 @@ def _own_id(context: object) -> str | None:
 
 
 def end_records(
-    phase: Phase, sink: Any, handle: Any, branch: branches.Branch
-) -> Carrier:
-    """Export what a branch counted before its next phase; return where that belongs."""
-    # A handle that carries its context needs no memory after its records.
-    if phase.name != "pre_commit" or handles.kept(handle) is branch.carrier:
-        branches.forget(handle)
-    place = _place(branch)
-    # A caller that goes on after an error has left that record out on purpose.
-    has_failed = phase.name == "abort"
-    for name, counts in branch.counted(type(sink).__name__):
+    branch: handles.Branch, place: Mapping[str, str], *, has_failed: bool
+) -> None:
+    """Export what `invoke` calls have counted before the branch's next phase.
+
+    A caller that goes on after an error has left that record out on purpose.
+    """
+    counted, branch.counts = branch.counts, {}
+    for counts in counted.values():
         spans.past_span(
-            f"{name}.invoke",
+            f"{counts.name}.invoke",
             spans.parent(place),
             attributes={**_INVOKE.attributes, "tpc.rows": counts.rows},
             start=counts.first,
             end=counts.last,
             error=counts.error if has_failed else None,
         )
-    return place
 
 
-def keep_context(handle: Any, carrier: Carrier) -> None:
-    """Let the handle carry its context from here on, or keep that in this process."""
+def keep_in_dict(handle: dict[Any, Any], carrier: Mapping[str, str]) -> None:
+    """Let a plain dict carry its context from here on: no more rows go in."""
     # Another sink's pre_commit may be around this one, and goes on.
-    if _PRE_COMMIT.key in contexts.get_current():
-        branches.prepared(handle)
-    elif "traceparent" not in carrier or handles.keep(handle, carrier):
-        branches.forget(handle)
-    else:
-        branches.prepared(handle)
-
-
-def _place(branch: branches.Branch) -> Carrier:
-    """Return where a branch's spans belong; empty is the current span."""
-    is_inside = branch.is_shared and spans.ids_of(trace.get_current_span()).is_valid
-    return Carrier() if is_inside else branch.carrier
-
-
-def close_branches(several: list[Any]) -> Carrier:
-    """Forget the branches of a transaction; return what its first handle carries."""
-    if not branches.OPEN:
-        return handles.kept(several[0])
-    carrier = handles.carrier_of(several[0])
-    for handle in several:
-        branches.forget(handle)
-    return carrier
+    is_over = _PRE_COMMIT.key not in contexts.get_current()
+    if is_over and "traceparent" in carrier:
+        handles.put_carrier(handle, carrier)
+        handles.forget(handle)

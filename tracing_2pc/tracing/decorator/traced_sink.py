@@ -19,7 +19,7 @@ from tracing_2pc.core.names import SINK_METHODS
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import traced_writer
 from tracing_2pc.tracing.decorator.handles import CARRIER
-from tracing_2pc.tracing.decorator.phases import Method, raise_if_deferred
+from tracing_2pc.tracing.decorator.phases import REQUESTS, Method, raise_if_deferred
 from tracing_2pc.tracing.decorator.traced_phases import PER_RECORD, WRAPPERS
 
 __all__ = ["CARRIER", "trace_headers", "traced_sink"]
@@ -42,20 +42,29 @@ def traced_sink(
     commit: str | None = None,
     abort: str | None = None,
     per_record: bool = False,
+    requests: bool = False,
 ) -> Callable[[_Class], _Class]: ...
 
 
 def traced_sink(
-    sink: type | None = None, /, *, per_record: bool = False, **methods: str | None
+    sink: type | None = None,
+    /,
+    *,
+    per_record: bool = False,
+    requests: bool = False,
+    **methods: str | None,
 ) -> Any:
     """Trace a sink: any class with begin, invoke, pre_commit, commit and abort.
 
     Every phase becomes a span `<Sink>.<phase>`, a child of the branch's span. `invoke`
     and `invoke_batch` become one span per branch, with a count, from the first record
-    to the last; with `per_record=True` each call is a span. Calls made inside with
-    `requests` carry the trace context, if the package's `requests` extra is installed
-    (else send `trace_headers()`); OpenTelemetry's instrumentation, which does it, is
-    then on in the whole process. Arguments, results and errors pass unchanged.
+    to the last; with `per_record=True` each call is a span. Arguments, results and
+    errors pass unchanged.
+
+    What a phase sends carries the trace if it sends `trace_headers()`. With
+    `requests=True` calls made with `requests` do by themselves: the first phase in a
+    process switches on OpenTelemetry's instrumentation, from the `requests` extra, for
+    all calls of that process.
 
     **Names.** Flink's spelling is known: `begin_transaction`, `pre_commit`,
     `recover_and_commit` and `recover_and_abort`, and the same as `beginTransaction` and
@@ -64,16 +73,16 @@ def traced_sink(
     `@traced_sink(begin="open")`. A class that says `__tpc_traced__ = True` traces its
     own methods and is left alone.
 
-    **The handle carries the context on.** While tracing is on, a plain dict gets a key
-    `tpc_carrier` once its `pre_commit` has returned, and a dataclass, frozen or not,
-    an attribute of that name that is no field: `==`, `repr` and `asdict` don't show it.
-    Pickled, or kept in the decision log, the handle takes it along: a commit after a
-    crash, in any process, is in the trace of its branch. The log keeps it beside any
-    mapping and any dataclass. For other handles this process remembers the trace by the
-    handle's identity. A string, a number or a tuple may be of two branches at once: the
-    current span comes first there, and `invoke` counts both. Of handles that take no
-    weak reference (a list, slots) the last 64 are held after `pre_commit`. Without a
-    span around it, `begin` is the root and the branch's other phases are its children.
+    **The handle carries the context on.** While tracing is on, an object with
+    attributes of its own, for instance a dataclass, gets one more from `begin` on:
+    `tpc_carrier`, which is no field, so that `==`, `repr` and `asdict` of a dataclass
+    don't show it. A plain dict gets a key of that name once its `pre_commit` has
+    returned. Pickled, or kept in the decision log, the handle takes it along: a commit
+    after a crash, in any process, is in the trace of its branch. The log keeps it
+    beside any mapping and any dataclass. What has no room (a text, a tuple, slots) is
+    below the current span, and only without one in the trace that this process
+    remembers of the last 256 such handles. Without a span around it, `begin` is the
+    root and the branch's other phases are its children.
 
     A record whose `invoke` raised makes that span an error if `abort` comes next. A
     caller that went on has left the record out on purpose.
@@ -105,9 +114,10 @@ def traced_sink(
             '@traced_sink(begin="open")'
         )
     names = {phase: name for phase, name in methods.items() if name is not None}
-    if sink is None:
-        return functools.partial(_trace, names=names, per_record=per_record)
-    return _trace(sink, names, per_record=per_record)
+    trace = functools.partial(
+        _trace, names=names, per_record=per_record, requests=requests
+    )
+    return trace if sink is None else trace(sink)
 
 
 def trace_headers() -> dict[str, str]:
@@ -115,7 +125,9 @@ def trace_headers() -> dict[str, str]:
     return spans.current_carrier()
 
 
-def _trace(sink: _Class, names: dict[str, str], *, per_record: bool) -> _Class:
+def _trace(
+    sink: _Class, names: dict[str, str], *, per_record: bool, requests: bool
+) -> _Class:
     if not names and traced_writer.is_writer(sink):
         if per_record:
             raise ContractError("per_record is for a sink's invoke: write has none")
@@ -130,6 +142,8 @@ def _trace(sink: _Class, names: dict[str, str], *, per_record: bool) -> _Class:
             '@traced_sink(begin="open", commit="publish")'
         )
     sink.__tpc_traced__ = True  # type: ignore[attr-defined]
+    if requests:
+        setattr(sink, REQUESTS, True)
     return sink
 
 
@@ -170,13 +184,13 @@ def _inherited(sink: type, name: str, method: Method) -> Method:
     @functools.wraps(method)
     def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
         kinds = type(self).__mro__
-        kind = sink if sink in kinds else _remade(kinds, name, inherited)
+        kind = sink if sink in kinds else _class_after_slots(kinds, name, inherited)
         return getattr(super(kind, self), name)(*args, **kwargs)
 
     return inherited
 
 
-def _remade(kinds: Iterable[type], name: str, inherited: Method) -> type:
+def _class_after_slots(kinds: Iterable[type], name: str, inherited: Method) -> type:
     """Return the class that a method is in now: `slots=True` has made another one."""
     methods = ((kind, vars(kind).get(name)) for kind in kinds)
     return next(k for k, m in methods if getattr(m, "__wrapped__", None) is inherited)
