@@ -446,6 +446,30 @@ def test_a_late_task_of_what_is_over_is_never_seen(out: Path, job: Jobs) -> None
     assert visible(out) == sorted([*ids_of(0, 1), 0, 1])
 
 
+@pytest.mark.parametrize("damaged", ["", "[]", '{"files": 1, "transaction": ""}'])
+def test_a_damaged_manifest_is_said(
+    out: Path, job: Jobs, caplog: pytest.LogCaptureFixture, damaged: str
+) -> None:
+    """By name. An older one does not hold back a commit: what it may prove stays."""
+    orders = job()
+    orders.apply(0)
+    handle = prepared(orders.sink, of=TransactionId("orders", 1, 1))
+    (out / ".tpc" / "files.orders.0.9.0.9.0123456789ab.0.parquet.tmp").touch()
+    (manifest := out / "_tpc/files.orders/0.manifest").write_text(damaged)
+    orders.sink.commit_transaction("orders.1.1", [handle])
+    assert aside(out) == ["files.orders.0.9"]
+    assert re.search(TEXTS["damaged manifest"], caplog.text)
+    for what in partial(orders.apply, 0), partial(prepared, orders.sink):
+        with pytest.raises(
+            (CommitPendingError, ParticipantUnavailableError),
+            match=TEXTS["damaged manifest"],
+        ):
+            what()
+    manifest.unlink()
+    assert not orders.apply(0)
+    assert aside(out) == []
+
+
 def test_a_contradiction_is_refused(out: Path) -> None:
     """A batch commits once, and what is committed is not aborted."""
     sink = FileSink(out)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import logging
 import os
 import uuid
 from collections.abc import Sequence
@@ -40,8 +39,6 @@ from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-logger = logging.getLogger(__name__)
 
 _TRIES: Final = 10
 """A commit that fails was overtaken: by itself in another process, or by a change of
@@ -247,14 +244,10 @@ class DeltaSink:
             )
         self._flush_log(since)
         self._restore(transaction, handles)
-        try:
-            # A batch commits once (rule 18): no other attempt at it can be needed.
-            self._folder.clean(
-                transaction.application,
-                lambda t: t.batch == transaction.batch or self._is_late(t, transaction),
-            )
-        except OSError:
-            logger.warning("files left: transaction=%s", transaction, exc_info=True)
+        # A batch commits once (rule 18): no other attempt at it can be needed.
+        self._folder.clean_late(
+            transaction, lambda t: t.batch == transaction.batch or self._is_late(t)
+        )
 
     def abort_transaction(
         self, transaction_id: str, keep: Sequence[DeltaHandle]
@@ -280,7 +273,7 @@ class DeltaSink:
                 f"{self._folder.path}"
             )
         # Not a newer attempt: it may be writing while this comes late.
-        self._folder.clean(transaction.application, lambda t: t == transaction)
+        self._folder.clean(transaction)
 
     # --- the table ------------------------------------------------------------------
 
@@ -313,12 +306,12 @@ class DeltaSink:
             )
         return True
 
-    def _is_late(self, prepared: TransactionId, committed: TransactionId) -> bool:
-        """Tell if this was prepared for an earlier batch that the table proves.
+    def _is_late(self, prepared: TransactionId) -> bool:
+        """Tell if this was prepared for a batch that the table proves.
 
         Without the proof it may have been ended by a person, who may need it.
         """
-        if prepared.batch > committed.batch or prepared in self._kept:
+        if prepared in self._kept:
             return False
         batch = f"{prepared.application}.{prepared.batch}."
         for version in open_table(self._folder.path).history():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import uuid
 from collections.abc import Sequence
@@ -31,8 +30,6 @@ from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(eq=False)
@@ -233,18 +230,11 @@ class FileSink:
             failpoint("files.before_manifest")
             self._folder.write_manifest(transaction, files)
         failpoint("files.after_manifest")
-        try:
-            # A batch commits once (rule 18): no other attempt at it can be needed. An
-            # earlier one without manifest was ended by a person, who may need it.
-            self._folder.clean(
-                transaction.application,
-                lambda t: (
-                    t.batch <= transaction.batch
-                    and self._folder.committed(t) is not None
-                ),
-            )
-        except OSError:  # the next commit removes it
-            logger.warning("files left: transaction=%s", transaction, exc_info=True)
+        # A batch commits once (rule 18): no other attempt at it can be needed. An
+        # earlier one without manifest was ended by a person, who may need it.
+        self._folder.clean_late(
+            transaction, lambda t: self._folder.committed(t) is not None
+        )
 
     def abort_transaction(
         self, transaction_id: str, keep: Sequence[FileHandle]
@@ -266,7 +256,7 @@ class FileSink:
                 "this one. Give the job another application name"
             )
         # Not a newer attempt: it may be writing while this comes late.
-        self._folder.clean(transaction.application, lambda t: t == transaction)
+        self._folder.clean(transaction)
 
     # --- visible --------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import urllib.parse
@@ -39,6 +40,8 @@ from tracing_2pc.sinks.branch_files import (
     make_folders,
 )
 from tracing_2pc.sinks.values import raise_if_apart
+
+logger = logging.getLogger(__name__)
 
 _TRANSACTION: Final = r"(?P<transaction>.+\.[0-9]+\.[0-9]+)"
 _STEM: Final = rf"{_TRANSACTION}\.(?P<branch>[0-9]+\.[0-9]+)\.[0-9a-f]{{12}}"
@@ -138,9 +141,30 @@ class SharedFolder:
             for file in (self.path / ".tpc").glob(f"{self._name}.{stem}.columns.*"):
                 file.unlink(missing_ok=True)
 
-    def clean(self, application: str, is_over: Callable[[TransactionId], bool]) -> None:
-        """Remove what is aside of an application's transactions that are over."""
-        aside = dict[str, list[Path]]()
+    def clean(self, transaction: TransactionId) -> None:
+        """Remove what is aside of a transaction."""
+        for file in self._left(transaction.application).get(transaction, ()):
+            file.unlink(missing_ok=True)
+
+    def clean_late(
+        self, committed: TransactionId, is_over: Callable[[TransactionId], bool]
+    ) -> None:
+        """Remove what is aside of batches up to one that is committed, and are over.
+
+        Nothing holds back what is proven: what cannot be told or removed is warned of,
+        and the next commit tries it again.
+        """
+        for transaction, files in self._left(committed.application).items():
+            try:
+                if transaction.batch <= committed.batch and is_over(transaction):
+                    for file in files:
+                        file.unlink(missing_ok=True)
+            except Exception:
+                logger.warning("files left: transaction=%s", transaction, exc_info=True)
+
+    def _left(self, application: str) -> dict[TransactionId, list[Path]]:
+        """Return what is aside of an application, by transaction."""
+        left = dict[TransactionId, list[Path]]()
         for file in (self.path / ".tpc").glob(f"{self._name}.{application}.*"):
             name = file.name.removeprefix(f"{self._name}.").removesuffix(TEMPORARY)
             if made := (
@@ -148,12 +172,10 @@ class SharedFolder:
                 or _MANIFEST.fullmatch(name)
                 or _RESERVED.fullmatch(file.name)
             ):
-                aside.setdefault(made["transaction"], []).append(file)
-        for transaction, files in aside.items():
-            with contextlib.suppress(ValueError):  # no id: it is not ours
-                if is_over(TransactionId.parse(transaction)):
-                    for file in files:
-                        file.unlink(missing_ok=True)
+                with contextlib.suppress(ValueError):  # no id: it is not ours
+                    of = TransactionId.parse(made["transaction"])
+                    left.setdefault(of, []).append(file)
+        return left
 
     # --- which folder it is ---------------------------------------------------------
 
@@ -287,12 +309,25 @@ class SharedFolder:
     # --- manifests ------------------------------------------------------------------
 
     def committed(self, transaction: TransactionId) -> str | None:
-        """Return the attempt that has committed a transaction's batch, if one has."""
+        """Return the attempt that has committed a transaction's batch, if one has.
+
+        Raises:
+            ParticipantUnavailableError: its manifest is damaged.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            return self._read_manifest(transaction)[0]
+        return None
+
+    def _read_manifest(self, transaction: TransactionId) -> tuple[str, set[str]]:
+        target = self._manifest(transaction)
         try:
-            text = self._manifest(transaction).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        return str(json.loads(text)["transaction"])
+            said = json.loads(target.read_text(encoding="utf-8"))
+            return str(said["transaction"]), {file["path"] for file in said["files"]}
+        except (ValueError, LookupError, TypeError) as error:
+            raise ParticipantUnavailableError(
+                f"{target} is damaged ({error}): put it back from a copy; or, if all "
+                "files of its batch are in the folder, delete it"
+            ) from None
 
     def newest(self, application: str) -> int | None:
         """Return the last batch that has a manifest, if one has."""
@@ -309,8 +344,8 @@ class SharedFolder:
             ParticipantRefusedError: it is not: another log has the same transaction.
         """
         target = self._manifest(transaction)
-        written = json.loads(target.read_text(encoding="utf-8"))["files"]
-        if {file["path"] for file in written} != {file["path"] for file in files}:
+        _, paths = self._read_manifest(transaction)
+        if paths != {file["path"] for file in files}:
             raise ParticipantRefusedError(
                 f"{transaction} is committed in {self.path} with other files, by a job "
                 "of the same application name with another log"
