@@ -154,10 +154,10 @@ def test_values_of_partitions_are_kept(tmp_path: Path, value: str) -> None:
     assert arrow.to_pylist() == expected
 
 
-def noted(path: Path, kind: str) -> Path:
+def noted(path: Path, kind: str, **about: Any) -> Path:
     """Make a table of Spark's, with a column `v` that it has noted this type of."""
     v = Field("v", PrimitiveType("string"), metadata={NOTE: kind})
-    DeltaTable.create(path, Schema([Field("id", PrimitiveType("long")), v]))
+    DeltaTable.create(path, Schema([Field("id", PrimitiveType("long")), v]), **about)
     return path
 
 
@@ -432,6 +432,27 @@ def test_what_the_table_asks_for_since_the_vote_is_never_passed_over(
         DeltaTable(out).alter.drop_constraint("large")
         sink.commit_transaction(str(T), [handle])
         assert (visible(out), left(out)) == ([0, 1], [])
+
+
+@pytest.mark.parametrize(("text", "by"), [("four", []), ("four", ["v"]), ("€€€", [])])
+def test_a_text_that_is_shortened_after_the_vote_is_asked_for_again(
+    tmp_path: Path, text: str, by: list[str]
+) -> None:
+    """No text is listed that is longer than the table allows now; all others are."""
+
+    def notes(kind: str, mode: str) -> Path:
+        return noted(tmp_path / "t", kind, mode=mode, partition_by=by)
+
+    sink, row = DeltaSink(notes("varchar(4)", "error")), {"id": 1, "v": text}
+    handle = received(prepared(sink, pa.RecordBatch.from_pylist([row])))
+    notes("varchar(3)", "overwrite")
+    if text == "four":
+        with pytest.raises(ParticipantRefusedError, match=TEXTS["too long"]):
+            sink.commit_transaction(str(T), [handle])
+        assert rows(tmp_path / "t") == []
+        notes("varchar(4)", "overwrite")
+    sink.commit_transaction(str(T), [handle])
+    assert rows(tmp_path / "t") == [row]
 
 
 def test_a_change_between_reading_and_committing_is_read_again(out: Path) -> None:

@@ -61,11 +61,11 @@ class DeltaHandle:
     rows: int = 0
     bytes: int = 0
     partition_types: dict[str, str] = dataclasses.field(default_factory=dict)
+    lengths: dict[str, int] = dataclasses.field(default_factory=dict)  # of texts
 
     def __post_init__(self) -> None:
         self.writer: BranchFiles | None = None
         self.schema: pa.Schema | None = None  # the table's
-        self.lengths: dict[str, int] = {}  # of its texts, where they have one
 
 
 @traced_sink
@@ -425,8 +425,15 @@ class DeltaSink:
             return f"it has {footer.num_rows} rows, the receipt says {file['stats']!r}"
         wanted = schema_of(table)
         fields = [field for field in wanted if field.name not in by]
-        fault = mismatch(footer.schema.to_arrow_schema(), fields)
-        return fault or value_fault(values, wanted, lengths_of(table))
+        have, lengths = footer.schema.to_arrow_schema(), lengths_of(table)
+        fault = mismatch(have, fields) or value_fault(values, wanted, lengths)
+        changed = {n: k for n, k in lengths.items() if k != handle.lengths.get(n)}
+        if names := [name for name in have.names if name in changed]:  # since the vote
+            with parquet.ParquetFile(path) as prepared:
+                batches = prepared.iter_batches(columns=names)
+                faults = (too_long(rows, changed) for rows in batches)
+                fault = fault or next(filter(None, faults), None)
+        return fault
 
     def _append(
         self, table: Any, transaction: TransactionId, handles: Sequence[DeltaHandle]
