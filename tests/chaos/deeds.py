@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-from support.process_tree import descendants
+from support.programs import descendants
 
 from chaos.world import World
 from participants.processes import Process

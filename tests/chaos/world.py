@@ -18,7 +18,7 @@ import psycopg
 from crash import oracle as open_ends
 from support.log_tables import count_committed
 from support.postgres import named
-from support.process_tree import descendants
+from support.programs import descendants
 from support.waiting import AT_LAST, PAUSE, until
 
 from participants import flights

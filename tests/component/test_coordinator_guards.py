@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from support.log_tables import copy_database
 from support.protocol import World, raising
-from support.sqlite import copy_database
 from support.texts import texts
 
 from tracing_2pc.core.errors import (

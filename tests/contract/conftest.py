@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from support.participant import World
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request, tmp_path) -> str:
     """URL of an empty database of this test's own, on each database in turn."""
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_database"))
@@ -20,7 +19,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def open_at(url: str) -> Iterator[Callable[..., World]]:
+def open_at(url) -> Iterator[Callable[..., World]]:
     """Start a process's worth of the participant, with other settings if need be."""
     made: list[World] = []
 
@@ -34,14 +33,12 @@ def open_at(url: str) -> Iterator[Callable[..., World]]:
 
 
 @pytest.fixture(params=KINDS_AND_DATABASES)
-def made(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[World, str, str]]:
+def made(request, tmp_path) -> Iterator[tuple[World, str, str]]:
     """A participant of each kind on each database: it, its kind, and its URL."""
     yield from started(request, tmp_path)
 
 
 @pytest.fixture
-def world(made: tuple[World, str, str]) -> World:
+def world(made) -> World:
     """That participant; a suite with a world of its own has another fixture."""
     return made[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,9 +31,7 @@ T = "orders.7.1"
 
 
 @pytest.fixture(params=[variant("TaggedRows", d) for d in ("sqlite", "postgresql")])
-def made(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[World, str, str]]:
+def made(request, tmp_path) -> Iterator[tuple[World, str, str]]:
     """One kind on each database: the journal keeps the names, whatever the kind."""
     yield from started(request, tmp_path)
 
@@ -54,7 +51,7 @@ REQUESTS: dict[str, Callable[[World], Any]] = {
 
 
 @pytest.mark.parametrize("asked", REQUESTS)
-def test_a_request_for_another_participant_is_refused(world: World, asked: str) -> None:
+def test_a_request_for_another_participant_is_refused(world, asked):
     """An address that leads to the wrong service changes nothing there.
 
     It is 421, which is no answer of the transaction's: a decision is sent again, until
@@ -76,7 +73,7 @@ def test_a_request_for_another_participant_is_refused(world: World, asked: str) 
     assert world.show(T).get_json()["state"] == "committed"
 
 
-def test_each_application_has_its_own_names(world: World) -> None:
+def test_each_application_has_its_own_names(world):
     """A service that several applications share is called by each as it likes."""
     assert world.prepare(T).status_code == 200
     other = world.called("ledger")
@@ -86,7 +83,7 @@ def test_each_application_has_its_own_names(world: World) -> None:
     assert world.commit(T, ONE).status_code == 200
 
 
-def test_two_names_for_one_service_never_commit(world: World) -> None:
+def test_two_names_for_one_service_never_commit(world):
     """`localhost` and `127.0.0.1`: the second one votes abort in the first batch."""
     first, second = world.called("ledger"), world.called("notifier")
     assert first.prepare("orders.0.1").status_code == 200
@@ -95,7 +92,7 @@ def test_two_names_for_one_service_never_commit(world: World) -> None:
     assert first.abort("orders.0.1").status_code == 200
 
 
-def test_an_application_that_holds_nothing_may_be_named_anew(world: World) -> None:
+def test_an_application_that_holds_nothing_may_be_named_anew(world):
     """Addresses that were swapped in the first try are mended in the second."""
     first, second = world.called("ledger"), world.called("notifier")
     assert first.prepare("orders.0.1").status_code == 200
@@ -108,7 +105,7 @@ def test_an_application_that_holds_nothing_may_be_named_anew(world: World) -> No
     assert first.abort("orders.2.1").status_code == 421
 
 
-def test_the_name_outlives_what_is_forgotten(world: World) -> None:
+def test_the_name_outlives_what_is_forgotten(world):
     """Below forgotten_through nothing is kept but who it was."""
     assert world.commit("orders.0.1").status_code == 200
     assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
@@ -116,7 +113,7 @@ def test_the_name_outlives_what_is_forgotten(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "", "a b", "1st", "x" * 41, "a,b"])
-def test_a_request_without_a_name_is_malformed(world: World, name: str | None) -> None:
+def test_a_request_without_a_name_is_malformed(world, name):
     """It could be meant for anybody."""
     nobody = world.called(name)
     answers = (nobody.prepare(T), nobody.commit(T), nobody.abort(T))
@@ -127,7 +124,7 @@ def test_a_request_without_a_name_is_malformed(world: World, name: str | None) -
 
 
 @pytest.fixture
-def urls(tmp_path: Path) -> Iterator[dict[str, str]]:
+def urls(tmp_path) -> Iterator[dict[str, str]]:
     """Two services, by the name that application orders has for each."""
     with contextlib.ExitStack() as stack:
         found = {}
@@ -140,7 +137,7 @@ def urls(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield found
 
 
-def test_a_job_is_told_at_its_start(urls: dict[str, str]) -> None:
+def test_a_job_is_told_at_its_start(urls):
     """Before its first batch, if an address leads to another participant."""
     right, swapped = dict(urls), dict(zip(urls, reversed(urls.values()), strict=True))
     alias = urls["ledger"].replace("127.0.0.1", "localhost")
@@ -153,13 +150,13 @@ def test_a_job_is_told_at_its_start(urls: dict[str, str]) -> None:
         ParticipantSink({"a": urls["ledger"], "b": alias}, token=None).check("sales")
 
 
-def test_a_job_starts_while_a_service_is_down(urls: dict[str, str]) -> None:
+def test_a_job_starts_while_a_service_is_down(urls):
     """Who does not answer yet is not waited for."""
     down = {"ledger": urls["ledger"], "notifier": "http://127.0.0.1:9"}
     ParticipantSink(down, token=None).check("orders")
 
 
-def test_a_decision_for_another_participant_is_kept(urls: dict[str, str]) -> None:
+def test_a_decision_for_another_participant_is_kept(urls):
     """Neither obeyed nor contradicted: it is sent again when the address is mended."""
     swapped = HttpParticipant("ledger", urls["notifier"], None, PATIENT)
     decided = TransactionRecord(
@@ -191,7 +188,7 @@ def test_a_decision_for_another_participant_is_kept(urls: dict[str, str]) -> Non
     HttpParticipant("ledger", urls["ledger"], None, PATIENT).commit(decided)
 
 
-def test_who_it_is(world: World) -> None:
+def test_who_it_is(world):
     """`GET /whoami` tells two services apart, and how each application calls them."""
     before = world.client.get("/whoami").get_json()
     assert before["participants"] == {}
@@ -203,7 +200,7 @@ def test_who_it_is(world: World) -> None:
     assert after["participants"] == {"orders": "participant", "sales": "ledger"}
 
 
-def test_another_journal_is_another(tmp_path: Path) -> None:
+def test_another_journal_is_another(tmp_path):
     """Two resources in one database are two participants."""
     from tracing_2pc.participant import TaggedRows
 

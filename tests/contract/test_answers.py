@@ -7,9 +7,7 @@ database, over HTTP; and all kinds where they differ.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +26,7 @@ PREVIOUS = "orders.7.2"
 
 
 @pytest.fixture(params=CONTRACT_KINDS)
-def made(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[World, str, str]]:
+def made(request, tmp_path) -> Iterator[tuple[World, str, str]]:
     yield from started(request, tmp_path)
 
 
@@ -107,7 +103,7 @@ GIVEN: dict[str, Callable[[World], None]] = {
     ],
 )
 @both_ends
-def test_every_cell(world: World, given: str, asked: str) -> None:
+def test_every_cell(world, given, asked):
     """A participant answers as the table says, names the transaction, and says why."""
     GIVEN[given](world)
     answer = REQUESTS[asked](world)
@@ -127,19 +123,7 @@ def test_every_cell(world: World, given: str, asked: str) -> None:
         assert body["committed"] == PREVIOUS
 
 
-def test_while_a_body_arrives(world: World) -> None:
-    """Nobody sees anything of its branch."""
-    with world.writing(T) as upload:
-        assert world.listed() == []
-        assert world.show(T).status_code == 404
-        assert world.commit(T, ONE).status_code == 404
-        assert world.resolve(T, "commit").status_code == 404
-        assert upload.finish().get_json()["vote"] == "commit"
-    assert world.prepare(T, OTHER).status_code == 409
-    assert (world.in_doubt(), world.visible()) == (1, 0)
-
-
-def test_while_rows_are_written(world: World) -> None:
+def test_while_rows_are_written(world):
     """Who sends the same branch is told to ask again, by any process; others go on."""
     keep(world, "orders.6.1", OTHER)
     answers, scraped = [], []
@@ -162,9 +146,7 @@ def test_while_rows_are_written(world: World) -> None:
 @pytest.mark.parametrize(
     "how", ["whole", "branch", "commit without it", "forgotten_through"]
 )
-def test_an_upload_whose_transaction_is_sealed_votes_abort(
-    world: World, how: str
-) -> None:
+def test_an_upload_whose_transaction_is_sealed_votes_abort(world, how):
     """Nobody waits for a slow upload; it finds out when it ends (rule 20)."""
     with world.writing(T) as upload:
         answer = {
@@ -182,23 +164,7 @@ def test_an_upload_whose_transaction_is_sealed_votes_abort(
     assert (world.in_doubt(), world.visible()) == (0, 0)
 
 
-@both_ends
-def test_commit_is_all_or_nothing(world: World) -> None:
-    """One branch that cannot be committed keeps all of them prepared."""
-    prepared(world)
-    for wrong, status in (
-        (Branch(TWIN.body, TWIN.rows, "5.5"), 404),
-        (Branch(OTHER.body, OTHER.rows, "0.2"), 409),
-        (Branch(TWIN.body, TWIN.rows + 1, "0.2"), 409),
-    ):
-        assert world.prepare(T, TWIN).status_code == 200
-        assert world.commit(T, ONE, wrong).status_code == status
-        assert (world.in_doubt(), world.visible()) == (2, 0)
-    assert world.commit(T, ONE, TWIN).status_code == 200
-    assert (world.in_doubt(), world.visible()) == (0, 6)
-
-
-def test_a_branch_that_is_not_named_aborts(world: World) -> None:
+def test_a_branch_that_is_not_named_aborts(world):
     """Of two twins exactly the named one is seen, and the other cannot come back."""
     prepared(world)
     prepared(world, TWIN)
@@ -212,7 +178,7 @@ def test_a_branch_that_is_not_named_aborts(world: World) -> None:
     assert world.visible() == 3
 
 
-def test_a_task_aborts_its_own_branch_only(world: World) -> None:
+def test_a_task_aborts_its_own_branch_only(world):
     """A branch abort leaves its twin prepared, and a tombstone where it was unknown."""
     prepared(world)
     assert world.abort(T, branch=TWIN.branch).status_code == 200
@@ -222,28 +188,7 @@ def test_a_task_aborts_its_own_branch_only(world: World) -> None:
     assert world.visible() == 3
 
 
-@both_ends
-def test_late_prepare_after_an_abort_is_refused(world: World) -> None:
-    """An abort of what is unknown leaves a tombstone: nothing stays prepared."""
-    assert world.abort(T).status_code == 200
-    assert world.prepare(T).status_code == 409
-    assert world.in_doubt() == 0
-
-
-@both_ends
-def test_a_batch_is_committed_once(world: World) -> None:
-    """A prepared attempt cannot commit after another attempt did; it can abort."""
-    prepared(world)
-    another_committed(world)
-    assert world.commit(T, ONE).status_code == 404
-    assert world.commit(T).status_code == 404
-    assert world.resolve(T, "commit").status_code == 409
-    assert world.show(T).get_json()["state"] == "prepared"
-    assert world.abort(T).status_code == 200
-    assert (world.in_doubt(), world.visible()) == (0, 3)
-
-
-def test_an_empty_commit_counts_as_the_committed_attempt(world: World) -> None:
+def test_an_empty_commit_counts_as_the_committed_attempt(world):
     """No other attempt of a batch is accepted after a commit without rows."""
     assert world.commit(T).status_code == 200
     refused = world.prepare(PREVIOUS)
@@ -251,7 +196,7 @@ def test_an_empty_commit_counts_as_the_committed_attempt(world: World) -> None:
     assert refused.get_json()["transaction_id"] == PREVIOUS
 
 
-def test_an_empty_branch_leaves_nothing(world: World) -> None:
+def test_an_empty_branch_leaves_nothing(world):
     """Prepare of no rows is read_only: nothing in doubt, nothing to name."""
     empty = Branch(orders(), 0)
     answer = world.prepare(T, empty)
@@ -261,23 +206,7 @@ def test_an_empty_branch_leaves_nothing(world: World) -> None:
     assert world.commit(T).status_code == 200
 
 
-@both_ends
-def test_forgotten_through_never_falls(world: World) -> None:
-    """Only a 200 raises it, a repeated one too; a lower one changes nothing."""
-    committed(world)
-    assert world.commit("orders.20.1", ONE, forgotten_through=15).status_code == 404
-    assert world.show(T).status_code == 200
-    assert world.commit(T, ONE, forgotten_through=3).status_code == 200
-    assert world.prepare("orders.3.1").status_code == 410
-    assert world.abort("orders.9.1", forgotten_through=2).status_code == 200
-    assert world.prepare("orders.3.1").status_code == 410
-    assert world.prepare("other.3.1").status_code == 200
-    assert world.commit(T, ONE, forgotten_through=4).status_code == 200
-    assert world.prepare("orders.4.1").status_code == 410
-    assert world.visible() == 3
-
-
-def test_a_prepared_branch_outlives_forgotten_through(world: World) -> None:
+def test_a_prepared_branch_outlives_forgotten_through(world):
     """Below forgotten_through it is listed, and a person can resolve it (rule 12)."""
     prepared(world)
     assert world.commit("orders.9.1", forgotten_through=8).status_code == 200
@@ -287,7 +216,7 @@ def test_a_prepared_branch_outlives_forgotten_through(world: World) -> None:
     assert (world.in_doubt(), world.visible()) == (0, 0)
 
 
-def test_resolving_by_hand(world: World) -> None:
+def test_resolving_by_hand(world):
     """Only what is prepared can be resolved, once, and it is remembered who did."""
     assert world.resolve(T, "commit").status_code == 404
     prepared(world)
@@ -302,7 +231,7 @@ def test_resolving_by_hand(world: World) -> None:
     assert world.resolve(T, "abort").status_code == 409
 
 
-def test_resolving_by_hand_commits_no_twins(world: World) -> None:
+def test_resolving_by_hand_commits_no_twins(world):
     """Two branches of one partition hold the same records: only abort is safe."""
     prepared(world)
     prepared(world, TWIN)
@@ -316,7 +245,7 @@ def test_resolving_by_hand_commits_no_twins(world: World) -> None:
 
 
 @both_ends
-def test_resolving_by_hand_below_forgotten_through(world: World) -> None:
+def test_resolving_by_hand_below_forgotten_through(world):
     """What committed the batch may be forgotten there: only abort is safe."""
     prepared(world)
     another_committed(world)
@@ -329,7 +258,7 @@ def test_resolving_by_hand_below_forgotten_through(world: World) -> None:
 
 
 @both_ends
-def test_the_list(world: World) -> None:
+def test_the_list(world):
     """Pages hold each open branch once, with its age, rows and first carrier."""
     for batch in range(5):
         world.prepare(f"orders.{batch}.1")
@@ -351,7 +280,7 @@ def test_the_list(world: World) -> None:
 
 
 @both_ends
-def test_the_carrier_is_that_of_the_first_prepare(world: World) -> None:
+def test_the_carrier_is_that_of_the_first_prepare(world):
     """Later branches of a transaction do not change its trace context at rest."""
     prepared(world)
     other = {"traceparent": f"00-{'c' * 32}-{'d' * 16}-01"}
@@ -360,32 +289,7 @@ def test_the_carrier_is_that_of_the_first_prepare(world: World) -> None:
     assert [t["carrier"] for t in page] == [TRACE, TRACE]
 
 
-@pytest.mark.parametrize("what", ["rows", "digest", "cut", "not arrow"])
-@both_ends
-def test_wrong_content_leaves_nothing_behind(world: World, what: str) -> None:
-    """A body that is not what its headers say is 400, and may be sent again right."""
-    body, headers = ONE.body, {}
-    if what == "rows":
-        headers = {"Tpc-Rows": "4"}
-    if what == "digest":
-        headers = {"Content-Digest": OTHER.digest}
-    if what == "cut":
-        body = body[:-20]
-        headers = {"Content-Length": str(len(ONE.body))}
-    if what == "not arrow":
-        wrong = Branch(b"this is not arrow", 1)
-        body, headers = wrong.body, {"Content-Digest": wrong.digest}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        answer = world.prepare(T, ONE, data=body, headers=headers)
-    assert (answer.status_code, answer.get_json()["vote"]) == (400, "abort")
-    assert answer.get_json()["transaction_id"] == T
-    assert world.show(T).status_code == 404
-    assert (world.in_doubt(), world.visible()) == (0, 0)
-    prepared(world)
-
-
-def test_health_and_metrics(world: World) -> None:
+def test_health_and_metrics(world):
     """A participant says that it lives, is ready, and how much is in doubt."""
     prepared(world)
     assert world.client.get("/health/live").status_code == 200

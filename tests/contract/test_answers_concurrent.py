@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from flask import Response
-from support.branches import ONE, TWIN, records
+from support.branches import ONE, TWIN
 from support.elsewhere import Holding, hold
 from support.kinds import tagged_rows
 from support.participant import World, keep, writing_rows
@@ -28,14 +28,14 @@ T = "orders.7.1"
 
 
 @pytest.fixture
-def world(url: str) -> Iterator[World]:
+def world(url) -> Iterator[World]:
     made = tagged_rows(url)
     yield made
     made.resource.close()
 
 
 @pytest.fixture
-def other(url: str, world: World) -> Iterator[World]:
+def other(url, world) -> Iterator[World]:
     """Another process's worth of the same participant."""
     made = tagged_rows(url)
     yield made
@@ -59,24 +59,7 @@ def at_once(*calls: Callable[[], Any]) -> list[int]:
     return found
 
 
-def test_of_commit_and_abort_one_wins(world: World, other: World) -> None:
-    """However often both are asked at once, one is obeyed and the other hears it."""
-    seen = 0
-    for batch in range(8):
-        id_ = f"orders.{batch}.1"
-        assert world.prepare(id_).status_code == 200
-        found = at_once(
-            lambda id_=id_: world.commit(id_, ONE),
-            lambda id_=id_: other.abort(id_),
-            lambda id_=id_: other.commit(id_, ONE),
-            lambda id_=id_: world.abort(id_),
-        )
-        assert found in ([200, 409, 200, 409], [409, 200, 409, 200])
-        seen += ONE.rows if found[0] == 200 else 0
-        assert (world.in_doubt(), world.visible()) == (0, seen)
-
-
-def test_of_two_attempts_one_commits(world: World, other: World) -> None:
+def test_of_two_attempts_one_commits(world, other):
     """Two attempts of a batch that are committed at once: one is refused."""
     for batch in range(6):
         ids = [f"orders.{batch}.{attempt}" for attempt in (1, 2)]
@@ -90,21 +73,7 @@ def test_of_two_attempts_one_commits(world: World, other: World) -> None:
         assert world.visible() == ONE.rows * (batch + 1)
 
 
-def test_prepares_at_once_have_one_effect(world: World, other: World) -> None:
-    """The same branch sent by many is written once; who lost asks again."""
-    for batch in range(4):
-        id_ = f"orders.{batch}.1"
-        ask = [lambda w=w, id_=id_: w.prepare(id_) for w in (world, other) * 3]
-        found = at_once(*ask)
-        assert 200 in found
-        assert set(found) <= {200, 425}
-        assert world.prepare(id_).status_code == 200
-        assert world.in_doubt() == 1
-        assert world.commit(id_, ONE).status_code == 200
-        assert world.visible() == ONE.rows * (batch + 1)
-
-
-def test_a_prepare_and_an_abort_at_once(world: World, other: World) -> None:
+def test_a_prepare_and_an_abort_at_once(world, other):
     """Whichever comes first, nothing stays in doubt after the abort."""
     for batch in range(8):
         id_ = f"orders.{batch}.1"
@@ -117,21 +86,7 @@ def test_a_prepare_and_an_abort_at_once(world: World, other: World) -> None:
     assert (world.in_doubt(), world.visible()) == (0, 0)
 
 
-def test_first_prepares_at_once_make_one_table(world: World, other: World) -> None:
-    """A table that nobody has made yet is made once."""
-    branches = [records(id=[n], branch=f"{n}.1") for n in range(6)]
-    ask = [
-        lambda w=w, b=b: w.prepare(T, b)
-        for w, b in zip((world, other) * 3, branches, strict=True)
-    ]
-    assert at_once(*ask) == [200] * 6
-    assert world.commit(T, *branches).status_code == 200
-    assert world.visible() == 6
-
-
-def test_a_participant_that_is_slow_is_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_participant_that_is_slow_is_waited_for(world, monkeypatch):
     """A client that has heard nothing sends its rows again, and is told to wait."""
     monkeypatch.setenv("TPC_TOKEN", "anything-as-it-is-insecure")
     statuses: list[int] = []
@@ -157,7 +112,7 @@ def test_a_participant_that_is_slow_is_waited_for(
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_writer_that_is_killed_leaves_nothing(url: str, world: World) -> None:
+def test_a_writer_that_is_killed_leaves_nothing(url, world):
     """What a process was uploading when it died is unknown, and can be sent again.
 
     Nor is its file left. `ResourceContract` kills a writer on each database.
@@ -179,7 +134,7 @@ def test_a_writer_that_is_killed_leaves_nothing(url: str, world: World) -> None:
     assert names == {*kept, "participant.db-tpc.lock"}
 
 
-def test_a_killed_upload_does_not_hold_up_a_commit(url: str, world: World) -> None:
+def test_a_killed_upload_does_not_hold_up_a_commit(url, world):
     """Commit of others seals over what a killed process was writing."""
     assert world.prepare(T, TWIN).status_code == 200
     with Holding(__file__, url) as child:

@@ -1,16 +1,33 @@
-"""Between its last look and its end, a prepare cannot be overtaken (rule 20)."""
+"""Who waits at a participant: nobody for an upload, decisions for a prepare's end."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from support.branches import ONE, OTHER
-from support.kinds import KINDS
-from support.participant import World, journal_of, keep
+import sqlalchemy as sa
+from support.branches import ONE, OTHER, TWIN, Branch, orders
+from support.kinds import (
+    ALL_KINDS,
+    CONTRACT_KINDS,
+    KINDS,
+    started,
+    tagged_rows,
+    variant,
+)
+from support.participant import (
+    Upload,
+    World,
+    database_of,
+    journal_of,
+    keep,
+    store_of,
+    streaming,
+)
 from support.waiting import AT_LAST, PAUSE
 
 T = "orders.7.1"
@@ -39,10 +56,11 @@ def blocks(url: str, thread: threading.Thread) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by", OVERTAKE)
-def test_a_decision_waits_for_the_end_of_a_prepare(
-    kind: str, by: str, postgres_database: str
-) -> None:
-    """It finds the branch prepared, never half way: what was sealed stays sealed."""
+def test_a_decision_waits_for_the_end_of_a_prepare(kind, by, postgres_database):
+    """Between its last look and its end, a prepare cannot be overtaken (rule 20).
+
+    What comes finds the branch prepared, never half way: what was sealed stays sealed.
+    """
     world, other = (KINDS[kind](postgres_database) for _ in range(2))
     keep(world, "orders.1.1", OTHER)
     found: list[int] = []
@@ -69,3 +87,105 @@ def test_a_decision_waits_for_the_end_of_a_prepare(
     assert (other.in_doubt(), other.visible()) == (0, OTHER.rows)
     for made in (world, other):
         made.resource.close()
+
+
+STREAMING = [variant(kind, "postgresql") for kind in ("TaggedRows", "Outbox")]
+"""Those that write a large body as it arrives."""
+
+
+@pytest.fixture(params=CONTRACT_KINDS)
+def made(request, tmp_path) -> Iterator[tuple[World, str, str]]:
+    yield from started(request, tmp_path)
+
+
+def test_nobody_waits_for_a_slow_upload(world):
+    """While a body trickles in, all else is answered, and nothing of it is seen."""
+    assert world.prepare("orders.6.1", OTHER).status_code == 200
+    with world.writing(T) as upload:
+        assert (world.show(T).status_code, world.commit(T, ONE).status_code) == (
+            404,
+            404,
+        )
+        assert world.resolve(T, "commit").status_code == 404
+        assert world.prepare(T, TWIN).status_code == 200
+        assert world.commit("orders.6.1", OTHER).status_code == 200
+        assert world.client.get("/metrics").status_code == 200
+        assert len(world.listed()) == 1
+        assert world.abort(T).status_code == 200
+        assert upload.is_open
+        assert upload.finish().status_code == 409
+    assert (world.in_doubt(), world.visible()) == (0, 1)
+
+
+@pytest.mark.parametrize("made", STREAMING, indirect=True)
+def test_a_small_body_holds_nothing_while_it_arrives(world):
+    """Nobody sees a branch before all of it is there, and it is refused as late."""
+    keep(world, "orders.6.1", OTHER)
+    uploads = [Upload(world, T, branch, {}, large=False) for branch in (ONE, TWIN)]
+    assert world.listed() == []
+    assert uploads[0].finish().status_code == 200
+    assert world.listed() == [(T, ONE.branch, "prepared")]
+    assert world.commit(T, ONE).status_code == 200
+    assert uploads[1].finish().status_code == 409
+    assert (world.in_doubt(), world.visible()) == (0, 4)
+
+
+@pytest.mark.parametrize("made", STREAMING, indirect=True)
+def test_what_comes_while_its_rows_are_written_is_seen(made):
+    """They are written without the lock, so an abort does not wait for them."""
+    world, kind, url = made
+    database = database_of(world)
+    other = ALL_KINDS[kind](url)
+    keep(world, "orders.6.1", OTHER)
+    load, aborted = database.load, []
+
+    def write_and_abort(*about: Any, **how: Any) -> int:
+        rows: int = load(*about, **how)
+        # Answered while the prepare waits for it: so it does not wait for the prepare.
+        aborted.append(other.abort(T).status_code)
+        return rows
+
+    database.load = write_and_abort
+    assert world.prepare(T).status_code == 409
+    assert aborted == [200]
+    assert (world.in_doubt(), world.visible()) == (0, OTHER.rows)
+    other.resource.close()
+
+
+def test_a_branch_that_is_asked_for_twice_is_not_in_its_own_way(postgres_database):
+    """A unique index sees the rows of the first request; the second has its answer."""
+    world, other = (tagged_rows(postgres_database) for _ in range(2))
+    for number, each in enumerate((world, other)):
+        keep(each, f"orders.{number}.1", Branch(orders(90 + number), 1))
+    with psycopg.connect(postgres_database, autocommit=True) as person:
+        person.execute("CREATE UNIQUE INDEX one ON orders_tpc (id)")
+    store = store_of(world)
+    write = store.prepare
+
+    def come_second(*about: Any) -> Any:
+        assert other.prepare(T).status_code == 200
+        return write(*about)
+
+    store.prepare = come_second
+    assert world.prepare(T).status_code == 200
+    assert (world.in_doubt(), world.visible()) == (1, 2)
+    for each in (world, other):
+        each.resource.close()
+
+
+@pytest.mark.parametrize("made", STREAMING, indirect=True)
+def test_a_branch_is_prepared_in_one_transaction(world):
+    """Whatever the size of its body: rows, branch and what is hidden together."""
+    keep(world, "orders.6.1", OTHER)
+    committed: list[int] = []
+
+    def note(_: sa.Connection) -> None:
+        committed.append(threading.get_ident())
+
+    sa.event.listen(database_of(world).engine, "commit", note)
+    for name, how in (("0.1", contextlib.nullcontext()), ("1.1", streaming(world))):
+        with how:
+            assert world.prepare(T, Branch(ONE.body, 3, name)).status_code == 200
+        # An outbox's sender commits, too, in its thread.
+        assert committed.count(threading.get_ident()) == 1
+        committed.clear()

@@ -64,7 +64,7 @@ def resource(folder: Path) -> TaggedRows:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path) -> Iterator[World]:
     (tmp_path / "tokens").write_text("\n".join(LINES))
     made = World(resource(tmp_path), lambda: 0, tokens=tmp_path / "tokens")
     yield made
@@ -107,7 +107,7 @@ ROUTES: dict[str, tuple[Ask, set[str]]] = {
 
 @pytest.mark.parametrize("role", [*TOKENS, "none"])
 @pytest.mark.parametrize("route", ROUTES)
-def test_every_route_for_every_role(world: World, route: str, role: str) -> None:
+def test_every_route_for_every_role(world, route, role):
     """Who may is answered; another role gets 403 and the right one's name; none 401."""
     assert As(world, TOKENS["job"]).prepare(T).status_code == 200
     ask, may = ROUTES[route]
@@ -150,7 +150,7 @@ FIELDS: dict[str, tuple[Ask, set[str], int]] = {
 
 @pytest.mark.parametrize("role", TOKENS)
 @pytest.mark.parametrize("fields", FIELDS)
-def test_every_field_for_every_role(world: World, fields: str, role: str) -> None:
+def test_every_field_for_every_role(world, fields, role):
     """A role may send the fields that are its own; what is refused changes nothing.
 
     No token that must not commit decides: it raises no forgotten_through, and aborts no
@@ -168,7 +168,7 @@ def test_every_field_for_every_role(world: World, fields: str, role: str) -> Non
         assert job.prepare("orders.8.1").status_code == 200
 
 
-def test_an_executor_aborts_what_its_task_is_still_writing(world: World) -> None:
+def test_an_executor_aborts_what_its_task_is_still_writing(world):
     """By its digest, like what is prepared; the upload then votes abort."""
     executor = As(world, TOKENS["executor"])
     with executor.writing(T) as upload:
@@ -176,7 +176,7 @@ def test_an_executor_aborts_what_its_task_is_still_writing(world: World) -> None
         assert upload.finish().get_json()["vote"] == "abort"
 
 
-def test_an_executor_names_nobody(world: World) -> None:
+def test_an_executor_names_nobody(world):
     """A wrong name of a task, before its first batch, does not close it to its job."""
     executor, job = (As(world, TOKENS[role]) for role in ("executor", "job"))
     misspelt = executor.called("misspelt")
@@ -187,7 +187,7 @@ def test_an_executor_names_nobody(world: World) -> None:
     assert misspelt.prepare("orders.9.1").status_code == 421
 
 
-def test_a_name_that_came_to_nothing_is_in_nobodys_way(world: World) -> None:
+def test_a_name_that_came_to_nothing_is_in_nobodys_way(world):
     """A job that was renamed may commit what its tasks have prepared."""
     executor, job = (As(world, TOKENS[role]) for role in ("executor", "job"))
     assert job.called("old").abort("orders.6.1").status_code == 200
@@ -196,7 +196,7 @@ def test_a_name_that_came_to_nothing_is_in_nobodys_way(world: World) -> None:
     assert job.called("old").abort("orders.8.1").status_code == 421
 
 
-def test_a_name_that_comes_while_a_body_arrives(world: World) -> None:
+def test_a_name_that_comes_while_a_body_arrives(world):
     """Nothing is prepared under a name that its own job may not use."""
     job = As(world, TOKENS["job"])
     with job.called("new").writing(T) as upload:
@@ -224,7 +224,7 @@ def test_a_name_that_comes_while_a_body_arrives(world: World) -> None:
     ],
     ids=range(13),
 )
-def test_what_is_no_token(world: World, header: str) -> None:
+def test_what_is_no_token(world, header):
     """Anything but a known bearer token is 401, with how to do it, on every route."""
     asked = As(world, None)
     asked.header = header
@@ -238,14 +238,14 @@ def test_what_is_no_token(world: World, header: str) -> None:
         assert TOKENS["job"] not in answer.text + str(answer.headers)
 
 
-def test_the_scheme_is_read_in_any_case(world: World) -> None:
+def test_the_scheme_is_read_in_any_case(world):
     """`bearer`, as RFC 9110 has it."""
     asked = As(world, None)
     asked.header = f"bEARER  {TOKENS['job']}"
     assert asked.prepare(T).status_code == 200
 
 
-def test_nothing_is_read_for_who_may_not(world: World) -> None:
+def test_nothing_is_read_for_who_may_not(world):
     """Roles come before forms: a stranger learns nothing of either."""
     answer = As(world, UNKNOWN).prepare("Not An Id", headers={"Tpc-Version": "9"})
     assert answer.status_code == 401
@@ -253,7 +253,7 @@ def test_nothing_is_read_for_who_may_not(world: World) -> None:
     assert answer.status_code == 403
 
 
-def test_a_token_bound_to_an_application(world: World) -> None:
+def test_a_token_bound_to_an_application(world):
     """It neither changes, shows nor lists another application."""
     job, bound = As(world, TOKENS["job"]), As(world, BOUND)
     job.prepare("other.7.1")
@@ -280,7 +280,7 @@ def test_a_token_bound_to_an_application(world: World) -> None:
     assert job.show("other.7.1").get_json()["state"] == "prepared"
 
 
-def test_who_it_is_for_a_bound_token(world: World) -> None:
+def test_who_it_is_for_a_bound_token(world):
     """It learns by which name its own application calls the service, and no other."""
     As(world, TOKENS["job"]).prepare("other.7.1")
     assert As(world, BOUND).prepare(T).status_code == 200
@@ -289,7 +289,7 @@ def test_who_it_is_for_a_bound_token(world: World) -> None:
         assert set(answer["participants"]) == known
 
 
-def test_pages_of_a_bound_token_stay_within_its_application(world: World) -> None:
+def test_pages_of_a_bound_token_stay_within_its_application(world):
     """A cursor that somebody else's page gave opens nothing."""
     job, bound = As(world, TOKENS["job"]), As(world, BOUND)
     for batch in range(3):
@@ -300,7 +300,7 @@ def test_pages_of_a_bound_token_stay_within_its_application(world: World) -> Non
     assert [id_ for id_, *_ in found] == ["orders.1.1", "orders.2.1"]
 
 
-def test_two_tokens_live_at_once(world: World) -> None:
+def test_two_tokens_live_at_once(world):
     """So that callers move one by one when a token is rotated."""
     assert As(world, TOKENS["job"]).prepare(T).status_code == 200
     assert As(world, SUCCESSOR).commit(T, ONE).status_code == 200
@@ -317,9 +317,7 @@ def test_two_tokens_live_at_once(world: World) -> None:
         ("Via", "1.1 proxy"),
     ],
 )
-def test_insecure_answers_nobody_through_a_proxy(
-    tmp_path: Path, name: str, said: str
-) -> None:
+def test_insecure_answers_nobody_through_a_proxy(tmp_path, name, said):
     """A proxy on this machine is no reason to answer the world behind it."""
     headers = {name: said}
     world = World(resource(tmp_path), lambda: 0, insecure=True)
@@ -334,9 +332,7 @@ def test_insecure_answers_nobody_through_a_proxy(
     assert world.prepare(T).status_code == 200
 
 
-def test_insecure_answers_this_machine_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_insecure_answers_this_machine_only(tmp_path, caplog):
     """Without tokens loopback peers do all, others nothing; and the log warns."""
     world = World(resource(tmp_path), lambda: 0, insecure=True)
     assert [r.levelname for r in caplog.records] == ["WARNING"]
@@ -359,7 +355,7 @@ def test_insecure_answers_this_machine_only(
     world.resource.close()
 
 
-def test_no_tokens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tokens_is_an_error(tmp_path, monkeypatch):
     """Nothing is opened by forgetting something; the error says what to run."""
     monkeypatch.delenv("TPC_TOKENS_FILE", raising=False)
     empty = tmp_path / "empty"
@@ -389,7 +385,7 @@ def test_no_tokens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (f"operator {TOKENS['viewer']}", "a token twice"),
     ],
 )
-def test_a_line_that_is_no_token(line: str, what: str) -> None:
+def test_a_line_that_is_no_token(line, what):
     """The error says which line, and never what stands in it."""
     lines = [f"viewer {TOKENS['viewer']}", line]
     with pytest.raises(ConfigurationError, match=TEXTS[what]) as raised:
@@ -398,12 +394,7 @@ def test_a_line_that_is_no_token(line: str, what: str) -> None:
     assert not any(token in str(raised.value) for token in EVERY_TOKEN)
 
 
-def test_no_token_anywhere(
-    world: World,
-    caplog: pytest.LogCaptureFixture,
-    exported: Callable[[], list[Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_token_anywhere(world, caplog, exported, monkeypatch):
     """No token is in an answer, a log record, a span or a repr, whatever happens."""
     caplog.set_level(logging.DEBUG)
 
@@ -428,9 +419,7 @@ def test_no_token_anywhere(
 
 
 @pytest.mark.parametrize("place", ["the environment", "the settings"])
-def test_a_tokens_file_that_is_named_elsewhere_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_tokens_file_that_is_named_elsewhere_is_read(tmp_path, monkeypatch, place):
     """By `TPC_TOKENS_FILE` or a tpc.toml beside it, where the code says nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TPC_TOKENS_FILE", raising=False)

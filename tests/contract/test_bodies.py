@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,9 +34,7 @@ of_tables_and_json = pytest.mark.parametrize(
 
 
 @pytest.fixture(params=[variant("TaggedRows", "sqlite")])
-def made(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[World, str, str]]:
+def made(request, tmp_path) -> Iterator[tuple[World, str, str]]:
     """One kind: a body is read before any resource sees it."""
     yield from started(request, tmp_path)
 
@@ -61,9 +58,7 @@ def refusal(world: World, branch: Branch) -> str:
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("dictionary", [False, True])
-def test_compressed_arrow_is_refused(
-    world: World, codec: str, dictionary: bool
-) -> None:
+def test_compressed_arrow_is_refused(world, codec, dictionary):
     """A few kilobytes could be millions of records: nothing of them is unpacked."""
     column: Any = pa.array(["x" * 100] * 200_000)
     column = column.dictionary_encode() if dictionary else column
@@ -72,13 +67,13 @@ def test_compressed_arrow_is_refused(
 
 
 @of_each_kind
-def test_each_kind_refuses_what_is_compressed(world: World) -> None:
+def test_each_kind_refuses_what_is_compressed(world):
     """The others of these bodies meet the same reader."""
     body = compressed(pa.table({"v": ["x" * 100] * 2}), "zstd")
     assert TEXTS["arrow without compression"] in refusal(world, Branch(body, 2))
 
 
-def test_records_without_bytes_are_bounded(world: World) -> None:
+def test_records_without_bytes_are_bounded(world):
     """A column of nulls has no bytes, however long it is said to be."""
     many = 200_000_000
     body = arrow(pa.table({"v": pa.nulls(many)}))
@@ -87,7 +82,7 @@ def test_records_without_bytes_are_bounded(world: World) -> None:
 
 
 @of_tables_and_json
-def test_lists_without_bytes_are_bounded(world: World) -> None:
+def test_lists_without_bytes_are_bounded(world):
     """Nor has a list of nulls, which one record can hold."""
     offsets = pa.array([0, 2**31 - 1], pa.int32())
     lists = pa.ListArray.from_arrays(offsets, pa.nulls(2**31 - 1))
@@ -97,9 +92,7 @@ def test_lists_without_bytes_are_bounded(world: World) -> None:
     assert TEXTS[why] in refusal(world, Branch(body, 1))
 
 
-def test_a_value_that_records_share_is_bounded(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_that_records_share_is_bounded(world, monkeypatch):
     """A dictionary's long value is written once, and is not multiplied for long."""
     monkeypatch.setattr(arrow_stream, "MAX_SHARED_BYTES", 1 << 20)
     for kind in (pa.dictionary(pa.int32(), pa.string()), pa.string_view()):
@@ -111,9 +104,7 @@ def test_a_value_that_records_share_is_bounded(
 
 
 @of_each_kind
-def test_long_batches_are_written_in_pieces(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_batches_are_written_in_pieces(world, monkeypatch):
     """However long a batch is, a piece of it is in memory; all of it arrives."""
     monkeypatch.setattr(arrow_stream, "SLICE_ROWS", 7)
     branch = records(id=list(range(100)), v=["x"] * 100)
@@ -123,9 +114,7 @@ def test_long_batches_are_written_in_pieces(
 
 
 @of_tables_and_json
-def test_more_records_than_were_said_end_the_reading(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_records_than_were_said_end_the_reading(world, monkeypatch):
     """They are counted as they come: the first one too many is the last one read."""
     monkeypatch.setattr(arrow_stream, "SLICE_ROWS", 10)
     body = records(id=list(range(100))).body
@@ -136,9 +125,7 @@ def test_more_records_than_were_said_end_the_reading(
 
 @pytest.mark.parametrize("count", [1_501, 50_000])
 @pytest.mark.parametrize("content_type", [content.ARROW, content.NDJSON])
-def test_columns_of_a_table_are_bounded(
-    world: World, count: int, content_type: str
-) -> None:
+def test_columns_of_a_table_are_bounded(world, count, content_type):
     """More than any table has are refused at once, and in words."""
     names = [f"c{n}" for n in range(count)]
     branch = json_lines(dict.fromkeys(names, 1))
@@ -148,7 +135,7 @@ def test_columns_of_a_table_are_bounded(
 
 
 @of_tables_and_json
-def test_as_many_columns_as_are_taken(world: World) -> None:
+def test_as_many_columns_as_are_taken(world):
     """What is not refused for their number can be kept."""
     branch = records(**{f"c{n}": pa.array([True]) for n in range(1_500)})
     assert world.prepare("orders.7.1", branch).status_code == 200
@@ -165,7 +152,7 @@ def test_as_many_columns_as_are_taken(world: World) -> None:
         (b"\n", TEXTS["the body has none"]),
     ],
 )
-def test_lines_that_are_no_objects(world: World, body: bytes, why: str) -> None:
+def test_lines_that_are_no_objects(world, body, why):
     """They are refused by the number of the line; the process goes on."""
     branch = Branch(body, 18 if b"a" in body else 1, content_type=content.NDJSON)
     assert refusal(world, branch).startswith(why)
@@ -183,14 +170,14 @@ def test_lines_that_are_no_objects(world: World, body: bytes, why: str) -> None:
     ],
     ids=["twice", "NaN", "infinite", "digits", "deep", "long"],
 )
-def test_a_line_is_strict_json(world: World, line: bytes) -> None:
+def test_a_line_is_strict_json(world, line):
     """What one reader takes for this and another for that is refused, by its line."""
     branch = Branch(b'{"a": 5}\n' + line, 2, content_type=content.NDJSON)
     assert refusal(world, branch).startswith("line 2 ")
 
 
 @pytest.mark.parametrize("content_type", [content.ARROW, content.NDJSON])
-def test_no_records_at_all(world: World, content_type: str) -> None:
+def test_no_records_at_all(world, content_type):
     """A branch of nothing votes read_only, whatever its schema lacks."""
     body = b"" if content_type == content.NDJSON else arrow(pa.table({}))
     branch = Branch(body, 0, content_type=content_type)
@@ -200,7 +187,7 @@ def test_no_records_at_all(world: World, content_type: str) -> None:
 
 
 @of_tables_and_json
-def test_text_that_is_no_utf_8(world: World) -> None:
+def test_text_that_is_no_utf_8(world):
     """Named by its column: somebody has to find it."""
     bad = pa.array([b"a\xffb"]).view(pa.string())
     told = refusal(world, records(fine=["€"], name=bad))
@@ -210,7 +197,7 @@ def test_text_that_is_no_utf_8(world: World) -> None:
 
 @of_tables_and_json
 @pytest.mark.parametrize("days", [2**36, -(2**36)])
-def test_days_beyond_the_calendar(world: World, days: int) -> None:
+def test_days_beyond_the_calendar(world, days):
     """A date64 that no calendar has is refused; by its column, where there are some."""
     column = pa.array([days * 86_400_000], pa.int64()).view(pa.date64())
     is_outbox = isinstance(world.resource, Outbox)
@@ -222,7 +209,7 @@ def test_days_beyond_the_calendar(world: World, days: int) -> None:
 @pytest.mark.parametrize(
     "zone", ["Mars/Olympus", '"UTC"', "Europe", "../passwd", "+99"]
 )
-def test_time_zones_that_nobody_knows(world: World, zone: str) -> None:
+def test_time_zones_that_nobody_knows(world, zone):
     """A table keeps the instant, which needs no zone; a partner is told no guess."""
     branch = records(at=pa.array([0], pa.timestamp("us", zone)))
     if isinstance(world.resource, Outbox):

@@ -7,7 +7,6 @@ import decimal
 import secrets
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -92,8 +91,8 @@ def altered(url: str, kind: str, before: str, after: str, kept: Branch) -> World
 )
 @pytest.mark.parametrize("change", CHANGES | WIDER)
 def test_a_value_comes_back_as_it_was_sent_or_is_refused(
-    postgres_database: str, change: str, rows: int, kind: str
-) -> None:
+    postgres_database, change, rows, kind
+):
     """By the new type, at once: no process has to be started again."""
     before, after, sent, type_ = {**CHANGES, **WIDER}[change]
     _, table, _ = PLACES[kind]
@@ -117,9 +116,7 @@ def test_a_value_comes_back_as_it_was_sent_or_is_refused(
 
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("when", ["made after the start", "altered after the start"])
-def test_a_table_that_a_crash_would_empty_is_refused(
-    postgres_database: str, when: str, kind: str
-) -> None:
+def test_a_table_that_a_crash_would_empty_is_refused(postgres_database, when, kind):
     """A vote to abort that says what to do, and nothing was written."""
     make, table, ours = PLACES[kind]
     world: World = make(postgres_database)
@@ -141,7 +138,7 @@ def test_a_table_that_a_crash_would_empty_is_refused(
     world.resource.close()
 
 
-def test_a_default_that_is_set_later(postgres_database: str) -> None:
+def test_a_default_that_is_set_later(postgres_database):
     """A column may be left out from then on."""
     columns = "id bigint, v bigint NOT NULL, tpc_tag bigint"
     run(postgres_database, f"CREATE TABLE orders_tpc ({columns})")
@@ -161,7 +158,7 @@ SWAPPED = (
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["while it runs", "at start"])
-def test_a_table_that_has_taken_the_place_of_another(url: str, again: bool) -> None:
+def test_a_table_that_has_taken_the_place_of_another(url, again):
     """The view would show the old one for ever, and no row of the new one."""
     world = tagged_rows(url)
     keep(world, "orders.1.1", ONE)
@@ -195,9 +192,7 @@ LATER_MADE = {
 
 
 @pytest.mark.parametrize("does", LATER_MADE)
-def test_a_trigger_that_is_made_while_it_runs(
-    postgres_database: str, does: str
-) -> None:
+def test_a_trigger_that_is_made_while_it_runs(postgres_database, does):
     """As at start: it would fire for attempts that abort, or lose a row."""
     world = tagged_rows(postgres_database)
     keep(world, "orders.1.1", ONE)
@@ -215,9 +210,7 @@ def test_a_trigger_that_is_made_while_it_runs(
 @pytest.mark.parametrize(
     "rows", [3, pytest.param(LARGE, marks=pytest.mark.ci)], ids=["few", "many"]
 )
-def test_a_row_that_a_trigger_drops_is_a_vote_to_abort(
-    postgres_database: str, kind: str, rows: int
-) -> None:
+def test_a_row_that_a_trigger_drops_is_a_vote_to_abort(postgres_database, kind, rows):
     """What the table has kept is counted, also where triggers are meant to fire."""
     make, table, ours = PLACES[kind]
     drop = "IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW;"
@@ -238,7 +231,7 @@ def test_a_row_that_a_trigger_drops_is_a_vote_to_abort(
     world.resource.close()
 
 
-def test_a_row_that_sqlite_drops_is_a_vote_to_abort(tmp_path: Path) -> None:
+def test_a_row_that_sqlite_drops_is_a_vote_to_abort(tmp_path):
     """There, too."""
     world = tagged_rows(sqlite_url(tmp_path), triggers=True)
     keep(world, "orders.1.1", ONE)
@@ -253,7 +246,7 @@ def test_a_row_that_sqlite_drops_is_a_vote_to_abort(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [False, True], ids=["of the table", "of a partition"])
-def test_rules_and_triggers_of_partitions(postgres_database: str, part: bool) -> None:
+def test_rules_and_triggers_of_partitions(postgres_database, part):
     """A rule keeps rows that were aborted; a partition's trigger fires as well."""
     run(
         postgres_database,
@@ -285,7 +278,7 @@ TAKEN_OVER = (
 
 
 @pytest.fixture
-def role(postgres_database: str) -> Iterator[str]:
+def role(postgres_database) -> Iterator[str]:
     """A reader, who is no owner of anything."""
     name = f"reader_{secrets.token_hex(4)}"
     run(postgres_database, f"CREATE ROLE {name}")
@@ -297,9 +290,7 @@ def seen_by(url: str, role: str) -> list[Any]:
     return run(url, f"SET ROLE {role}", "SELECT id FROM orders ORDER BY id")
 
 
-def test_a_view_obeys_the_policies_of_its_table(
-    postgres_database: str, role: str
-) -> None:
+def test_a_view_obeys_the_policies_of_its_table(postgres_database, role):
     """Who saw one row sees one row, when the table is taken over and afterwards."""
     own = [statement.replace("tenant_a", role) for statement in POLICIES]
     run(postgres_database, *own, f"GRANT SELECT ON orders TO {role}")
@@ -323,7 +314,7 @@ def test_a_view_obeys_the_policies_of_its_table(
     world.resource.close()
 
 
-def test_policies_that_come_later(postgres_database: str) -> None:
+def test_policies_that_come_later(postgres_database):
     """A view that was made without them shows all: refused, with what cures it."""
     world = tagged_rows(postgres_database)
     keep(world, "orders.1.1", ONE)
@@ -334,9 +325,7 @@ def test_policies_that_come_later(postgres_database: str) -> None:
     world.resource.close()
 
 
-def test_a_table_cannot_be_altered_between_look_and_commit(
-    postgres_database: str,
-) -> None:
+def test_a_table_cannot_be_altered_between_look_and_commit(postgres_database):
     """The lock is taken before the look, and held: who alters waits, or comes first."""
     world = tagged_rows(postgres_database)
     keep(world, "orders.1.1", ONE)
@@ -361,9 +350,7 @@ def test_a_table_cannot_be_altered_between_look_and_commit(
 
 
 @pytest.mark.parametrize("kind", PLACES)
-def test_a_partition_that_is_altered_while_rows_are_written(
-    postgres_database: str, kind: str
-) -> None:
+def test_a_partition_that_is_altered_while_rows_are_written(postgres_database, kind):
     """COPY locks a partition with its first row only: so it is looked at again."""
     make, table, ours = PLACES[kind]
     run(
@@ -386,8 +373,8 @@ def test_a_partition_that_is_altered_while_rows_are_written(
 
 
 def test_a_prepare_and_an_alter_do_not_wait_for_each_other(
-    postgres_database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    postgres_database, monkeypatch
+):
     """PostgreSQL does not see it, as one of them waits here: it ends all the same."""
     world = prepared_transactions(postgres_database)
     keep(world, "orders.1.1", ONE)
@@ -429,7 +416,7 @@ OWN_VIEWS = {
 
 
 @pytest.mark.parametrize("what", OWN_VIEWS)
-def test_what_is_a_users_own_is_left_alone(tmp_path: Path, what: str) -> None:
+def test_what_is_a_users_own_is_left_alone(tmp_path, what):
     """It does not fire at the table, and shows it by a way of its own."""
     world = tagged_rows(sqlite_url(tmp_path))
     keep(world, "orders.1.1", ONE)
@@ -441,7 +428,7 @@ def test_what_is_a_users_own_is_left_alone(tmp_path: Path, what: str) -> None:
     tagged_rows(sqlite_url(tmp_path)).resource.close()
 
 
-def test_a_view_of_the_tables_parent(postgres_database: str) -> None:
+def test_a_view_of_the_tables_parent(postgres_database):
     """A table that is a partition of what the view reads is shown by it."""
     whole = "id bigint, amount double precision, tpc_tag bigint"
     run(
@@ -463,7 +450,7 @@ def test_a_view_of_the_tables_parent(postgres_database: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PLACES)
-def test_a_table_that_is_dropped(postgres_database: str, kind: str) -> None:
+def test_a_table_that_is_dropped(postgres_database, kind):
     """It is made again, and no lock is left of the prepare that missed it."""
     make, table, _ = PLACES[kind]
     world, other = (make(postgres_database) for _ in range(2))

@@ -39,7 +39,7 @@ def orders(ids: Sequence[int]) -> Branch:
 
 
 @pytest.mark.parametrize("why", ["constraint", "trigger"])
-def test_it_is_a_vote_to_abort(postgres_database: str, why: str) -> None:
+def test_it_is_a_vote_to_abort(postgres_database, why):
     """As often as it is asked."""
     world = created(postgres_database, LATER if why == "constraint" else "")
     if why == "constraint":
@@ -58,7 +58,7 @@ def test_it_is_a_vote_to_abort(postgres_database: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["", LATER], ids=["at once", "later"])
-def test_aborted_rows_in_the_way_are_deleted(postgres_database: str, when: str) -> None:
+def test_aborted_rows_in_the_way_are_deleted(postgres_database, when):
     """Not now, until they are gone; never a vote to abort."""
     world = created(postgres_database, when)
     many = orders(range(40_000))
@@ -69,9 +69,7 @@ def test_aborted_rows_in_the_way_are_deleted(postgres_database: str, when: str) 
     world.resource.close()
 
 
-def test_no_decision_waits_for_what_a_constraint_waits_for(
-    postgres_database: str,
-) -> None:
+def test_no_decision_waits_for_what_a_constraint_waits_for(postgres_database):
     """A prepare that waits for somebody's row holds no lock of its application."""
     with (
         psycopg.connect(postgres_database, autocommit=True) as connection,

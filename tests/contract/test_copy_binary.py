@@ -36,7 +36,7 @@ VALUES: dict[str, tuple[pa.DataType, str, list[Any]]] = {
 
 
 @pytest.mark.parametrize("sliced", [False, True], ids=["whole", "sliced"])
-def test_values_come_back_as_they_were(postgres_database: str, *, sliced: bool) -> None:
+def test_values_come_back_as_they_were(postgres_database, *, sliced):
     """Of each type, NULL and the ends of its range; also of a slice of a batch."""
     columns = ", ".join(f"{name} {kind}" for name, (_, kind, _) in VALUES.items())
     arrays = [pa.array(v[:1] * 8 + v, kind) for kind, _, v in VALUES.values()]
@@ -64,7 +64,7 @@ def test_values_come_back_as_they_were(postgres_database: str, *, sliced: bool) 
     ],
     ids=["day", "moment", "day -infinity", "-infinity", "zoned -infinity"],
 )
-def test_what_has_no_number_there_is_refused(kind: pa.DataType, value: int) -> None:
+def test_what_has_no_number_there_is_refused(kind, value):
     """Before a byte is sent: it would be another day."""
     column = pa.array([value], kind)
     batch = pa.RecordBatch.from_arrays([column], ["when"])
@@ -72,9 +72,7 @@ def test_what_has_no_number_there_is_refused(kind: pa.DataType, value: int) -> N
         copy_binary.encode(batch)
 
 
-def test_a_batch_that_is_too_long_for_one_piece(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_batch_that_is_too_long_for_one_piece(monkeypatch):
     """Arrow joins 2 GiB at most; a batch of long records may come to more."""
     column = pa.array(range(7), pa.int64())
     batch = pa.RecordBatch.from_arrays([column], ["id"])
@@ -137,8 +135,8 @@ def forms(world: World) -> list[str]:
 )
 @pytest.mark.parametrize("column", ["real", "double precision"])
 def test_a_float_does_not_depend_on_how_many_rows_come_with_it(
-    postgres_database: str, column: str, sent: pa.DataType, value: Any
-) -> None:
+    postgres_database, column, sent, value
+):
     """What is written is what PostgreSQL reads of the digits, in either form."""
     world = world_of(postgres_database, f"id bigint, amount {column}")
     asked = forms(world)
@@ -159,9 +157,7 @@ CODE = "0d1f4a0e-3a5b-4d7e-9d52-0c6f0b7c8a11"
     ("kind", "form"),
     [("text", "binary"), ("varchar(40)", "binary"), ("uuid", "csv"), ("code", "csv")],
 )
-def test_binary_is_for_types_that_are_known(
-    postgres_database: str, kind: str, form: str
-) -> None:
+def test_binary_is_for_types_that_are_known(postgres_database, kind, form):
     """Others, as a domain, take the same records as csv."""
     with psycopg.connect(postgres_database, autocommit=True) as connection:
         connection.execute("CREATE DOMAIN code AS text")

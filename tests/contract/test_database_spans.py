@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from support.branches import ONE, TWIN, orders, records
 from support.branches import Branch as Sent
@@ -20,11 +18,9 @@ from tracing_2pc.outbox import Outbox
 T = "orders.7.1"
 MANY = Sent(orders(*range(20_000)), 20_000)
 
-Exported = Callable[[], list[ReadableSpan]]
-
 
 @pytest.fixture(autouse=True)
-def _no_sender(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_sender(exported, monkeypatch) -> None:
     """An outbox sends nothing: its sender has spans too."""
     monkeypatch.setattr(Outbox, "start", lambda _: None)
 
@@ -48,11 +44,7 @@ def decided(world: World, *verbs: str) -> list[str]:
 
 
 @pytest.mark.parametrize("branch", [ONE, MANY], ids=["few", "many"])
-def test_a_request_shows_what_its_database_did(
-    world: World,
-    exported: Exported,
-    branch: Sent,
-) -> None:
+def test_a_request_shows_what_its_database_did(world, exported, branch):
     """One or two statements each, however many records there are."""
     assert world.prepare(T, branch).status_code == 200
     assert world.prepare(T, branch).status_code == 200  # it is there already
@@ -66,7 +58,7 @@ def test_a_request_shows_what_its_database_did(
     ]
 
 
-def test_an_abort_shows_it_too(world: World, exported: Exported) -> None:
+def test_an_abort_shows_it_too(world, exported):
     """Of what was prepared, and of what never was."""
     assert world.prepare(T).status_code == 200
     assert world.abort(T).status_code == 200
@@ -81,10 +73,7 @@ def test_an_abort_shows_it_too(world: World, exported: Exported) -> None:
     ]
 
 
-def test_each_branch_that_a_database_ends_by_itself(
-    world: World,
-    exported: Exported,
-) -> None:
+def test_each_branch_that_a_database_ends_by_itself(world, exported):
     """Where branches are committed one by one, each is a statement."""
     assert world.prepare(T).status_code == 200
     assert world.prepare(T, TWIN).status_code == 200
@@ -96,10 +85,7 @@ def test_each_branch_that_a_database_ends_by_itself(
     ]
 
 
-def test_a_statement_says_what_it_is_and_nothing_of_what_it_holds(
-    world: World,
-    exported: Exported,
-) -> None:
+def test_a_statement_says_what_it_is_and_nothing_of_what_it_holds(world, exported):
     """The system, where it is, the table, and the first words: no text, no value."""
     secret = 4711_0815_4711  # longer than what a random span id holds by chance
     branch = records(id=[secret], amount=[1.5])
@@ -135,10 +121,7 @@ def test_a_statement_says_what_it_is_and_nothing_of_what_it_holds(
     [kind for kind in KINDS_AND_DATABASES if "Outbox" not in kind.id],
     indirect=True,
 )
-def test_a_refused_record_is_seen_at_its_statement(
-    world: World,
-    exported: Exported,
-) -> None:
+def test_a_refused_record_is_seen_at_its_statement(world, exported):
     """By the class of the error; what was not kept was not made durable."""
     keep(world, T, ONE)
     with database_of(world).setup() as connection:

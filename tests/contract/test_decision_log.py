@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.log_tables import decide
 from support.texts import texts
 from support.waiting import AT_ONCE, PATIENT, until
 
@@ -64,9 +64,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
-def log(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
-) -> Iterator[DecisionLog]:
+def log(request, tmp_path, clock) -> Iterator[DecisionLog]:
     """An empty log whose clock stands still."""
     url = f"sqlite:///{tmp_path}/log/decisions.db"
     if request.param == "postgresql":
@@ -120,17 +118,6 @@ def read(log: DecisionLog, record: TransactionRecord) -> TransactionRecord:
     return found
 
 
-def decide(
-    log: DecisionLog,
-    record: TransactionRecord,
-    wanted: Decision,
-    receipts: Sequence[Receipt] = (),
-) -> TransactionRecord:
-    decided = log.decide(record.id, wanted, receipts)
-    assert decided is not None
-    return decided
-
-
 def forget(log: DecisionLog, application: str = "orders", **other: Any) -> int:
     arguments = {"finished_before": LATER, "limit": 100, **other}
     return log.forget(application, **arguments)
@@ -149,7 +136,7 @@ def states(log: DecisionLog) -> dict[str, str]:
 # --- begin ---------------------------------------------------------------------------
 
 
-def test_participants_are_on_record_first(log: DecisionLog) -> None:
+def test_participants_are_on_record_first(log):
     """What `begin` returns can be read at once, participants in the given order."""
     names = ("z", "a", "m")
     begun = begin(log, participants=names)
@@ -163,14 +150,7 @@ def test_participants_are_on_record_first(log: DecisionLog) -> None:
     assert record.forgotten_through is None
 
 
-@ONE_STORE
-def test_a_participant_is_named_once(log: DecisionLog) -> None:
-    """The same name twice is a fault of the settings."""
-    with raises(ConfigurationError, "named twice"):
-        begin(log, participants=("ledger", "ledger"))
-
-
-def test_an_unknown_application_starts_at_batch_0(log: DecisionLog) -> None:
+def test_an_unknown_application_starts_at_batch_0(log):
     """Anything else is refused, with the four things that one may do about it."""
     with pytest.raises(ConfigurationError) as refused:
         begin(log, 5)
@@ -185,15 +165,17 @@ def test_an_unknown_application_starts_at_batch_0(log: DecisionLog) -> None:
 
 
 @ONE_STORE
-def test_an_application_needs_a_proper_name(log: DecisionLog) -> None:
-    """A name that cannot stand in an id is refused before anything is stored."""
+def test_names_are_looked_at_first(log):
+    """One that cannot stand in an id is refused, and a participant's that is twice."""
+    with raises(ConfigurationError, "named twice"):
+        begin(log, participants=("ledger", "ledger"))
     with raises(ConfigurationError, "a name in an id"):
         begin(log, application="Orders!")
     with raises(ConfigurationError, "a name in an id"):
         log.initialise("Orders!", 1)
 
 
-def test_init_says_where_an_application_starts(log: DecisionLog) -> None:
+def test_init_says_where_an_application_starts(log):
     """A query that ran before without us begins at its batch; nothing is below 0."""
     log.initialise("orders", 5)
     with raises(ConfigurationError, "finished", batch=4):
@@ -204,7 +186,7 @@ def test_init_says_where_an_application_starts(log: DecisionLog) -> None:
     assert begin(log, 0, application="other").record.forgotten_through is None
 
 
-def test_init_is_for_unknown_applications(log: DecisionLog) -> None:
+def test_init_is_for_unknown_applications(log):
     """It never moves an application that the log knows; nor to a negative batch."""
     begin(log, 0)
     with raises(ConfigurationError, "known", name="orders"):
@@ -225,7 +207,7 @@ def adopt(
     log.adopt(id_, query, participants, receipts, who="ada", why="the disk is gone")
 
 
-def test_an_adopted_commit_is_a_replay(log: DecisionLog) -> None:
+def test_an_adopted_commit_is_a_replay(log):
     """Finished, with what the participants have of it; then the next batch begins."""
     adopt(log, participants=PARTICIPANTS, receipts=receipts_of())
     begun = begin(log, 5)
@@ -246,7 +228,7 @@ def test_an_adopted_commit_is_a_replay(log: DecisionLog) -> None:
     assert log.read(TransactionId("orders", 5, 2)) is None
 
 
-def test_what_was_committed_nowhere_takes_the_next_attempt(log: DecisionLog) -> None:
+def test_what_was_committed_nowhere_takes_the_next_attempt(log):
     """No number is given twice: participants may know those of the lost log."""
     adopt(log)
     late = log.decide(TransactionId("orders", 5, 2), COMMIT, receipts_of())
@@ -257,7 +239,7 @@ def test_what_was_committed_nowhere_takes_the_next_attempt(log: DecisionLog) -> 
     assert begun.superseded == ()
 
 
-def test_nothing_in_flight_leaves_no_record(log: DecisionLog) -> None:
+def test_nothing_in_flight_leaves_no_record(log):
     """The application begins at its batch, as its query and as no other."""
     adopt(log, "orders.5.0")
     with raises(ConfigurationError, "its query", query="query-1"):
@@ -265,7 +247,7 @@ def test_nothing_in_flight_leaves_no_record(log: DecisionLog) -> None:
     assert str(begin(log, 5).record.id) == "orders.5.1"
 
 
-def test_adopt_is_for_what_is_unknown(log: DecisionLog) -> None:
+def test_adopt_is_for_what_is_unknown(log):
     """Neither an application nor a query that the log knows: nothing is changed."""
     begin(log, 0)
     for transaction, query in (("orders.5.2", "query-2"), ("other.5.2", "query-1")):
@@ -277,7 +259,7 @@ def test_adopt_is_for_what_is_unknown(log: DecisionLog) -> None:
     assert begin(log, 0).record.id.attempt == 1
 
 
-def test_another_query_is_another_checkpoint(log: DecisionLog) -> None:
+def test_another_query_is_another_checkpoint(log):
     """The checkpoint was lost or swapped: refused, and the first query still may."""
     commit(log, 0)
     with raises(ConfigurationError, "another query", query="query-2"):
@@ -285,7 +267,7 @@ def test_another_query_is_another_checkpoint(log: DecisionLog) -> None:
     assert begin(log, 1).record.id.batch == 1
 
 
-def test_an_application_is_not_renamed(log: DecisionLog) -> None:
+def test_an_application_is_not_renamed(log):
     """The checkpoint would go on under another name, and write its batch twice.
 
     Whatever its batch is, and also after `init`: refused with the name that it has.
@@ -310,7 +292,7 @@ def test_an_application_is_not_renamed(log: DecisionLog) -> None:
     begin(log, 2)
 
 
-def test_a_query_is_bound_when_it_is_first_told(log: DecisionLog) -> None:
+def test_a_query_is_bound_when_it_is_first_told(log):
     """A log that was never told a query accepts one, and from then on only that."""
     begin(log, 0, query=None)
     begin(log, 0)
@@ -319,7 +301,7 @@ def test_a_query_is_bound_when_it_is_first_told(log: DecisionLog) -> None:
         begin(log, 0, query="query-2")
 
 
-def test_a_quarantined_transaction_stops_its_application(log: DecisionLog) -> None:
+def test_a_quarantined_transaction_stops_its_application(log):
     """Only its own: the error names it, the first reason, and the command."""
     record = quarantined(log)
     log.quarantine(record.id, "another reason")
@@ -330,7 +312,7 @@ def test_a_quarantined_transaction_stops_its_application(log: DecisionLog) -> No
     assert "`tracing-2pc resolve orders.0.1`" in str(refused.value)
 
 
-def test_the_newest_run_wins_for_ever(log: DecisionLog) -> None:
+def test_the_newest_run_wins_for_ever(log):
     """A superseded run is refused, changes nothing, and never comes back."""
     begin(log, 0, run="old")
     begin(log, 0, run="new")
@@ -342,7 +324,7 @@ def test_the_newest_run_wins_for_ever(log: DecisionLog) -> None:
     begin(log, 0, run="new")
 
 
-def test_a_batch_below_a_committed_one_is_refused(log: DecisionLog) -> None:
+def test_a_batch_below_a_committed_one_is_refused(log):
     """The checkpoint is older than the log; the refused run is not registered."""
     commit(log, 0)
     commit(log, 1)
@@ -351,7 +333,7 @@ def test_a_batch_below_a_committed_one_is_refused(log: DecisionLog) -> None:
     assert begin(log, 2, run="run-1").record.run == "run-1"
 
 
-def test_who_loses_a_race_of_two_drivers_is_told_of_the_other(log: DecisionLog) -> None:
+def test_who_loses_a_race_of_two_drivers_is_told_of_the_other(log):
     """Its checkpoint is no older than the other's: to restore it would mend nothing."""
     commit(log, 0, run="other")
     commit(log, 1, run="other")
@@ -365,7 +347,7 @@ def test_who_loses_a_race_of_two_drivers_is_told_of_the_other(log: DecisionLog) 
     assert TEXTS["two drivers"].format(run="other") not in str(older.value)
 
 
-def test_a_batch_at_forgotten_through_is_refused(log: DecisionLog) -> None:
+def test_a_batch_at_forgotten_through_is_refused(log):
     """What was forgotten must not be written again (the guard behind rule 17)."""
     finish(log, commit(log, 0))
     begin(log, 1)
@@ -374,7 +356,7 @@ def test_a_batch_at_forgotten_through_is_refused(log: DecisionLog) -> None:
         begin(log, 0)
 
 
-def test_a_committed_batch_is_a_replay(log: DecisionLog) -> None:
+def test_a_committed_batch_is_a_replay(log):
     """Its record comes back, whoever asks, with the participants on record.
 
     Nothing is opened or written anew, so it does not matter which come after it.
@@ -388,7 +370,7 @@ def test_a_committed_batch_is_a_replay(log: DecisionLog) -> None:
     assert log.unfinished() == []
 
 
-def test_a_run_joins_its_own_attempt(log: DecisionLog) -> None:
+def test_a_run_joins_its_own_attempt(log):
     """Without a decision it is the same attempt, for the same run and batch only."""
     first = begin(log, 0).record
     assert begin(log, 0) == BeginResult(first, replay=False)
@@ -399,7 +381,7 @@ def test_a_run_joins_its_own_attempt(log: DecisionLog) -> None:
     assert [r.id for r in begun.superseded] == [left.id]
 
 
-def test_begin_aborts_every_undecided_attempt(log: DecisionLog) -> None:
+def test_begin_aborts_every_undecided_attempt(log):
     """Of this application, whatever their batch; other applications keep theirs."""
     commit(log, 0)
     old = begin(log, 1).record
@@ -415,9 +397,7 @@ def aborted(log: DecisionLog, batch: int, **other: Any) -> TransactionRecord:
 
 
 @pytest.mark.parametrize("end", ["active", "aborting", "aborted"])
-def test_a_stream_does_not_pass_a_batch_that_is_not_committed(
-    log: DecisionLog, end: str
-) -> None:
+def test_a_stream_does_not_pass_a_batch_that_is_not_committed(log, end):
     """Spark has counted it as done: nobody else would write its rows any more.
 
     Only that is noted by the refusal, and the line says how to go back. Spark may have
@@ -443,7 +423,7 @@ def test_a_stream_does_not_pass_a_batch_that_is_not_committed(
     assert begin(log, 2, run="run-2", stream=True).record.id.batch == 2
 
 
-def test_a_person_says_that_a_passed_batch_stays_aborted(log: DecisionLog) -> None:
+def test_a_person_says_that_a_passed_batch_stays_aborted(log):
     """The note is taken back, once; what nobody has passed has none."""
     record = finish(log, aborted(log, 0, stream=True))
     with raises(ContractError, "not passed", id=record.id):
@@ -457,7 +437,7 @@ def test_a_person_says_that_a_passed_batch_stays_aborted(log: DecisionLog) -> No
         assert read(log, record) == record
 
 
-def test_a_batch_without_rows_lets_a_stream_pass(log: DecisionLog) -> None:
+def test_a_batch_without_rows_lets_a_stream_pass(log):
     """Whoever gives up a batch commits nothing under its number."""
     aborted(log, 0, stream=True)
     again = begin(log, 0, stream=True).record
@@ -466,14 +446,14 @@ def test_a_batch_without_rows_lets_a_stream_pass(log: DecisionLog) -> None:
     begin(log, 1, stream=True)
 
 
-def test_batches_without_an_attempt_are_passed(log: DecisionLog) -> None:
+def test_batches_without_an_attempt_are_passed(log):
     """A callback that finds nothing to write may return."""
     commit(log, 0, stream=True)
     commit(log, 3, stream=True)
     begin(log, 7, stream=True, run="run-2")
 
 
-def test_numbers_of_a_caller_go_on_behind_an_abort(log: DecisionLog) -> None:
+def test_numbers_of_a_caller_go_on_behind_an_abort(log):
     """Of `df.write` and of a call by hand: who counts the batches may leave one out.
 
     So does a stream where no query was known before: its numbers were a caller's.
@@ -484,7 +464,7 @@ def test_numbers_of_a_caller_go_on_behind_an_abort(log: DecisionLog) -> None:
     begin(log, 1, application="by-hand", query="query-2", stream=True)
 
 
-def test_what_a_person_has_closed_lets_a_stream_pass(log: DecisionLog) -> None:
+def test_what_a_person_has_closed_lets_a_stream_pass(log):
     """It was looked at, and signed for. A batch that is aborted by a person was not."""
     record = aborted(log, 0, stream=True)
     log.quarantine(record.id, REASON)
@@ -495,7 +475,7 @@ def test_what_a_person_has_closed_lets_a_stream_pass(log: DecisionLog) -> None:
         begin(log, 2, stream=True)
 
 
-def test_what_was_adopted_as_aborted_lets_a_stream_pass(log: DecisionLog) -> None:
+def test_what_was_adopted_as_aborted_lets_a_stream_pass(log):
     """It uses up attempts of another log, and says nothing of what Spark has run."""
     adopt(log)
     begin(log, 6, stream=True)
@@ -509,9 +489,7 @@ def test_what_was_adopted_as_aborted_lets_a_stream_pass(log: DecisionLog) -> Non
         (("Notifier", "ledger"), "one renamed"),
     ],
 )
-def test_changed_participants_are_refused(
-    log: DecisionLog, names: tuple[str, ...], change: str
-) -> None:
+def test_changed_participants_are_refused(log, names, change):
     """Left out, new or renamed: one line says who, since when, and what to write."""
     commit(log, 0)
     left = begin(log, 1).record
@@ -527,7 +505,7 @@ def test_changed_participants_are_refused(
     assert begin(log, 1) == BeginResult(left, replay=False)
 
 
-def test_participants_change_where_the_earlier_ones_are_named(log: DecisionLog) -> None:
+def test_participants_change_where_the_earlier_ones_are_named(log):
     """All of them, in any order; it can stay, as it allows no other change."""
     commit(log, 0)
     new = {"run": "run-2", "participants": ("ledger", "audit"), "own_sinks": ("audit",)}
@@ -544,7 +522,7 @@ def test_participants_change_where_the_earlier_ones_are_named(log: DecisionLog) 
             begin(log, 4, **new | {"participants": names, "own_sinks": ()})
 
 
-def test_an_attempt_knows_the_trace_of_the_one_before(log: DecisionLog) -> None:
+def test_an_attempt_knows_the_trace_of_the_one_before(log):
     """Kept beside its own context; an attempt that was not traced links to nothing."""
     for own, before in (("a", None), ("b", "a"), (None, None), ("d", None)):
         carrier = {} if own is None else {"traceparent": own}
@@ -553,7 +531,7 @@ def test_an_attempt_knows_the_trace_of_the_one_before(log: DecisionLog) -> None:
         assert read(log, begun).carrier == begun.carrier == carrier | linked
 
 
-def test_an_attempt_is_never_numbered_twice(log: DecisionLog) -> None:
+def test_an_attempt_is_never_numbered_twice(log):
     """Each try has its own id, also after aborts that are finished (rule 3)."""
     ids = []
     for run in ("a", "b", "c"):
@@ -567,7 +545,7 @@ def test_an_attempt_is_never_numbered_twice(log: DecisionLog) -> None:
 # --- expire --------------------------------------------------------------------------
 
 
-def test_only_what_is_overdue_expires(log: DecisionLog, clock: Clock) -> None:
+def test_only_what_is_overdue_expires(log, clock):
     """Abort by the timeout that its begin was given, and never before it has passed."""
     slow = begin(log, application="slow", timeout=PATIENT).record
     quick = begin(log, application="quick", timeout=AT_ONCE).record
@@ -586,7 +564,7 @@ def test_only_what_is_overdue_expires(log: DecisionLog, clock: Clock) -> None:
     assert log.expire(never.id) == never
 
 
-def test_what_is_decided_or_unknown_does_not_expire(log: DecisionLog) -> None:
+def test_what_is_decided_or_unknown_does_not_expire(log):
     """A commit stands, however late it is; None where there is no record."""
     record = begin(log, timeout=OVER).record
     decided = log.decide(record.id, COMMIT, receipts_of())
@@ -597,7 +575,7 @@ def test_what_is_decided_or_unknown_does_not_expire(log: DecisionLog) -> None:
 # --- decide --------------------------------------------------------------------------
 
 
-def test_a_decision_is_read_back_whole(log: DecisionLog) -> None:
+def test_a_decision_is_read_back_whole(log):
     """State, time, receipts, votes and handles are what was decided."""
     wanted = [
         *receipts_of(0, handle={"path": "a/b", "parts": [1, 2.5, None]}),
@@ -611,7 +589,7 @@ def test_a_decision_is_read_back_whole(log: DecisionLog) -> None:
     assert log.read(decided.id) == decided
 
 
-def test_an_empty_batch_is_a_commit(log: DecisionLog) -> None:
+def test_an_empty_batch_is_a_commit(log):
     """All votes are read_only: it is decided like any other, and names no branch."""
     votes = dict.fromkeys(("ledger", "notifier"), Vote.READ_ONLY)
     receipts = branch_receipts(BranchId(0, 0), 0, "", votes)
@@ -620,7 +598,7 @@ def test_an_empty_batch_is_a_commit(log: DecisionLog) -> None:
     assert decided.chosen("ledger") == ()
 
 
-def test_rows_are_counted_once_whoever_receives_them(log: DecisionLog) -> None:
+def test_rows_are_counted_once_whoever_receives_them(log):
     """Two participants of one branch hold the same rows; routes have branches apart."""
     wanted = [
         *receipts_of(0),
@@ -636,9 +614,7 @@ def test_rows_are_counted_once_whoever_receives_them(log: DecisionLog) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(COMMIT, ABORT), (ABORT, COMMIT)])
-def test_a_decision_is_written_once(
-    log: DecisionLog, first: Decision, second: Decision
-) -> None:
+def test_a_decision_is_written_once(log, first, second):
     """Whoever asks later is told what stands, in whatever state, and must obey."""
     record = begin(log).record
     stands = log.decide(record.id, first, receipts_of())
@@ -649,7 +625,7 @@ def test_a_decision_is_written_once(
     assert done.decision is first
 
 
-def test_without_a_record_nothing_is_decided(log: DecisionLog) -> None:
+def test_without_a_record_nothing_is_decided(log):
     """An attempt, batch or application that never began: None, which means abort."""
     record = begin(log).record
     for other in ("orders.0.2", "orders.1.1", "other.0.1"):
@@ -657,7 +633,7 @@ def test_without_a_record_nothing_is_decided(log: DecisionLog) -> None:
     assert states(log) == {str(record.id): "active"}
 
 
-def test_below_forgotten_through_nothing_is_decided(log: DecisionLog) -> None:
+def test_below_forgotten_through_nothing_is_decided(log):
     """A driver that slept past its own batch is told None, which means abort."""
     record = finish(log, commit(log, 0))
     begin(log, 1)
@@ -666,7 +642,7 @@ def test_below_forgotten_through_nothing_is_decided(log: DecisionLog) -> None:
     assert log.read(record.id) is None
 
 
-def test_a_superseded_driver_is_told_abort(log: DecisionLog) -> None:
+def test_a_superseded_driver_is_told_abort(log):
     """It wants to commit, another began in the meantime: abort stands (rule 14)."""
     old = begin(log, 0, run="old").record
     new = begin(log, 0, run="new").record
@@ -695,9 +671,7 @@ def test_a_superseded_driver_is_told_abort(log: DecisionLog) -> None:
     ],
 )
 @ONE_STORE
-def test_a_commit_needs_every_vote(
-    log: DecisionLog, receipts: list[Receipt], why: str
-) -> None:
+def test_a_commit_needs_every_vote(log, receipts, why):
     """A commit that its receipts do not carry is a fault of the code (rule 1)."""
     record = begin(log).record
     with raises(ContractError, why) as refused:
@@ -709,7 +683,7 @@ def test_a_commit_needs_every_vote(
 
 
 @ONE_STORE
-def test_a_batch_of_too_many_branches_is_not_committed(log: DecisionLog) -> None:
+def test_a_batch_of_too_many_branches_is_not_committed(log):
     """More than a participant can be told at once: nothing is decided."""
     record = begin(log).record
     many = [r for n in range(MAX_BRANCHES + 1) for r in receipts_of(n)]
@@ -719,7 +693,7 @@ def test_a_batch_of_too_many_branches_is_not_committed(log: DecisionLog) -> None
     assert log.read(record.id) == record
 
 
-def test_a_handle_of_64_kib_is_kept(log: DecisionLog) -> None:
+def test_a_handle_of_64_kib_is_kept(log):
     """The limit itself is allowed, and comes back as JSON would have it."""
     large = receipts_of(0, handle="x" * 65_534)
     odd = receipts_of(1, handle={1: (2, 3)})
@@ -735,9 +709,7 @@ def test_a_handle_of_64_kib_is_kept(log: DecisionLog) -> None:
     ("decision", "last"),
     [(COMMIT, TransactionState.COMMITTED), (ABORT, TransactionState.ABORTED)],
 )
-def test_finished_only_after_every_acknowledgement(
-    log: DecisionLog, decision: Decision, last: TransactionState
-) -> None:
+def test_finished_only_after_every_acknowledgement(log, decision, last):
     """One missing participant keeps it open (rule 11), of an abort as of a commit."""
     record = begin(log).record
     log.decide(record.id, decision, receipts_of())
@@ -749,7 +721,7 @@ def test_finished_only_after_every_acknowledgement(
     assert (finish(log, record).state, log.unfinished()) == (last, [])
 
 
-def test_sinks_of_the_jobs_own_are_on_record(log: DecisionLog) -> None:
+def test_sinks_of_the_jobs_own_are_on_record(log):
     """From begin on, whatever becomes of it: nobody else can reach them."""
     begun = log.begin(
         "orders",
@@ -767,7 +739,7 @@ def test_sinks_of_the_jobs_own_are_on_record(log: DecisionLog) -> None:
     assert current.pending == ("ledger",)
 
 
-def test_acknowledge_and_finish_may_be_repeated(log: DecisionLog) -> None:
+def test_acknowledge_and_finish_may_be_repeated(log):
     """A repeat changes nothing, not even the times; so does one for the forgotten."""
     done = finish(log, commit(log, 0))
     assert finish(log, done) == done
@@ -778,7 +750,7 @@ def test_acknowledge_and_finish_may_be_repeated(log: DecisionLog) -> None:
     assert log.read(done.id) is None
 
 
-def test_only_decisions_are_acknowledged(log: DecisionLog) -> None:
+def test_only_decisions_are_acknowledged(log):
     """What nobody was told, or somebody not on record, is a fault of the code."""
     record = begin(log).record
     with raises(ContractError, "no decision"):
@@ -790,7 +762,7 @@ def test_only_decisions_are_acknowledged(log: DecisionLog) -> None:
     assert log.read(record.id) == log.unfinished()[0]
 
 
-def test_unfinished_is_oldest_first(log: DecisionLog) -> None:
+def test_unfinished_is_oldest_first(log):
     """By application, batch, attempt: commits reach a participant in batch order."""
     for application in ("b", "a"):
         for run in ("1", "2"):
@@ -805,7 +777,7 @@ def test_unfinished_is_oldest_first(log: DecisionLog) -> None:
     assert log.unfinished("c") == []
 
 
-def test_applications_with_something_unfinished(log: DecisionLog) -> None:
+def test_applications_with_something_unfinished(log):
     """Each of them once, sorted; those that are done are not among them."""
     assert log.unfinished_applications() == []
     for application in ("z", "b", "done"):
@@ -817,7 +789,7 @@ def test_applications_with_something_unfinished(log: DecisionLog) -> None:
     assert log.unfinished_applications() == ["b", "z"]
 
 
-def test_unfinished_lists_what_is_open(log: DecisionLog) -> None:
+def test_unfinished_lists_what_is_open(log):
     """Active, committing, aborting, quarantined; nothing that is closed.
 
     A failed try changes nothing of it; neither does one for nobody.
@@ -839,7 +811,7 @@ def test_unfinished_lists_what_is_open(log: DecisionLog) -> None:
 # --- a person ------------------------------------------------------------------------
 
 
-def test_a_person_aborts_what_is_undecided(log: DecisionLog) -> None:
+def test_a_person_aborts_what_is_undecided(log):
     """As any other abort: its driver, which may only be slow, is told so."""
     record = begin(log).record
     log.abort(record.id, who="ada", why="its driver is gone")
@@ -849,7 +821,7 @@ def test_a_person_aborts_what_is_undecided(log: DecisionLog) -> None:
 
 
 @pytest.mark.parametrize("decision", list(Decision))
-def test_resume_repeats_the_decision(log: DecisionLog, decision: Decision) -> None:
+def test_resume_repeats_the_decision(log, decision):
     """A person may only deliver again what stands; then everything goes on."""
     record = begin(log).record
     decided = log.decide(record.id, decision, receipts_of())
@@ -894,7 +866,7 @@ CHANGES: dict[str, tuple[Callable[[DecisionLog, TransactionId], Any], set[str]]]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_in_another_state_is_refused(log: DecisionLog, change: str) -> None:
+def test_a_change_in_another_state_is_refused(log, change):
     """By a transaction's state, or as there is none; nothing is changed by it."""
     unknown = TransactionId("orders", 9, 1)
     done = finish(log, commit(log, 0)).id
@@ -914,9 +886,7 @@ def test_a_change_in_another_state_is_refused(log: DecisionLog, change: str) -> 
 
 
 @pytest.mark.parametrize("outcome", ["mixed", "hazard"])
-def test_conclude_lets_the_application_begin_again(
-    log: DecisionLog, outcome: str
-) -> None:
+def test_conclude_lets_the_application_begin_again(log, outcome):
     """What cannot be made whole is closed by a person; nobody acknowledges it.
 
     Its receipts say who was to hold what, until it is forgotten like any other.
@@ -931,7 +901,7 @@ def test_conclude_lets_the_application_begin_again(
 
 
 @ONE_STORE
-def test_conclude_knows_two_outcomes(log: DecisionLog) -> None:
+def test_conclude_knows_two_outcomes(log):
     """Committed and aborted are not conclusions: they are delivered."""
     record = quarantined(log)
     with raises(ContractError, "an outcome"):
@@ -942,9 +912,7 @@ def test_conclude_knows_two_outcomes(log: DecisionLog) -> None:
 
 
 @pytest.mark.parametrize("decision", list(Decision))
-def test_whoever_is_given_up_is_not_waited_for(
-    log: DecisionLog, decision: Decision
-) -> None:
+def test_whoever_is_given_up_is_not_waited_for(log, decision):
     """The others go on being asked; then it is concluded, and never called whole."""
     record = begin(log).record
     log.decide(record.id, decision, receipts_of())
@@ -971,13 +939,7 @@ def test_whoever_is_given_up_is_not_waited_for(
     ("decision", "closed"),
     [(COMMIT, TransactionState.COMMITTED), (ABORT, TransactionState.ABORTED)],
 )
-def test_the_last_acknowledgement_closes(
-    log: DecisionLog,
-    decision: Decision,
-    closed: TransactionState,
-    untold: str | None,
-    before: tuple[str, ...],
-) -> None:
+def test_the_last_acknowledgement_closes(log, decision, closed, untold, before):
     """It goes on record with the end, alone or with all others, also once more."""
     earlier = finish(log, commit(log))
     record = decide(log, begin(log, 1).record, decision, receipts_of())
@@ -993,9 +955,7 @@ def test_the_last_acknowledgement_closes(
     assert bool(read(log, earlier).receipts) is (decision is ABORT)
 
 
-def test_an_acknowledgement_that_is_not_the_last_closes_nothing(
-    log: DecisionLog,
-) -> None:
+def test_an_acknowledgement_that_is_not_the_last_closes_nothing(log):
     """It is on record, and who is missing is named."""
     record = commit(log)
     with raises(ContractError, "not acknowledged", name="ledger"):
@@ -1007,9 +967,7 @@ def test_an_acknowledgement_that_is_not_the_last_closes_nothing(
     )
 
 
-def test_the_last_acknowledgement_of_a_record_that_has_changed(
-    log: DecisionLog,
-) -> None:
+def test_the_last_acknowledgement_of_a_record_that_has_changed(log):
     """What the log has counts, not what was read of it before."""
     record = commit(log)
     log.give_up(record.id, "ledger", who="ada", why="gone")
@@ -1033,12 +991,7 @@ def test_the_last_acknowledgement_of_a_record_that_has_changed(
     ],
     ids=["everybody", "who answers after all"],
 )
-def test_who_was_given_up_counts_at_the_end(
-    log: DecisionLog,
-    given_up: Sequence[str],
-    answer: Sequence[str],
-    state: TransactionState,
-) -> None:
+def test_who_was_given_up_counts_at_the_end(log, given_up, answer, state):
     """One by one, until nobody is left; an answer that was under way makes it whole."""
     record = commit(log)
     for name in given_up:
@@ -1049,7 +1002,7 @@ def test_who_was_given_up_counts_at_the_end(
     assert read(log, record).state is state
 
 
-def test_only_who_is_waited_for_is_given_up(log: DecisionLog) -> None:
+def test_only_who_is_waited_for_is_given_up(log):
     """Not a stranger, nor who has acknowledged or was given up before."""
     record = commit(log)
     log.acknowledge(record.id, "ledger")
@@ -1059,7 +1012,7 @@ def test_only_who_is_waited_for_is_given_up(log: DecisionLog) -> None:
             log.give_up(record.id, name, **BY_ADA)
 
 
-def test_who_was_given_up_outlives_a_quarantine(log: DecisionLog) -> None:
+def test_who_was_given_up_outlives_a_quarantine(log):
     """Somebody else's contradiction does not bring it back."""
     record = commit(log)
     log.give_up(record.id, "notifier", who="ada", why="gone")
@@ -1076,7 +1029,7 @@ def run_batches(log: DecisionLog, count: int) -> list[TransactionRecord]:
     return [finish(log, commit(log, batch)) for batch in range(count)]
 
 
-def test_the_newest_batch_is_never_forgotten(log: DecisionLog) -> None:
+def test_the_newest_batch_is_never_forgotten(log):
     """Spark may still replay it, until it has begun the next one (rule 17)."""
     first, second = run_batches(log, 2)
     assert forget(log) == 1
@@ -1087,7 +1040,7 @@ def test_the_newest_batch_is_never_forgotten(log: DecisionLog) -> None:
     assert log.read(second.id) is None
 
 
-def test_all_attempts_of_a_batch_go_together(log: DecisionLog) -> None:
+def test_all_attempts_of_a_batch_go_together(log):
     """One unfinished attempt, an aborted one too, keeps the whole batch."""
     old = begin(log, 0, run="old").record
     new = finish(log, commit(log, 0, run="new"))
@@ -1098,7 +1051,7 @@ def test_all_attempts_of_a_batch_go_together(log: DecisionLog) -> None:
     assert (log.read(old.id), log.read(new.id)) == (None, None)
 
 
-def test_a_finished_attempt_waits_for_the_later_one(log: DecisionLog) -> None:
+def test_a_finished_attempt_waits_for_the_later_one(log):
     """An abort that is closed is not forgotten before the commit that followed it."""
     old = begin(log, 0, run="old").record
     log.decide(old.id, ABORT)
@@ -1110,9 +1063,7 @@ def test_a_finished_attempt_waits_for_the_later_one(log: DecisionLog) -> None:
 
 
 @pytest.mark.parametrize("stuck", ["committing", "quarantined"])
-def test_what_is_unfinished_blocks_what_comes_after(
-    log: DecisionLog, stuck: str
-) -> None:
+def test_what_is_unfinished_blocks_what_comes_after(log, stuck):
     """forgotten_through passes nothing that is open; below it, it may rise."""
     run_batches(log, 1)
     record = commit(log, 1)
@@ -1126,14 +1077,14 @@ def test_what_is_unfinished_blocks_what_comes_after(
         assert begin(log, 3).record.forgotten_through == 0
 
 
-def test_young_records_stay(log: DecisionLog) -> None:
+def test_young_records_stay(log):
     """Finished before the given time, not at it."""
     run_batches(log, 2)
     assert forget(log, finished_before=NOW) == 0
     assert forget(log, finished_before=LATER) == 1
 
 
-def test_forget_works_in_slices(log: DecisionLog) -> None:
+def test_forget_works_in_slices(log):
     """At most so many batches at once, oldest first; other applications stay."""
     run_batches(log, 5)
     other = finish(log, commit(log, 0, application="other"))
@@ -1144,9 +1095,7 @@ def test_forget_works_in_slices(log: DecisionLog) -> None:
     assert log.read(other.id) == other
 
 
-def test_participants_are_told_what_the_next_begin_made_durable(
-    log: DecisionLog,
-) -> None:
+def test_participants_are_told_what_the_next_begin_made_durable(log):
     """A crash may lose what was forgotten, never what a participant was told of it."""
     run_batches(log, 2)
     unfinished = begin(log, 2).record
@@ -1163,7 +1112,7 @@ def test_participants_are_told_what_the_next_begin_made_durable(
     assert log.read(record.id) == record
 
 
-def test_receipts_are_kept_while_their_batch_may_be_replayed(log: DecisionLog) -> None:
+def test_receipts_are_kept_while_their_batch_may_be_replayed(log):
     """Until a later one is committed; then the record stays, with its rows.
 
     A batch below a commit is never begun again, and 200 partitions are 200 receipts.
@@ -1184,7 +1133,7 @@ def test_receipts_are_kept_while_their_batch_may_be_replayed(log: DecisionLog) -
         begin(log, 0, run="again")
 
 
-def test_a_superseded_run_stays_so_when_it_is_forgotten(log: DecisionLog) -> None:
+def test_a_superseded_run_stays_so_when_it_is_forgotten(log):
     """Also when nothing is on record any more of what it began."""
     for batch, run in enumerate(("first", "second", "third", "fourth")):
         finish(log, commit(log, batch, run=run))
@@ -1213,7 +1162,7 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
         return [f.result() for f in [pool.submit(run, call) for call in calls]]
 
 
-def test_racing_decisions_leave_one(log: DecisionLog) -> None:
+def test_racing_decisions_leave_one(log):
     """Commit and abort at once, from many threads: all are told the same."""
     for batch in range(5):
         record = begin(log, batch).record
@@ -1225,7 +1174,7 @@ def test_racing_decisions_leave_one(log: DecisionLog) -> None:
         assert log.read(record.id) == told[0]
 
 
-def test_racing_begins_leave_one_live_attempt(log: DecisionLog) -> None:
+def test_racing_begins_leave_one_live_attempt(log):
     """Many first drivers at once: each attempt its own id, all but one aborted."""
     begins = (partial(begin, log, 0, run=f"run-{n}", query=None) for n in range(8))
     told = together(*begins)
@@ -1234,7 +1183,7 @@ def test_racing_begins_leave_one_live_attempt(log: DecisionLog) -> None:
     assert sorted(states(log).values()) == ["aborting"] * 7 + ["active"]
 
 
-def test_a_batch_commits_at_most_once(log: DecisionLog) -> None:
+def test_a_batch_commits_at_most_once(log):
     """Drivers that supersede each other while they decide: one commit (rule 18)."""
     numbers = itertools.count()
 
@@ -1250,7 +1199,7 @@ def test_a_batch_commits_at_most_once(log: DecisionLog) -> None:
     assert sum(r.decision is COMMIT for r in log.unfinished()) == 1
 
 
-def test_racing_inits_leave_one(log: DecisionLog) -> None:
+def test_racing_inits_leave_one(log):
     """Two persons say where an application starts: the second is refused."""
     told = together(*(partial(log.initialise, "orders", n) for n in range(1, 5)))
     assert sum(t is None for t in told) == 1

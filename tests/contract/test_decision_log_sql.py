@@ -15,15 +15,21 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.log_tables import explain, fill, lock_waits, locked, stay
-from support.sqlite import copy_database
+from support.log_tables import (
+    copy_database,
+    decide,
+    fill,
+    lock_waits,
+    locked,
+    stay,
+)
 from support.telemetry import PATH
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, UNDELAYED, until
@@ -46,7 +52,7 @@ from tracing_2pc.core.model import (
 from tracing_2pc.core.states import Decision, TransactionState, Vote
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines.database import Database
-from tracing_2pc.store.log import database, records, schema, statements
+from tracing_2pc.store.log import database, records, schema
 
 TEXTS = texts("log")
 
@@ -56,16 +62,8 @@ LOST = "connection lost"
 NOW = 1_700_000_000.0
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a log may be made."""
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres_database"))
-    return f"sqlite:///{tmp_path}/log/decisions.db"
-
-
 @pytest.fixture
-def base(url: str) -> Iterator[Database]:
+def base(url) -> Iterator[Database]:
     """The connections of an empty log."""
     opened = database.connect(url, lock_wait=PATIENT)
     SqlDecisionLog(opened).create()
@@ -74,7 +72,7 @@ def base(url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def log(base: Database) -> SqlDecisionLog:
+def log(base) -> SqlDecisionLog:
     """A log over `base`, whose clock stands still."""
     return SqlDecisionLog(base, now=lambda: NOW)
 
@@ -100,18 +98,7 @@ def receipts() -> list[Receipt]:
 
 
 def commit(log: SqlDecisionLog, batch: int = 0) -> TransactionRecord:
-    return decide(log, begin(log, batch).id, COMMIT, receipts())
-
-
-def decide(
-    log: SqlDecisionLog,
-    id_: TransactionId,
-    wanted: Decision,
-    receipts: Sequence[Receipt] = (),
-) -> TransactionRecord:
-    decided = log.decide(id_, wanted, receipts)
-    assert decided is not None
-    return decided
+    return decide(log, begin(log, batch), COMMIT, receipts())
 
 
 def finish(log: SqlDecisionLog, record: TransactionRecord) -> None:
@@ -134,7 +121,7 @@ def ask(base: Database, statement: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def flushed(base: Database) -> Callable[[Callable[[], object]], list[bool]]:
+def flushed(base) -> Callable[[Callable[[], object]], list[bool]]:
     """Say, for each commit that a call makes, whether it waits for the disk."""
     seen: list[bool] = []
 
@@ -158,7 +145,7 @@ def flushed(base: Database) -> Callable[[Callable[[], object]], list[bool]]:
     return watch
 
 
-def test_begin_and_decide_wait_for_the_disk(log: SqlDecisionLog, flushed: Any) -> None:
+def test_begin_and_decide_wait_for_the_disk(log, flushed):
     """Each of them is one flushed commit; acknowledging and finishing need none."""
     record = TransactionId("orders", 0, 1)
     assert flushed(lambda: begin(log)) == [True]
@@ -170,7 +157,7 @@ def test_begin_and_decide_wait_for_the_disk(log: SqlDecisionLog, flushed: Any) -
     assert flushed(log.unfinished) == []
 
 
-def test_to_forget_waits_for_no_disk(log: SqlDecisionLog, flushed: Any) -> None:
+def test_to_forget_waits_for_no_disk(log, flushed):
     """With nothing to forget nothing is done; the next begin flushes what was."""
     finish(log, commit(log))
 
@@ -183,9 +170,7 @@ def test_to_forget_waits_for_no_disk(log: SqlDecisionLog, flushed: Any) -> None:
     assert flushed(forget) == []
 
 
-def test_participants_are_told_forgotten_through_that_is_durable(
-    log: SqlDecisionLog, flushed: Any
-) -> None:
+def test_participants_are_told_forgotten_through_that_is_durable(log, flushed):
     """What was forgotten is in no record, before a begin has flushed that.
 
     Of a begin, too, that only finds what is there already.
@@ -200,9 +185,7 @@ def test_participants_are_told_forgotten_through_that_is_durable(
     assert found == [0, 0]
 
 
-def test_what_a_person_does_waits_for_the_disk(
-    log: SqlDecisionLog, flushed: Any
-) -> None:
+def test_what_a_person_does_waits_for_the_disk(log, flushed):
     """Quarantine, resume, conclude, abort and init are kept for ever."""
     record = commit(log).id
     who = {"who": "ada", "why": "looked"}
@@ -217,14 +200,7 @@ def test_what_a_person_does_waits_for_the_disk(
     assert flushed(lambda: log.adopt(adopted, "q", "a", (), who="me", why="")) == [True]
 
 
-def test_sqlite_writes_ahead(tmp_path: Path) -> None:
-    """Readers never wait for the writer: the file is in WAL mode."""
-    base = database.connect(f"sqlite:///{tmp_path}/d.db")
-    assert ask(base, "PRAGMA journal_mode") == [("wal",)]
-    base.close()
-
-
-def test_a_role_that_does_not_flush_is_overruled(postgres_database: str) -> None:
+def test_a_role_that_does_not_flush_is_overruled(postgres_database):
     """`synchronous_commit = off` as the database's default loses no decision."""
     base = database.connect(postgres_database)
     name = base.url.database
@@ -235,7 +211,7 @@ def test_a_role_that_does_not_flush_is_overruled(postgres_database: str) -> None
     base.close()
 
 
-def test_a_server_that_does_not_flush_is_refused(postgres_database: str) -> None:
+def test_a_server_that_does_not_flush_is_refused(postgres_database):
     """With fsync off no decision would be durable: not a place for a log."""
     import psycopg
 
@@ -252,7 +228,7 @@ def test_a_server_that_does_not_flush_is_refused(postgres_database: str) -> None
             until(lambda: server.execute("SHOW fsync").fetchone() == ("on",))
 
 
-def test_a_transaction_costs_two_flushes_in_postgresql(postgres_database: str) -> None:
+def test_a_transaction_costs_two_flushes_in_postgresql(postgres_database):
     """Begin and decide; acknowledgements and finish leave it to the next one."""
     from support.postgres import flushes  # not where strace runs this file
 
@@ -270,7 +246,7 @@ def test_a_transaction_costs_two_flushes_in_postgresql(postgres_database: str) -
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_a_transaction_costs_two_flushes_in_sqlite(tmp_path: Path) -> None:
+def test_a_transaction_costs_two_flushes_in_sqlite(tmp_path):
     """Begin and decide; acknowledgements and finish leave it to the next one."""
     counts = []
     for batches in (10, 20):
@@ -309,9 +285,7 @@ EDITS = {
 @pytest.mark.parametrize(
     "url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)], indirect=True
 )
-def test_an_edited_record_is_refused(
-    log: SqlDecisionLog, base: Database, edit: str
-) -> None:
+def test_an_edited_record_is_refused(log, base, edit):
     """Torn or edited, whatever the protocol reads: never guessed, by no operation."""
     record = commit(log)
     assert write(base, edit) > 0
@@ -327,7 +301,7 @@ def test_an_edited_record_is_refused(
         assert refused.value.transaction_id == "orders.0.1"
 
 
-def test_begin_refuses_an_edited_record(log: SqlDecisionLog, base: Database) -> None:
+def test_begin_refuses_an_edited_record(log, base):
     """It neither replays nor supersedes what it cannot trust; nothing changes."""
     begin(log)
     write(base, EDITS["checksum"])
@@ -339,7 +313,7 @@ def test_begin_refuses_an_edited_record(log: SqlDecisionLog, base: Database) -> 
     assert ask(base, "SELECT run FROM tpc_run") == [("r",)]
 
 
-def test_a_newer_schema_is_refused(url: str, base: Database) -> None:
+def test_a_newer_schema_is_refused(url, base):
     """A log of a later release is not touched by this one."""
     newer = schema.VERSION + 1
     write(base, f"UPDATE tpc_version SET version = {newer}")
@@ -348,17 +322,7 @@ def test_a_newer_schema_is_refused(url: str, base: Database) -> None:
         open_log(url)
 
 
-def test_opening_again_keeps_everything(url: str, log: SqlDecisionLog) -> None:
-    """The schema is made once; what is in the log survives its process."""
-    record = commit(log)
-    again = open_log(url)
-    assert again.unfinished() == [record]
-    again.close()
-
-
-def test_a_second_commit_does_not_fit_into_the_table(
-    log: SqlDecisionLog, base: Database
-) -> None:
+def test_a_second_commit_does_not_fit_into_the_table(log, base):
     """Whatever the code above does wrong, a batch has one commit (rule 18)."""
     begin(log, run="a")
     begin(log, run="b")
@@ -390,30 +354,24 @@ def sneak_in(
     return sneaked
 
 
-def test_an_attempt_with_a_newer_one_cannot_commit(
-    log: SqlDecisionLog, base: Database
-) -> None:
+def test_an_attempt_with_a_newer_one_cannot_commit(log, base):
     """Even if begin had not aborted it: only the newest may (rule 14)."""
     record = begin(log)
     sneak_in(base, record, 2)
-    told = decide(log, record.id, COMMIT, receipts())
+    told = decide(log, record, COMMIT, receipts())
     assert (told.decision, told.receipts) == (ABORT, ())
     assert log.read(record.id) == told
 
 
-def test_a_committed_batch_cannot_commit_again(
-    log: SqlDecisionLog, base: Database
-) -> None:
+def test_a_committed_batch_cannot_commit_again(log, base):
     """Even if begin had not noticed the replay: once per batch (rule 18)."""
     second = sneak_in(base, commit(log), 2)
     votes = [r for r in receipts() if r.participant in second.participants]
-    told = decide(log, second.id, COMMIT, votes)
+    told = decide(log, second, COMMIT, votes)
     assert told.decision is ABORT
 
 
-def test_nothing_is_decided_at_forgotten_through(
-    log: SqlDecisionLog, base: Database
-) -> None:
+def test_nothing_is_decided_at_forgotten_through(log, base):
     """Even if a record were left there: participants have forgotten the batch."""
     record = begin(log)
     write(base, "UPDATE tpc_application SET durable_forgotten_through = 0")
@@ -425,9 +383,7 @@ def test_nothing_is_decided_at_forgotten_through(
 # --- faults --------------------------------------------------------------------------
 
 
-def test_an_unreachable_log_says_so_without_its_password(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unreachable_log_says_so_without_its_password(monkeypatch):
     """Neither message nor traceback shows it, though the URL holds it."""
     secret = "s3cret-word"
     monkeypatch.setenv("LOG_URL", f"postgresql://tpc:{secret}@127.0.0.1:1/decisions")
@@ -438,9 +394,7 @@ def test_an_unreachable_log_says_so_without_its_password(
     assert secret not in repr(SqlDecisionLog(database.connect("env:LOG_URL")))
 
 
-def test_an_error_shows_no_statement_and_no_values(
-    log: SqlDecisionLog, base: Database
-) -> None:
+def test_an_error_shows_no_statement_and_no_values(log, base):
     """What a record holds is nobody's business who reads the driver's log."""
     record = begin(log)
     write(base, "DROP TABLE tpc_receipt")
@@ -451,9 +405,7 @@ def test_an_error_shows_no_statement_and_no_values(
     assert "orders.0.1" not in text
 
 
-def test_a_lost_connection_before_the_commit_decides_nothing(
-    log: SqlDecisionLog, base: Database
-) -> None:
+def test_a_lost_connection_before_the_commit_decides_nothing(log, base):
     """`DecisionLogError`, not unknown: it cannot have been written."""
     record = begin(log)
 
@@ -470,9 +422,7 @@ def test_a_lost_connection_before_the_commit_decides_nothing(
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("arrives", [False, True], ids=["request", "answer"])
-def test_a_connection_lost_at_the_commit_is_unknown(
-    base: Database, log: SqlDecisionLog, arrives: bool
-) -> None:
+def test_a_connection_lost_at_the_commit_is_unknown(base, log, arrives):
     """Request or answer was lost: nobody knows, until the log is asked again."""
     record = begin(log)
 
@@ -489,11 +439,11 @@ def test_a_connection_lost_at_the_commit_is_unknown(
     with pytest.raises(DecisionUnknownError, match=unknown):
         log.decide(record.id, COMMIT, receipts())
     sa.event.remove(base.durable_engine, "commit", cut)
-    told = decide(log, record.id, ABORT)
+    told = decide(log, record, ABORT)
     assert told.decision is (COMMIT if arrives else ABORT)
 
 
-def test_a_full_disk_at_the_commit_is_loud(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_commit_is_loud(tmp_path):
     """SQLite cannot append the decision: unknown, then clean once there is space."""
     path = tmp_path / "decisions.db"
     log = open_log(f"sqlite:///{path}")
@@ -511,7 +461,7 @@ def test_a_full_disk_at_the_commit_is_loud(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused(tmp_path):
     """Garbage instead of a log: an error, and the file stays as it is."""
     path = tmp_path / "decisions.db"
     path.write_bytes(b"not a database at all" * 100)
@@ -521,7 +471,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path) -> Path:
     """Where a log of SQLite is."""
     return tmp_path / "log" / "decisions.db"
 
@@ -539,9 +489,7 @@ def moved(path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [removed, moved])
-def test_nothing_is_decided_in_a_file_that_is_gone(
-    path: Path, gone: Callable[[Path], None]
-) -> None:
+def test_nothing_is_decided_in_a_file_that_is_gone(path, gone):
     """The open file would take the decision, and keep it from everybody else."""
     with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
         record = begin(log)
@@ -554,7 +502,7 @@ def test_nothing_is_decided_in_a_file_that_is_gone(
     assert not path.exists()
 
 
-def test_a_file_in_the_place_of_the_log_is_the_log(path: Path) -> None:
+def test_a_file_in_the_place_of_the_log_is_the_log(path):
     """Whoever has it open decides where others read: never one thing in each."""
     copy = path.with_name("copy.db")
     with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
@@ -569,9 +517,7 @@ def test_a_file_in_the_place_of_the_log_is_the_log(path: Path) -> None:
     assert told.decision is COMMIT
 
 
-def test_a_frozen_driver_does_not_hold_the_others_for_ever(
-    url: str, base: Database, log: SqlDecisionLog
-) -> None:
+def test_a_frozen_driver_does_not_hold_the_others_for_ever(url, base, log):
     """Whoever waits for its lock gives up with an error, having decided nothing."""
     record = begin(log)
     hasty = database.connect(url, lock_wait=AT_ONCE)
@@ -583,9 +529,7 @@ def test_a_frozen_driver_does_not_hold_the_others_for_ever(
         assert commit(other).decision is COMMIT
 
 
-def test_a_server_whose_machine_is_gone_is_not_waited_for(
-    postgres_database: str,
-) -> None:
+def test_a_server_whose_machine_is_gone_is_not_waited_for(postgres_database):
     """It ends no connection: the kernel gives up, and not after its two hours."""
     asked = f"{postgres_database}&keepalives_count=2"
     for url, count in ((postgres_database, "4"), (asked, "2")):
@@ -600,7 +544,7 @@ def test_a_server_whose_machine_is_gone_is_not_waited_for(
         assert {name: told.get(name) for name in wanted} == wanted
 
 
-def test_a_clock_ahead_of_postgresql_expires_nothing(postgres_database: str) -> None:
+def test_a_clock_ahead_of_postgresql_expires_nothing(postgres_database):
     """The database's clock judges: no machine's own, neither that of who began."""
     about = {"run": "r", "query": None, "participants": ["a"], "carrier": {}}
     for name, ahead in (("behind", -(10.0**6)), ("ahead", 10.0**6)):
@@ -613,7 +557,7 @@ def test_a_clock_ahead_of_postgresql_expires_nothing(postgres_database: str) -> 
         assert record.deadline == pytest.approx(time.time() + PATIENT, abs=UNDELAYED)
 
 
-def test_every_change_locks_its_application_first(postgres_database: str) -> None:
+def test_every_change_locks_its_application_first(postgres_database):
     """Before it looks at anything: what it decides upon cannot change meanwhile."""
     base = database.connect(postgres_database)
     log = SqlDecisionLog(base, now=lambda: NOW)
@@ -655,9 +599,7 @@ CALLS: dict[str, Callable[[SqlDecisionLog], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_begin_decide_and_forget_come_one_after_another(
-    log: SqlDecisionLog, base: Database, call: str
-) -> None:
+def test_begin_decide_and_forget_come_one_after_another(log, base, call):
     """While one of them is under way, no other of the application looks at anything."""
     finish(log, commit(log))
     begin(log, 1)
@@ -676,12 +618,8 @@ def test_begin_decide_and_forget_come_one_after_another(
     ("change", "state"), [("quarantine", "quarantined"), ("give_up", "committed")]
 )
 def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
-    log: SqlDecisionLog,
-    base: Database,
-    monkeypatch: pytest.MonkeyPatch,
-    change: str,
-    state: str,
-) -> None:
+    log, base, monkeypatch, change, state
+):
     """What one process has finished no other opens again, by what it had read."""
     record = commit(log)
     log.acknowledge(record.id, "ledger")
@@ -718,51 +656,7 @@ def test_the_last_acknowledgement_waits_for_a_change_that_has_looked(
 # --- what is in the tables -----------------------------------------------------------
 
 
-def test_unfinished_comes_from_the_partial_index(
-    log: SqlDecisionLog, base: Database
-) -> None:
-    """Its cost is that of what is open, however many finished records there are."""
-    commit(log)
-    fill(base, 5_000, "aborted")
-    write(base, "ANALYZE")
-    for query in (
-        statements.load_transactions(statements.UNFINISHED),
-        statements.load_transactions(statements.UNFINISHED_OF),
-        statements.UNFINISHED_APPLICATIONS,
-        statements.SOME_UNFINISHED,
-        statements.SOME_UNFINISHED_OF,
-    ):
-        plan = explain(base, query, {"of": "orders"})
-        assert "tpc_unfinished" in plan, plan
-    assert [str(r.id) for r in log.unfinished()] == ["orders.0.1"]
-
-
-def test_a_commit_stores_its_rows(log: SqlDecisionLog, base: Database) -> None:
-    """The total, for who looks with SQL; null while undecided."""
-    begin(log, run="a")
-    commit(log)
-    found = ask(base, "SELECT id, rows FROM tpc_transaction ORDER BY id")
-    assert found == [("orders.0.1", 0), ("orders.0.2", 6)]
-
-
-def test_a_postponed_delivery_says_when_and_why(
-    log: SqlDecisionLog, base: Database
-) -> None:
-    """When it is acknowledged nothing is due; what came last stays, for who looks."""
-    record = commit(log)
-    show = (
-        "SELECT acknowledged, retries, retry_at, error FROM tpc_delivery"
-        " WHERE participant = 'ledger'"
-    )
-    log.postpone(record.id, "ledger", "timeout", NOW + 5)
-    log.postpone(record.id, "ledger", "refused", NOW + 9)
-    assert ask(base, show) == [(None, 2, NOW + 9, "refused")]
-    log.acknowledge(record.id, "ledger")
-    log.postpone(record.id, "ledger", "late", NOW + 99)
-    assert ask(base, show) == [(NOW, 2, None, "refused")]
-
-
-def test_what_a_person_did_is_audited(log: SqlDecisionLog, base: Database) -> None:
+def test_what_a_person_did_is_audited(log, base):
     """Who, what, why, before and after, in the same transaction as the change."""
     record = commit(log)
     log.quarantine(record.id, "ledger lost it")
@@ -788,7 +682,7 @@ def test_what_a_person_did_is_audited(log: SqlDecisionLog, base: Database) -> No
     assert (log.application_of("q"), log.application_of("x")) == ("third", None)
 
 
-def test_forget_leaves_nothing_behind(log: SqlDecisionLog, base: Database) -> None:
+def test_forget_leaves_nothing_behind(log, base):
     """Receipts and deliveries go with their transaction; runs and audit stay."""
     finish(log, commit(log))
     begin(log, 1)
@@ -802,9 +696,7 @@ def test_forget_leaves_nothing_behind(log: SqlDecisionLog, base: Database) -> No
     assert ask(base, "SELECT run FROM tpc_run") == [("r",)]
 
 
-def test_superseded_runs_are_kept_in_bounds(
-    log: SqlDecisionLog, base: Database
-) -> None:
+def test_superseded_runs_are_kept_in_bounds(log, base):
     """A query that is started often fills no log; the newest thousand are kept.
 
     All of them while what they may still ask for has not been forgotten.
@@ -817,9 +709,8 @@ def test_superseded_runs_are_kept_in_bounds(
     )
     write(base, filler)
     for batch in (1, 2):
-        begin(log, batch, run="newest")
-        decided = decide(log, TransactionId("orders", batch, 1), COMMIT, receipts())
-        finish(log, decided)
+        begun = begin(log, batch, run="newest")
+        finish(log, decide(log, begun, COMMIT, receipts()))
     begin(log, 3, run="newest")
     kept = []
     for limit in (1, 2):
@@ -830,7 +721,7 @@ def test_superseded_runs_are_kept_in_bounds(
         begin(log, 3, run="run-1500")
 
 
-def test_to_forget_costs_what_is_forgotten(tmp_path: Path) -> None:
+def test_to_forget_costs_what_is_forgotten(tmp_path):
     """A slice of a hundred among a hundred thousand: no statement reads the others.
 
     Counted in steps of SQLite's machine; nothing is timed.
@@ -876,7 +767,7 @@ def drive(url: str, run: str) -> list[tuple[str, str]]:
     told = []
     for _ in range(5):
         record = begin(log, run=run)
-        decided = decide(log, record.id, COMMIT, receipts())
+        decided = decide(log, record, COMMIT, receipts())
         told.append((str(decided.id), str(decided.decision)))
     log.close()
     return told
@@ -885,7 +776,7 @@ def drive(url: str, run: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "url", [pytest.param("sqlite", marks=pytest.mark.ci), "postgresql"], indirect=True
 )
-def test_processes_agree(url: str) -> None:
+def test_processes_agree(url):
     """Drivers that start at once make one schema, and commit a batch at most once."""
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(3) as pool:
@@ -921,14 +812,14 @@ print(log.read(begun.id).decision)
 """
 
 
-def test_a_forked_process_has_connections_of_its_own(url: str) -> None:
+def test_a_forked_process_has_connections_of_its_own(url):
     """One session for two processes would mix up their answers."""
     command = [sys.executable, "-c", FORKING, url]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=AT_LAST)
     assert (ran.returncode, ran.stdout) == (0, "abort\n"), ran.stderr
 
 
-def test_an_empty_database_may_be_opened_by_many_at_once(url: str) -> None:
+def test_an_empty_database_may_be_opened_by_many_at_once(url):
     """One of them makes the schema; the others find it, and none of them fails."""
     start = threading.Barrier(6)
 
@@ -944,7 +835,7 @@ def test_an_empty_database_may_be_opened_by_many_at_once(url: str) -> None:
     log.close()
 
 
-def test_opening_waits_for_another_that_opens(tmp_path: Path) -> None:
+def test_opening_waits_for_another_that_opens(tmp_path):
     """SQLite itself would give up at once where two switch a new file to WAL."""
     other = sqlite3.connect(tmp_path / "d.db")
     other.executescript("CREATE TABLE t (x); BEGIN IMMEDIATE; INSERT INTO t VALUES (1)")
@@ -967,9 +858,7 @@ def test_opening_waits_for_another_that_opens(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_record_is_read_in_one_piece(
-    url: str, log: SqlDecisionLog, base: Database
-) -> None:
+def test_a_record_is_read_in_one_piece(url, log, base):
     """A decision that lands while it is read is seen whole or not at all."""
     record = begin(log)
     writer = open_log(url)
@@ -1000,11 +889,8 @@ if __name__ == "__main__":  # under strace
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_text_is_kept_whatever_the_encoding_of_the_database(
-    new_database: Callable[..., str],
-    encoding: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    new_database, encoding, tmp_path, monkeypatch
+):
     """`init` makes a log there; what the database cannot hold is a clear error."""
     monkeypatch.chdir(tmp_path)
     url = new_database(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")

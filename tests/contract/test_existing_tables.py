@@ -7,7 +7,6 @@ import datetime
 import decimal
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,9 +31,7 @@ Table = Callable[[str], World]
 
 
 @pytest.fixture
-def table(
-    request: pytest.FixtureRequest, postgres_database: str, tmp_path: Path
-) -> Iterator[Table]:
+def table(request, postgres_database, tmp_path) -> Iterator[Table]:
     """Make a table of these columns, and a participant that writes into it."""
     made: list[World] = []
 
@@ -87,6 +84,8 @@ CHANGED: dict[str, tuple[Any, ...]] = {
         pa.array([1], pa.timestamp("ns")),
         "TIMESTAMP WITHOUT TIME ZONE",
     ),
+    "zoned": ("timestamp", [NOON.replace(tzinfo=UTC)], "TIMESTAMP WITHOUT TIME ZONE"),
+    "naive": ("timestamptz", [NOON], "TIMESTAMP WITH TIME ZONE"),
     "time": ("time(1)", [NOON.time()], "TIME(1) WITHOUT TIME ZONE"),
     "a seventh digit": ("time", ["12:30:00.1234567"], "TIME WITHOUT TIME ZONE"),
     "a zone of the session": ("timetz", [NOON.time()], "TIME WITH TIME ZONE"),
@@ -145,9 +144,7 @@ DOMAINS = """CREATE DOMAIN short AS varchar(3); CREATE DOMAIN cents AS numeric(1
     "rows", [1, pytest.param(20_000, marks=pytest.mark.ci)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("what", CHANGED)
-def test_what_would_change_is_refused(
-    table: Table, postgres_database: str, what: str, rows: int
-) -> None:
+def test_what_would_change_is_refused(table, postgres_database, what, rows):
     """A vote to abort names the column, its type there, and the type that was sent."""
     column, sent, *other = CHANGED[what]
     values = array_of(sent)
@@ -178,7 +175,7 @@ CHANGED_IN_SQLITE = {
 
 @pytest.mark.parametrize("table", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("what", CHANGED_IN_SQLITE)
-def test_what_sqlite_would_change_is_refused(table: Table, what: str) -> None:
+def test_what_sqlite_would_change_is_refused(table, what):
     """SQLite takes anything, and makes of it what the column's affinity says."""
     column, values = CHANGED_IN_SQLITE[what]
     world = table(f"id bigint, v {column}")
@@ -204,7 +201,7 @@ NO_NUMBERS = ('{"a": 1}', "0x1A", "1e", ".", "1 2", "inf", "5\u00a0", "")
 
 
 @pytest.mark.parametrize("table", ["sqlite"], indirect=True)
-def test_text_stays_text_whatever_sqlite_calls_a_column(table: Table) -> None:
+def test_text_stays_text_whatever_sqlite_calls_a_column(table):
     """By the affinity of a declared type: one of numbers refuses text that is one."""
     columns = [f'c{n} "{declared}"' for n, declared in enumerate(DECLARED)]
     world = table(", ".join(columns).replace(' ""', "") + ", id bigint")
@@ -267,9 +264,7 @@ KEPT: dict[str, tuple[str, Any, Any]] = {
 
 @POSTGRESQL
 @pytest.mark.parametrize("what", KEPT)
-def test_what_comes_back_is_taken(
-    table: Table, postgres_database: str, what: str
-) -> None:
+def test_what_comes_back_is_taken(table, postgres_database, what):
     """Types need not be the same where the value is, whatever the DateStyle."""
     column, sent, wanted = KEPT[what]
     values = array_of(sent)
@@ -288,7 +283,7 @@ def set_in(url: str, setting: str) -> None:
 
 
 @BOTH
-def test_what_the_table_fills_may_be_left_out(table: Table) -> None:
+def test_what_the_table_fills_may_be_left_out(table):
     """Defaults, numbers of its own and generated columns are not asked of records."""
     world = table(
         "id integer PRIMARY KEY, v bigint, w bigint DEFAULT 7, "
@@ -311,7 +306,7 @@ def test_what_the_table_fills_may_be_left_out(table: Table) -> None:
 
 
 @BOTH
-def test_a_column_that_was_dropped(table: Table) -> None:
+def test_a_column_that_was_dropped(table):
     """A vote to abort that names it, at once."""
     world = table("id bigint, v bigint, w bigint")
     rows = rows_table(world)
@@ -327,9 +322,7 @@ def test_a_column_that_was_dropped(table: Table) -> None:
 
 
 @BOTH
-def test_a_column_that_is_dropped_beside_another_prepare(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_that_is_dropped_beside_another_prepare(table, monkeypatch):
     """What one prepare learns about the table takes nothing from another one."""
     read_records = ColumnTable.records
     tables: list[ColumnTable] = []
@@ -350,7 +343,7 @@ def test_a_column_that_is_dropped_beside_another_prepare(
 
 @pytest.mark.ci
 @POSTGRESQL
-def test_a_row_that_is_too_large_for_a_page(table: Table) -> None:
+def test_a_row_that_is_too_large_for_a_page(table):
     """It never fits: a vote to abort, not "ask again"."""
     names = [f"c{n}" for n in range(1_100)]
     world = table(", ".join(f"{name} bigint" for name in names))
@@ -361,7 +354,7 @@ def test_a_row_that_is_too_large_for_a_page(table: Table) -> None:
 
 @pytest.mark.ci
 @POSTGRESQL
-def test_a_statement_timeout(table: Table, postgres_database: str) -> None:
+def test_a_statement_timeout(table, postgres_database):
     """What takes longer takes longer again: a vote to abort names the setting."""
     run(
         postgres_database,

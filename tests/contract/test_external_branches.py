@@ -19,7 +19,7 @@ BETWEEN = "participant.between_branches"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path) -> Iterator[World]:
     made = files(sqlite_url(tmp_path))
     assert made.prepare(T).status_code == 200
     assert made.prepare(T, NEIGHBOUR).status_code == 200
@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def place(world: World, tmp_path: Path) -> FilePlace:
+def place(world, tmp_path) -> FilePlace:
     return FilePlace(tmp_path / "participant.db.files")
 
 
@@ -47,9 +47,7 @@ def end(url: str, verb: str) -> None:
         world.abort(T)
 
 
-def test_what_is_left_half_done_is_ended_by_the_next_decision(
-    world: World, place: FilePlace, tmp_path: Path
-) -> None:
+def test_what_is_left_half_done_is_ended_by_the_next_decision(world, place, tmp_path):
     """Of any transaction of the application, and as it was decided."""
     killed_between_branches(tmp_path, "abort")
     assert len(os.listdir(place.waiting)) == 1
@@ -58,18 +56,14 @@ def test_what_is_left_half_done_is_ended_by_the_next_decision(
     assert (os.listdir(place.waiting), world.visible()) == ([], OTHER.rows)
 
 
-def test_a_branch_that_is_removed_by_hand_is_unknown(
-    world: World, place: FilePlace
-) -> None:
+def test_a_branch_that_is_removed_by_hand_is_unknown(world, place):
     """Nothing of its transaction is acknowledged as committed."""
     path = min(place.waiting.iterdir())
     path.unlink()
     assert world.commit(T, ONE, NEIGHBOUR).status_code == 404
 
 
-def test_the_rest_of_a_half_done_commit_that_is_removed_by_hand(
-    world: World, place: FilePlace, tmp_path: Path
-) -> None:
+def test_the_rest_of_a_half_done_commit_that_is_removed_by_hand(world, place, tmp_path):
     """It was decided commit, and is not there: unknown, never success."""
     killed_between_branches(tmp_path, "commit")
     (path,) = place.waiting.iterdir()
@@ -78,9 +72,7 @@ def test_the_rest_of_a_half_done_commit_that_is_removed_by_hand(
     assert (answer.status_code, answer.get_json()["state"]) == (404, "unknown")
 
 
-def test_a_branch_that_is_committed_by_hand_is_no_abort(
-    world: World, place: FilePlace
-) -> None:
+def test_a_branch_that_is_committed_by_hand_is_no_abort(world, place):
     """An abort of it is a conflict, and a commit of it is done already."""
     path = min(place.waiting.iterdir())
     path.rename(place.folder / path.name)

@@ -32,13 +32,12 @@ from werkzeug.serving import make_server
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.errors import ParticipantUnavailableError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
-from tracing_2pc.core.ports import DecisionLog, SystemClock
+from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.http import connection
-from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.protocol.delivery import Delivery
 from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks import participant_sink as sink_module
 from tracing_2pc.sinks.base import write_branch
+from tracing_2pc.sinks.job import Job as SinkJob
 from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import Fault, FaultProxy, SeenRequest
@@ -93,7 +92,9 @@ OF_PREPARE = EXPECTED | {
 }
 """The same for a prepare: it may be under way already, or decided since."""
 
-IMPATIENT = Settings(on_pending="fail")
+IMPATIENT = Settings(
+    on_pending="fail", backoff_base=0.005, backoff_cap=0.02, inline_tries=30
+)
 """A commit that nobody acknowledges fails the test, instead of being waited for."""
 
 NUMBERS = itertools.count(1)
@@ -191,7 +192,11 @@ class Job:
             after(-1)
             return read_receipts(r.to_json() for r in written)
 
-        return self._coordinator().apply(
+        job = SinkJob(self.sink, self.application, self.settings)
+        coordinator = job.coordinator(
+            self.servers.log, OpenTelemetryTracing(), lambda: False
+        )
+        return coordinator.apply(
             batch,
             run=f"run-{next(self.runs)}",
             query=f"query of {self.application}",
@@ -214,21 +219,6 @@ class Job:
         names = tuple(self.sink.participants)
         context = BranchContext(record.id, branch, names, record.carrier)
         return write_branch(self.sink, context, batches())
-
-    def _coordinator(self) -> Coordinator:
-        retry = RetryPolicy(SystemClock(), 0.005, 0.02, inline_tries=30)
-        tracing = OpenTelemetryTracing()
-        known = self.sink.participants
-        return Coordinator(
-            self.application,
-            tuple(known),
-            self.servers.log,
-            Delivery(self.servers.log, known, tracing=tracing, retry=retry),
-            tracing,
-            SystemClock(),
-            self.settings,
-            retry,
-        )
 
     def plan(self, verb: Any, fault: Fault) -> None:
         """Let a fault happen; a client whose request is held back gives up then."""
@@ -265,9 +255,7 @@ class Job:
 
 
 @pytest.fixture(scope="module", params=["TaggedRows"])
-def servers(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Servers]:
+def servers(request, tmp_path_factory) -> Iterator[Servers]:
     folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
     url = sqlite_url(folders[0])
     if request.param in POSTGRESQL_ONLY:
@@ -284,9 +272,7 @@ def servers(
 
 
 @pytest.fixture
-def open_job(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Job]]:
+def open_job(servers, monkeypatch) -> Iterator[Callable[..., Job]]:
     """Make a job whose tasks ask again soon, for a long time, and that has time."""
     sockets: list[socket.socket] = []
     over = threading.Event()
@@ -348,9 +334,7 @@ each_kind = pytest.mark.parametrize(
 
 @each_kind
 @pytest.mark.parametrize("fault", Fault)
-def test_a_prepare_is_asked_again_and_the_batch_lands_once(
-    open_job: Callable[..., Job], fault: Fault
-) -> None:
+def test_a_prepare_is_asked_again_and_the_batch_lands_once(open_job, fault):
     """The task gets its vote, whatever became of the first request."""
     job = open_job()
     job.plan("prepare", fault)
@@ -360,9 +344,7 @@ def test_a_prepare_is_asked_again_and_the_batch_lands_once(
 
 @each_kind
 @pytest.mark.parametrize("fault", SURVIVED)
-def test_a_commit_is_delivered_until_it_is_acknowledged(
-    open_job: Callable[..., Job], fault: Fault
-) -> None:
+def test_a_commit_is_delivered_until_it_is_acknowledged(open_job, fault):
     """Only the answer to this very commit counts; more of it changes nothing."""
     job = open_job()
     job.plan("commit", fault)
@@ -375,9 +357,7 @@ def test_a_commit_is_delivered_until_it_is_acknowledged(
     [(fault, fail_after_the_votes) for fault in SURVIVED]
     + [(fault, fail_in_the_second_task) for fault in OF_A_BRANCH],
 )
-def test_an_abort_is_delivered_before_the_next_attempt(
-    open_job: Callable[..., Job], fault: Fault, fail: Callable[[int], None]
-) -> None:
+def test_an_abort_is_delivered_before_the_next_attempt(open_job, fault, fail):
     """Nothing of the failed attempt is seen, ever; the next one lands once."""
     job = open_job()
     job.plan("abort", fault)
@@ -389,9 +369,7 @@ def test_an_abort_is_delivered_before_the_next_attempt(
 
 
 @pytest.mark.parametrize("fault", UNANSWERED)
-def test_a_prepare_that_is_given_up_aborts(
-    open_job: Callable[..., Job], fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prepare_that_is_given_up_aborts(open_job, fault, monkeypatch):
     """The attempt is nowhere, even if its prepare comes at last; the next one lands."""
     job = open_job()
     job.plan("prepare", fault)
@@ -408,9 +386,7 @@ def test_a_prepare_that_is_given_up_aborts(
     job.holds(1)
 
 
-def test_a_prepare_after_the_seal_is_refused(
-    open_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prepare_after_the_seal_is_refused(open_job, monkeypatch):
     """Its branch's own abort was lost: the seal of the transaction keeps it out."""
     monkeypatch.setattr(sink_module, "PREPARE_SECONDS", -1.0)
     job = open_job()
@@ -430,8 +406,8 @@ def test_a_prepare_after_the_seal_is_refused(
     ("keep_finished", "refused"), [(3600.0, (409, 200, 200)), (0.0, (410, 410, 410))]
 )
 def test_what_comes_again_batches_later_changes_nothing(
-    open_job: Callable[..., Job], keep_finished: float, refused: tuple[int, ...]
-) -> None:
+    open_job, keep_finished, refused
+):
     """A prepare and an abort of a failed attempt, and a commit: known, or forgotten."""
     job = open_job()
     job.settings = dataclasses.replace(job.settings, keep_finished=keep_finished)
@@ -450,7 +426,7 @@ def test_what_comes_again_batches_later_changes_nothing(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_one_fault_after_another(open_job: Callable[..., Job], seed: int) -> None:
+def test_one_fault_after_another(open_job, seed):
     """Batch for batch, whatever goes wrong in whatever order: each lands once."""
     job = open_job()
     chance = random.Random(seed)
@@ -474,9 +450,7 @@ def test_one_fault_after_another(open_job: Callable[..., Job], seed: int) -> Non
     assert happened["commit"] >= 6
 
 
-def test_the_example_in_the_manual(
-    open_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_in_the_manual(open_job, monkeypatch):
     """A test like it passes on a participant that keeps the contract, and one batch."""
     job = open_job()
     monkeypatch.setenv("TPC_TOKEN", "not-looked-at")

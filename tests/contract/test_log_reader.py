@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.log_tables import explain
+from support.log_tables import explain, fill
 
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.log_reader import TransactionFilter, TransactionSummary
@@ -31,12 +30,8 @@ class Time:
         return self.time
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "postgresql":
-        url = str(request.getfixturevalue("postgres_database"))
-    else:
-        url = f"sqlite:///{tmp_path}/log/decisions.db"
+@pytest.fixture
+def base(url) -> Iterator[Database]:
     opened = databases.connect(url)
     SqlDecisionLog(opened).create()
     yield opened
@@ -49,7 +44,7 @@ def time() -> Time:
 
 
 @pytest.fixture
-def log(base: Database, time: Time) -> SqlDecisionLog:
+def log(base, time) -> SqlDecisionLog:
     return SqlDecisionLog(base, now=time)
 
 
@@ -75,7 +70,7 @@ def finish(log: SqlDecisionLog, id_: TransactionId) -> None:
 
 
 @pytest.fixture
-def history(log: SqlDecisionLog, time: Time) -> SqlDecisionLog:
+def history(log, time) -> SqlDecisionLog:
     """Two finished batches, one committing, one active; and another application's."""
     for batch in range(2):
         id_ = begin(log, batch)
@@ -96,7 +91,7 @@ def ids(found: list[TransactionSummary]) -> list[str]:
     return [str(one.transaction) for one in found]
 
 
-def test_transactions_are_listed_newest_first(history: SqlDecisionLog) -> None:
+def test_transactions_are_listed_newest_first(history):
     """Finished ones too; with who has not acknowledged, and the trace."""
     found = history.transactions(TransactionFilter())
     assert ids(found) == ["bookings.0.1", "orders.2.1", "orders.1.1", "orders.0.1"]
@@ -108,7 +103,7 @@ def test_transactions_are_listed_newest_first(history: SqlDecisionLog) -> None:
     assert found[0].rows is None
 
 
-def test_what_a_stream_has_passed_is_listed(log: SqlDecisionLog) -> None:
+def test_what_a_stream_has_passed_is_listed(log):
     """While it is the newest; its cause stays on record, and is no quarantine's."""
 
     def stream(batch: int) -> TransactionId:
@@ -132,7 +127,7 @@ def test_what_a_stream_has_passed_is_listed(log: SqlDecisionLog) -> None:
     assert log.passed() == []
 
 
-def test_filters(history: SqlDecisionLog) -> None:
+def test_filters(history):
     """By application, by state, by age, and so many."""
     orders = TransactionFilter(application="orders")
     assert ids(history.transactions(orders)) == [
@@ -156,7 +151,7 @@ def test_filters(history: SqlDecisionLog) -> None:
     assert history.transactions(TransactionFilter(application="nobody")) == []
 
 
-def test_deliveries_say_when_and_why(history: SqlDecisionLog) -> None:
+def test_deliveries_say_when_and_why(history):
     """Of one transaction, and of all that is unfinished."""
     found = history.deliveries(TransactionId("orders", 2, 1))
     assert list(found) == ["a", "b"]
@@ -169,7 +164,18 @@ def test_deliveries_say_when_and_why(history: SqlDecisionLog) -> None:
     assert unfinished["orders.2.1"] == found
 
 
-def test_standing_says_what_is_on_record(history: SqlDecisionLog) -> None:
+def test_an_acknowledged_delivery_is_due_no_more(history):
+    """What came last of it stays, for who looks."""
+    id_ = TransactionId("orders", 2, 1)
+    history.postpone(id_, "b", "refused", START + 50)
+    for _ in range(2):
+        history.acknowledge(id_, "b")
+        history.postpone(id_, "b", "late", START + 99)
+        told = history.deliveries(id_)["b"]
+        assert (told.retries, told.retry_at, told.error) == (2, None, "refused")
+
+
+def test_standing_says_what_is_on_record(history):
     """Of those that were asked about; of a thousand too."""
     known, unknown = TransactionId("orders", 0, 1), TransactionId("orders", 9, 1)
     many = [TransactionId("orders", batch, 7) for batch in range(1000)]
@@ -177,7 +183,7 @@ def test_standing_says_what_is_on_record(history: SqlDecisionLog) -> None:
     assert found == {known: TransactionState.COMMITTED}
 
 
-def test_reason_and_audit(history: SqlDecisionLog, time: Time) -> None:
+def test_reason_and_audit(history, time):
     """Why it was quarantined, and what a person did, in their words."""
     id_ = TransactionId("orders", 2, 1)
     assert history.reason(id_) is None
@@ -196,9 +202,7 @@ def test_reason_and_audit(history: SqlDecisionLog, time: Time) -> None:
     assert history.audit(TransactionId("orders", 2, 11)) == []
 
 
-def test_a_lease_has_one_holder_and_ends_by_itself(
-    history: SqlDecisionLog, time: Time
-) -> None:
+def test_a_lease_has_one_holder_and_ends_by_itself(history, time):
     """Whoever holds it may renew it; another gets it when it is over or given back."""
     assert history.take_lease("orders", "one", 30)
     assert not history.take_lease("orders", "two", 30)
@@ -214,9 +218,7 @@ def test_a_lease_has_one_holder_and_ends_by_itself(
     assert not history.take_lease("nobody", "one", 30)
 
 
-def test_a_clock_that_is_set_back_does_not_make_a_lease_longer(
-    history: SqlDecisionLog, time: Time
-) -> None:
+def test_a_clock_that_is_set_back_does_not_make_a_lease_longer(history, time):
     """Whoever died before that is replaced as soon as ever."""
     assert history.take_lease("orders", "dead", 130)
     time.time -= 3600
@@ -224,41 +226,39 @@ def test_a_clock_that_is_set_back_does_not_make_a_lease_longer(
     assert not history.take_lease("orders", "three", 130)
 
 
-def test_the_cost_does_not_grow_with_what_is_finished(
-    history: SqlDecisionLog, base: Database
-) -> None:
+OF_EACH = (
+    "INSERT INTO tpc_delivery (transaction_id, participant, position, retries)"
+    " SELECT id, 'a', 0, 0 FROM tpc_transaction WHERE batch >= 10"
+)
+
+
+def test_the_cost_does_not_grow_with_what_is_finished(history, base):
     """Open records by the partial index; newest ones and named ones by theirs."""
-    filler = (
-        "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
-        " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 10 UNION"
-        " ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT 'orders.' || i || '.1',"
-        " 'orders', i, 1, 'r', 'aborted', 1, 1, '{}', 'x' FROM n"
-    )
-    deliveries = (
-        "INSERT INTO tpc_delivery (transaction_id, participant, position, retries)"
-        " SELECT id, 'a', 0, 0 FROM tpc_transaction WHERE batch >= 10"
-    )
+    fill(base, 5_000, "aborted", first=10)
     with base.durable() as connection:
-        connection.exec_driver_sql(filler)
-        connection.exec_driver_sql(deliveries)
-        connection.exec_driver_sql("ANALYZE")
-    newest = "tpc_transaction_application_batch_attempt_key"
-    by_id = "tpc_transaction_pkey"
-    sqlite = base.url.drivername.startswith("sqlite")
+        for text in (OF_EACH, "ANALYZE"):
+            connection.exec_driver_sql(text)
+
+    def key(name: str) -> str:
+        return "autoindex" if base.url.drivername.startswith("sqlite") else name
+
+    one = {"ids": ["orders.0.1"]}
     asked = {"of": "orders", "most": 10}
+    newest = key("tpc_transaction_application_batch_attempt_key")
     for statement, values, index in (
+        (statements.load_transactions(statements.UNFINISHED), asked, "tpc_unfinished"),
+        (
+            statements.load_transactions(statements.UNFINISHED_OF),
+            asked,
+            "tpc_unfinished",
+        ),
+        (statements.UNFINISHED_APPLICATIONS, asked, "tpc_unfinished"),
+        (statements.SOME_UNFINISHED, asked, "tpc_unfinished"),
+        (statements.SOME_UNFINISHED_OF, asked, "tpc_unfinished"),
         (statements.UNFINISHED_SUMMARIES, asked, "tpc_unfinished"),
-        (statements.SUMMARIES, asked, "autoindex" if sqlite else newest),
-        (
-            statements.OUTSTANDING_OF,
-            {"ids": ["orders.0.1"]},
-            "autoindex" if sqlite else "tpc_delivery_pkey",
-        ),
-        (
-            statements.STATES_OF,
-            {"ids": ["orders.0.1"]},
-            "autoindex" if sqlite else by_id,
-        ),
+        (statements.SUMMARIES, asked, newest),
+        (statements.OUTSTANDING_OF, one, key("tpc_delivery_pkey")),
+        (statements.STATES_OF, one, key("tpc_transaction_pkey")),
     ):
         text = explain(base, statement, values)
         assert index in text, text
@@ -266,38 +266,31 @@ def test_the_cost_does_not_grow_with_what_is_finished(
         assert "SCAN tpc_transaction'" not in text, text
 
 
-def test_many_finished_ones_of_an_application_are_not_read(
-    log: SqlDecisionLog, base: Database
-) -> None:
+def test_many_finished_ones_of_an_application_are_not_read(log, base):
     """However many unfinished ones of others make a database expect some of it."""
-    of_orders, of_others = (
-        "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
-        " started, finished, carrier, checksum) WITH RECURSIVE n(i) AS (SELECT 0 UNION"
-        f" ALL SELECT i + 1 FROM n WHERE i < {count - 1}) SELECT '{name}.' || i ||"
-        f" '.1', '{name}', i, 1, 'r', 'committing', 1, {finished}, '{{}}', 'x' FROM n"
-        for name, count, finished in (("orders", 5000, "1"), ("others", 500, "NULL"))
-    )
-    of_each = (
-        "INSERT INTO tpc_delivery (transaction_id, participant, position, retries)"
-        " SELECT id, 'a', 0, 0 FROM tpc_transaction",
+    fill(base, 5_000, "committing", first=10)
+    fill(base, 500, "committing", of="others", first=10, finished="NULL")
+    receipts = (
         "INSERT INTO tpc_receipt SELECT id, 'a', '0.0', 0, 'commit', 1, '', 'null'"
-        " FROM tpc_transaction WHERE finished IS NULL",
+        " FROM tpc_transaction WHERE finished IS NULL"
     )
     with base.durable() as connection:
-        for text in (of_orders, of_others, *of_each, "ANALYZE"):
+        for text in (OF_EACH, receipts, "ANALYZE"):
             connection.exec_driver_sql(text)
     dialect = base.asking_engine.dialect.name
-    of_one = statements.as_array_condition(statements.UNFINISHED_OF, dialect)
+    of_one, in_state, of_all = (
+        statements.as_array_condition(condition, dialect)
+        for condition in (
+            statements.UNFINISHED_OF,
+            statements.UNFINISHED_IN_STATE,
+            statements.UNFINISHED,
+        )
+    )
     for statement in (
         statements.load_transactions(of_one),
         statements.load_parts(schema.receipt, of_one),
-        statements.load_transactions(
-            statements.as_array_condition(statements.UNFINISHED_IN_STATE, dialect)
-        ),
-        statements.load_parts(
-            schema.delivery,
-            statements.as_array_condition(statements.UNFINISHED, dialect),
-        ),
+        statements.load_transactions(in_state),
+        statements.load_parts(schema.delivery, of_all),
     ):
         plan = explain(base, statement, {"of": "orders", "state": "committing"})
         assert "tpc_unfinished" in plan, plan
@@ -307,9 +300,7 @@ def test_many_finished_ones_of_an_application_are_not_read(
         assert "Filter: ((finished IS NULL)" not in plan, plan
 
 
-def test_what_is_unfinished_is_read_once(
-    history: SqlDecisionLog, base: Database
-) -> None:
+def test_what_is_unfinished_is_read_once(history, base):
     """A look whether there is something comes first, and reads no participants."""
     texts: list[str] = []
 
@@ -332,9 +323,7 @@ def test_what_is_unfinished_is_read_once(
     assert len([text for text in texts if "tpc_transaction" in text]) == 1
 
 
-def test_only_what_is_listed_is_read_in_full(
-    history: SqlDecisionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_listed_is_read_in_full(history, monkeypatch):
     """Of each application as many rows come as fit; most of them are not shown."""
     full: list[str] = []
     summary = reader._summary
@@ -349,7 +338,7 @@ def test_only_what_is_listed_is_read_in_full(
     assert len(full) == 1
 
 
-def test_what_is_signed_is_in_the_audit(log: SqlDecisionLog, time: Time) -> None:
+def test_what_is_signed_is_in_the_audit(log, time):
     """Each deed about one transaction, oldest first, and none about another."""
     id_ = begin(log, 0)
     log.sign(f"deliver {id_}", who="ada", why="again", before="x", after="x")
@@ -364,7 +353,7 @@ def test_what_is_signed_is_in_the_audit(log: SqlDecisionLog, time: Time) -> None
     assert found[1].at == START + 1
 
 
-def test_what_forget_would_drop_is_counted(log: SqlDecisionLog) -> None:
+def test_what_forget_would_drop_is_counted(log):
     """As `forget` then does it: nothing that is unfinished, not the newest batch."""
     for batch in range(4):
         id_ = begin(log, batch)
@@ -381,7 +370,7 @@ def test_what_forget_would_drop_is_counted(log: SqlDecisionLog) -> None:
     assert log.forgettable("orders", later) == (0, None)
 
 
-def test_the_condition_of_a_log(log: SqlDecisionLog) -> None:
+def test_the_condition_of_a_log(log):
     """Where it is, its schema, and what keeps a commit through a crash."""
     found = log.condition()
     assert found.version == 1

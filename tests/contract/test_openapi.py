@@ -62,13 +62,13 @@ DOCUMENTED: Seen = {
 """But for what the server in front answers alone."""
 
 
-def test_it_is_valid() -> None:
+def test_it_is_valid():
     """The document is OpenAPI 3.1, so that other people's tools can read it."""
     assert SPEC["openapi"].startswith("3.1.")
     validate(SPEC)
 
 
-def test_routes_and_methods(tmp_path: Path) -> None:
+def test_routes_and_methods(tmp_path):
     """Every route of the blueprint is documented, and no other."""
     world = tagged_rows(f"sqlite:///{tmp_path}/p.db")
     served = {
@@ -81,7 +81,7 @@ def test_routes_and_methods(tmp_path: Path) -> None:
     assert served == {(method, path) for method, path, _ in operations()}
 
 
-def test_roles() -> None:
+def test_roles():
     """The roles that a description names are those that are let in."""
     for _, path, operation in operations():
         if path in STATELESS:
@@ -92,7 +92,7 @@ def test_roles() -> None:
         assert may == set(map(str, MAY[operation["operationId"]])), path
 
 
-def test_limits() -> None:
+def test_limits():
     """Documented limits are those in force."""
     commit = _request("/commit")["properties"]["branches"]
     assert commit["maxItems"] == forms.MAX_BRANCHES
@@ -112,7 +112,7 @@ def test_limits() -> None:
     assert json_lines.MAX_LINE == 4 << 20
 
 
-def test_next_of_the_outbox_is_what_after_takes(tmp_path: Path) -> None:
+def test_next_of_the_outbox_is_what_after_takes(tmp_path):
     """A client that checks what it sends by this document gets every page."""
     world = refusing_outbox(sqlite_url(tmp_path), json_records(id=[1, 2]))
     following = world.client.get("/outbox?limit=1").get_json()["next"]
@@ -138,7 +138,7 @@ AFTER = f"1700000000.5~{T}.0.1.0"
     ]
     + [f"{AFTER}%0A", AFTER.replace("0.1.0", "0.1.00"), f"{'1' * 300}.5~{T}.0.1.0"],
 )
-def test_what_after_does_not_take_is_refused(tmp_path: Path, after: str) -> None:
+def test_what_after_does_not_take_is_refused(tmp_path, after):
     """A place in the quarantine has one spelling, as an id has."""
     world = refusing_outbox(sqlite_url(tmp_path), ONE)
     assert world.client.get(f"/outbox?after={AFTER}").status_code == 200
@@ -147,7 +147,7 @@ def test_what_after_does_not_take_is_refused(tmp_path: Path, after: str) -> None
     world.resource.close()
 
 
-def test_answers_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_requests(tmp_path, monkeypatch):
     """Each answer has a documented status, type and body, and each status is given."""
     world = tagged_rows(f"sqlite:///{tmp_path}/p.db")
     seen = watch(world)

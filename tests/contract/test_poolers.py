@@ -26,7 +26,7 @@ TEXTS = texts("kits")
 
 
 @pytest.fixture
-def behind(postgres_database: str) -> Iterator[Callable[[str], str]]:
+def behind(postgres_database) -> Iterator[Callable[[str], str]]:
     """Put a pooler of some mode before the database."""
     with contextlib.ExitStack() as stack:
         yield lambda mode: stack.enter_context(pgbouncer(postgres_database, mode))
@@ -43,9 +43,7 @@ def set_in_sessions(url: str) -> set[tuple[str, ...]]:
     return found  # type: ignore[return-value]
 
 
-def test_a_log_needs_no_session_of_its_own(
-    behind: Callable[[str], str], postgres_database: str
-) -> None:
+def test_a_log_needs_no_session_of_its_own(behind, postgres_database):
     """In transaction mode every decision waits for the disk, and nothing is left."""
     with psycopg.connect(postgres_database, autocommit=True) as person:
         name = person.info.dbname
@@ -74,8 +72,8 @@ def test_a_log_needs_no_session_of_its_own(
 
 
 def test_votes_that_rest_on_sessions_are_refused_behind_a_pooler_of_transactions(
-    behind: Callable[[str], str],
-) -> None:
+    behind,
+):
     """PreparedTransactions says so at start, and leaves nothing."""
     pooled = behind("transaction")
     with pytest.raises(ConfigurationError, match=TEXTS["pool mode"]):
@@ -95,12 +93,7 @@ def test_votes_that_rest_on_sessions_are_refused_behind_a_pooler_of_transactions
         ("PreparedTransactions", "session"),
     ],
 )
-def test_a_participant_behind_a_pooler(
-    behind: Callable[[str], str],
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    mode: str,
-) -> None:
+def test_a_participant_behind_a_pooler(behind, monkeypatch, kind, mode):
     """It is as good as the server itself."""
     pooled = behind(mode)
     world, other = (KINDS[kind](pooled) for _ in range(2))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,42 +11,28 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from opentelemetry.sdk.trace import ReadableSpan
 from support.branches import ONE, OTHER, TWIN, Branch, orders, records
 from support.elsewhere import elsewhere
 from support.kinds import prepared_transactions, sqlite_url, tagged_rows
-from support.participant import World, count, keep, select
+from support.participant import World, count, keep
 from support.postgres import flushes, rows_read
-from support.spark import serving
 from support.texts import texts
-from support.tracing import span_tree
-from support.waiting import AT_LAST, AT_ONCE, until
+from support.waiting import AT_ONCE, until
 
-from tracing_2pc import ParticipantSink
-from tracing_2pc.core.errors import ConfigurationError, HeuristicError
-from tracing_2pc.core.model import BranchId, branch_receipts
-from tracing_2pc.core.ports import SystemClock
-from tracing_2pc.core.states import Decision, TransactionState, Vote
+from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.participant import PreparedTransactions
 from tracing_2pc.participant.engine import Query
 from tracing_2pc.participant.journal import postgresql
 from tracing_2pc.participant.journal.postgresql import PostgreSQL
-from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.recovery import Recovery
-from tracing_2pc.protocol.retry import RetryPolicy
-from tracing_2pc.store import open_log
-from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
 T = "orders.7.1"
 TEXTS = texts("kits")
 NEIGHBOUR = Branch(orders(7, 8), 2, "1.1")
 SLOTS = 512
-MOMENT = 0.002
-"""The two meet at another place, wherever that is, each time."""
 
 
 @pytest.fixture
-def world(postgres_database: str) -> Iterator[World]:
+def world(postgres_database) -> Iterator[World]:
     made = prepared_transactions(postgres_database)
     yield made
     made.resource.close()
@@ -67,13 +51,13 @@ def gids(url: str) -> list[str]:
     return [gid for (gid,) in sql(url, f"{found} ORDER BY prepared")]
 
 
-def test_needs_postgresql(tmp_path: Path) -> None:
+def test_needs_postgresql(tmp_path):
     """On another database it says so, and what to use instead."""
     with pytest.raises(ConfigurationError, match=TEXTS["needs a server"]):
         PreparedTransactions(sqlite_url(tmp_path), "orders")
 
 
-def test_a_database_that_does_not_flush_is_refused(postgres_database: str) -> None:
+def test_a_database_that_does_not_flush_is_refused(postgres_database):
     """With synchronous_commit off an answer could be forgotten: it is named."""
     name = sql(postgres_database, "SELECT current_database()")[0][0]
     sql(postgres_database, f"ALTER DATABASE {name} SET synchronous_commit = off")
@@ -96,18 +80,14 @@ def test_a_database_that_does_not_flush_is_refused(postgres_database: str) -> No
         ),
     ],
 )
-def test_what_would_not_keep_rows_is_refused(
-    postgres_database: str, made: str, reason: str
-) -> None:
+def test_what_would_not_keep_rows_is_refused(postgres_database, made, reason):
     """Only a table that survives a crash of the server takes part."""
     sql(postgres_database, made)
     with pytest.raises(ConfigurationError, match=reason):
         PreparedTransactions(postgres_database, "orders").open()
 
 
-def test_two_kinds_of_resource_do_not_share_a_journal(
-    new_database: Callable[[], str],
-) -> None:
+def test_two_kinds_of_resource_do_not_share_a_journal(new_database):
     """One would take the other's votes for nothing: the second is refused."""
     kinds = (tagged_rows, prepared_transactions)
     for first, second in (kinds, reversed(kinds)):
@@ -117,24 +97,7 @@ def test_two_kinds_of_resource_do_not_share_a_journal(
             second(url)
 
 
-def test_a_table_of_the_service_is_kept_as_it_is(postgres_database: str) -> None:
-    """Rows go into an existing table, whose own types and constraints hold."""
-    sql(
-        postgres_database,
-        "CREATE TABLE orders (id bigint PRIMARY KEY, amount numeric(9, 2))",
-    )
-    world = prepared_transactions(postgres_database)
-    keep(world, T, ONE)
-    assert world.visible() == 3
-    refused = world.prepare("orders.8.1")
-    assert (refused.status_code, refused.get_json()["vote"]) == (409, "abort")
-    assert world.prepare("orders.8.1", OTHER).status_code == 200
-    world.resource.close()
-
-
-def test_a_constraint_that_is_looked_at_last_is_a_vote_to_abort(
-    postgres_database: str,
-) -> None:
+def test_a_constraint_that_is_looked_at_last_is_a_vote_to_abort(postgres_database):
     """PREPARE TRANSACTION itself may refuse: nothing is left, another one can come."""
     sql(
         postgres_database,
@@ -148,7 +111,7 @@ def test_a_constraint_that_is_looked_at_last_is_a_vote_to_abort(
     world.resource.close()
 
 
-def test_others_are_never_touched(world: World, postgres_database: str) -> None:
+def test_others_are_never_touched(world, postgres_database):
     """Prepared transactions of others, whatever they are called, stay as they are."""
     assert world.prepare(T).status_code == 200
     ours = gids(postgres_database)[0]
@@ -172,7 +135,7 @@ def test_others_are_never_touched(world: World, postgres_database: str) -> None:
         other.resource.close()
 
 
-def test_one_server_many_services(new_database: Callable[[], str]) -> None:
+def test_one_server_many_services(new_database):
     """Two databases, and two tables in one, hold the same branch without knowing."""
     first, second = new_database(), new_database()
     worlds = [prepared_transactions(url) for url in (first, second)]
@@ -189,7 +152,7 @@ def test_one_server_many_services(new_database: Callable[[], str]) -> None:
         world.resource.close()
 
 
-def test_the_longest_names_fit(postgres_database: str) -> None:
+def test_the_longest_names_fit(postgres_database):
     """A branch's name in PostgreSQL has at most 199 bytes, its limit."""
     resource = PreparedTransactions(postgres_database, "t" * 40)
     world = World(resource, lambda: count(resource, "t" * 40))
@@ -202,9 +165,7 @@ def test_the_longest_names_fit(postgres_database: str) -> None:
     resource.close()
 
 
-def test_a_branch_in_doubt_is_in_nobodys_way(
-    world: World, postgres_database: str
-) -> None:
+def test_a_branch_in_doubt_is_in_nobodys_way(world, postgres_database):
     """It locks its table and its outcome; commit, abort, list and start go on."""
     assert world.prepare("orders.6.1", OTHER).status_code == 200
     assert world.prepare(T).status_code == 200
@@ -223,7 +184,7 @@ def test_a_branch_in_doubt_is_in_nobodys_way(
     started.resource.close()
 
 
-def test_metrics_count_the_slots(world: World) -> None:
+def test_metrics_count_the_slots(world):
     """An operator sees how many of the server's prepared transactions are taken."""
     world.resource.open()
     before = world.resource.gauges()["tpc.prepared_slots.used"]
@@ -235,7 +196,7 @@ def test_metrics_count_the_slots(world: World) -> None:
 
 
 @pytest.mark.parametrize("request_", ["show", "list"])
-def test_a_commit_during_a_look_hides_nothing(world: World, request_: str) -> None:
+def test_a_commit_during_a_look_hides_nothing(world, request_):
     """A branch is seen prepared or committed, never as one that is not there.
 
     The server says what is prepared now. What is read after that is as new.
@@ -261,9 +222,7 @@ def test_a_commit_during_a_look_hides_nothing(world: World, request_: str) -> No
     assert states == ["committed"]
 
 
-def test_what_is_rolled_back_by_hand_is_lost(
-    world: World, postgres_database: str
-) -> None:
+def test_what_is_rolled_back_by_hand_is_lost(world, postgres_database):
     """A prepared row removed behind our back is unknown (404), never a success."""
     assert world.prepare(T).status_code == 200
     sql(postgres_database, f"ROLLBACK PREPARED '{gids(postgres_database)[0]}'")
@@ -275,38 +234,7 @@ def test_what_is_rolled_back_by_hand_is_lost(
     assert world.abort(T).status_code == 200
 
 
-def test_a_prepared_row_that_is_removed_is_never_finished(
-    world: World, postgres_database: str, tmp_path: Path
-) -> None:
-    """Decided commit, and gone at a participant: quarantined, for a person to look."""
-    with (
-        serving(world.app) as url,
-        contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log,
-    ):
-        participants = ParticipantSink({"ledger": url}, token=None).participants
-        tracing, retry = OpenTelemetryTracing(), RetryPolicy(SystemClock())
-        delivery = Delivery(log, participants, tracing=tracing, retry=retry)
-        about = {"run": "r", "query": "q", "participants": ("ledger",), "carrier": {}}
-        id_ = log.begin("orders", 0, **about).record.id
-        assert world.called("ledger").prepare(str(id_)).status_code == 200
-        votes = {"ledger": Vote.COMMIT}
-        receipts = branch_receipts(BranchId(0, 1), ONE.rows, ONE.digest, votes)
-        decided = log.decide(id_, Decision.COMMIT, receipts)
-        assert decided is not None
-        sql(postgres_database, f"ROLLBACK PREPARED '{gids(postgres_database)[0]}'")
-        with pytest.raises(HeuristicError, match="404"):
-            delivery.send_once(decided)
-        record = log.read(id_)
-        assert record is not None
-        assert record.state is TransactionState.QUARANTINED
-        sweep = Recovery(log, delivery, tracing).sweep()
-        assert [found.remark for found in sweep] == ["quarantined: resolve it"]
-        assert log.read(id_) == record
-
-
-def test_what_is_committed_by_hand_is_said_so(
-    world: World, postgres_database: str
-) -> None:
+def test_what_is_committed_by_hand_is_said_so(world, postgres_database):
     """Committed behind our back: an abort is refused, and so is a commit without it."""
     assert world.prepare(T).status_code == 200
     assert world.prepare(T, TWIN).status_code == 200
@@ -324,8 +252,8 @@ def test_what_is_committed_by_hand_is_said_so(
 
 
 def test_a_commit_of_many_branches_that_is_killed_half_way(
-    world: World, postgres_database: str, tmp_path: Path
-) -> None:
+    world, postgres_database, tmp_path
+):
     """Decided is decided: whoever asks next, even for an abort, has the rest done."""
     killed(postgres_database, tmp_path, "participant.between_branches")
     assert world.visible() == ONE.rows
@@ -337,8 +265,8 @@ def test_a_commit_of_many_branches_that_is_killed_half_way(
 
 
 def test_the_rest_of_a_half_done_commit_that_is_rolled_back_by_hand(
-    world: World, postgres_database: str, tmp_path: Path
-) -> None:
+    world, postgres_database, tmp_path
+):
     """It is not whole and never will be: 404 for as long as it is asked for."""
     killed(postgres_database, tmp_path, "participant.between_branches")
     for gid in gids(postgres_database):
@@ -365,8 +293,8 @@ def prepare_and_end(url: str, verb: str) -> None:
 
 
 def test_a_half_done_decision_outlives_forgotten_through(
-    world: World, postgres_database: str, tmp_path: Path
-) -> None:
+    world, postgres_database, tmp_path
+):
     """What is decided and still prepared is counted, and finished by whoever asks."""
     killed(postgres_database, tmp_path, "participant.between_branches")
     assert world.resource.gauges()["tpc.in_doubt.branches"] == 2
@@ -377,9 +305,7 @@ def test_a_half_done_decision_outlives_forgotten_through(
     assert (world.show(T).status_code, world.visible()) == (410, 5)
 
 
-def test_a_branch_of_another_application_is_left_alone(
-    world: World, postgres_database: str
-) -> None:
+def test_a_branch_of_another_application_is_left_alone(world, postgres_database):
     """An id that looks like a part of another's name does not reach it."""
     assert world.prepare("orders.42.1", Branch(ONE.body, 3, "1.8")).status_code == 200
     oids = gids(postgres_database)[0].split(".")[2:4]
@@ -390,8 +316,8 @@ def test_a_branch_of_another_application_is_left_alone(
 
 
 def test_an_abort_that_somebody_contradicts_is_said_so(
-    world: World, postgres_database: str, tmp_path: Path
-) -> None:
+    world, postgres_database, tmp_path
+):
     """Decided abort, committed by hand: 409, for as long as it is asked."""
     killed(postgres_database, tmp_path, "participant.between_branches", "abort")
     sql(postgres_database, f"COMMIT PREPARED '{gids(postgres_database)[0]}'")
@@ -400,9 +326,7 @@ def test_an_abort_that_somebody_contradicts_is_said_so(
         assert (answer.status_code, answer.get_json()["state"]) == (409, "committed")
 
 
-def test_another_role_is_not_a_fault_of_the_request(
-    world: World, postgres_database: str
-) -> None:
+def test_another_role_is_not_a_fault_of_the_request(world, postgres_database):
     """A role that may not commit what another has prepared: ask again, not 500."""
     assert world.prepare(T).status_code == 200
     sql(
@@ -421,9 +345,7 @@ def test_another_role_is_not_a_fault_of_the_request(
         sql(postgres_database, "DROP OWNED BY other; DROP ROLE other")
 
 
-def test_as_many_prepares_as_sessions(
-    postgres_database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_prepares_as_sessions(postgres_database, monkeypatch):
     """All of a service's sessions may be writing: noting it needs none of them."""
     most = 8
     monkeypatch.setattr(PostgreSQL.__init__, "__defaults__", (most,))
@@ -447,9 +369,7 @@ TRIGGERS = {
 
 @pytest.mark.parametrize("deferred", [False, True])
 @pytest.mark.parametrize("does", TRIGGERS)
-def test_what_a_trigger_refuses_is_a_vote_to_abort(
-    postgres_database: str, does: str, deferred: bool
-) -> None:
+def test_what_a_trigger_refuses_is_a_vote_to_abort(postgres_database, does, deferred):
     """It refuses these records for good, so the batch must not wait for it."""
     when = "DEFERRABLE INITIALLY DEFERRED" if deferred else ""
     sql(
@@ -467,8 +387,8 @@ def test_what_a_trigger_refuses_is_a_vote_to_abort(
 
 
 def test_forgotten_through_drops_outcomes_and_what_never_happened(
-    world: World, postgres_database: str
-) -> None:
+    world, postgres_database
+):
     """Below it nothing is kept but what is prepared in fact."""
     resource = world.resource
     keep(world, "orders.5.1", ONE)
@@ -482,9 +402,7 @@ def test_forgotten_through_drops_outcomes_and_what_never_happened(
     assert world.listed() == [(T, ONE.branch, "prepared")]
 
 
-def test_a_commit_reads_only_what_is_held_prepared(
-    world: World, postgres_database: str
-) -> None:
+def test_a_commit_reads_only_what_is_held_prepared(world, postgres_database):
     """However many transactions are sealed here, the next is decided as fast."""
     many = 5_000
     sql(
@@ -509,9 +427,7 @@ def test_a_commit_reads_only_what_is_held_prepared(
     assert rows_read(postgres_database) - before < many / 10
 
 
-def test_no_slot_left_is_not_a_vote(
-    world: World, postgres_database: str, new_database: Callable[[], str]
-) -> None:
+def test_no_slot_left_is_not_a_vote(world, postgres_database, new_database):
     """With all slots taken a prepare says ask again, and is taken when one is free."""
     other = new_database()
     taken: list[str] = []
@@ -537,8 +453,8 @@ def test_no_slot_left_is_not_a_vote(
 
 
 def test_a_lock_that_is_held_too_long_is_not_a_vote(
-    world: World, postgres_database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world, postgres_database, monkeypatch
+):
     """Somebody locks the table: 503 when the lock's time is up, nothing in doubt."""
     keep(world, "orders.6.1", OTHER)
     with monkeypatch.context() as patch:
@@ -588,9 +504,7 @@ def cut_off(world: World, url: str, *, before: int) -> Iterator[list[str]]:
         pytest.param("abort", "ROLLBACK P", marks=pytest.mark.ci),
     ],
 )
-def test_a_connection_lost_at_any_statement(
-    world: World, postgres_database: str, verb: str, word: str
-) -> None:
+def test_a_connection_lost_at_any_statement(world, postgres_database, verb, word):
     """Each statement of each verb: what comes of it is right when it is asked again."""
     statements: list[str] = []
     for number in itertools.count(1):
@@ -614,7 +528,7 @@ def test_a_connection_lost_at_any_statement(
 
 
 @pytest.mark.parametrize("branches", [0, 1, 3])
-def test_flushes(world: World, postgres_database: str, branches: int) -> None:
+def test_flushes(world, postgres_database, branches):
     """Two for each branch, prepare and commit; one, the seal, where there is none."""
     assert world.prepare("orders.0.1").status_code == 200
     assert world.abort("orders.0.1").status_code == 200
@@ -631,54 +545,10 @@ def test_flushes(world: World, postgres_database: str, branches: int) -> None:
 
 
 def test_an_abort_ends_a_prepare_between_two_of_its_statements(
-    world: World, postgres_database: str
-) -> None:
+    world, postgres_database
+):
     """Rule 20: what was sealed while the rows came is looked at before they stay."""
     with world.writing(T) as upload:
         assert world.abort(T).status_code == 200
         assert upload.finish().status_code == 409
     assert (gids(postgres_database), world.visible()) == ([], 0)
-
-
-def test_prepare_and_abort_at_once_leave_nothing(postgres_database: str) -> None:
-    """However the two meet, the abort has the last word, in the database too."""
-    one, two = (prepared_transactions(postgres_database) for _ in range(2))
-    for batch in range(20):
-        id_ = f"orders.{batch}.1"
-        thread = threading.Thread(target=one.prepare, args=(id_,))
-        thread.start()
-        time.sleep(batch * MOMENT)
-        until(lambda: two.abort(id_).status_code == 200)  # noqa: B023
-        thread.join(AT_LAST)
-    assert gids(postgres_database) == []
-    for world in (one, two):
-        world.resource.close()
-
-
-def test_its_statements_are_in_the_trace(
-    world: World, exported: Callable[[], list[ReadableSpan]]
-) -> None:
-    """A trace shows which prepared transactions were made and which committed."""
-    assert world.prepare(T).status_code == 200
-    assert world.prepare(T, TWIN).status_code == 200
-    assert world.commit(T, ONE).status_code == 200
-    assert span_tree(exported()) == [
-        "POST /prepare",
-        "  COPY",
-        "  PREPARE TRANSACTION",
-        "POST /prepare",
-        "  COPY",
-        "  PREPARE TRANSACTION",
-        "POST /commit",
-        "  COMMIT PREPARED",
-        "  ROLLBACK PREPARED",
-    ]
-
-
-def test_rows_keep_their_types(world: World) -> None:
-    """What PostgreSQL can hold arrives as it was, NULL and empty text apart."""
-    branch = records(id=[1, 2], name=["", None], amount=[0.1, float("nan")])
-    keep(world, T, branch)
-    shown = "SELECT id, name, amount::text FROM orders ORDER BY 1"
-    rows = select(world.resource, shown)
-    assert rows == [(1, "", "0.1"), (2, None, "NaN")]

@@ -93,7 +93,7 @@ def until_answered(ask: Any) -> Any:
     return until(ask, lambda answer: answer.status_code != 503)
 
 
-def test_rows_in_doubt_survive_the_death_of_the_server(server: Server) -> None:
+def test_rows_in_doubt_survive_the_death_of_the_server(server):
     """What voted commit is there after the restart, and obeys; the service goes on."""
     world: World = prepared_transactions(restarted(server))
     assert world.prepare(T).status_code == 200
@@ -113,7 +113,7 @@ def test_rows_in_doubt_survive_the_death_of_the_server(server: Server) -> None:
     world.resource.close()
 
 
-def test_an_answer_survives_the_death_of_the_server(server: Server) -> None:
+def test_an_answer_survives_the_death_of_the_server(server):
     """A seal, a tombstone, a branch's abort: what was answered is known afterwards."""
     world = prepared_transactions(restarted(server))
     other = dataclasses.replace(TWIN, branch="5.5")
@@ -132,14 +132,14 @@ def test_an_answer_survives_the_death_of_the_server(server: Server) -> None:
     world.resource.close()
 
 
-def test_a_server_that_takes_none_is_refused(server: Server) -> None:
+def test_a_server_that_takes_none_is_refused(server):
     """The default of 0 is named at start, with what to set it to."""
     url = restarted(server, max_prepared_transactions=0)
     with pytest.raises(ConfigurationError, match=TEXTS["no slots"]):
         prepared_transactions(url)
 
 
-def test_a_server_that_does_not_flush_is_refused(server: Server) -> None:
+def test_a_server_that_does_not_flush_is_refused(server):
     """Without fsync no vote would survive a crash."""
     url = restarted(server, fsync="off")
     with pytest.raises(ConfigurationError, match=TEXTS["fsync"]):

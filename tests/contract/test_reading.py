@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def reachable(world: World) -> Iterator[HttpParticipant]:
         yield HttpParticipant("ledger", url, None, PATIENT)
 
 
-def test_what_is_in_doubt_is_listed_and_shown(world: World) -> None:
+def test_what_is_in_doubt_is_listed_and_shown(world):
     """Ids, rows, age, carrier; on request what it keeps busy till the decision."""
     with reachable(world) as participant:
         empty = participant.prepared()
@@ -77,9 +77,7 @@ def test_what_is_in_doubt_is_listed_and_shown(world: World) -> None:
             assert branch.prepared_at <= shown.now
 
 
-def test_prepared_transactions_say_what_the_server_holds_back(
-    new_database: Callable[[], str],
-) -> None:
+def test_prepared_transactions_say_what_the_server_holds_back(new_database):
     """Slots, locks and how far VACUUM is held back; nothing once it is decided."""
     world = KINDS["PreparedTransactions"](new_database())
     with reachable(world) as participant:
@@ -96,7 +94,7 @@ def test_prepared_transactions_say_what_the_server_holds_back(
         assert participant.show(T).holds == Holds(0, 0, 0, 0)
 
 
-def test_times_are_by_the_participants_clock(tmp_path: Path) -> None:
+def test_times_are_by_the_participants_clock(tmp_path):
     """Prepared, sealed, now: a reader can correct them by its own clock."""
     clock = Clock()
     world = tagged_rows(sqlite_url(tmp_path), clock=clock)
@@ -118,7 +116,7 @@ def test_times_are_by_the_participants_clock(tmp_path: Path) -> None:
         assert shown.holds == Holds(rows=0)
 
 
-def test_what_was_never_prepared_has_no_such_time(tmp_path: Path) -> None:
+def test_what_was_never_prepared_has_no_such_time(tmp_path):
     """A tombstone: also of a branch that was aborted while it was written."""
     clock = Clock()
     world = tagged_rows(sqlite_url(tmp_path), clock=clock)
@@ -136,7 +134,7 @@ def test_what_was_never_prepared_has_no_such_time(tmp_path: Path) -> None:
         assert branch.sealed_at == 1_700_000_005.0
 
 
-def test_forgotten_is_an_answer(tmp_path: Path) -> None:
+def test_forgotten_is_an_answer(tmp_path):
     """410 is no outcome, and no error."""
     world = tagged_rows(sqlite_url(tmp_path))
     with reachable(world) as participant:
@@ -145,7 +143,7 @@ def test_forgotten_is_an_answer(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def paged(tmp_path, monkeypatch) -> World:
     """Five branches in doubt, two on a page."""
     monkeypatch.setattr(reading, "PAGE", 2)
     world = tagged_rows(sqlite_url(tmp_path))
@@ -155,9 +153,7 @@ def paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.mark.parametrize(("pages", "found"), [(None, 5), (2, 4)])
-def test_all_pages_are_followed(
-    paged: World, monkeypatch: pytest.MonkeyPatch, pages: int | None, found: int
-) -> None:
+def test_all_pages_are_followed(paged, monkeypatch, pages, found):
     """In order, none twice; what was not read of them is not taken for absent."""
     if pages:
         monkeypatch.setattr(reading, "PAGES", pages)
@@ -169,9 +165,7 @@ def test_all_pages_are_followed(
     assert listing.missing == (more if pages else None)
 
 
-def test_a_list_that_fails_on_page_2_says_so(
-    paged: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_fails_on_page_2_says_so(paged, monkeypatch):
     """The first page is kept, and is not taken for all."""
 
     real = paged.resource.list_open
@@ -228,7 +222,7 @@ def saying(folder: Path, said: object) -> Iterator[HttpParticipant]:
 
 
 @pytest.mark.parametrize("said", NO_LISTS.values(), ids=NO_LISTS.keys())
-def test_what_is_not_exactly_a_list_is_no_answer(tmp_path: Path, said: object) -> None:
+def test_what_is_not_exactly_a_list_is_no_answer(tmp_path, said):
     """One item that cannot be read spoils the list: nothing of it is guessed."""
     no_list = TEXTS["an answer is no list"]
     unavailable = pytest.raises(ParticipantUnavailableError, match=no_list)
@@ -241,9 +235,7 @@ def test_what_is_not_exactly_a_list_is_no_answer(tmp_path: Path, said: object) -
     [{"a": 1}, {"a": "\n"}, {"a": "x" * 3000}, MANY, [], None],
     ids=["numbers", "a line break", "too long", "too many", "a list", "none"],
 )
-def test_a_carrier_that_cannot_be_read_is_an_empty_one(
-    tmp_path: Path, carrier: object
-) -> None:
+def test_a_carrier_that_cannot_be_read_is_an_empty_one(tmp_path, carrier):
     """A trace context is no evidence: without it the list says all that counts."""
     listed = {"transactions": [GOOD, GOOD | {"carrier": carrier}], "next": None}
     with saying(tmp_path, listed) as participant:
@@ -253,7 +245,7 @@ def test_a_carrier_that_cannot_be_read_is_an_empty_one(
 
 
 @on_each_database
-def test_a_carrier_that_was_spoilt_at_rest_is_an_empty_one(world: World) -> None:
+def test_a_carrier_that_was_spoilt_at_rest_is_an_empty_one(world):
     """What is stored and cannot be read keeps nobody from listing or committing."""
     with reachable(world) as participant:
         world.prepare(str(T), ONE)
@@ -271,7 +263,7 @@ LONG_STATE = ",".join(f"vendor{n}={'x' * 100}" for n in range(28))
 
 
 @on_each_database
-def test_a_long_trace_context_makes_no_list_unreadable(world: World) -> None:
+def test_a_long_trace_context_makes_no_list_unreadable(world):
     """Of `tracestate` 512 characters of whole members are kept."""
     assert len(LONG_STATE) > 3000
     with reachable(world) as participant:
@@ -307,7 +299,7 @@ LONG = {"ASCII": "x" * 2000, "other": "\u00e4" * 2000}
     [(700, LONG["ASCII"]), (700, LONG["other"]), (20_500, "")],
     ids=[*LONG, "more than a commit can name"],
 )
-def test_a_page_is_bounded_in_bytes(tmp_path: Path, branches: int, other: str) -> None:
+def test_a_page_is_bounded_in_bytes(tmp_path, branches, other):
     """However many, however long the carriers are: every page can be read."""
     world = tagged_rows(sqlite_url(tmp_path))
     in_doubt(world, branches, {**TRACE, "other": other})
@@ -330,9 +322,7 @@ def test_a_page_is_bounded_in_bytes(tmp_path: Path, branches: int, other: str) -
         {"transaction_id": "orders.8.1"},
     ],
 )
-def test_what_is_not_exactly_a_transaction_is_no_answer(
-    tmp_path: Path, change: dict[str, object]
-) -> None:
+def test_what_is_not_exactly_a_transaction_is_no_answer(tmp_path, change):
     """Another id, a word of another kind: ask again, guess nothing."""
     shown = {"transaction_id": str(T), "state": "prepared", "branches": []}
     unavailable = pytest.raises(ParticipantUnavailableError)
@@ -341,7 +331,7 @@ def test_what_is_not_exactly_a_transaction_is_no_answer(
 
 
 @pytest.mark.parametrize("ask", [HttpParticipant.prepared, lambda one: one.show(T)])
-def test_nobody_there(ask: Callable[[HttpParticipant], Any]) -> None:
+def test_nobody_there(ask):
     """No list and no answer about a transaction; not an empty one."""
     participant = HttpParticipant("p", "http://127.0.0.1:9", None, PATIENT)
     with pytest.raises(ParticipantUnavailableError, match=TEXTS["nobody listens"]):

@@ -13,8 +13,8 @@ import faulty_resources
 import pytest
 from faulty_resources import Case, select
 from support.files import Files
-from support.junit import messages
 from support.kinds import sqlite_url
+from support.programs import messages
 
 from tracing_2pc.http.partner import HttpPartner
 from tracing_2pc.outbox import Outbox
@@ -29,7 +29,7 @@ FAULTY = {
 }
 
 
-def test_each_fault_is_found_by_the_test_that_names_it(tmp_path: Path) -> None:
+def test_each_fault_is_found_by_the_test_that_names_it(tmp_path):
     """In one line, for the author."""
     named = {(name, case.fails) for name, case in FAULTY.items()}
     file = faulty_resources.__file__
@@ -39,7 +39,7 @@ def test_each_fault_is_found_by_the_test_that_names_it(tmp_path: Path) -> None:
         assert len(message.splitlines()) == 1
 
 
-def test_the_kit_needs_neither_spark_nor_flask() -> None:
+def test_the_kit_needs_neither_spark_nor_flask():
     """An author of a resource has pytest and pyarrow."""
     code = (
         "import sys; from tracing_2pc.testing import ResourceContract; "
@@ -52,7 +52,7 @@ class OnSqlite(ResourceContract):
     """A file of each test's own."""
 
     @pytest.fixture
-    def where(self, tmp_path: Path) -> str:
+    def where(self, tmp_path) -> str:
         return sqlite_url(tmp_path)
 
 
@@ -60,7 +60,7 @@ class OnPostgresql(ResourceContract):
     """A database of each test's own."""
 
     @pytest.fixture
-    def where(self, postgres_database: str) -> str:
+    def where(self, postgres_database) -> str:
         return postgres_database
 
 

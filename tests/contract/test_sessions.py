@@ -34,16 +34,14 @@ SOME = [
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch) -> None:
     """However slow this process is, its sessions do not count as gone."""
     monkeypatch.setattr(engines, "PEER_TIMEOUT", PATIENT)
     monkeypatch.setattr(postgresql, "LOCK_WAIT", PATIENT)
 
 
 @pytest.fixture(params=SOME)
-def worlds(
-    request: pytest.FixtureRequest, postgres_database: str
-) -> Iterator[list[World]]:
+def worlds(request, postgres_database) -> Iterator[list[World]]:
     """Two processes' worth of a participant."""
     made = [KINDS[request.param](postgres_database) for _ in range(2)]
     yield made
@@ -51,9 +49,7 @@ def worlds(
         world.resource.close()
 
 
-def test_who_is_frozen_in_a_local_transaction_loses_its_lock(
-    worlds: list[World],
-) -> None:
+def test_who_is_frozen_in_a_local_transaction_loses_its_lock(worlds):
     """Others go on when it counts as gone. What it comes back with does not happen."""
     frozen, other = worlds
     keep(frozen, "orders.1.1", ONE)
@@ -74,8 +70,8 @@ def test_who_is_frozen_in_a_local_transaction_loses_its_lock(
 
 
 def test_who_is_frozen_between_two_of_them_loses_its_lock(
-    postgres_database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    postgres_database, monkeypatch
+):
     """PreparedTransactions holds it by its session, while it carries a decision out."""
     frozen, other = (prepared_transactions(postgres_database) for _ in range(2))
     assert frozen.prepare(T).status_code == 200
@@ -101,9 +97,7 @@ WHERE datname = current_database() AND state LIKE 'idle in transaction%'
 """
 
 
-def test_an_upload_may_take_its_time(
-    worlds: list[World], postgres_database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_may_take_its_time(worlds, postgres_database, monkeypatch):
     """A client that is slow loses nothing, and nobody waits for it.
 
     No transaction is open meanwhile; what its session holds has no limit.
@@ -125,7 +119,7 @@ def test_an_upload_may_take_its_time(
     assert world.visible() == ONE.rows + 2 * OTHER.rows
 
 
-def test_a_look_without_a_transaction_has_a_limit(worlds: list[World]) -> None:
+def test_a_look_without_a_transaction_has_a_limit(worlds):
     """It would else hang where somebody holds a whole table of the journal."""
     with database_of(worlds[0]).look() as connection:
         assert connection.exec_driver_sql("SHOW lock_timeout").scalar() != "0"
@@ -145,9 +139,7 @@ def sessions(kind: str, url: str) -> Iterator[sa.Engine]:
 
 
 @pytest.mark.parametrize("kind", ["log", *SOME])
-def test_both_sides_notice_when_the_other_is_gone(
-    postgres_database: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_sides_notice_when_the_other_is_gone(postgres_database, kind, monkeypatch):
     """A machine that is lost leaves no session behind, and waits for none."""
     monkeypatch.undo()  # the limits as they are
     names = ["idle_in_transaction_session_timeout", "lock_timeout"]
@@ -174,8 +166,8 @@ def test_both_sides_notice_when_the_other_is_gone(
 
 @pytest.mark.parametrize("kind", SOME)
 def test_a_session_keeps_the_statements_that_it_has_prepared(
-    postgres_database: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    postgres_database, kind, monkeypatch
+):
     """Psycopg drops all of them where it sees a ROLLBACK, and begins anew.
 
     A sender beside it would have some of the requests take another session.

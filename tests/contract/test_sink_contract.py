@@ -14,9 +14,9 @@ import faulty_sinks
 import pytest
 from faulty_resources import select
 from faulty_sinks import Case, Correct
-from support.junit import messages
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World
+from support.programs import messages
 from support.served import served
 from support.waiting import PATIENT
 from werkzeug.serving import make_server

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -41,7 +39,7 @@ def refused(world: World, caplog: pytest.LogCaptureFixture) -> list[int]:
     return [answer.status_code for answer in asked]
 
 
-def test_a_file_that_was_read_only_is_opened_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_read_only_is_opened_anew(tmp_path):
     """SQLite would keep to it until the service is started again."""
     world = tagged_rows(sqlite_url(tmp_path))
     assert world.prepare(T).status_code == 200
@@ -56,11 +54,8 @@ def test_a_file_that_was_read_only_is_opened_anew(tmp_path: Path) -> None:
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 def test_sessions_that_may_not_write_are_left(
-    postgres_database: str,
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    postgres_database, kind, monkeypatch, caplog
+):
     """A setting makes them so, and they keep it: new ones are opened when it ends."""
     monkeypatch.setattr(Outbox, "start", no_sender)
     world, log = KINDS[kind](postgres_database), open_log(postgres_database)
@@ -84,12 +79,8 @@ def test_sessions_that_may_not_write_are_left(
 
 @pytest.mark.ci
 def test_after_a_failover_work_goes_on_without_a_restart(
-    new_database: Callable[[], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    new_database, tmp_path, monkeypatch, caplog, capsys
+):
     """Nobody takes a standby's past for the truth. When it is promoted, all goes on."""
     address = tmp_path / "now"
 

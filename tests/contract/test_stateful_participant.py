@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -52,7 +51,6 @@ TABLE: Final = dict(map(cells_of, ROWS.strip().splitlines()))
 the branch is in the state that the answer says. *Other* is other content under the
 branch's name. What a person resolved is in the row of its outcome, and flagged."""
 
-BATCHES: Final = (1, 2)
 TRANSACTIONS: Final = ("1.1", "1.2", "2.1", "2.2")
 """`<batch>.<attempt>`"""
 
@@ -492,9 +490,7 @@ class ParticipantMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("where", CONTRACT_KINDS)
-def test_any_history_is_answered_by_the_table(
-    request: pytest.FixtureRequest, tmp_path: Path, where: tuple[str, str]
-) -> None:
+def test_any_history_is_answered_by_the_table(request, tmp_path, where):
     """Whatever happened before, a participant answers and holds what its table says."""
     kind, database = where
     if database == "postgresql":

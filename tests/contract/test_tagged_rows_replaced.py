@@ -6,8 +6,7 @@ import contextlib
 import decimal
 import math
 import sqlite3
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -23,7 +22,6 @@ from support.participant import World, count, keep, select
 from tracing_2pc.participant.resources import tagged_branches
 from tracing_2pc.testing.other_process import kill
 
-Open = Callable[..., World]
 __all__ = ["url"]
 
 KEYS = [None, *range(5)]
@@ -42,7 +40,7 @@ def shown(world: World) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in select(world.resource, SHOWN)]
 
 
-def test_stored_rows_stay_bounded(open_at: Open) -> None:
+def test_stored_rows_stay_bounded(open_at):
     """However often the same keys come: what is shown, and a batch or two."""
     world = open_at(key=["id", "day"])
     stored = set()
@@ -71,7 +69,7 @@ FORMS: dict[str, list[tuple[pa.DataType, list[Any]]]] = {
 
 
 @pytest.mark.parametrize("forms", FORMS.values(), ids=FORMS)
-def test_a_value_is_one_key_in_each_of_its_types(open_at: Open, forms: Any) -> None:
+def test_a_value_is_one_key_in_each_of_its_types(open_at, forms):
     """A job may send a key in another scale or unit from some batch on."""
     world = open_at(key="id")
     for number, (kind, values) in enumerate([*forms, *reversed(forms)]):
@@ -82,7 +80,7 @@ def test_a_value_is_one_key_in_each_of_its_types(open_at: Open, forms: Any) -> N
     assert count(world.resource, "orders_tpc") <= 3 * len(values)
 
 
-def test_nanoseconds_are_another_key(open_at: Open, url: str) -> None:
+def test_nanoseconds_are_another_key(open_at, url):
     """What is no whole microsecond is another value: never rounded to one."""
     world = open_at(key="id")
     branch = records(id=pa.array([1000, 1001], NS))
@@ -94,7 +92,7 @@ def test_nanoseconds_are_another_key(open_at: Open, url: str) -> None:
     assert texts == {":00.000001", ".000001001"}
 
 
-def test_a_key_that_comes_no_more_stays(open_at: Open) -> None:
+def test_a_key_that_comes_no_more_stays(open_at):
     """Only rows of a key that came again are deleted."""
     world = open_at(key="id")
     keep(world, "orders.0.1", batch(0))
@@ -104,9 +102,7 @@ def test_a_key_that_comes_no_more_stays(open_at: Open) -> None:
     assert count(world.resource, "orders_tpc") == 8
 
 
-def test_large_branches_go_in_slices(
-    open_at: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_branches_go_in_slices(open_at, monkeypatch):
     """A transaction deletes so many rows at most, and small prepares come to an end."""
     monkeypatch.setattr(tagged_branches, "SLICE", 4)
     world = open_at(key="id")
@@ -121,7 +117,7 @@ def test_large_branches_go_in_slices(
     assert stored == [33, 26, 23, 22]
 
 
-def test_neither_prepared_nor_aborted_rows_replace_any(open_at: Open) -> None:
+def test_neither_prepared_nor_aborted_rows_replace_any(open_at):
     """A newer row counts from its commit on, and a prepared one is kept until then."""
     world = open_at(key="id")
     keep(world, "orders.0.1", batch(0))
@@ -138,7 +134,7 @@ def test_neither_prepared_nor_aborted_rows_replace_any(open_at: Open) -> None:
     assert [n for _, _, n in shown(world)] == [2] * 6
 
 
-def test_readers_in_the_middle_of_a_select(open_at: Open, url: str) -> None:
+def test_readers_in_the_middle_of_a_select(open_at, url):
     """They go on reading what they began to read, and nobody waits for them."""
     world = open_at(key="id")
     keep(world, "orders.0.1", batch(0))
@@ -179,9 +175,7 @@ def die_while_deleting(url: str) -> None:
     tagged_rows(url, key="id").prepare("orders.2.1", ONE)
 
 
-def test_a_kill_while_replaced_rows_are_deleted(
-    open_at: Open, url: str, tmp_path: Path
-) -> None:
+def test_a_kill_while_replaced_rows_are_deleted(open_at, url, tmp_path):
     """It changes nothing that is shown, and a later prepare deletes them."""
     world = open_at(key="id")
     keep(world, "orders.0.1", batch(0))
@@ -194,7 +188,7 @@ def test_a_kill_while_replaced_rows_are_deleted(
     assert [n for _, _, n in shown(world)] == [2] * 6
 
 
-def test_rows_that_somebody_holds_are_left(postgres_database: str) -> None:
+def test_rows_that_somebody_holds_are_left(postgres_database):
     """A prepare does not wait for them; the next row of their key takes them along."""
     world = tagged_rows(postgres_database, key="id")
     keep(world, "orders.0.1", batch(0))
@@ -208,7 +202,7 @@ def test_rows_that_somebody_holds_are_left(postgres_database: str) -> None:
     world.resource.close()
 
 
-def test_names_that_look_like_parameters(open_at: Open) -> None:
+def test_names_that_look_like_parameters(open_at):
     """Of key columns: per cent signs, colons and quotes are part of the name."""
     odd = {"a%b": [1, 2], "c :tag": ["x", "y"], 'd"e': [3, 4]}
     world = open_at(key=list(odd))
@@ -218,7 +212,7 @@ def test_names_that_look_like_parameters(open_at: Open) -> None:
     assert count(world.resource, "orders") == 2
 
 
-def test_one_branch_that_cannot_be_deleted_holds_up_no_other(tmp_path: Path) -> None:
+def test_one_branch_that_cannot_be_deleted_holds_up_no_other(tmp_path):
     """Where a trigger of the user's own refuses it: the others go on."""
     file = tmp_path / "orders.db"
     world = tagged_rows(f"sqlite:///{file}", key="id", triggers=True)

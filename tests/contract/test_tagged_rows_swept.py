@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from support.branches import Branch, records
@@ -22,7 +20,7 @@ __all__ = ["url"]
 
 
 @pytest.fixture
-def world(url: str) -> Iterator[World]:
+def world(url) -> Iterator[World]:
     made = tagged_rows(url)
     yield made
     made.resource.close()
@@ -43,9 +41,7 @@ def tags_hidden(world: World) -> int:
     return count(world.resource, "orders_tpc_hidden")
 
 
-def test_aborted_rows_are_deleted_by_later_prepares(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_aborted_rows_are_deleted_by_later_prepares(world, monkeypatch):
     """They go in slices, the hidden tag with the last of them, and no others go."""
     monkeypatch.setattr(tagged_branches, "SLICE", 4)
     keep(world, "orders.0.1", records(id=[1, 2]))
@@ -59,9 +55,7 @@ def test_aborted_rows_are_deleted_by_later_prepares(
 
 
 @pytest.mark.parametrize("name", ["rowid", "ROWID", "oid"])
-def test_a_sweep_deletes_by_tag_whatever_columns_are_called(
-    world: World, name: str
-) -> None:
+def test_a_sweep_deletes_by_tag_whatever_columns_are_called(world, name):
     """A column of the user's that is called as SQLite calls a row is only data."""
     keep(world, "orders.0.1", records(**{name: [1, 2, 3], "v": ["a", "b", "c"]}))
     drop(world, "orders.1.1", records(**{name: [1, None, 3], "v": ["x", "y", "z"]}))
@@ -77,7 +71,7 @@ def test_a_sweep_deletes_by_tag_whatever_columns_are_called(
         "rowid INTEGER, id INTEGER PRIMARY KEY",
     ],
 )
-def test_a_table_whose_rows_have_no_number(tmp_path: Path, columns: str) -> None:
+def test_a_table_whose_rows_have_no_number(tmp_path, columns):
     """SQLite tables without a row id of their own are swept, too, and only by tag."""
     world = tagged_rows(sqlite_url(tmp_path))
     without = "WITHOUT ROWID" if "PRIMARY" in columns else ""
@@ -94,9 +88,7 @@ def test_a_table_whose_rows_have_no_number(tmp_path: Path, columns: str) -> None
 
 @pytest.mark.ci
 @pytest.mark.parametrize("theirs", [False, True], ids=["ours", "theirs"])
-def test_a_publication_stops_no_deletion(
-    postgres_database: str, theirs: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_publication_stops_no_deletion(postgres_database, theirs, caplog):
     """Of a table that we made; of one of theirs the SQL is said, once."""
     world = tagged_rows(postgres_database, key="id")
     run(world, "CREATE PUBLICATION everything FOR ALL TABLES")
@@ -121,7 +113,7 @@ def test_a_publication_stops_no_deletion(
     world.resource.close()
 
 
-def test_aborted_rows_that_somebody_updates_stay_hidden(postgres_database: str) -> None:
+def test_aborted_rows_that_somebody_updates_stay_hidden(postgres_database):
     """A sweep beside an UPDATE waits for nobody and shows nothing; a later one ends."""
     world = tagged_rows(postgres_database)
     drop(world, "orders.0.1", records(id=[1, 2, 3]))
@@ -135,7 +127,7 @@ def test_aborted_rows_that_somebody_updates_stay_hidden(postgres_database: str) 
     world.resource.close()
 
 
-def test_a_row_that_moves_under_the_sweep_stays_hidden(postgres_database: str) -> None:
+def test_a_row_that_moves_under_the_sweep_stays_hidden(postgres_database):
     """Rows that were updated after the sweep saw them are not taken for gone."""
     world = tagged_rows(postgres_database)
     drop(world, "orders.0.1", records(id=[1, 2, 3]))
@@ -156,7 +148,7 @@ def test_a_row_that_moves_under_the_sweep_stays_hidden(postgres_database: str) -
     world.resource.close()
 
 
-def test_a_tag_stays_hidden_while_a_row_has_it(world: World) -> None:
+def test_a_tag_stays_hidden_while_a_row_has_it(world):
     """Whatever was noted of their number: aborted rows are deleted, never shown."""
     drop(world, "orders.1.1", records(id=[1, 2, 3]))
     run(world, "UPDATE orders_tpc_hidden SET doomed = 1")
@@ -167,7 +159,7 @@ def test_a_tag_stays_hidden_while_a_row_has_it(world: World) -> None:
     assert count(world.resource, "orders_tpc") == 4
 
 
-def test_rows_that_somebody_deleted_end_the_sweep(world: World) -> None:
+def test_rows_that_somebody_deleted_end_the_sweep(world):
     """A tag whose rows are gone already is not looked for again."""
     drop(world, "orders.0.1", records(id=[1, 2, 3]))
     run(world, "DELETE FROM orders_tpc WHERE id > 1")
@@ -175,7 +167,7 @@ def test_rows_that_somebody_deleted_end_the_sweep(world: World) -> None:
     assert (tags_hidden(world), count(world.resource, "orders_tpc")) == (0, 1)
 
 
-def test_aborted_rows_do_not_violate_a_unique_index(world: World) -> None:
+def test_aborted_rows_do_not_violate_a_unique_index(world):
     """After an abort the batch can be prepared again, a constraint or not.
 
     A record that the constraint refuses can never be committed: a vote to abort.
@@ -192,7 +184,7 @@ def test_aborted_rows_do_not_violate_a_unique_index(world: World) -> None:
     assert world.visible() == 4
 
 
-def test_many_aborted_branches_do_not_hold_up_a_constraint(world: World) -> None:
+def test_many_aborted_branches_do_not_hold_up_a_constraint(world):
     """Where more is in the way than one prepare sweeps, it asks to be sent again."""
     keep(world, "orders.0.1", records(id=[0]))
     run(world, "CREATE UNIQUE INDEX mine ON orders_tpc (id)")
@@ -206,7 +198,7 @@ def test_many_aborted_branches_do_not_hold_up_a_constraint(world: World) -> None
     assert world.visible() == 2
 
 
-def test_a_sweep_that_cannot_delete_costs_no_vote(url: str) -> None:
+def test_a_sweep_that_cannot_delete_costs_no_vote(url):
     """Prepare goes on where the database refuses to delete aborted rows."""
     world = tagged_rows(url, triggers=True)
     drop(world, "orders.0.1", records(id=[1]))
@@ -226,7 +218,7 @@ def test_a_sweep_that_cannot_delete_costs_no_vote(url: str) -> None:
     world.resource.close()
 
 
-def test_sweeps_at_once_share_the_work(postgres_database: str) -> None:
+def test_sweeps_at_once_share_the_work(postgres_database):
     """Prepares that sweep at the same time neither wait nor fail."""
     world = tagged_rows(postgres_database)
     for n in range(4):
@@ -247,7 +239,7 @@ def test_sweeps_at_once_share_the_work(postgres_database: str) -> None:
     world.resource.close()
 
 
-def test_flushes(postgres_database: str) -> None:
+def test_flushes(postgres_database):
     """K prepares and a commit cost K + 1 flushes; a sweep costs none of its own."""
     world = tagged_rows(postgres_database)
     keep(world, "orders.0.1", records(id=[0]))
@@ -270,7 +262,7 @@ def test_flushes(postgres_database: str) -> None:
     world.resource.close()
 
 
-def test_an_aborted_branch_is_swept_below_forgotten_through(world: World) -> None:
+def test_an_aborted_branch_is_swept_below_forgotten_through(world):
     """Forgetting a transaction does not forget the rows that it left."""
     drop(world, "orders.0.1", records(id=[1, 2]))
     keep(world, "orders.1.1", records(id=[3]))
@@ -279,12 +271,3 @@ def test_an_aborted_branch_is_swept_below_forgotten_through(world: World) -> Non
     keep(world, "orders.6.1", records(id=[5]))
     rows = select(world.resource, "SELECT id FROM orders_tpc ORDER BY id")
     assert rows == [(3,), (5,)]
-
-
-def test_a_large_branch_is_swept(world: World) -> None:
-    """A branch of several slices goes within as many prepares."""
-    big = pa.table({"id": list(range(30_000))})
-    drop(world, "orders.0.1", records(id=big["id"].to_pylist()))
-    for batch in range(1, 4):
-        keep(world, f"orders.{batch}.1", records(id=[batch]))
-    assert (count(world.resource, "orders_tpc"), tags_hidden(world)) == (3, 0)

@@ -8,7 +8,6 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ import sqlalchemy as sa
 from support.branches import ONE, Branch, arrow, json_lines, records
 from support.databases import url
 from support.kinds import prepared_transactions, tagged_rows
-from support.participant import World, keep, select
+from support.participant import keep, select
 from support.waiting import AT_LAST
-
-Open = Callable[..., World]
 
 __all__ = ["url"]
 
@@ -49,7 +46,7 @@ VALUES: dict[str, tuple[pa.DataType, list[Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_values_come_back(open_at: Open, kind: str) -> None:
+def test_values_come_back(open_at, kind):
     """Every value of a type is read as it was written, and NULL is not empty."""
     type_, values, read = VALUES[kind]
     world = open_at()
@@ -73,7 +70,7 @@ def _like(value: Any, wanted: Any, read: Any) -> Any:
     return value
 
 
-def test_nan_is_kept(open_at: Open) -> None:
+def test_nan_is_kept(open_at):
     """NaN is not NULL: PostgreSQL keeps it, SQLite keeps the word."""
     world = open_at()
     keep(world, "orders.0.1", records(v=[math.nan, 1.0]))
@@ -84,7 +81,7 @@ def test_nan_is_kept(open_at: Open) -> None:
 @pytest.mark.parametrize(
     "name", ["share%", "%(x)s", 'q"t', "a:b", "a\\b", "a'b", "a?b", "order", "ÄRGER x"]
 )
-def test_column_names(open_at: Open, name: str) -> None:
+def test_column_names(open_at, name):
     """A column may be called anything that can be printed, and a key too."""
     world = open_at(key=name)
     keep(world, "orders.0.1", records(**{name: [1, 2]}))
@@ -96,7 +93,7 @@ def test_column_names(open_at: Open, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ctid", "xmin", "tableoid", "tpc_tag", "a\nb", ""])
-def test_column_names_that_no_table_can_have(open_at: Open, name: str) -> None:
+def test_column_names_that_no_table_can_have(open_at, name):
     """They are a vote to abort that says which."""
     world = open_at()
     refused = world.prepare("orders.0.1", records(**{name: [1]}))
@@ -104,7 +101,7 @@ def test_column_names_that_no_table_can_have(open_at: Open, name: str) -> None:
     assert name in refused.get_json()["detail"]
 
 
-def test_json_text_stays_text(open_at: Open) -> None:
+def test_json_text_stays_text(open_at):
     """A table made from JSON lines has text where they have text, dates or not."""
     said = {"id": 1, "day": "2013-01-01", "at": "2013-01-01T00:00:00Z", "ok": True}
     first, second = open_at(), open_at()
@@ -114,7 +111,7 @@ def test_json_text_stays_text(open_at: Open) -> None:
     assert found == [(d, said["at"]) for d in ("2013-01-01", "tomorrow")]
 
 
-def test_json_lines_fit_a_table_that_arrow_made(open_at: Open) -> None:
+def test_json_lines_fit_a_table_that_arrow_made(open_at):
     """The table says what JSON cannot: times and dates are written as text there."""
     table = pa.table(
         {
@@ -134,7 +131,7 @@ def test_json_lines_fit_a_table_that_arrow_made(open_at: Open) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "+02:00"])
-def test_a_moment_is_kept_whatever_its_zone_is_called(open_at: Open, zone: str) -> None:
+def test_a_moment_is_kept_whatever_its_zone_is_called(open_at, zone):
     """Also of a time when the zone's offset had seconds, as Berlin's of 1850."""
     moments = [MOMENT.replace(tzinfo=UTC), datetime.datetime(1850, 1, 1, tzinfo=UTC)]
     times = pa.array([*moments, None], pa.timestamp("us", zone))
@@ -158,52 +155,14 @@ def _utc(value: Any) -> Any:
     return value.astimezone(UTC) if isinstance(value, datetime.datetime) else value
 
 
-@pytest.mark.parametrize(
-    ("table", "sent", "types"),
-    [
-        (
-            pa.decimal128(10, 2),
-            pa.array([decimal.Decimal("0.125")]),
-            "v is NUMERIC(10, 2) there, decimal128(3, 3) was sent",
-        ),
-        (
-            pa.timestamp("us"),
-            pa.array([MOMENT], pa.timestamp("us", "UTC")),
-            "v is TIMESTAMP WITHOUT TIME ZONE there, timestamp[us, tz=UTC] was sent",
-        ),
-        (
-            pa.timestamp("us", "UTC"),
-            pa.array([MOMENT], pa.timestamp("us")),
-            "v is TIMESTAMP WITH TIME ZONE there, timestamp[us] was sent",
-        ),
-    ],
-    ids=["scale", "zoned", "naive"],
-)
-def test_postgresql_rounds_nothing(
-    postgres_database: str, table: pa.DataType, sent: pa.Array, types: str
-) -> None:
-    """What a column would round, shift or strip of its zone: both types are named."""
-    world = tagged_rows(postgres_database)
-    first = pa.table({"v": pa.array([None], table)})
-    keep(world, "orders.0.1", Branch(arrow(first), 1))
-    refused = world.prepare("orders.1.1", Branch(arrow(pa.table({"v": sent})), 1))
-    assert refused.status_code == 400
-    assert refused.get_json()["detail"].endswith(f"another type: {types}")
-    world.resource.close()
-
-
 @pytest.mark.parametrize("make", [tagged_rows, prepared_transactions])
 @pytest.mark.parametrize(
     ("encoding", "text", "status"),
     [("SQL_ASCII", "größer →", 200), ("LATIN1", "größer", 200), ("LATIN1", "→", 400)],
 )
 def test_text_is_kept_whatever_the_encoding_of_the_database(
-    new_database: Callable[..., str],
-    make: Callable[[str], World],
-    encoding: str,
-    text: str,
-    status: int,
-) -> None:
+    new_database, make, encoding, text, status
+):
     """What it cannot hold is refused: that is a vote, and no fault."""
     world = make(new_database(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"))
     branch = Branch(arrow(pa.table({"v": [text]})), 1)
@@ -243,9 +202,7 @@ DATA: dict[str, tuple[str, dict[str, pa.Array], str, str]] = {
 @pytest.mark.ci
 @pytest.mark.parametrize("make", [tagged_rows, prepared_transactions])
 @pytest.mark.parametrize("what", DATA)
-def test_what_no_table_can_hold_is_said_of_its_column(
-    new_database: Callable[..., str], make: Callable[[str], World], what: str
-) -> None:
+def test_what_no_table_can_hold_is_said_of_its_column(new_database, make, what):
     """The column, the kind of its value, and the cause; never the value."""
     encoding, columns, column, cause = DATA[what]
     world = make(new_database(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"))
@@ -280,7 +237,7 @@ print("pandas" in sys.modules)
 """
 
 
-def test_a_first_prepare_does_not_wait_for_pandas(url: str, tmp_path: Path) -> None:
+def test_a_first_prepare_does_not_wait_for_pandas(url, tmp_path):
     """Rows go from Arrow to the database without it: importing it takes seconds."""
     pytest.importorskip("pandas")
     body = tmp_path / "body"

@@ -9,7 +9,7 @@ import resource
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -68,7 +68,7 @@ def environment(folder: Path) -> dict[str, str | None]:
 
 
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def shipped(tmp_path_factory) -> Iterator[str]:
     """The ledger, by its one command."""
     folder = tmp_path_factory.mktemp("ledger")
     (port,) = processes.free_ports(1)
@@ -81,7 +81,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def own(tmp_path_factory) -> Iterator[str]:
     """The ledger under a gunicorn of somebody's own, which nobody has told anything."""
     folder = tmp_path_factory.mktemp("own")
     (port,) = processes.free_ports(1)
@@ -171,7 +171,7 @@ batches = iter(range(1, 1000))
 
 
 @pytest.mark.parametrize("sent", STRANGERS.values(), ids=STRANGERS.keys())
-def test_a_thousand_strangers_keep_no_job_waiting(shipped: str, sent: bytes) -> None:
+def test_a_thousand_strangers_keep_no_job_waiting(shipped, sent):
     """Each kind of them, all at once; they stay, and the job is served meanwhile."""
     with connected(shipped, MANY, sent):
         for _ in range(5):
@@ -179,7 +179,7 @@ def test_a_thousand_strangers_keep_no_job_waiting(shipped: str, sent: bytes) -> 
 
 
 @pytest.mark.parametrize("kind", ["half a head", "half a body"])
-def test_nor_do_those_who_drip(shipped: str, kind: str) -> None:
+def test_nor_do_those_who_drip(shipped, kind):
     """A byte now and then is no sign of life that helps."""
     with connected(shipped, MANY, STRANGERS[kind]) as sockets, dripping(sockets):
         for _ in range(5):
@@ -187,26 +187,21 @@ def test_nor_do_those_who_drip(shipped: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FOR_THE_BLUEPRINT)
-def test_nor_at_another_server(own: str, kind: str) -> None:
+def test_nor_at_another_server(own, kind):
     """What is within a request the blueprint limits itself, whoever serves it."""
     with connected(own, 56, STRANGERS[kind]):
         for _ in range(3):
             works(own, next(batches))
 
 
-def test_a_stranger_who_sent_all_of_it_is_told(shipped: str) -> None:
+def test_a_stranger_who_sent_all_of_it_is_told(shipped):
     """401, and why, also where the body was larger than is read for him."""
     for size in (0, 100, 60_000):
         assert ask(shipped, "/prepare", b"x" * size, Authorization="Bearer x") == 401
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def world(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    new_database: Callable[[], str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[World]:
+def world(request, tmp_path, new_database, monkeypatch) -> Iterator[World]:
     monkeypatch.setattr(time_limits, "PATIENCE", 10 * PAUSE)
     monkeypatch.setattr(time_limits, "SLOWEST", 1 << 20)
     url = sqlite_url(tmp_path) if request.param == "sqlite" else new_database()
@@ -216,7 +211,7 @@ def world(
 
 
 @pytest.mark.parametrize("drips", [False, True], ids=["silent", "drips"])
-def test_half_open_uploads_end(world: World, drips: bool) -> None:
+def test_half_open_uploads_end(world, drips):
     """Of the job's own, too: no thread, no session and no branch is left of them, and
     the same branch can be sent again.
     """
@@ -244,7 +239,7 @@ def test_half_open_uploads_end(world: World, drips: bool) -> None:
         until(lambda: pool.checkedout() == 0)
 
 
-def test_a_long_body_that_drips_ends(shipped: str) -> None:
+def test_a_long_body_that_drips_ends(shipped):
     """However much of it has come: each piece has its time, not each byte."""
     branch = Branch(orders(*range(100_000)), 100_000)
     headers = of_branch("orders.91.1", branch) | {"Host": "x"}
@@ -255,7 +250,7 @@ def test_a_long_body_that_drips_ends(shipped: str) -> None:
         assert b" 503 " in sockets[0].recv(1000).split(b"\r\n")[0]
 
 
-def test_no_header_names_another_path(shipped: str) -> None:
+def test_no_header_names_another_path(shipped):
     """A proxy before us judges the path that it saw, and may be on this machine."""
     body = json.dumps({"transaction_id": "orders.92.1"}).encode()
     told = {"Content-Type": "application/json", "SCRIPT_NAME": "/shown"}
@@ -263,7 +258,7 @@ def test_no_header_names_another_path(shipped: str) -> None:
     assert ask(shipped, "/abort", body, **told) == 200
 
 
-def test_a_long_body_is_read_whole_and_no_byte_more(shipped: str) -> None:
+def test_a_long_body_is_read_whole_and_no_byte_more(shipped):
     """Three prepares on one connection, in pieces that fit nobody's buffers."""
     with contextlib.closing(connection_to(shipped)) as connection:
         for number, rows in enumerate((3, 200_000, 3)):

@@ -15,7 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from fencing_support import Checkpoint, Ending, Query, sink_to
+from fencing_support import Ending, Query, sink_to
+from support.checkpoint import Checkpoint
 from support.waiting import AT_ONCE
 
 from tracing_2pc import Settings

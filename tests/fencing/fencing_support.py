@@ -1,4 +1,4 @@
-"""A streaming query without Spark, for the fencing tests.
+"""A streaming query without Spark and its participants, for the fencing tests.
 
 Everything else of it is real: a `Coordinator` on a real log, tasks that prepare over
 HTTP, their receipts. The checkpoint is a stand-in.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import uuid
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-from support.spark import ROWS
+from support.checkpoint import Checkpoint
+from support.service import create_app
+from support.spark import ROWS, held, serving
 from support.waiting import AT_ONCE, PATIENT
 
 from tracing_2pc import ParticipantSink, Settings
@@ -26,12 +28,11 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
 )
-from tracing_2pc.core.ports import DecisionLog, Participant, SystemClock
+from tracing_2pc.core.ports import DecisionLog
 from tracing_2pc.core.states import TransactionState
 from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import participants_of, write_branch
+from tracing_2pc.sinks.job import Job
 from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -39,48 +40,6 @@ APPLICATION = "fence"
 PARTITIONS = 2
 Write = Callable[[TransactionRecord], list[Receipt]]
 QUICK = Settings(backoff_base=AT_ONCE, backoff_cap=0.5)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What Spark keeps of a query, in files like Spark's: id, batches begun, committed.
-
-    Weaker than Spark's on purpose: it refuses nobody, so that what holds two drivers
-    apart here is never Spark.
-    """
-
-    folder: Path
-    query: str
-
-    @classmethod
-    def at(cls, folder: Path) -> Checkpoint:
-        """Open it, or make one with a query id of its own."""
-        for part in ("offsets", "commits"):
-            (folder / part).mkdir(parents=True, exist_ok=True)
-        metadata, new = folder / "metadata", folder / f".{uuid.uuid4()}.tmp"
-        new.write_text(json.dumps({"id": str(uuid.uuid4())}))
-        with contextlib.suppress(FileExistsError):
-            metadata.hardlink_to(new)
-        new.unlink()
-        return cls(folder, json.loads(metadata.read_text())["id"])
-
-    def next(self) -> int:
-        """Return what a start begins with: the last batch again, if uncommitted."""
-        last = max(self._in("offsets"), default=-1)
-        return last if last in self._in("offsets") - self._in("commits") else last + 1
-
-    def begin(self, batch: int) -> None:
-        (self.folder / "offsets" / str(batch)).write_text("v1\n{}\n{}")
-
-    def commit(self, batch: int) -> None:
-        (self.folder / "commits" / str(batch)).write_text("v1\n{}")
-
-    def lose_commit(self, batch: int) -> None:
-        """Do what a crash just before Spark's own commit does."""
-        (self.folder / "commits" / str(batch)).unlink()
-
-    def _in(self, part: str) -> set[int]:
-        return {int(file.name) for file in (self.folder / part).iterdir()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,7 +89,7 @@ class Query:
     def apply(self, batch: int, write: Write | None = None) -> None:
         """Begin a batch, apply it, commit it: the checkpoint's steps and ours."""
         self.checkpoint.begin(batch)
-        self.coordinator(self.sink.participants).apply(
+        self.coordinator.apply(
             batch,
             run=self.run,
             query=self.checkpoint.query,
@@ -144,29 +103,15 @@ class Query:
         batch = self.checkpoint.next()
         self.checkpoint.begin(batch)
         record = self.begin(batch)
-        coordinator = self.coordinator(self.sink.participants)
-        return coordinator.decide(record, self.write(record))
+        return self.coordinator.decide(record, self.write(record))
 
     def begin(self, batch: int) -> TransactionRecord:
-        coordinator = self.coordinator(self.sink.participants)
-        return coordinator.begin(batch, self.run, self.checkpoint.query).record
+        return self.coordinator.begin(batch, self.run, self.checkpoint.query).record
 
-    def coordinator(self, participants: Mapping[str, Participant]) -> Coordinator:
-        """Put a coordinator together as `two_phase_commit` does."""
-        settings, clock, tracing = self.settings, SystemClock(), OpenTelemetryTracing()
-        base, cap = settings.backoff_base, settings.backoff_cap
-        retry = RetryPolicy(clock, base, cap, settings.inline_tries)
-        delivery = Delivery(self.log, participants, tracing=tracing, retry=retry)
-        return Coordinator(
-            self.application,
-            tuple(participants),
-            self.log,
-            delivery,
-            tracing,
-            clock,
-            settings,
-            retry,
-        )
+    @property
+    def coordinator(self) -> Coordinator:
+        job = Job(self.sink, self.application, self.settings)
+        return job.coordinator(self.log, OpenTelemetryTracing(), lambda: False)
 
     def write(self, record: TransactionRecord) -> list[Receipt]:
         """Run the tasks, one after another, and read their receipts."""
@@ -201,3 +146,54 @@ def state(log: DecisionLog, transaction: str) -> TransactionState | None:
     """Return what the log holds of a transaction; None if nothing."""
     record = log.read(TransactionId.parse(transaction))
     return record and record.state
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Service:
+    """A participant that serves from a thread of the test."""
+
+    url: str
+    database: Path
+    resource: Any
+
+    def held(self) -> Counter[int]:
+        """Return what its readers see, each row as often as it is there."""
+        return held(self.database)
+
+    def in_doubt(self) -> int:
+        """Count the branches that wait for a decision."""
+        return int(self.resource.gauges()["tpc.in_doubt.branches"])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Services:
+    """Participants a and b."""
+
+    a: Service
+    b: Service
+
+    def sink(self) -> ParticipantSink:
+        return sink_to(self.a.url, self.b.url)
+
+    def held(self) -> tuple[Counter[int], Counter[int]]:
+        return self.a.held(), self.b.held()
+
+    def in_doubt(self) -> tuple[int, int]:
+        return self.a.in_doubt(), self.b.in_doubt()
+
+
+@contextlib.contextmanager
+def services(folder: Path) -> Iterator[Services]:
+    """Serve two participants, each with a SQLite file in the folder."""
+    with contextlib.ExitStack() as stack:
+        yield Services(*(stack.enter_context(_service(folder, n)) for n in "ab"))
+
+
+@contextlib.contextmanager
+def _service(folder: Path, name: str) -> Iterator[Service]:
+    database = folder / f"{name}.db"
+    app = create_app(f"sqlite:///{database}")
+    resource = app.extensions["resource"]
+    resource.open()
+    with contextlib.closing(resource), serving(app) as url:
+        yield Service(url, database, resource)

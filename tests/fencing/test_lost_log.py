@@ -12,12 +12,11 @@ import shlex
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fencing_services import Services, services
-from fencing_support import APPLICATION, Checkpoint, Query
+from fencing_support import APPLICATION, Query, Services, services
+from support.checkpoint import Checkpoint
 from support.spark import numbers_of
 from support.texts import texts
 
@@ -99,12 +98,7 @@ class World:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
-def world(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Iterator[World]:
+def world(request, tmp_path, monkeypatch, capsys) -> Iterator[World]:
     """Three batches are in both, and an empty log stands where theirs was."""
     url = f"sqlite:///{tmp_path}/empty.db"
     if request.param == "postgresql":
@@ -127,7 +121,7 @@ def world(
         yield world
 
 
-def test_nothing_in_flight(world: World) -> None:
+def test_nothing_in_flight(world):
     """Without `--yes` it only says what it would write; with it the query goes on.
 
     A start that is refused begins its batch at Spark: that is in flight from then on.
@@ -140,7 +134,7 @@ def test_nothing_in_flight(world: World) -> None:
     world.assert_goes_on()
 
 
-def test_in_flight_and_in_both(world: World) -> None:
+def test_in_flight_and_in_both(world):
     """The log then has it as finished: its replay is confirmed, and not written."""
     world.checkpoint.lose_commit(2)
     world.assert_refused()
@@ -166,9 +160,7 @@ def _told(receipt: Any) -> tuple[str, ...]:
     return tuple(str(getattr(receipt, name)) for name in names)
 
 
-def test_other_participants_do_not_confirm_an_adopted_batch(
-    world: World, tmp_path: Path
-) -> None:
+def test_other_participants_do_not_confirm_an_adopted_batch(world, tmp_path):
     """Where the job writes elsewhere than `adopt` has looked, no batch disappears."""
     world.checkpoint.lose_commit(2)
     world.adopt(*WHY)
@@ -181,7 +173,7 @@ def test_other_participants_do_not_confirm_an_adopted_batch(
     world.assert_goes_on()
 
 
-def test_in_flight_and_in_none(world: World) -> None:
+def test_in_flight_and_in_none(world):
     """It is written again, as the next attempt; what is prepared is left to a person.
 
     The command that ends each orphan is printed; the other word is refused from now on.
@@ -211,11 +203,11 @@ def orphans(said: str) -> dict[str, list[str]]:
     return {command[command.index("--at") + 1]: command for command in commands}
 
 
-def test_attempts_that_were_aborted_are_counted(world: World) -> None:
+def test_attempts_that_were_aborted_are_counted(world):
     """Also where a participant has not heard of each of them."""
     for _ in range(2):
         query = world.query(lost=True)
-        coordinator = query.coordinator(query.sink.participants)
+        coordinator = query.coordinator
         query.checkpoint.begin(3)
         record = query.begin(3)
         query.write(record)
@@ -226,7 +218,7 @@ def test_attempts_that_were_aborted_are_counted(world: World) -> None:
     world.assert_goes_on()
 
 
-def test_in_flight_and_in_one_that_the_other_can_follow(world: World) -> None:
+def test_in_flight_and_in_one_that_the_other_can_follow(world):
     """No program decides it, and nothing is written: 1. The command for b is named."""
     world.lose_halfway()
     said = world.adopt(*WHY, ends=1, says="committed at one")
@@ -239,9 +231,7 @@ def test_in_flight_and_in_one_that_the_other_can_follow(world: World) -> None:
     world.assert_goes_on()
 
 
-def test_who_was_not_asked_is_said_to_be_so(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_was_not_asked_is_said_to_be_so(world, monkeypatch):
     """b has no address, and holds prepared what a has committed: nobody says *all*."""
     world.lose_halfway()
     monkeypatch.setenv("TPC_PARTICIPANTS", f"a={world.services.a.url}")
@@ -252,7 +242,7 @@ def test_who_was_not_asked_is_said_to_be_so(
     assert world.checkpoint.next() == BATCHES
 
 
-def test_in_flight_and_in_one_only(world: World) -> None:
+def test_in_flight_and_in_one_only(world):
     """b has aborted it: 1, until a person has brought the rows there, and says so.
 
     That is: Spark's commit is put into the checkpoint. Then the query goes on behind.
@@ -273,7 +263,7 @@ def test_in_flight_and_in_one_only(world: World) -> None:
     assert world.services.b.held() == numbers_of(BATCHES) + later
 
 
-def test_what_spark_has_passed_is_not_aborted(world: World) -> None:
+def test_what_spark_has_passed_is_not_aborted(world):
     """Spark committed the batch before b was told: it is committed there, not dropped.
 
     Nothing is written before: the log would let nobody commit it any more.
@@ -290,7 +280,7 @@ def test_what_spark_has_passed_is_not_aborted(world: World) -> None:
     world.assert_goes_on()
 
 
-def test_what_nobody_has_committed_and_spark_has_passed_is_named(world: World) -> None:
+def test_what_nobody_has_committed_and_spark_has_passed_is_named(world):
     """Both hold it prepared: decided it was, and no command is given to drop it."""
     world.lose_under_way()
     world.checkpoint.commit(3)
@@ -300,7 +290,7 @@ def test_what_nobody_has_committed_and_spark_has_passed_is_named(world: World) -
     assert world.log.applications() == []
 
 
-def test_participants_of_an_earlier_state_are_not_taken_over(world: World) -> None:
+def test_participants_of_an_earlier_state_are_not_taken_over(world):
     """What Spark has passed would be nowhere; or it is another query's checkpoint."""
     for batch in range(BATCHES, BATCHES + 3):
         world.checkpoint.begin(batch)
@@ -310,7 +300,7 @@ def test_participants_of_an_earlier_state_are_not_taken_over(world: World) -> No
     assert world.log.applications() == []
 
 
-def test_an_attempt_that_nobody_heard_of_hides_no_other(world: World) -> None:
+def test_an_attempt_that_nobody_heard_of_hides_no_other(world):
     """They were begun and their aborts arrived nowhere; a later one is committed."""
     query = world.query(lost=True)
     batch = query.checkpoint.next()
@@ -321,7 +311,7 @@ def test_an_attempt_that_nobody_heard_of_hides_no_other(world: World) -> None:
         begun = world.lost.begin(
             APPLICATION, batch, run=f"{again}", participants=("a", "b"), **about
         )
-    coordinator = query.coordinator(query.sink.participants)
+    coordinator = query.coordinator
     record = coordinator.decide(begun.record, query.write(begun.record))
     for participant in query.sink.participants.values():
         participant.commit(record)
@@ -330,7 +320,7 @@ def test_an_attempt_that_nobody_heard_of_hides_no_other(world: World) -> None:
     world.assert_goes_on()
 
 
-def test_a_commit_by_hand_is_no_proof(world: World) -> None:
+def test_a_commit_by_hand_is_no_proof(world):
     """A person has committed it at both: what its tasks had not sent yet is missing."""
     world.lose_under_way()
     world.wait_as_orphans_must()
@@ -341,14 +331,14 @@ def test_a_commit_by_hand_is_no_proof(world: World) -> None:
     assert world.log.applications() == []
 
 
-def test_what_is_known_is_not_adopted(world: World) -> None:
+def test_what_is_known_is_not_adopted(world):
     """Neither an application of this log, nor its query under another name: 2."""
     world.adopt(*WHY)
     world.adopt(*WHY, ends=2, says="nothing to adopt")
     world.adopt("--application", "other", ends=2, says="not renamed")
 
 
-def test_an_older_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
+def test_an_older_checkpoint_is_refused(world, tmp_path):
     """The participants have what it has not begun: adopting it would write it twice."""
     older = tmp_path / "older"
     for _ in range(2):
@@ -369,13 +359,8 @@ def test_an_older_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_known_is_not_written(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-    participants: str,
-    words: tuple[str, ...],
-    code: int,
-    said: str,
-) -> None:
+    world, monkeypatch, participants, words, code, said
+):
     """A participant that does not answer, a wrong name or folder: one clear line."""
     a, b = world.services.a.url, world.services.b.url
     monkeypatch.setenv("TPC_PARTICIPANTS", participants.format(a=a, b=b))

@@ -17,8 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fencing_services import Services, services
-from fencing_support import APPLICATION, Ending, state
+from fencing_support import (
+    APPLICATION,
+    Ending,
+    Query,
+    Services,
+    services,
+    state,
+)
+from support.checkpoint import Checkpoint
 from support.spark import numbers_of
 from support.texts import texts
 from support.waiting import AT_LAST, PAUSE, until
@@ -34,6 +41,7 @@ from tracing_2pc.testing import Fault, FaultProxy
 TEXTS = texts("fencing")
 HERE = Path(__file__).parent
 BATCHES = 4
+
 PAUSED = f"{APPLICATION}.1.1"
 """The transaction in which the older driver is paused."""
 
@@ -130,14 +138,14 @@ class World:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)])
-def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def log_url(request, tmp_path) -> str:
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_database"))
     return f"sqlite:///{tmp_path / 'log.db'}"
 
 
 @pytest.fixture
-def world(tmp_path: Path, log_url: str) -> Iterator[World]:
+def world(tmp_path, log_url) -> Iterator[World]:
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(contextlib.closing(open_log(log_url)))
         made = stack.enter_context(services(tmp_path))
@@ -198,7 +206,7 @@ POINTS = [
     ],
     ids=lambda point: point.failpoint,
 )
-def test_a_paused_driver_is_fenced(world: World, point: Point) -> None:
+def test_a_paused_driver_is_fenced(world, point):
     """Wherever a driver sleeps while another takes over, each row lands once.
 
     The newer one finishes all batches. The older one, woken, hears what stands: its
@@ -246,9 +254,7 @@ FORGOTTEN = [
 @pytest.mark.ci
 @pytest.mark.parametrize("log_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("point", FORGOTTEN, ids=lambda point: point.failpoint)
-def test_a_driver_that_slept_until_all_was_forgotten(
-    world: World, point: Point
-) -> None:
+def test_a_driver_that_slept_until_all_was_forgotten(world, point):
     """Neither log nor participants know its transaction any more: it means abort.
 
     And a commit that it sends once more is no contradiction: nothing is quarantined.
@@ -258,7 +264,7 @@ def test_a_driver_that_slept_until_all_was_forgotten(
 
 @pytest.mark.ci
 @pytest.mark.parametrize("log_url", ["sqlite"], indirect=True)
-def test_a_driver_that_slept_before_its_first_batch(world: World) -> None:
+def test_a_driver_that_slept_before_its_first_batch(world):
     """The log has never heard of it, and tells it that it is late; nothing is opened.
 
     It is not superseded: it never ran. What it asks for was done by others, and the
@@ -280,7 +286,7 @@ def test_a_driver_that_slept_before_its_first_batch(world: World) -> None:
 
 
 @pytest.mark.ci
-def test_two_drivers_that_live_do_not_abort_each_other_for_ever(world: World) -> None:
+def test_two_drivers_that_live_do_not_abort_each_other_for_ever(world):
     """Of two that run at the same time the newer goes on, at the cost of one attempt.
 
     The older loses the batch that it was at, and is refused from then on, however
@@ -301,7 +307,7 @@ def test_two_drivers_that_live_do_not_abort_each_other_for_ever(world: World) ->
     world.assert_exactly_once(ended[-1].batch + 1)
 
 
-def test_a_failpoint_knows_two_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failpoint_knows_two_signals(monkeypatch):
     """A word that is neither is refused where it is armed, not where it would fire."""
     monkeypatch.setenv("TPC_FAILPOINT", "driver.before_begin")
     monkeypatch.setenv("TPC_FAILPOINT_SIGNAL", "TERM")
@@ -309,3 +315,18 @@ def test_a_failpoint_knows_two_signals(monkeypatch: pytest.MonkeyPatch) -> None:
         failpoints.arm()
     monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("it is armed"))
     failpoints.failpoint("driver.before_begin")
+
+
+def test_a_replayed_batch_is_applied_once(tmp_path):
+    """However often it comes back, and after it the next batch does too (rule 18)."""
+    opened = contextlib.closing(open_log(f"sqlite:///{tmp_path / 'log.db'}"))
+    with opened as log, services(tmp_path) as both:
+        checkpoint = Checkpoint.at(tmp_path / "checkpoint")
+        Query("first", checkpoint, log, both.sink()).apply(0)
+        for life in range(3):
+            checkpoint.lose_commit(0)
+            again = Query(f"life-{life}", checkpoint, log, both.sink())
+            again.apply(0)
+        again.apply(1)
+        assert both.held() == (numbers_of(2), numbers_of(2))
+        assert log.unfinished() == []

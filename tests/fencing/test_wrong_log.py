@@ -18,10 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fencing_services import Services, services
-from fencing_support import APPLICATION, QUICK, Checkpoint, Query, numbers, state
+from fencing_support import (
+    APPLICATION,
+    QUICK,
+    Query,
+    Services,
+    numbers,
+    services,
+    state,
+)
+from support.checkpoint import Checkpoint
+from support.log_tables import copy_database
 from support.spark import numbers_of
-from support.sqlite import copy_database
 from support.texts import texts
 from support.waiting import AT_LAST
 
@@ -119,7 +127,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path) -> Iterator[World]:
     """Three batches are in both; `old` is a backup of the log after the first."""
     with contextlib.ExitStack() as stack:
         (tmp_path / "others").mkdir()
@@ -136,7 +144,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def test_an_empty_log(world: World) -> None:
+def test_an_empty_log(world):
     """Refused: the message names the reasons, and the command for each.
 
     Way out: the right log, if there is one; or `tracing-2pc adopt`; or, as it did here,
@@ -153,7 +161,7 @@ def test_an_empty_log(world: World) -> None:
 
 
 @pytest.mark.parametrize("log", ["empty", "old"])
-def test_a_batch_that_spark_did_not_commit(world: World, log: str) -> None:
+def test_a_batch_that_spark_did_not_commit(world, log):
     """Spark asks for a batch that the log has never heard of: participants refuse it.
 
     As in an empty log after `init`, which makes the batch begin as if it were new;
@@ -181,7 +189,7 @@ def test_a_batch_that_spark_did_not_commit(world: World, log: str) -> None:
 
 
 @pytest.mark.parametrize("log", ["empty", "another application's"])
-def test_a_log_that_knows_nothing_and_a_lost_checkpoint(world: World, log: str) -> None:
+def test_a_log_that_knows_nothing_and_a_lost_checkpoint(world, log):
     """Batch 0 begins, as in a new application; the participants refuse what they have.
 
     Way out: restore log and checkpoint; or, where they are gone for good, a new
@@ -204,7 +212,7 @@ def test_a_log_that_knows_nothing_and_a_lost_checkpoint(world: World, log: str) 
         other(world, log)
 
 
-def test_a_log_that_knows_nothing_and_participants_that_forgot(world: World) -> None:
+def test_a_log_that_knows_nothing_and_participants_that_forgot(world):
     """They keep no batch below forgotten_through, and refuse each of them all the same.
 
     Way out: as for any lost log and checkpoint, a new application.
@@ -218,7 +226,7 @@ def test_a_log_that_knows_nothing_and_participants_that_forgot(world: World) -> 
     world.assert_holds(BATCHES + 4)
 
 
-def test_an_old_copy_of_the_log(world: World) -> None:
+def test_an_old_copy_of_the_log(world):
     """With its checkpoint the query goes on: what the copy lacks is not asked for.
 
     Nothing has to be done; the participants have kept what the log forgot.
@@ -227,7 +235,7 @@ def test_an_old_copy_of_the_log(world: World) -> None:
     assert world.log("old").unfinished() == []
 
 
-def test_an_old_copy_of_the_log_and_a_lost_checkpoint(world: World) -> None:
+def test_an_old_copy_of_the_log_and_a_lost_checkpoint(world):
     """Refused, as the copy knows which query it belongs to.
 
     Way out: the checkpoint; and where it is gone for good, a new application.
@@ -240,7 +248,7 @@ def test_an_old_copy_of_the_log_and_a_lost_checkpoint(world: World) -> None:
     world.assert_holds(BATCHES + 3)
 
 
-def test_an_old_copy_of_log_and_checkpoint(world: World) -> None:
+def test_an_old_copy_of_log_and_checkpoint(world):
     """Restored together they fit each other, and not the participants: these refuse.
 
     Way out: the newer log and checkpoint; or a new application, as Spark's offsets of
@@ -256,7 +264,7 @@ def test_an_old_copy_of_log_and_checkpoint(world: World) -> None:
     world.assert_holds(BATCHES + 2)
 
 
-def test_a_copy_from_before_a_decision(world: World) -> None:
+def test_a_copy_from_before_a_decision(world):
     """It holds an attempt as undecided, and would abort what was committed since.
 
     The participants refuse, and it is quarantined. Way out: a look at them, then
@@ -278,7 +286,7 @@ def test_a_copy_from_before_a_decision(world: World) -> None:
     assert world.log("middle").unfinished() == []
 
 
-def test_an_old_copy_that_lacks_a_decision_only_one_had_heard(world: World) -> None:
+def test_an_old_copy_that_lacks_a_decision_only_one_had_heard(world):
     """The worst: a has committed by a decision that is nowhere any more, b had not.
 
     The batch is aborted at b, and never silently: it is quarantined. Way out: conclude
@@ -304,7 +312,7 @@ def test_an_old_copy_that_lacks_a_decision_only_one_had_heard(world: World) -> N
     world.goes_on(BATCHES + 2, log="old")
 
 
-def test_a_copy_from_after_a_decision(world: World) -> None:
+def test_a_copy_from_after_a_decision(world):
     """It holds a commit as unfinished, which was finished since: sent again, no harm.
 
     Nothing has to be done.
@@ -329,7 +337,7 @@ A copy began with a copy of our checkpoint, so that its query is the same."""
 
 
 @pytest.mark.parametrize("whose", OF_OTHERS)
-def test_the_log_of_somebody_else(world: World, whose: str) -> None:
+def test_the_log_of_somebody_else(world, whose):
     """Refused, and not skipped: it does not know us, or knows us from another query.
 
     Way out: point `log` at the right one. The wrong one has heard nothing of this.
@@ -354,7 +362,7 @@ def go_on(world: World, log: str, batches: int) -> None:
         staging(world, batches)
 
 
-def test_the_log_of_a_copy_with_a_commit_under_way(world: World) -> None:
+def test_the_log_of_a_copy_with_a_commit_under_way(world):
     """Its commit is delivered to the wrong participants: these know nothing of it.
 
     Quarantined, nothing written. Way out: point `log` at the right one; the copy's own

@@ -75,7 +75,6 @@ PARTICIPANT_DATABASE = "participant/journal/database.py::"
 POSTGRESQL = "participant/journal/postgresql.py::"
 POSTGRESQL_ENGINE = "store/engines/postgresql.py::"
 SQLITE_ENGINE = "store/engines/sqlite.py::"
-SQLITE = "participant/journal/sqlite.py::"
 HTTP = "http/client.py::"
 EVIDENCE = "inspection/evidence.py::"
 SURVEY = "inspection/survey.py::"
@@ -161,13 +160,13 @@ NOT_OVERRULED = edit_text(
 LOG_TEST = "contract/test_decision_log.py::"
 SQL_TEST = "contract/test_decision_log_sql.py::"
 ANSWERS_TEST = "contract/test_answers.py::"
+KIT_TEST = "contract/test_resource_contract.py::TestTaggedRows::"
 COORDINATOR_TEST = "component/test_coordinator.py::"
 GUARDS_TEST = "component/test_coordinator_guards.py::"
 RECOVERY_TEST = "component/test_recovery.py::"
 TRANSPORT_TEST = "component/test_http_transport.py::"
 PREPARED_TEST = "contract/test_prepared_transactions.py::"
 WATCHER_TEST = "contract/test_watcher.py::"
-WAITING_TEST = "contract/test_answers_waiting.py::"
 DURABLE_TEST = "contract/test_answers_durable.py::"
 LOCK_TEST = "contract/test_answers_lock.py::"
 LEAVE_ALONE_TEST = "unit/test_diagnosis.py::test_any_leave_alone_wins"
@@ -262,7 +261,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "4: a participant commits a branch whatever its content",
-        ANSWERS_TEST + "test_commit_is_all_or_nothing[TaggedRows-sqlite]",
+        KIT_TEST + "test_a_commit_is_all_or_nothing[other content]",
         edit(ANSWERS + "_uncommittable", "__there != __wanted", "False"),
     ),
     mutant(
@@ -305,7 +304,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "6: they are not listed, and an abort leaves no tombstone",
-        ANSWERS_TEST + "test_late_prepare_after_an_abort_is_refused[TaggedRows-sqlite]",
+        KIT_TEST + "test_an_abort_of_something_unknown_is_remembered",
         NOT_LISTED,
         NO_TOMBSTONE,
     ),
@@ -483,7 +482,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "12: a prepared branch is dropped when it is an hour old",
-        WAITING_TEST + "test_a_prepared_branch_waits_for_ever[sqlite]",
+        DURABLE_TEST + "test_a_prepared_branch_waits_for_ever[sqlite]",
         edit(
             JOURNAL + "add_prepared",
             "__since = self.clock()",
@@ -498,7 +497,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "12: the sweeper takes the rows of prepared branches",
-        WAITING_TEST + "test_a_prepared_branch_waits_for_ever[sqlite]",
+        DURABLE_TEST + "test_a_prepared_branch_waits_for_ever[sqlite]",
         edit(
             TAGGED + "_next_doomed",
             "sa.select(__h.c.tag, __h.c.doomed).where(\n"
@@ -590,13 +589,13 @@ MUTANTS: Final = (
     ),
     mutant(
         "16: seals above forgotten_through are dropped",
-        WAITING_TEST + "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
+        DURABLE_TEST + "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
         in_raise("b.c.batch <= __to", "b.c.batch <= __to + 1"),
         in_raise("t.c.batch <= __to", "t.c.batch <= __to + 1"),
     ),
     mutant(
         "16: tombstones are dropped whatever forgotten_through",
-        WAITING_TEST + "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
+        DURABLE_TEST + "test_what_is_sealed_is_kept_above_forgotten_through[sqlite]",
         in_raise("(__of, t.c.batch <= __to)", "(__of,)"),
     ),
     mutant(
@@ -638,7 +637,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "18: a participant commits another attempt of a batch",
-        ANSWERS_TEST + "test_a_batch_is_committed_once[TaggedRows-sqlite]",
+        KIT_TEST + "test_a_batch_is_committed_once",
         COMMITS_ANOTHER_ATTEMPT,
     ),
     mutant(
@@ -649,7 +648,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "18: all of them",
-        "fencing/test_replayed.py::test_a_replayed_batch_is_applied_once",
+        "fencing/test_two_drivers.py::test_a_replayed_batch_is_applied_once",
         NO_UNIQUE_COMMIT,
         NO_REPLAY,
         COMMITTED_IS_NO_RIVAL,
@@ -663,7 +662,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "19: forgotten_through may fall",
-        ANSWERS_TEST + "test_forgotten_through_never_falls[TaggedRows-sqlite]",
+        KIT_TEST + "test_forgotten_through_never_falls",
         in_raise(
             "__to <= __seen.forgotten_through", "__to == __seen.forgotten_through"
         ),
@@ -697,7 +696,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "20: nor at what came while its rows were written",
-        "contract/test_answers_killed.py::"
+        "contract/test_answers_lock.py::"
         "test_what_comes_while_its_rows_are_written_is_seen[TaggedRows-postgresql]",
         NOT_LOOKED_AT_AGAIN,
     ),
@@ -750,7 +749,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "tombstone: an abort of what is unknown leaves nothing",
-        ANSWERS_TEST + "test_late_prepare_after_an_abort_is_refused[TaggedRows-sqlite]",
+        KIT_TEST + "test_an_abort_of_something_unknown_is_remembered",
         NO_TOMBSTONE,
     ),
     mutant(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
+from tracing_2pc.core.model import Receipt, TransactionRecord
+from tracing_2pc.core.ports import DecisionLog
+from tracing_2pc.core.states import Decision
 from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.log import statements
@@ -84,15 +88,36 @@ def explain(base: Database, statement: sa.Executable, values: dict[str, Any]) ->
         return "\n".join(map(str, connection.execute(statement, values).all()))
 
 
-def fill(base: Database, count: int, state: str, decision: str | None = None) -> None:
-    """Put so many finished transactions into a log, from batch 1 on."""
+def decide(
+    log: DecisionLog,
+    record: TransactionRecord,
+    wanted: Decision,
+    receipts: Sequence[Receipt] = (),
+) -> TransactionRecord:
+    """Decide about what is on record; return what the log then has."""
+    decided = log.decide(record.id, wanted, receipts)
+    assert decided is not None
+    return decided
+
+
+def fill(
+    base: Database,
+    count: int,
+    state: str,
+    decision: str | None = None,
+    *,
+    of: str = "orders",
+    first: int = 1,
+    finished: str = "1",
+) -> None:
+    """Put so many transactions into a log, finished ones, from batch 1 on."""
     made = f"{decision!r}" if decision else "NULL"
     filler = (
         "INSERT INTO tpc_transaction (id, application, batch, attempt, run, state,"
-        " decision, started, finished, carrier, checksum) WITH RECURSIVE n(i) AS"
-        f" (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) SELECT 'orders.'"
-        f" || i || '.1', 'orders', i, 1, 'r', '{state}', {made}, 1, 1, '{{}}', 'x'"
-        " FROM n"
+        f" decision, started, finished, carrier, checksum) WITH RECURSIVE n(i) AS"
+        f" (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < {first + count - 1})"
+        f" SELECT '{of}.' || i || '.1', '{of}', i, 1, 'r', '{state}', {made}, 1,"
+        f" {finished}, '{{}}', 'x' FROM n"
     )
     with base.durable() as connection:
         assert connection.exec_driver_sql(filler).rowcount == count
@@ -106,3 +131,12 @@ def count_committed(log: SqlDecisionLog, application: str) -> int:
     )
     with log._database.reading() as connection:
         return int(connection.scalar(statement, {"of": application}) or 0)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy what is committed now, also while it is in use; the target is replaced."""
+    with (
+        contextlib.closing(sqlite3.connect(source)) as read,
+        contextlib.closing(sqlite3.connect(target)) as written,
+    ):
+        read.backup(written)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
+from xml.etree import ElementTree
 
 import pytest
 
@@ -56,3 +60,66 @@ def why_not_traced() -> str:
     if "attached" in said:
         return ""
     return f"{said.strip()} (sudo sysctl kernel.yama.ptrace_scope=0)"
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Return all that is below a process, parents first; dead ones have no command."""
+    return dict(_below(pid))
+
+
+def _below(pid: int) -> Iterator[tuple[int, str]]:
+    for child in _children(pid):
+        with contextlib.suppress(OSError):  # it has ended
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+            yield child, command.replace(b"\0", b" ").decode(errors="replace")
+            yield from _below(child)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        texts = [(thread / "children").read_text() for thread in threads]
+    except OSError:
+        return []
+    return [int(child) for text in texts for child in text.split()]
+
+
+def messages(tests: Collection[str], scratch: Path) -> dict[tuple[str, str], str]:
+    """Return the message of each, by class and test; empty if it passed."""
+    report = scratch / "report.xml"
+    options = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    folders = ["--rootdir", scratch, f"--basetemp={scratch}/base"]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *folders, *tests],
+        capture_output=True,
+        timeout=AT_LAST,
+        check=False,
+        cwd=scratch,
+    )
+    found = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        broken = [*case.iter("failure"), *case.iter("error")]
+        name = case.attrib["classname"].rpartition(".")[2], case.attrib["name"]
+        found[name] = broken[0].text or "failed" if broken else ""
+    return found
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def assert_counts_hold(family: str, folder: Path) -> None:
+    """Assert that the command exits 0, and that every count of the family held."""
+    file = folder / "counts.json"
+    command = [sys.executable, "-m", "bench", "counts", family, "--json", str(file)]
+    ran = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "COUNTS_TRANSACTIONS": "100"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    counted = json.loads(file.read_text())
+    assert counted["ok"]
+    assert counted["counts"]
+    assert all(count["actual"] == count["expected"] for count in counted["counts"])
