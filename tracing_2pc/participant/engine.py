@@ -1,4 +1,21 @@
-"""The participant's part of the protocol, whatever it keeps its rows in."""
+"""The participant's part of the protocol, whatever it keeps its rows in.
+
+A prepare looks first: one read, and whoever is refused is refused before a byte of the
+body is read. The body is received: up to 1 MiB into memory, above that streamed on
+PostgreSQL, spooled to a file without a name on SQLite, or where it is read twice (JSON
+lines for a table, a partner that checks). Once its first record batch is there, one
+local transaction writes the rows, takes the application's lock, shared, reads again
+(rule 20), puts the branch on record as prepared, and commits.
+
+Rows come before the lock: a process that is stopped in the middle of a COPY keeps its
+session, and an abort must wait neither for that nor for triggers or locks of the table.
+What is rare has a short transaction of its own before: an application's first prepare
+(name, table, view), a note under which nothing was prepared, leftovers of aborts.
+
+Who sends a branch again while it is written is told *in progress*, and waits without
+end. That comes from a lock which ends with the transaction. No promise rests on it:
+without it a client of a slow server would send the same rows again and give up.
+"""
 
 from __future__ import annotations
 

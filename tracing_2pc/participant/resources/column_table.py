@@ -1,4 +1,15 @@
-"""The columns of a table, and the records that are to go into them."""
+"""The columns of a table, and the records that are to go into them.
+
+`LOCK TABLE ONLY … IN ROW EXCLUSIVE MODE` holds off whoever would alter or rename the
+table, or make a trigger, a rule or a policy, until the commit; COPY takes the same lock
+later anyway. Under it one statement reads all that matters (`Database.look_at`). If it
+is what was read the last time, what was derived from it stands; else the columns are
+read anew, and the table is checked as at the start. A transaction that is to be
+prepared is looked at from another session: reading the catalogs would keep their locks
+in it. After COPY only the number of rows that the table has kept is compared with the
+vote, and what it has put off until the commit is checked, before the application's lock
+is taken.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,12 @@ requests and decisions; the place of the branches knows which are prepared.
    out branch by branch, and the journal is compared with the result.
 3. A decision that a crash has interrupted is carried out by the next decision of the
    application here, and the coordinator repeats its request until it is answered.
+
+With PostgreSQL the note needs no flush of its own: that of `PREPARE TRANSACTION` has
+it. A row inside the prepared transaction proves later that it was committed. Only who
+holds the lock exclusively knows that a note has no branch. The locks are those of a
+session (`journal/session_locks.py`): one of the transaction would stay with what is
+prepared.
 """
 
 from __future__ import annotations

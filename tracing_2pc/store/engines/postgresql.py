@@ -3,6 +3,13 @@
 A process that is frozen inside a transaction loses it, and its locks with it. While the
 server waits for more of a COPY it is not idle: an upload may take as long as its client
 does.
+
+A small batch is mostly round trips. Sessions are in autocommit mode, and `BEGIN`
+travels with the settings and locks of its transaction in one request. It fails there
+where nothing may be written (`WRITABLE`), before anything is read: what a standby has
+may be behind, and is no evidence. A read ends without ROLLBACK, at which psycopg would
+drop the statements that it has prepared; one statement that reads needs no transaction
+at all.
 """
 
 from __future__ import annotations
