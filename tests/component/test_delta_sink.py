@@ -42,7 +42,7 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.model import Receipt, TransactionId
 from tracing_2pc.sinks import CompositeSink
 from tracing_2pc.store import open_log
 from tracing_2pc.testing import SinkContract
@@ -531,6 +531,26 @@ def test_a_path_of_a_receipt_is_not_believed(out: Path, path: str) -> None:
             end(handle)
     assert (visible(out), left(out)) == ([], ["delta.orders.0.1"])
     assert not (out.parent / name).exists()
+
+
+@pytest.mark.parametrize("kind", [FileSink, DeltaSink])
+def test_a_receipt_names_files_of_its_own_branch_only(
+    out: Path, job: Jobs, kind: type
+) -> None:
+    """Not those of its task's twin, which was not chosen."""
+
+    class Forged(FileJob):
+        def prepare(
+            self, transaction: Any, branch: str, rows: pa.RecordBatch
+        ) -> tuple[Receipt, ...]:
+            (vote,) = super().prepare(transaction, branch, rows)
+            (twin,) = super().prepare(transaction, f"{branch[0]}.9", rows)
+            return (dataclasses.replace(vote, handle=twin.handle),)
+
+    sink = kind(out)
+    with pytest.raises(HeuristicError, match=TEXTS["a receipt"]):
+        Forged(sink, job().log).apply(0)
+    assert (visible(out), left(out)) == ([], [f"{sink.name}.orders.0.1"])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from support.tracing import span_tree
 from tracing_2pc.core import names
 from tracing_2pc.core.model import Receipt
 from tracing_2pc.core.states import Decision, TransactionState
-from tracing_2pc.sinks.base import SinkParticipant, _handle, write_branch
+from tracing_2pc.sinks.base import SinkParticipant, write_branch
 from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import handles
@@ -250,7 +250,9 @@ def test_a_transaction_that_is_over_is_forgotten():
             assert handles == [Slotted("a")]
 
     sink = shipped(traced_sink(Whole)(None, Slotted))
-    sink.commit_transaction("orders.7.1", [_handle(sink, dict(KEPT))])
+    sink.commit_transaction(
+        "orders.7.1", [handles.from_plain(sink.handle_type, dict(KEPT))]
+    )
     assert handles.HELD == {}
 
 
@@ -260,7 +262,7 @@ def rows(count: int) -> pa.RecordBatch:
 
 def test_a_record_of_a_traced_run_is_read_where_nothing_is_traced():
     """The context in the log is no field: it never reaches the author's class."""
-    assert _handle(Of(None, Frozen), dict(KEPT)) == Frozen("a")
+    assert handles.from_plain(Frozen, dict(KEPT)) == Frozen("a")
     assert handles.HELD == {}
 
 

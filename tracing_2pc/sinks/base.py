@@ -198,7 +198,7 @@ class SinkParticipant:
     def check_store(self, record: TransactionRecord) -> None:
         """Give the sink its handles of a transaction that is committed."""
         chosen = record.chosen(self.name)
-        self.sink.check_store([_handle(self.sink, r.handle) for r in chosen])  # type: ignore[attr-defined]
+        self.sink.check_store([_handle(self.sink, r) for r in chosen])  # type: ignore[attr-defined]
 
     def abort(self, record: TransactionRecord) -> None:
         """Call `abort_transaction`, or `abort` for each branch that is known.
@@ -223,7 +223,7 @@ class SinkParticipant:
         self, record: TransactionRecord, method: str, receipts: Sequence[Receipt]
     ) -> None:
         # A handle that is made and given to no phase would be remembered for ever.
-        handles = [_handle(self.sink, receipt.handle) for receipt in receipts]
+        handles = [_handle(self.sink, receipt) for receipt in receipts]
         try:
             _call(self.sink, method)(str(record.id), handles)
         except Exception as error:
@@ -240,7 +240,7 @@ class SinkParticipant:
         """Call it for every branch, and then raise: a refusal, if there was one."""
         errors: dict[str, Exception] = {}
         for receipt in receipts:
-            handle = _handle(self.sink, receipt.handle)
+            handle = _handle(self.sink, receipt)
             try:
                 _call(self.sink, method)(handle)
                 self._note(record, receipt, handle)
@@ -404,9 +404,13 @@ def _plain(sink: Sink, handle: Any) -> Any:
     return plain
 
 
-def _handle(sink: Sink, kept: Any) -> Any:
-    kind = getattr(sink, "handle_type", None)
-    return kept if kind is None else handles.from_plain(kind, kept)
+def _handle(sink: Sink, receipt: Receipt) -> Any:
+    if (kind := getattr(sink, "handle_type", None)) is None:
+        return receipt.handle
+    handle = handles.from_plain(kind, receipt.handle)
+    if hasattr(handle, "receipt_branch"):
+        handle.receipt_branch = receipt.branch
+    return handle
 
 
 def _method(sink: Any, phase: str) -> Callable[..., Any] | None:

@@ -34,7 +34,7 @@ from tracing_2pc.sinks.delta_table import (
     too_long,
     value_fault,
 )
-from tracing_2pc.sinks.shared_folder import SharedFolder, path_of
+from tracing_2pc.sinks.shared_folder import FolderHandle, SharedFolder, path_of
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
 if TYPE_CHECKING:
@@ -51,20 +51,15 @@ _DIGEST_BITS: Final = 40
 
 
 @dataclasses.dataclass(eq=False)
-class DeltaHandle:
+class DeltaHandle(FolderHandle):
     """A branch; its fields are what the decision log keeps."""
 
-    transaction: str
-    folder: str  # its id
-    table: str  # its id
-    files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    rows: int = 0
-    bytes: int = 0
+    table: str = ""  # its id
     partition_types: dict[str, str] = dataclasses.field(default_factory=dict)
     lengths: dict[str, int] = dataclasses.field(default_factory=dict)  # of texts
 
     def __post_init__(self) -> None:
-        self.writer: BranchFiles | None = None
+        super().__post_init__()
         self.schema: pa.Schema | None = None  # the table's
 
 
@@ -153,7 +148,8 @@ class DeltaSink:
                 "another application name",
                 transaction_id=str(transaction),
             )
-        handle = DeltaHandle(str(transaction), str(here), str(table.metadata().id))
+        handle = DeltaHandle(str(transaction), str(here))
+        handle.table = str(table.metadata().id)
         name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.parquet"
         aside, by = self._folder.aside, table.metadata().partition_columns
         handle.schema, handle.partition_types = schema_of(table), partition_types(table)
@@ -401,8 +397,7 @@ class DeltaSink:
     def _check_paths(
         self, transaction: TransactionId, handles: Sequence[DeltaHandle]
     ) -> None:
-        branches = ([file["path"] for file in handle.files] for handle in handles)
-        self._folder.check_paths(transaction, branches, in_folders=False)
+        self._folder.check_paths(transaction, handles, in_folders=False)
 
     def _fault(
         self, table: Any, handle: DeltaHandle, file: dict[str, Any]

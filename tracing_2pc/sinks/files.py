@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tracing_2pc.core.errors import (
     ConfigurationError,
@@ -25,7 +25,7 @@ from tracing_2pc.sinks.branch_files import (
     make_folders,
     touch,
 )
-from tracing_2pc.sinks.shared_folder import SharedFolder, path_of
+from tracing_2pc.sinks.shared_folder import FolderHandle, SharedFolder, path_of
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
 if TYPE_CHECKING:
@@ -33,18 +33,10 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(eq=False)
-class FileHandle:
+class FileHandle(FolderHandle):
     """A branch; its fields are what the decision log keeps."""
 
-    transaction: str
-    folder: str  # its id
-    files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     reserved: bool = False  # it adds to the folder's layout
-    rows: int = 0
-    bytes: int = 0
-
-    def __post_init__(self) -> None:
-        self.writer: BranchFiles | None = None
 
 
 @traced_sink
@@ -182,10 +174,10 @@ class FileSink:
         handle.files = handle.writer.close()
         if layout := handle.writer.layout:
             transaction = TransactionId.parse(handle.transaction)
-            self._folder.reserve_layout(transaction, _paths([handle])[0], layout)
+            self._folder.reserve_layout(transaction, handle.paths[0], layout)
             handle.reserved = True
-        self._folder.raise_if_linked(_paths([handle]))
-        for path in _paths([handle]):  # what cannot be made is no news to a commit
+        self._folder.raise_if_linked(handle.paths)
+        for path in handle.paths:  # what cannot be made is no news to a commit
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
         handle.rows = sum(file["rows"] for file in handle.files)
         handle.bytes = sum(file["bytes"] for file in handle.files)
@@ -195,7 +187,7 @@ class FileSink:
         if handle.writer is not None:
             handle.writer.drop()
         self._check_paths(TransactionId.parse(handle.transaction), [handle])
-        self._folder.drop(_paths([handle]))
+        self._folder.drop(handle.paths)
 
     def commit(self, handle: FileHandle) -> None:
         """Make the files of one branch visible; `abort_transaction` does the rest."""
@@ -285,8 +277,7 @@ class FileSink:
     def _check_paths(
         self, transaction: TransactionId, handles: Sequence[FileHandle]
     ) -> None:
-        branches = (_paths([handle]) for handle in handles)
-        self._folder.check_paths(transaction, branches, in_folders=True)
+        self._folder.check_paths(transaction, handles, in_folders=True)
 
     def _raise_if_lost(self, transaction: TransactionId, path: str) -> None:
         """A file that is not aside was moved, or even committed and deleted since."""

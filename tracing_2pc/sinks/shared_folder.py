@@ -14,6 +14,7 @@ them all the same: no folder is ever removed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -30,10 +31,11 @@ from tracing_2pc.core.errors import (
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import TransactionId
+from tracing_2pc.core.model import BranchId, TransactionId
 from tracing_2pc.sinks.branch_files import (
     ENCODERS,
     TEMPORARY,
+    BranchFiles,
     exists,
     flush_folders,
     is_folder_of_value,
@@ -58,6 +60,26 @@ _SHOWN: Final = 200
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
+@dataclasses.dataclass(eq=False)
+class FolderHandle:
+    """A branch in a folder; its fields are what the decision log keeps."""
+
+    transaction: str
+    folder: str  # its id
+    files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.writer: BranchFiles | None = None
+        self.receipt_branch: BranchId | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """Where its files will be; from a receipt this may be anything."""
+        return [file["path"] for file in self.files]
+
+
 class SharedFolder:
     """The places of one participant in a folder that others may write to as well.
 
@@ -80,7 +102,7 @@ class SharedFolder:
     def check_paths(
         self,
         transaction: TransactionId,
-        branches: Iterable[Iterable[Any]],
+        handles: Iterable[FolderHandle],
         *,
         in_folders: bool,
     ) -> None:
@@ -90,16 +112,18 @@ class SharedFolder:
 
         Args:
             transaction: whose they should be.
-            branches: the paths that the receipt of each one names.
+            handles: of its branches, as their receipts have them.
             in_folders: of partition values, which this sink makes.
 
         Raises:
             ParticipantRefusedError: a path is none that a task makes.
         """
         taken = set[str]()
-        for paths in branches:
+        for handle in handles:
             wrote, names = set[str](), set[str]()
-            for path in map(str, paths):
+            if handle.receipt_branch is not None:
+                wrote.add(str(handle.receipt_branch))
+            for path in map(str, handle.paths):
                 *folders, name = path.split("/")
                 made = _NAME.fullmatch(name)
                 wrote.add(made["branch"] if made else "")
