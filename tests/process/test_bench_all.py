@@ -1,22 +1,22 @@
-"""`python -m bench all`, with tiny sizes: that it works, not how fast anything is."""
+"""`python -m bench`: that it works with tiny sizes, not how fast anything is."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from support.programs import ran
 from support.texts import texts
 
-from bench import growth, report, results
+from bench import backends, deco, pair, report, results
+from bench.__main__ import show_goals
 from bench.beside import PEERS
 from bench.goals import GOALS
-from bench.growth import batches
 from bench.micro_batches import FLOOR
+from bench.pair import Ratio
 from bench.peers import tracing
 from bench.series import SERIES
 
@@ -45,7 +45,7 @@ def expected_peers() -> list[str]:
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_all_is_measured_and_the_page_is_written(tmp_path: Path) -> None:
+def test_all_is_measured_and_the_page_is_written(tmp_path):
     """Each goal and peer has a line, each series a point, and all are on the page.
 
     What is measured in a trial says nothing: a goal may be missed.
@@ -77,7 +77,7 @@ def test_all_is_measured_and_the_page_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_one_that_breaks_costs_its_own_results_only(tmp_path: Path) -> None:
+def test_one_that_breaks_costs_its_own_results_only(tmp_path):
     """Others are measured, it is on the page, and the exit code is 2."""
     file, page = tmp_path / "results.jsonl", tmp_path / "performance.md"
     program = """
@@ -96,7 +96,7 @@ sys.exit(bench.main(sys.argv[1:]))
     assert said.format(family="no-such-family") in page.read_text()
 
 
-def test_a_filled_log_is_as_the_library_writes_it(tmp_path: Path) -> None:
+def test_a_filled_log_is_as_the_library_writes_it(tmp_path):
     """The library goes on after the last of the transactions, and forgets them."""
     from bench.driver import APPLICATION, apply, coordinator
     from bench.empty import obedient, write_nothing
@@ -112,44 +112,71 @@ def test_a_filled_log_is_as_the_library_writes_it(tmp_path: Path) -> None:
         log.close()
 
 
-def test_rows_and_partitions_are_beside_jdbc_at_each_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ratio is that of batches that took turns; the plot begins at 1."""
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("command", "limits"), [("deco", deco.LIMITS), ("backends", backends.LIMITS)]
+)
+def test_every_goal_has_a_line(command, limits, tmp_path):
+    """One JSON object each, in order, with all that a history needs.
 
-    def time_arms(
-        folder: Path,
-        rows: int,
-        rounds: int,
-        names: Sequence[str],
-        *,
-        partitions: int,
-        settings: Mapping[str, str],
-    ) -> dict[str, list[float]]:
-        assert rows % partitions == 0
-        cost = rows + 100 * partitions
-        return {name: [cost * (1 + (name == "jdbc"))] * rounds for name in names}
-
-    monkeypatch.setattr(batches, "time_arms", time_arms)
-    sizes = dataclasses.replace(
-        growth.sizes(7, rows=100), partitions=(1, 7), partition_rows=100
-    )
-    for measure, xs, ours, heights in (
-        (batches.measure_rows, [10, 100], "library", [1, 300 / 210]),
-        (batches.measure_partitions, [1, 7] * 2, "executors", [1, 798 / 200] * 2),
-    ):
-        points = list(measure(tmp_path, sizes))
-        assert [point["x"] for point in points] == xs
-        for arm, times in ((ours, 1), ("jdbc", 2)):
-            expected = [times * height for height in heights]
-            assert [p["arms"][arm] for p in points] == pytest.approx(expected, abs=1e-4)
-        assert {(p["ratio"], p["rounds"]) for p in points} == {(0.5, 7)}
+    In a process of its own: `requests` is instrumented once, for the first provider.
+    """
+    file = tmp_path / "lines"
+    bench = [sys.executable, "-m", "bench", command, "--rounds", "9", "--json", file]
+    done = ran(bench, cwd=Path(__file__).parents[2])
+    assert done.stderr == ""
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["goal"] for line in lines] == list(limits)
+    for line in lines:
+        assert " ".join(sorted(line)) == (
+            "goal hi limit lo min_min ratio rounds settings verdict"
+        )
+        assert 0 < line["lo"] <= line["ratio"] <= line["hi"]
+        assert line["verdict"] in {"pass", "fail", "inconclusive"}
+        assert (line["rounds"], line["limit"]) == (9, limits[line["goal"]])
+    assert done.returncode == any(line["verdict"] == "fail" for line in lines)
+    assert file.read_text() == done.stdout
 
 
-def test_sizes_are_limited() -> None:
-    """By rounds everywhere; by rows beside JDBC, where there may be more, too."""
-    sizes = growth.sizes(5, rows=5_000_000)
-    assert (sizes.rounds, sizes.row_rounds, sizes.memory_rounds) == (5, 5, 5)
-    assert sizes.rows[-2:] == (1_000_000, 5_000_000)
-    assert growth.sizes(5, rows=1_000).rows == (10, 100, 1_000)
-    assert growth.sizes(101).rounds == 41
+@pytest.mark.parametrize(
+    ("ratio", "lo", "hi", "min_min", "verdict"),
+    [
+        (0.8, 0.78, 0.89, 0.8, "pass"),
+        (0.95, 0.93, 0.97, 0.95, "fail"),
+        (0.88, 0.86, 0.91, 0.88, "inconclusive"),  # the limit is inside
+        (0.7, 0.55, 0.72, 0.7, "inconclusive"),  # too wide
+        (0.7, 0.69, 0.71, 0.9, "inconclusive"),  # the second opinion is another
+    ],
+)
+def test_the_interval_decides(ratio, lo, hi, min_min, verdict):
+    """A goal is met if all of the interval is; what says too little says nothing."""
+    assert Ratio(ratio, lo, hi, min_min, 101).verdict(0.9) == verdict
+
+
+def test_only_a_missed_goal_is_an_error(capsys):
+    passed, missed = {"verdict": "inconclusive"}, {"verdict": "fail"}
+    assert (show_goals([passed], None), show_goals([passed, missed], None)) == (0, 1)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(("rounds", "rank"), [(5, 0), (9, 1), (41, 13), (101, 40)])
+def test_the_interval_is_of_order_statistics(rounds, rank):
+    """As tables of the sign test have it, at 95 %."""
+    base = [1.0] * rounds
+    found = pair.compare([float(n + 1) for n in range(rounds)], base)
+    assert (found.lo, found.hi) == (rank + 1, rounds - rank)
+    assert (found.ratio, found.min_min) == ((rounds + 1) / 2, 1)
+
+
+def test_arms_take_turns():
+    """Nobody is always first, and each runs once in each round."""
+    ran: list[str] = []
+
+    def arm(name: str) -> pair.Block:
+        return lambda: ran.append(name) or 1.0  # type: ignore[func-returns-value]
+
+    took = pair.measure({"a": arm("a"), "b": arm("b"), "c": arm("c")}, 12)
+    rounds = ["".join(ran[n : n + 3]) for n in range(3, len(ran), 3)]
+    assert {len(times) for times in took.values()} == {12}
+    assert {"".join(sorted(r)) for r in rounds} == {"abc"}
+    assert {first[0] for first in rounds} == {"a", "b", "c"}

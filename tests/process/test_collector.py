@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,7 +74,7 @@ def in_thread(collector: Collector, answers: list[Any]) -> threading.Thread:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "deflate"])
-def test_spans_are_those_of_a_trace_file(tmp_path: Path, compression: str) -> None:
+def test_spans_are_those_of_a_trace_file(tmp_path, compression):
     """What arrives is what the same process wrote to a file, field by field."""
     file = tmp_path / "trace.jsonl"
     with Collector() as collector:
@@ -91,7 +90,7 @@ def test_spans_are_those_of_a_trace_file(tmp_path: Path, compression: str) -> No
     ]
 
 
-def test_links_and_lists_are_read() -> None:
+def test_links_and_lists_are_read():
     """A link is the ids of what it points to; an attribute may be a list."""
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
@@ -109,7 +108,7 @@ def test_links_and_lists_are_read() -> None:
     assert (read["service"], read["parent_id"]) == (None, None)
 
 
-def test_a_trace_is_found_by_its_transaction() -> None:
+def test_a_trace_is_found_by_its_transaction():
     """All its spans, also those that don't name it, and no other's."""
     with Collector() as collector:
         send(collector, "orders.7.1")
@@ -120,7 +119,7 @@ def test_a_trace_is_found_by_its_transaction() -> None:
     assert collector.trace_of("orders.9.1") == []
 
 
-def test_a_refused_sender_tries_again() -> None:
+def test_a_refused_sender_tries_again():
     """503 means later: what was refused comes when it is accepted, once."""
     with Collector() as collector:
         collector.refuse()
@@ -138,7 +137,7 @@ def test_a_refused_sender_tries_again() -> None:
     assert len(collector.spans()) == 3
 
 
-def test_what_hangs_is_answered_when_it_accepts_again() -> None:
+def test_what_hangs_is_answered_when_it_accepts_again():
     answers: list[Any] = []
     with Collector() as collector:
         collector.hang()
@@ -151,7 +150,7 @@ def test_what_hangs_is_answered_when_it_accepts_again() -> None:
 
 
 @pytest.mark.parametrize("pause", [None, PATIENT])
-def test_the_end_holds_nobody_up(pause: float | None) -> None:
+def test_the_end_holds_nobody_up(pause):
     """What waits for its answer then gets none, and no thread is left."""
     before = threading.active_count()
     answers: list[Any] = []
@@ -166,7 +165,7 @@ def test_the_end_holds_nobody_up(pause: float | None) -> None:
         post(collector)
 
 
-def test_an_idle_connection_does_not_hold_up_the_end() -> None:
+def test_an_idle_connection_does_not_hold_up_the_end():
     with Collector() as collector:
         host, port = collector.endpoint.removeprefix("http://").split(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=AT_LAST)
@@ -177,7 +176,7 @@ def test_an_idle_connection_does_not_hold_up_the_end() -> None:
     connection.close()
 
 
-def test_a_slow_answer_is_an_answer() -> None:
+def test_a_slow_answer_is_an_answer():
     with Collector() as collector:
         collector.answer_after(AT_ONCE)
         started = time.monotonic()
@@ -196,7 +195,7 @@ REFUSED: list[tuple[int, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("status", "request_"), REFUSED)
-def test_what_it_does_not_take(status: int, request_: dict[str, Any]) -> None:
+def test_what_it_does_not_take(status, request_):
     """The status says why, and the body is the message that OTLP asks for."""
     from google.rpc.status_pb2 import Status
 
@@ -207,14 +206,14 @@ def test_what_it_does_not_take(status: int, request_: dict[str, Any]) -> None:
     assert collector.spans() == []
 
 
-def test_a_wait_in_vain_says_what_there_is() -> None:
+def test_a_wait_in_vain_says_what_there_is():
     with Collector() as collector:
         send(collector, "orders.7.1")
         with pytest.raises(TimeoutError, match=texts("process")["a wait in vain"]):
             collector.wait_for(lambda spans: len(spans) > 3, 0)
 
 
-def test_it_comes_back_where_it_was() -> None:
+def test_it_comes_back_where_it_was():
     """On a port of the test's choice: a collector that died and was started again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -224,7 +223,7 @@ def test_it_comes_back_where_it_was() -> None:
             assert post(collector)[0] == 200
 
 
-def test_importing_it_does_not_import_protobuf() -> None:
+def test_importing_it_does_not_import_protobuf():
     """Who tests without traces needs no extra."""
     program = "import sys, tracing_2pc.testing; print('google.protobuf' in sys.modules)"
     done = ran([sys.executable, "-c", program])

@@ -84,9 +84,7 @@ class Here:
 
 
 @pytest.fixture
-def here(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Here]:
+def here(monkeypatch, tmp_path, request) -> Iterator[Here]:
     ours = ("OTEL_", "TPC_", "REQUESTS_CA", "CURL_CA")  # the last win with `requests`
     for name in [n for n in os.environ if n.startswith(ours)]:
         monkeypatch.delenv(name)
@@ -98,11 +96,11 @@ def here(
 
 
 @pytest.mark.parametrize("variable", known())
-def test_it_works_or_is_refused(variable: str, here: Here) -> None:
+def test_it_works_or_is_refused(variable, here):
     CASES[variable](here)
 
 
-def test_the_manual_has_a_row_for_each() -> None:
+def test_the_manual_has_a_row_for_each():
     """And says of each whether it works or is refused; ours are below it."""
     text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     table = text.partition("| OpenTelemetry's variable |")[2].partition("\n\n")[0]
@@ -651,7 +649,7 @@ def imported(here: Here) -> None:
     assert run(code, **{here.variable: value})[0] == expected
 
 
-def test_a_propagator_that_is_not_installed() -> None:
+def test_a_propagator_that_is_not_installed():
     """It is named with its variable, and `traceparent` is sent: nothing else ends."""
     code = "import os\nfrom tracing_2pc.tracing.propagation import propagate\n"
     code += "fields = sorted(propagate.get_global_textmap().fields)\n"

@@ -131,7 +131,7 @@ print(json.dumps([one for one in seen if one not in outside]))
 """
 
 
-def test_driver_executor_and_recovery(tmp_path: Path) -> None:
+def test_driver_executor_and_recovery(tmp_path):
     """In a task, in a delivery and in a sweep; empty where nothing is going on."""
     assert traced(tmp_path, PROTOCOL) == [
         ("invoke", "orders.0.1", "tpc.branch"),
@@ -155,7 +155,7 @@ print(json.dumps([said[-1][1:], [str(record.id), *root]]))
 )
 
 
-def test_a_line_between_two_spans_names_the_root(tmp_path: Path) -> None:
+def test_a_line_between_two_spans_names_the_root(tmp_path):
     """What the driver says of a transaction when no span of it is open."""
     said, root = run(PENDING, tmp_path, TPC_TRACE_FILE=str(tmp_path / "trace.jsonl"))
     assert said == root
@@ -169,7 +169,7 @@ from tracing_2pc.tracing import spans
 LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (WARNING|ERROR) user: "
 
 
-def test_lines_on_standard_error_name_what_they_belong_to(tmp_path: Path) -> None:
+def test_lines_on_standard_error_name_what_they_belong_to(tmp_path):
     """The time in UTC, the level, the logger, the text, and the ids, if there are."""
     program = (
         """
@@ -210,7 +210,7 @@ main(["recover"])
 """
 
 
-def test_a_command_says_which_transaction_a_line_is_about(tmp_path: Path) -> None:
+def test_a_command_says_which_transaction_a_line_is_about(tmp_path):
     """As the watcher and the console do, which begin in the same way."""
     tokens, file = tmp_path / "tokens", tmp_path / "trace.jsonl"
     tokens.write_text(f"viewer {TOKEN}\n")
@@ -236,7 +236,7 @@ def test_a_command_says_which_transaction_a_line_is_about(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("has_own", [False, True], ids=["nothing", "its own"])
-def test_what_is_sent_is_shown_as_before(tmp_path: Path, *, has_own: bool) -> None:
+def test_what_is_sent_is_shown_as_before(tmp_path, *, has_own):
     """A program without handlers goes on showing warnings, as `logging` does."""
     program = """
 logging.basicConfig(format="own:%(message)s") if OWN else None
@@ -281,7 +281,7 @@ print(json.dumps(seen))
 
 @pytest.mark.ci
 @pytest.mark.parametrize("instrumented", [False, True], ids=["ours", "instrumented"])
-def test_a_participants_request(tmp_path: Path, *, instrumented: bool) -> None:
+def test_a_participants_request(tmp_path, *, instrumented):
     """What a resource logs, and what we say of a request that could not be answered."""
     program = PARTICIPANT.replace("{instrumented}", str(instrumented))
     said = TEXTS["a request could not be served"]
@@ -291,7 +291,7 @@ def test_a_participants_request(tmp_path: Path, *, instrumented: bool) -> None:
     ]
 
 
-def test_nothing_is_marked_where_tracing_is_off() -> None:
+def test_nothing_is_marked_where_tracing_is_off():
     """The record factory of a program that wants no traces is left alone."""
     program = """
 before = logging.getLogRecordFactory()
@@ -302,7 +302,7 @@ print(json.dumps([logging.getLogRecordFactory() is before, seen]))
     assert run(program) == [True, [["x", None, None, None]]]
 
 
-def test_a_program_can_ask_for_it() -> None:
+def test_a_program_can_ask_for_it():
     """Its format string holds from the first record on, traced or not, and pickled."""
     program = """
 import io, pickle
@@ -332,7 +332,7 @@ print(json.dumps(out.getvalue().split()))
     assert run(program) == ["|||outside"] * 3 + [f"{T}|||inside"] * 3
 
 
-def test_what_the_program_sets_stays(tmp_path: Path) -> None:
+def test_what_the_program_sets_stays(tmp_path):
     """Its own factory comes first, and `extra` may use our names as it always could."""
     program = (
         """
@@ -377,7 +377,7 @@ print(json.dumps([seen, here]))
     assert seen[2:] == [["b", "own", "extra", span], ["c", T, trace, span]]
 
 
-def test_a_broken_context_costs_the_ids_only() -> None:
+def test_a_broken_context_costs_the_ids_only():
     """A record is written whatever happens to its marks."""
     program = """
 log_records.mark_log_records()
@@ -390,7 +390,7 @@ print(json.dumps(seen))
     assert run(program) == [["x", None, None, None]]
 
 
-def test_a_fork_goes_on_with_it(tmp_path: Path) -> None:
+def test_a_fork_goes_on_with_it(tmp_path):
     """A worker's records are marked as its parent's are, and once."""
     program = (
         """

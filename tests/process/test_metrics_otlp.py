@@ -5,12 +5,9 @@ Each test runs a program of its own, as those of `lifecycle` do.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from support.exporting import AT_ITS_END, AT_LEISURE, WARNED, to
-from support.metrics_sent import sent
-from support.otlp_receiver import receiving
+from support.otlp_receiver import receiving, sent
 from support.telemetry import DEAD, PRELUDE, TASK_TO_RUN, dead, program, run
 from support.texts import texts
 from support.waiting import PATIENT, UNDELAYED
@@ -41,7 +38,7 @@ def where(protocol: str, endpoint: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_was_measured_is_sent_at_exit(protocol: str) -> None:
+def test_what_was_measured_is_sent_at_exit(protocol):
     """Under the names and units of the registry, cumulative, by a named service."""
     code = """
 commit(2)
@@ -60,18 +57,6 @@ say(warned)
     assert found.units == {name: names.METRICS[name].unit for name in found.units}
 
 
-def test_what_was_measured_is_sent_from_time_to_time() -> None:
-    """As often as `OTEL_METRIC_EXPORT_INTERVAL` says, all of it each time."""
-    code = "import threading\ncommit()\nsay(0)\nthreading.Event().wait()"
-    with receiving("http/protobuf") as receiver:
-        told = where("http/protobuf", receiver.endpoint)
-        told["OTEL_METRIC_EXPORT_INTERVAL"] = "50"
-        with program(code, start=START, **told) as running:
-            running.said()
-            (found,) = sent([receiver.next(), receiver.next()])
-    assert found.samples[COMMITS] == 1
-
-
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -82,16 +67,14 @@ def test_what_was_measured_is_sent_from_time_to_time() -> None:
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "{}"}, 0),
     ],
 )
-def test_it_is_sent_where_it_was_asked_for(
-    environment: dict[str, str], expected: int
-) -> None:
+def test_it_is_sent_where_it_was_asked_for(environment, expected):
     with receiving("http/protobuf") as receiver:
         told = {k: v.format(receiver.endpoint) for k, v in environment.items()}
         run("commit()\nsay(0)", start=START, **told)
         assert len(sent(receiver.all())) == expected
 
 
-def test_nothing_is_loaded_unless_asked_for() -> None:
+def test_nothing_is_loaded_unless_asked_for():
     """Who is not asked to measure pays for no SDK, and may count all the same."""
     said, _ = run(
         "commit()\ninstruments.observe('tpc.outbox.backlog', lambda: [(7, {})])\n"
@@ -106,7 +89,7 @@ def test_nothing_is_loaded_unless_asked_for() -> None:
 @pytest.mark.parametrize(
     "protocol", ["http/protobuf", pytest.param("grpc", marks=pytest.mark.ci)]
 )
-def test_a_dead_collector_does_not_hold_up_the_exit(how: str, protocol: str) -> None:
+def test_a_dead_collector_does_not_hold_up_the_exit(how, protocol):
     """Traces and metrics wait at the same time, for one bound."""
     with dead(how) as endpoint:
         told = to(endpoint, **{PROTOCOL: protocol})
@@ -116,7 +99,7 @@ def test_a_dead_collector_does_not_hold_up_the_exit(how: str, protocol: str) -> 
 
 
 @pytest.mark.parametrize("status", [404, 501])
-def test_a_collector_that_takes_traces_only(status: int, tmp_path: Path) -> None:
+def test_a_collector_that_takes_traces_only(status, tmp_path):
     """One line in the log, however often it is asked, and spans go on."""
     code = f"""
 from support.waiting import until
@@ -139,7 +122,7 @@ say([warned, lifecycle.flush({PATIENT}), lifecycle.dropped()])
     assert spans == [True, 0]
 
 
-def test_a_forked_worker_counts_and_sends_for_itself() -> None:
+def test_a_forked_worker_counts_and_sends_for_itself():
     """What its parent had counted is the parent's to report; nobody does it twice."""
     code = """
 commit(5)
@@ -157,7 +140,7 @@ say(0)
     assert found == [2, 5]
 
 
-def test_a_fork_that_measures_nothing_sends_nothing() -> None:
+def test_a_fork_that_measures_nothing_sends_nothing():
     """Its copy of a reader that came along is silent, and asks no callback."""
     code = """
 read, write = os.pipe()
@@ -184,7 +167,7 @@ say([spans.is_set(), instruments.exposition()])
 
 
 @pytest.mark.ci
-def test_a_task_measures_nothing() -> None:
+def test_a_task_measures_nothing():
     """A series for each of Spark's Python workers would be noise; they only trace."""
     with receiving("http/protobuf") as receiver:
         said, _ = run(TASK, start=MEASURING, **{BOTH: receiver.endpoint})
@@ -208,9 +191,7 @@ sys.meta_path.insert(0, Missing())
         ("opentelemetry.sdk.metrics", "grpc", "skywalking"),
     ],
 )
-def test_a_library_that_is_missing_is_named_once(
-    missing: str, protocol: str, cure: str
-) -> None:
+def test_a_library_that_is_missing_is_named_once(missing, protocol, cure):
     """With the extra to install; what is counted goes nowhere, and harms nobody."""
     code = f"""{MISSING}
 for _ in range(10):
@@ -224,7 +205,7 @@ say(warned)
     assert said == [TEXTS["an extra is missing for metrics"].format(extra=cure)]
 
 
-def test_a_protocol_that_there_is_not_is_named() -> None:
+def test_a_protocol_that_there_is_not_is_named():
     said, _ = run(
         "say(warned)", start=START, **where("http/json", "http://127.0.0.1:9")
     )

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_importing_the_package_loads_no_backend() -> None:
+def test_importing_the_package_loads_no_backend():
     """`import tracing_2pc` is cheap: no Spark, no Arrow, no database, no SDK."""
     heavy = ["pyspark", "pyarrow", "sqlalchemy", "flask", "opentelemetry.sdk", "pandas"]
     code = f"import sys, tracing_2pc; print([m for m in {heavy} if m in sys.modules])"
@@ -101,7 +101,7 @@ else:
 """
 
 
-def test_two_processes_of_a_program_write_one_trace(tmp_path: Path):
+def test_two_processes_of_a_program_write_one_trace(tmp_path):
     """A class of the main program, and its handle, through a pipe.
 
     The second process has no span around it: the handle says where it belongs.
@@ -127,7 +127,7 @@ def test_two_processes_of_a_program_write_one_trace(tmp_path: Path):
     ]
 
 
-def test_the_wheel_has_one_package(tmp_path: Path) -> None:
+def test_the_wheel_has_one_package(tmp_path):
     """Nothing but `tracing_2pc` is at the top, and no file is there twice."""
     from hatchling.builders.wheel import WheelBuilder
 
@@ -167,7 +167,7 @@ with contextlib.closing(open_log(settings.log)) as log:
 """
 
 
-def test_a_program_without_pyspark_coordinates(tmp_path: Path) -> None:
+def test_a_program_without_pyspark_coordinates(tmp_path):
     """What a way into Spark does for a batch needs none of Spark."""
     said = ran([sys.executable, "-c", WITHOUT_SPARK, str(tmp_path)]).stdout
     assert said == "committed\n"

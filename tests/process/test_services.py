@@ -124,11 +124,6 @@ def test_a_service_listens_on_loopback_only(partner):
     assert f"127.0.0.1:{urlsplit(partner.url).port}" in command
 
 
-def test_each_service_has_a_group_of_its_own(partner):
-    """What kills a whole group kills one service, and not the one that started it."""
-    assert os.getpgid(partner.pid) == partner.pid != os.getpgrp()
-
-
 @pytest.mark.parametrize(
     ("module", "variables"),
     [
@@ -186,17 +181,6 @@ def test_waiting_for_a_process_is_bounded(tmp_path):
             process.wait(AT_ONCE)
         assert process.alive()
     assert not process.alive()
-
-
-def test_ports_are_free_and_different():
-    """Ten services can be started at once."""
-    assert len(set(processes.free_ports(10))) == 10
-
-
-def test_sqlite_needs_no_server(tmp_path):
-    """One file per database, in the folder given."""
-    with embedded.databases("sqlite", tmp_path / "data") as database:
-        assert database("ledger") == f"sqlite:///{tmp_path}/data/ledger.db"
 
 
 def test_an_embedded_postgresql_serves_and_goes(tmp_path):

@@ -75,7 +75,7 @@ def paused(worker: psutil.Process) -> Iterator[None]:
         worker.resume()
 
 
-def test_each_worker_sends_its_own_spans(tmp_path: Path) -> None:
+def test_each_worker_sends_its_own_spans(tmp_path):
     """Started after the fork, at a worker's first request: nobody's are missing."""
     with (
         Collector() as collector,
@@ -93,7 +93,7 @@ def test_each_worker_sends_its_own_spans(tmp_path: Path) -> None:
     assert {span["name"] for span in spans} == {"GET /transactions/<transaction_id>"}
 
 
-def test_the_last_spans_of_a_worker_arrive(tmp_path: Path) -> None:
+def test_the_last_spans_of_a_worker_arrive(tmp_path):
     """SIGTERM right after a request: it is exported before the worker is gone."""
     batches = {  # what is not enough for one is not sent by itself
         "OTEL_BSP_SCHEDULE_DELAY": f"{PATIENT * 1000:.0f}",
@@ -113,7 +113,7 @@ def test_the_last_spans_of_a_worker_arrive(tmp_path: Path) -> None:
     assert len(sent) == 3
 
 
-def test_its_log_says_why_it_is_not_available(tmp_path: Path) -> None:
+def test_its_log_says_why_it_is_not_available(tmp_path):
     """Once when it is not ready, and for each request that it could not serve."""
     file = tmp_path / "trace.jsonl"
     (closed,) = free_ports(1)
@@ -140,7 +140,7 @@ def test_its_log_says_why_it_is_not_available(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", DEAD)
-def test_a_dead_collector_does_not_keep_a_worker(tmp_path: Path, how: str) -> None:
+def test_a_dead_collector_does_not_keep_a_worker(tmp_path, how):
     """It answers as ever, and ends by itself when it is told to, with exit code 0."""
     first = {"PYTHONPATH": importable(tmp_path / "first", AT_ITS_END)}
     with dead(how) as endpoint, ledger(tmp_path, endpoint, **first) as service:

@@ -3,16 +3,12 @@
 Each test runs a program of its own: a process has one tracer provider for its life.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import socket
 import uuid
-from pathlib import Path
 
 import pytest
 from support.exporting import AT_LEISURE, WARNED, to
-from support.skywalking import Oap
 from support.telemetry import PRELUDE, program, run
 from support.texts import texts
 from support.tracing import read_trace_file, span_tree
@@ -55,7 +51,7 @@ say(True)
             assert started.said() is True
 
 
-def test_many_processes_write_one_trace_file(tmp_path: Path):
+def test_many_processes_write_one_trace_file(tmp_path):
     """A child of a fork goes on in the same trace; a killed process loses nothing."""
     file = tmp_path / "trace"
     run(
@@ -85,9 +81,7 @@ say(0)
     assert (lines[-1]["service"], lines[-1]["kind"]) == ("job", "INTERNAL")
 
 
-def test_a_trace_file_that_cannot_be_written_is_said_once(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_a_trace_file_that_cannot_be_written_is_said_once(tmp_path, capfd):
     """With what to look at; each lost span counts, and work goes on."""
     file = tmp_path / "no such folder" / "trace"
     lost, _ = run("made(3); say(lifecycle.dropped())", TPC_TRACE_FILE=str(file))
@@ -127,7 +121,7 @@ say([dict(of.attributes) for of in (spans_are_of, metrics_are_of)])
 """
 
 
-def test_a_process_says_which_one_it_is_and_where(tmp_path: Path):
+def test_a_process_says_which_one_it_is_and_where(tmp_path):
     """With one id for its spans and its metrics, and a host that Jaeger knows."""
     said, _ = run(RESOURCES, TPC_TRACE_FILE=str(tmp_path / "trace"))
     spans_are_of, metrics_are_of = said
@@ -139,7 +133,7 @@ def test_a_process_says_which_one_it_is_and_where(tmp_path: Path):
     assert "service.version" not in spans_are_of  # ours would not be its
 
 
-def test_the_environment_says_more_of_a_process(tmp_path: Path):
+def test_the_environment_says_more_of_a_process(tmp_path):
     """What it names wins."""
     named = {
         "service.instance.id": "job-1",
@@ -157,7 +151,7 @@ def test_the_environment_says_more_of_a_process(tmp_path: Path):
     assert named.items() <= spans_are_of.items()
 
 
-def test_our_own_programs_say_their_version(tmp_path: Path):
+def test_our_own_programs_say_their_version(tmp_path):
     said, _ = run(
         f'lifecycle.start("tracing-2pc-watch"){RESOURCES}',
         start=PRELUDE,
@@ -186,7 +180,7 @@ def test_nothing_starts_unless_asked_for(environment):
     assert said == [False, True, []]
 
 
-def test_a_provider_of_the_program_is_used_as_it_is(tmp_path: Path):
+def test_a_provider_of_the_program_is_used_as_it_is(tmp_path):
     file = tmp_path / "trace"
     said, _ = run(
         """
@@ -235,7 +229,7 @@ say([asked, handle, lifecycle.flush(), warned])
 
 
 @pytest.mark.ci
-def test_a_provider_that_cannot_be_loaded_costs_the_traces_only(tmp_path: Path):
+def test_a_provider_that_cannot_be_loaded_costs_the_traces_only(tmp_path):
     """Routes answer and phases run, untraced, and the log says so once."""
     file = tmp_path / "trace"
     said, _ = run(
@@ -274,7 +268,7 @@ lifecycle._process.start = lambda service: (tries.append(1), once(service))
     ],
     ids=["no exporter", "no SDK", "a setting"],
 )
-def test_a_start_that_fails_is_not_tried_again(tmp_path: Path, broken):
+def test_a_start_that_fails_is_not_tried_again(tmp_path, broken):
     """However often work begins: it would cost each request, and leave more behind.
 
     A forked worker tries once more, and so does who is asked for something else.
@@ -333,9 +327,7 @@ say([spans.is_set(), len(handlers), lifecycle.dropped()])
         ({"OTEL_BSP_MAX_QUEUE_SIZE": "many"}, "OTLP: ValueError"),
     ],
 )
-def test_a_way_out_that_is_set_wrongly_closes_no_other(
-    oap: Oap, wrong: dict[str, str], said_of: str
-):
+def test_a_way_out_that_is_set_wrongly_closes_no_other(oap, wrong, said_of):
     """One line says which and why; the spans leave by the other one."""
     with Collector() as collector:
         told = {
@@ -356,7 +348,7 @@ def test_a_way_out_that_is_set_wrongly_closes_no_other(
     assert arrived == [not said_of.startswith(name) for name in ("OTLP", "SkyW")]
 
 
-def test_a_flush_that_can_have_no_thread_says_so(tmp_path: Path):
+def test_a_flush_that_can_have_no_thread_says_so(tmp_path):
     """A forked worker at its limit of threads loses spans, and not its task."""
     code = """
 import threading
@@ -372,7 +364,7 @@ os.wait()
     assert said is False
 
 
-def test_settings_travel_without_secrets(monkeypatch: pytest.MonkeyPatch):
+def test_settings_travel_without_secrets(monkeypatch):
     """What an executor on another host is told, and what its own environment keeps."""
     secrets = {
         "OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret",

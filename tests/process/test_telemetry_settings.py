@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,17 +33,7 @@ def names(request: Request) -> list[str]:
     return [span.name for scope in scopes for span in scope.spans]
 
 
-def test_spans_go_by_the_protocol_that_is_set() -> None:
-    """`OTEL_EXPORTER_OTLP_PROTOCOL=grpc` is for traces too."""
-    with receiving("grpc") as receiver:
-        code = "made(2); say([lifecycle.flush(PATIENT), lifecycle.dropped()])"
-        told = to(receiver.endpoint, **{PROTOCOL: "grpc"})
-        said, _ = run(AT_LEISURE + code, **told)
-        assert said == [True, 0]
-        assert names(receiver.next()) == ["tpc.decide"] * 2
-
-
-def test_spans_on_the_console() -> None:
+def test_spans_on_the_console():
     """On standard error, as standard output is the command's."""
     command = [sys.executable, "-W", "error", "-c", f"{START}made(); say('mine')"]
     told = {"PYTHONPATH": PATH, "OTEL_TRACES_EXPORTER": "console"}
@@ -54,7 +43,7 @@ def test_spans_on_the_console() -> None:
     assert json.loads(done.stderr)["name"] == "tpc.decide"
 
 
-def test_otlp_by_name_goes_to_the_default_endpoint() -> None:
+def test_otlp_by_name_goes_to_the_default_endpoint():
     """And one line says where to look if nothing is there."""
     code = f"{WARNED}made()\nsay([spans.is_set(), lifecycle.flush(PATIENT), warned])"
     told = to("", AT_ONCE, OTEL_TRACES_EXPORTER="otlp")
@@ -63,7 +52,7 @@ def test_otlp_by_name_goes_to_the_default_endpoint() -> None:
     assert line.startswith(TEXTS["traces are not delivered"])
 
 
-def test_an_exporter_that_is_not_installed_is_named() -> None:
+def test_an_exporter_that_is_not_installed_is_named():
     """In one line; the others send."""
     code = 'lifecycle.start("job")\nmade()\nsay([lifecycle.flush(PATIENT), warned])'
     with receiving("http/protobuf") as receiver:
@@ -88,8 +77,8 @@ say(lifecycle.flush(PATIENT))
 @pytest.mark.ci
 @pytest.mark.parametrize("by", ["http/protobuf", "grpc"])
 def test_an_executor_sends_the_headers_that_a_reference_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
+    tmp_path, monkeypatch, by
+):
     """The reference comes with the task, and the secret from a file of its host."""
     file = tmp_path / "headers"
     file.write_text("authorization=Bearer%20secret,x-scope=a\n")
@@ -114,9 +103,7 @@ def test_an_executor_sends_the_headers_that_a_reference_names(
         ("env:NOWHERE", "an empty variable"),
     ],
 )
-def test_headers_that_cannot_be_read_are_named(
-    monkeypatch: pytest.MonkeyPatch, reference: str, said: str
-) -> None:
+def test_headers_that_cannot_be_read_are_named(monkeypatch, reference, said):
     """In one line without the secret; what is no reference reaches no executor."""
     told = {ENDPOINT: "http://127.0.0.1:9", HEADERS: reference}
     code = 'lifecycle.start("job")\nmade()\nsay(warned)'
@@ -149,7 +136,7 @@ def records(request: Request) -> list[Any]:
 
 @pytest.mark.parametrize("by", ["http/protobuf", "grpc"])
 @pytest.mark.parametrize("traced", [True, False])
-def test_log_records_are_sent_where_it_is_asked_for(by: str, *, traced: bool) -> None:
+def test_log_records_are_sent_where_it_is_asked_for(by, *, traced):
     """With the ids of trace and transaction. One that cannot be written is left out."""
     with receiving(by) as receiver:
         told = to(receiver.endpoint, **{PROTOCOL: by, "OTEL_LOGS_EXPORTER": "otlp"})
@@ -169,7 +156,7 @@ def test_log_records_are_sent_where_it_is_asked_for(by: str, *, traced: bool) ->
     assert wanted.items() <= about.items()
 
 
-def test_a_record_outside_of_a_span_is_sent_with_the_trace_that_it_names() -> None:
+def test_a_record_outside_of_a_span_is_sent_with_the_trace_that_it_names():
     """What the driver says of a transaction between two of its spans."""
     code = f"""{AT_LEISURE}
 import logging
@@ -189,7 +176,7 @@ say(there)
     assert [record.trace_id.hex(), record.span_id.hex()] == there
 
 
-def test_no_log_records_are_sent_unless_it_is_asked_for() -> None:
+def test_no_log_records_are_sent_unless_it_is_asked_for():
     """A collector that takes traces only is told nothing else."""
     with receiving("http/protobuf") as receiver:
         run(LOGGING, **to(receiver.endpoint))
@@ -197,7 +184,7 @@ def test_no_log_records_are_sent_unless_it_is_asked_for() -> None:
         assert receiver.requests.empty()
 
 
-def test_a_forked_worker_sends_its_own_log_records() -> None:
+def test_a_forked_worker_sends_its_own_log_records():
     """On a connection of its own, and its parent's only once."""
     code = f"""{AT_LEISURE}
 import logging

@@ -34,7 +34,6 @@ STAND_ALONE = frozenset(
         "adopt",
         "crash",
         "demo",
-        "fencing",
         "several_sinks",
         "stateful_queries",
     )
