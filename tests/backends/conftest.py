@@ -26,9 +26,7 @@ REAL = pytest.param("jaeger", marks=pytest.mark.jaeger)
 
 
 @pytest.fixture(scope="module", params=["loopback", REAL])
-def backend(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Backend]:
+def backend(request, tmp_path_factory) -> Iterator[Backend]:
     """Where spans are sent to, and who is asked for them."""
     if request.param == "loopback":
         with Collector() as collector:
@@ -41,16 +39,14 @@ def backend(
 
 
 @pytest.fixture(scope="module")
-def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oap]:
+def collector(tmp_path_factory) -> Iterator[Oap]:
     """A real SkyWalking."""
     with oap(Path(os.environ[JARS]), tmp_path_factory.mktemp("oap")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def path(
-    backend: Backend, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[DemoPath]:
+def path(backend, tmp_path_factory) -> Iterator[DemoPath]:
     """The demo's services, which send their spans there."""
     with demo_path(tmp_path_factory.mktemp("services"), backend.endpoint) as running:
         yield running

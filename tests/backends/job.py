@@ -18,16 +18,13 @@ from multiprocessing.pool import Pool
 from pathlib import Path
 
 import pyarrow as pa
-from crash.checkpoint import Checkpoint
+from support.checkpoint import Checkpoint
 from support.waiting import PATIENT, until
 
 from tracing_2pc import ParticipantSink, Settings
 from tracing_2pc.core.model import Receipt, TransactionRecord
-from tracing_2pc.core.ports import SystemClock
-from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks.base import Sink
+from tracing_2pc.sinks.job import Job
 from tracing_2pc.spark.tasks import make_task, read_receipts
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing import instruments
@@ -58,12 +55,15 @@ def main(
     """Run batches to the last; an error ends it, as it ends a query."""
     lifecycle.start(application)
     instruments.start(application)
-    checkpoint = Checkpoint(folder / "checkpoint")
+    checkpoint = Checkpoint.at(folder / "checkpoint")
     sink, run = ParticipantSink(participants, timeout=PATIENT), uuid.uuid4().hex
     with get_context("spawn").Pool(PARTITIONS) as executors:
-        coordinator = _coordinator(folder, application, sink)
+        settings = Settings(backoff_base=0.1, backoff_cap=1.0)
+        coordinator = Job(sink, application, settings).coordinator(
+            open_log(decisions(folder)), OpenTelemetryTracing(), lambda: False
+        )
         tasks = Tasks(executors, sink)
-        while (batch := checkpoint.next_batch()) < batches:
+        while (batch := checkpoint.next()) < batches:
             checkpoint.begin(batch)
             coordinator.apply(
                 batch,
@@ -77,24 +77,6 @@ def main(
     said = {"done": batches, "dropped": lifecycle.dropped()}
     sys.stdout.write(json.dumps(said) + "\n")
     sys.stdout.flush()
-
-
-def _coordinator(folder: Path, application: str, sink: ParticipantSink) -> Coordinator:
-    settings, clock = Settings(backoff_base=0.1, backoff_cap=1.0), SystemClock()
-    log, tracing = open_log(decisions(folder)), OpenTelemetryTracing()
-    base, cap = settings.backoff_base, settings.backoff_cap
-    retry = RetryPolicy(clock, base, cap, settings.inline_tries)
-    delivery = Delivery(log, sink.participants, tracing=tracing, retry=retry)
-    return Coordinator(
-        application,
-        tuple(sink.participants),
-        log,
-        delivery,
-        tracing,
-        clock,
-        settings,
-        retry,
-    )
 
 
 class Tasks:

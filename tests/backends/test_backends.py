@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 from support.texts import texts
@@ -22,7 +21,7 @@ from backends.backend import (
     warnings,
     without_parent,
 )
-from backends.demo_path import DemoPath, armed, run
+from backends.demo_path import armed, run
 from backends.jaeger import Jaeger
 from participants.processes import stopping
 from tracing_2pc.core.model import TransactionId
@@ -67,9 +66,7 @@ def names(trace: Trace) -> Mapping[str, set[str]]:
 
 
 @pytest.mark.ci
-def test_a_transaction_is_found_by_its_id(
-    backend: Backend, path: DemoPath, tmp_path: Path
-) -> None:
+def test_a_transaction_is_found_by_its_id(backend, path, tmp_path):
     """In each service that took part, and always the same trace: no other has it."""
     assert run(path.job(tmp_path, "healthy", 2)) == 0
     for batch in range(2):
@@ -84,9 +81,7 @@ def test_a_transaction_is_found_by_its_id(
 
 
 @pytest.mark.ci
-def test_a_healthy_trace_across_hosts_has_no_warnings(
-    backend: Backend, path: DemoPath, tmp_path: Path
-) -> None:
+def test_a_healthy_trace_across_hosts_has_no_warnings(backend, path, tmp_path):
     """Nor where the job is on another host than the services: times fit together."""
     elsewhere = {"OTEL_RESOURCE_ATTRIBUTES": "host.name=driver,ip=driver"}
     assert run(path.job(tmp_path, "elsewhere", 2), **elsewhere) == 0
@@ -109,9 +104,7 @@ NAMES = {
 
 
 @pytest.mark.ci
-def test_a_driver_is_killed_after_its_decision(
-    backend: Backend, path: DemoPath, tmp_path: Path
-) -> None:
+def test_a_driver_is_killed_after_its_decision(backend, path, tmp_path):
     """Whoever delivers goes on in the same trace, and no span lacks its parent."""
     killed = path.job(tmp_path, "decided", 2)
     point = armed("driver.after_decide", tmp_path)
@@ -123,9 +116,7 @@ def test_a_driver_is_killed_after_its_decision(
 
 
 @pytest.mark.ci
-def test_a_driver_is_killed_while_it_waits_for_an_answer(
-    backend: Backend, path: DemoPath, tmp_path: Path
-) -> None:
+def test_a_driver_is_killed_while_it_waits_for_an_answer(backend, path, tmp_path):
     """Only what served the request under way lacks its parent, which died unsent."""
     with FaultProxy(path.notifier.url) as proxy:
         proxy.plan("commit", Fault.DELAY)  # until the client has gone
@@ -162,9 +153,7 @@ def test_a_driver_is_killed_while_it_waits_for_an_answer(
     assert count(trace, "tpc.transaction") == exported
 
 
-def test_a_stuck_transaction_of_a_dead_driver_is_one_tree(
-    backend: Backend, path: DemoPath, tmp_path: Path
-) -> None:
+def test_a_stuck_transaction_of_a_dead_driver_is_one_tree(backend, path, tmp_path):
     """The watcher exports its root; the next driver does so again, and it is one.
 
     The trace says which participants it waits for, and then what has become of it.
@@ -206,9 +195,7 @@ def test_a_stuck_transaction_of_a_dead_driver_is_one_tree(
 
 
 @pytest.mark.ci
-def test_an_abort_is_found_by_its_cause(
-    backend: Backend, path: DemoPath, tmp_path: Path
-) -> None:
+def test_an_abort_is_found_by_its_cause(backend, path, tmp_path):
     """Its trace is marked in a list; the attempt after it is not."""
     point = armed("driver.after_votes", tmp_path)
     assert run(path.job(tmp_path, "aborted", 1), **point) == -signal.SIGKILL

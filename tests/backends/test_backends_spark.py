@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 
-from backends.backend import Backend, Trace, count, wait_for, without_parent
+from backends.backend import Trace, count, wait_for, without_parent
 from backends.conftest import REAL
 from backends.demo_path import armed, demo_path, run
 from participants import flights
@@ -15,9 +14,7 @@ from participants import flights
 
 @pytest.mark.spark
 @pytest.mark.parametrize("backend", [REAL], indirect=True)
-def test_each_day_of_the_demo_is_one_whole_trace(
-    backend: Backend, tmp_path: Path
-) -> None:
+def test_each_day_of_the_demo_is_one_whole_trace(backend, tmp_path):
     """Real Spark, real flights, and a driver that was killed after a decision."""
     flights.feed(tmp_path / "in", range(1, 4))
     with demo_path(tmp_path, backend.endpoint) as path:

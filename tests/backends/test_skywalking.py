@@ -38,9 +38,7 @@ pytestmark = ASKS_OAP
 
 
 @pytest.fixture(scope="module")
-def path(
-    collector: Oap, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[DemoPath]:
+def path(collector, tmp_path_factory) -> Iterator[DemoPath]:
     """The demo's services; both backends are on."""
     told = {
         "OTEL_PROPAGATORS": "tracecontext,baggage,skywalking",
@@ -133,9 +131,7 @@ def segments(oap: Oap, trace_id: str) -> Counter[tuple[str, str]]:
     return Counter({k: n for k, n in named.items() if k[1] != "tpc.outbox.send"})
 
 
-def test_a_transaction_is_one_trace_in_both(
-    collector: Oap, path: DemoPath, tmp_path: Path
-) -> None:
+def test_a_transaction_is_one_trace_in_both(collector, path, tmp_path):
     """Found by its id in SkyWalking, with topology and phases; by OTLP, the same trace.
 
     The second batch is looked at: a cold start may outlast the age of a segment.
@@ -171,9 +167,7 @@ def test_a_transaction_is_one_trace_in_both(
     assert {span["trace_id"] for span in spans} == {ours}
 
 
-def test_a_participant_under_the_stock_agent(
-    collector: Oap, path: DemoPath, tmp_path: Path
-) -> None:
+def test_a_participant_under_the_stock_agent(collector, path, tmp_path):
     """It joins by `sw8` alone."""
     with stock("stock-participant", collector, tmp_path) as url:
         assert run(path.job(tmp_path, "to-stock", 1, notifier=url)) == 0
@@ -191,9 +185,7 @@ def test_a_participant_under_the_stock_agent(
         until(lambda: edge in collector.edges())
 
 
-def test_the_stock_agent_between_two_of_ours(
-    collector: Oap, path: DemoPath, tmp_path: Path
-) -> None:
+def test_the_stock_agent_between_two_of_ours(collector, path, tmp_path):
     """Ours, its, ours: one trace, the hop in the middle included."""
     with stock("between", collector, tmp_path, to=path.notifier.url) as url:
         assert run(path.job(tmp_path, "through", 1, notifier=url)) == 0
@@ -212,9 +204,7 @@ def test_the_stock_agent_between_two_of_ours(
         until(lambda: edges <= collector.edges())
 
 
-def test_the_stock_agent_asks_one_of_ours(
-    collector: Oap, path: DemoPath, tmp_path: Path
-) -> None:
+def test_the_stock_agent_asks_one_of_ours(collector, path, tmp_path):
     """The trace is its own; what our participant does is in it."""
     assert run(path.job(tmp_path, "asked", 1)) == 0
     with stock("asking", collector, tmp_path, to=path.ledger.url) as url:
@@ -239,9 +229,7 @@ def test_the_stock_agent_asks_one_of_ours(
         until(lambda: ("asking", "ledger") in collector.edges())
 
 
-def test_the_stock_agent_in_the_driver(
-    collector: Oap, path: DemoPath, tmp_path: Path
-) -> None:
+def test_the_stock_agent_in_the_driver(collector, path, tmp_path):
     """One whole trace; a participant is told once where a request comes from."""
     command, told = ours_too("driven", collector)
     with FaultProxy(path.notifier.url) as proxy:  # keeps the requests
@@ -260,9 +248,7 @@ def test_the_stock_agent_in_the_driver(
     assert traces_named(proxy) == [[one]] * 3
 
 
-def test_the_stock_agent_in_a_driver_that_calls_by_itself(
-    collector: Oap, path: DemoPath, tmp_path: Path
-) -> None:
+def test_the_stock_agent_in_a_driver_that_calls_by_itself(collector, path, tmp_path):
     """Told as the manual says, the agent leaves the header alone."""
     assert run(path.job(tmp_path, "called", 1)) == 0
     command, told = ours_too("calling", collector)
@@ -281,9 +267,7 @@ def test_the_stock_agent_in_a_driver_that_calls_by_itself(
     assert traces_named(proxy) == [[one]] * 2
 
 
-def test_a_span_that_joins_others_is_shown_with_all_of_them(
-    collector: Oap, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_span_that_joins_others_is_shown_with_all_of_them(collector, monkeypatch):
     """Links of its trace are references there; its parent says where it stands."""
     monkeypatch.setattr(skywalking_segments, "SPLIT", 0.0)  # a segment for each span
     monkeypatch.setattr(propagator, "_processor", None)
@@ -311,9 +295,7 @@ def test_a_span_that_joins_others_is_shown_with_all_of_them(
     assert joined == ["batch", "branch 0", "branch 1"]
 
 
-def test_an_outage_loses_nothing(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_an_outage_loses_nothing(tmp_path_factory, tmp_path):
     """What was made while it was dead, and after, is there: each of it, once.
 
     What this collector had before died with it: it keeps everything in memory.

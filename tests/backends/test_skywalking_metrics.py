@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from support.waiting import until
 
@@ -16,7 +14,7 @@ pytestmark = ASKS_OAP
 
 
 @pytest.fixture
-def told(collector: Oap) -> dict[str, str]:
+def told(collector) -> dict[str, str]:
     """What sends metrics there, often."""
     return {
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"http://{collector.grpc}",
@@ -36,9 +34,7 @@ def latest(oap: Oap, service: str, metric: str) -> dict[str, float]:
     }
 
 
-def test_a_participant_and_a_job_report(
-    collector: Oap, told: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_participant_and_a_job_report(collector, told, tmp_path):
     """What waits in an outbox or for a decision, and what was decided.
 
     Each under the name of its service. The partner is not there: all that was

@@ -35,7 +35,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jaeger]:
+def collector(tmp_path, monkeypatch) -> Iterator[Jaeger]:
     """One with the bundled configuration, which counts spans each second."""
     config, interval = tmp_path / "config.yaml", "metrics_flush_interval: "
     text = JAEGER.read_text(encoding="utf-8")
@@ -73,7 +73,7 @@ def calls(collector: Jaeger) -> dict[str, float]:
     return {what: float(n) for what, _, n in pairs if what.startswith(name)}
 
 
-def test_processes_of_a_service_share_their_series(collector: Jaeger) -> None:
+def test_processes_of_a_service_share_their_series(collector):
     """Executors come and go: each would leave its series behind, for ever."""
     for number in range(PROCESSES):
         send(collector, f"executor-{number}", "tpc.branch")
@@ -82,7 +82,7 @@ def test_processes_of_a_service_share_their_series(collector: Jaeger) -> None:
     assert 'job="orders"' in series
 
 
-def test_spans_of_ever_new_names_are_bounded(collector: Jaeger) -> None:
+def test_spans_of_ever_new_names_are_bounded(collector):
     """What a library names by its paths, say: the rest is one series."""
     names = [f"GET /{number}" for number in range(LIMIT + 100)]
     send(collector, "driver", *names)
@@ -92,7 +92,7 @@ def test_spans_of_ever_new_names_are_bounded(collector: Jaeger) -> None:
     assert rest == 100
 
 
-def test_a_measured_time_keeps_its_trace(collector: Jaeger) -> None:
+def test_a_measured_time_keeps_its_trace(collector):
     """An exemplar of our histograms goes through the collector, for Prometheus."""
     exporter = OTLPMetricExporter(f"{collector.endpoint}/v1/metrics")
     reader = PeriodicExportingMetricReader(exporter)

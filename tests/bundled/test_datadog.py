@@ -36,7 +36,7 @@ def monitors() -> dict[str, dict[str, Any]]:
     return dict(read(FILE)["resource"]["datadog_monitor"])
 
 
-def test_each_alert_has_its_monitor() -> None:
+def test_each_alert_has_its_monitor():
     """One for each severity, and none for an alert that is gone."""
     wanted = {(rule["alert"], rule["labels"]["severity"]) for rule in alerts()}
     there = {tuple(name.rsplit("_", 1)) for name in monitors()}
@@ -45,7 +45,7 @@ def test_each_alert_has_its_monitor() -> None:
 
 
 @pytest.mark.parametrize("name", monitors())
-def test_a_monitor_asks_for_metrics_of_the_registry(name: str) -> None:
+def test_a_monitor_asks_for_metrics_of_the_registry(name):
     """With tags and values that they have, and by what its message says."""
     monitor = monitors()[name]
     alert, severity = name.rsplit("_", 1)
@@ -81,7 +81,7 @@ def conditions(where: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", monitors())
-def test_a_monitor_means_what_its_alert_means(name: str) -> None:
+def test_a_monitor_means_what_its_alert_means(name):
     """The same metrics, the same threshold, and a link to the same section."""
     monitor = monitors()[name]
     alert, severity = name.rsplit("_", 1)

@@ -72,7 +72,7 @@ class Site(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory) -> Iterator[Site]:
     """Two participants, their partner, the watcher, and four real backends."""
     folder = tmp_path_factory.mktemp("site")
     program("prometheus")
@@ -126,7 +126,7 @@ def seconds_until(
 
 
 @pytest.fixture(scope="module")
-def stuck(site: Site) -> set[str]:
+def stuck(site) -> set[str]:
     """One batch lands; of the next, the notifier dies before it hears of the commit.
 
     Returns the ids of the traces in which Jaeger's saved search sees something stuck.
@@ -170,9 +170,7 @@ def stuck(site: Site) -> set[str]:
     return found
 
 
-def test_one_stuck_transaction_is_flagged_by_all_three(
-    site: Site, stuck: set[str]
-) -> None:
+def test_one_stuck_transaction_is_flagged_by_all_three(site, stuck):
     """Where it is, by name; in Jaeger in its own trace; and it is over when it is."""
     warnings = site.heard.alerts("TpcTransactionStuck", "firing")
     assert {alert["labels"]["participant"] for alert in warnings} == {"notifier"}
@@ -189,7 +187,7 @@ def test_one_stuck_transaction_is_flagged_by_all_three(
     assert {one["tpc.transaction.id"] for one in said} == {STUCK}
 
 
-def test_failed_commits_are_found(site: Site, stuck: set[str]) -> None:
+def test_failed_commits_are_found(site, stuck):
     """By the other saved search: the tries that found nobody. Its page has both."""
     with urllib.request.urlopen(site.jaeger.page, timeout=AT_LAST) as page:
         shown = page.read().decode()
@@ -200,7 +198,7 @@ def test_failed_commits_are_found(site: Site, stuck: set[str]) -> None:
     assert site.jaeger.found(**saved_search("Failed commits of flights")) == stuck
 
 
-def test_nothing_else_was_called_for(site: Site, stuck: set[str]) -> None:
+def test_nothing_else_was_called_for(site, stuck):
     """One transaction is stuck: no alert of another kind fires about transactions."""
     told = {
         (alert["labels"]["alertname"], alert["labels"].get("participant"))
@@ -211,9 +209,7 @@ def test_nothing_else_was_called_for(site: Site, stuck: set[str]) -> None:
     assert told == {("TpcTransactionStuck", "notifier")}
 
 
-def test_skywalking_has_the_template_and_all_that_it_shows(
-    site: Site, stuck: set[str]
-) -> None:
+def test_skywalking_has_the_template_and_all_that_it_shows(site, stuck):
     """Every expression is answered: with data, but where nothing happened."""
     (template,) = read(TEMPLATE)
     assert site.oap.templates()[template["id"]] == template["configuration"]
@@ -236,7 +232,7 @@ def settled(empty: Callable[[], set[str]], expected: set[str]) -> set[str]:
     return empty()
 
 
-def test_paths_with_ids_are_one_endpoint(site: Site) -> None:
+def test_paths_with_ids_are_one_endpoint(site):
     """Of a participant under SkyWalking's own agent, which names spans by paths."""
     for number in (1, 2):
         site.oap.post([segment("ledger", f"/transactions/orders.{number}.1")])
@@ -277,7 +273,7 @@ def filled(collector: Oap, expression: str, service: str) -> bool:
     )
 
 
-def test_every_panel_of_grafana_shows_something(site: Site, stuck: set[str]) -> None:
+def test_every_panel_of_grafana_shows_something(site, stuck):
     """By its own queries, at a real Prometheus; but where nothing happened."""
 
     def empty() -> set[str]:
@@ -291,14 +287,14 @@ def test_every_panel_of_grafana_shows_something(site: Site, stuck: set[str]) -> 
     assert settled(empty, set(EMPTY_PANELS)) == set(EMPTY_PANELS)
 
 
-def test_a_dot_in_a_graph_is_a_trace(site: Site, stuck: set[str]) -> None:
+def test_a_dot_in_a_graph_is_a_trace(site, stuck):
     """An exemplar of the collector's histogram names a trace that Jaeger has."""
     metric = 'traces_span_metrics_duration_milliseconds_bucket{tpc_phase="commit"}'
     found = until(lambda: site.prometheus.exemplars(metric))
     assert site.jaeger.trace(found[0]["trace_id"])
 
 
-def test_nothing_is_there_twice(site: Site, stuck: set[str]) -> None:
+def test_nothing_is_there_twice(site, stuck):
     """A gauge has one series for each participant; counters come by OTLP only."""
     backlog = site.prometheus.query("tpc_outbox_backlog")
     assert [one["metric"]["participant"] for one in backlog] == ["notifier"]

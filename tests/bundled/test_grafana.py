@@ -1,7 +1,5 @@
 """The Grafana dashboard: as its program writes it, by the schema, and readable."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path
@@ -20,13 +18,13 @@ SCHEMA = Path(__file__).with_name("grafana.schema.json")
 VARIABLES = ("datasource", "job", "participant", "jaeger", "console")
 
 
-def test_the_file_is_what_its_program_writes() -> None:
+def test_the_file_is_what_its_program_writes():
     """Nobody edits the file, so nothing is lost when it is written again."""
     command = "python -m dashboards.grafana.two_phase_commits"
     assert GRAFANA.read_text(encoding="utf-8") == two_phase_commits.text(), command
 
 
-def test_it_is_a_dashboard() -> None:
+def test_it_is_a_dashboard():
     """By the part of the schema that we use; what it does not know is refused."""
     schema = jsonschema.Draft202012Validator(read(SCHEMA))
     board = read(GRAFANA)
@@ -37,14 +35,14 @@ def test_it_is_a_dashboard() -> None:
         del part["colour"]
 
 
-def test_every_expression_is_promql() -> None:
+def test_every_expression_is_promql():
     """Once Grafana has put its variables in; it has no others."""
     for panel, target in targets():
         assert "$" not in resolved(target["expr"]), panel["title"]
         assert promql_parser.parse(resolved(target["expr"]))
 
 
-def test_rates_follow_the_interval_that_grafana_chooses() -> None:
+def test_rates_follow_the_interval_that_grafana_chooses():
     """A fixed window would show holes, or be wrong, once somebody zooms."""
     for panel, target in targets():
         call = r"(?:rate|increase)\([^[]*\[([^\]]+)\]"
@@ -54,7 +52,7 @@ def test_rates_follow_the_interval_that_grafana_chooses() -> None:
         assert len(counts) == len(windows), panel["title"]
 
 
-def test_numbers_are_of_now() -> None:
+def test_numbers_are_of_now():
     """When the watcher is gone they are missing, not green; and that is said first."""
     first, alerts, *others = panels()
     assert "tpc_watcher_last_success" in first["targets"][0]["expr"]
@@ -68,14 +66,14 @@ def test_numbers_are_of_now() -> None:
         assert "over_time" not in str(panel["targets"]), panel["title"]
 
 
-def test_a_decision_by_hand_is_marked() -> None:
+def test_a_decision_by_hand_is_marked():
     """By the registry's counter, also the first that a command has counted."""
     (annotation,) = read(GRAFANA)["annotations"]["list"]
     assert promql_parser.parse(resolved(annotation["expr"]))
     assert prometheus_name("tpc.operator.actions") in annotation["expr"]
 
 
-def test_every_panel_can_be_read() -> None:
+def test_every_panel_can_be_read():
     """Title, description, a unit, one data source by variable; titles are unique."""
     titles = [panel["title"] for panel in panels()]
     assert len(set(titles)) == len(titles)
@@ -87,7 +85,7 @@ def test_every_panel_can_be_read() -> None:
             assert len(panel["targets"]) == 1 or target["legendFormat"]
 
 
-def test_panels_lie_side_by_side() -> None:
+def test_panels_lie_side_by_side():
     """Inside the grid, none above another, each with an id of its own."""
     every = read(GRAFANA)["panels"]
     assert len({panel["id"] for panel in every}) == len(every)
@@ -102,7 +100,7 @@ def test_panels_lie_side_by_side() -> None:
         assert any(apart), (one, other)
 
 
-def test_variables_and_links() -> None:
+def test_variables_and_links():
     """What is used is there; nothing is edited by accident."""
     board = read(GRAFANA)
     assert tuple(v["name"] for v in board["templating"]["list"]) == VARIABLES
@@ -120,7 +118,7 @@ def test_variables_and_links() -> None:
     ]
 
 
-def test_exemplars_lead_to_traces() -> None:
+def test_exemplars_lead_to_traces():
     """Of the data source that is provisioned beside it, which the collector fills.
 
     The line for Tempo stands in the file that is put beside it.

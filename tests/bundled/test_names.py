@@ -82,9 +82,7 @@ def labels_of(metric: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))
-def test_an_expression_knows_its_metrics_and_labels(
-    where: str, expression: str
-) -> None:
+def test_an_expression_knows_its_metrics_and_labels(where, expression):
     """Metrics of the registry, labels that they have, values that those can say."""
     parsed = promql_parser.parse(expression)
     found = list(selectors(parsed))
@@ -105,7 +103,7 @@ def assert_values(label: str, value: str) -> None:
         assert set(value.split("|")) <= set(LABELS[label]), (label, value)
 
 
-def test_labels_that_are_shown_are_there() -> None:
+def test_labels_that_are_shown_are_there():
     """What a legend or an annotation says is a label that is left after grouping."""
     for panel, target in targets():
         shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -121,7 +119,7 @@ def grouped_by(expression: str) -> set[str]:
     return {name.strip() for one in lists for name in one.split(",")}
 
 
-def test_every_metric_has_a_panel() -> None:
+def test_every_metric_has_a_panel():
     """In Grafana: an instrument that nobody looks at is not worth its series."""
     shown = {
         metric_of(selector.name)
@@ -132,7 +130,7 @@ def test_every_metric_has_a_panel() -> None:
     assert shown == set(EXPOSED) - set(WITHOUT_PANEL)
 
 
-def test_every_metric_is_told_to_skywalking() -> None:
+def test_every_metric_is_told_to_skywalking():
     """From the registry's names and labels, and with a widget."""
     told = set()
     # SkyWalking's own receiver of OTLP leaves the unit to us, and takes no dots.
@@ -156,7 +154,7 @@ def test_every_metric_is_told_to_skywalking() -> None:
     assert shown == set(meters())
 
 
-def test_an_alarm_of_a_participant_counts_as_the_widget_of_the_service() -> None:
+def test_an_alarm_of_a_participant_counts_as_the_widget_of_the_service():
     """The same expression: only what it is a metric of differs."""
     for name, made_from in meters_of_participants().items():
         assert made_from == meters()[name.replace("_participant_", "_")]
@@ -167,7 +165,7 @@ def meters_in(expression: str) -> list[str]:
     return re.findall(r"\bmeter_\w+", expression)
 
 
-def test_every_alarm_knows_its_metric() -> None:
+def test_every_alarm_knows_its_metric():
     """SkyWalking's server does not start otherwise; ids that it ignores, it would."""
     of_participants = meters_of_participants()
     for name, rule in read(ALARMS)["rules"].items():
@@ -177,7 +175,7 @@ def test_every_alarm_knows_its_metric() -> None:
         assert rule["tags"]["runbook"] in anchors()
 
 
-def test_jaeger_searches_for_spans_and_attributes() -> None:
+def test_jaeger_searches_for_spans_and_attributes():
     """In the menu and in links; and what is counted of spans are closed sets."""
     menu = [item["url"] for one in read(JAEGER_UI)["menu"] for item in one["items"]]
     patterns = read(JAEGER_UI)["linkPatterns"]
@@ -203,7 +201,7 @@ def traceql() -> list[str]:
     return re.findall(r"`(\{.+?)` \|$", table, re.M)
 
 
-def test_tempo_is_asked_for_spans_and_attributes() -> None:
+def test_tempo_is_asked_for_spans_and_attributes():
     """Names of spans, attributes, and values that those can have."""
     assert len(traceql()) >= 8
     used: set[str] = set()
@@ -248,7 +246,7 @@ KNOWN = {
     ],
     ids=lambda path: path.name,
 )
-def test_no_other_name_is_spelt(path: Any) -> None:
+def test_no_other_name_is_spelt(path):
     """Comments and texts included; a name's end may be a group in a pattern."""
     words = set(
         re.findall(r"(?<![\w/#])(?:tpc_[a-z_]*|tpc\.[a-z_.]*)[a-z]", path.read_text())
@@ -266,7 +264,7 @@ def anchors() -> set[str]:
     return {re.sub(r"[^a-z0-9 -]", "", one.lower()).replace(" ", "-") for one in titles}
 
 
-def test_every_alert_has_its_section_of_the_runbook() -> None:
+def test_every_alert_has_its_section_of_the_runbook():
     """And the runbook has none for an alert that is gone."""
     sections = set(re.findall(r"^### (Tpc\w+)$", RUNBOOK.read_text(), re.M))
     assert sections == {rule["alert"] for rule in alerts()}
@@ -277,7 +275,7 @@ def test_every_alert_has_its_section_of_the_runbook() -> None:
         assert anchor in anchors()
 
 
-def test_where_the_runbook_is_stands_in_one_place() -> None:
+def test_where_the_runbook_is_stands_in_one_place():
     """A whole address, which each alert's link begins with: change it there."""
     rules = read(RULES)["groups"][0]["rules"]
     (place,) = [rule for rule in rules if rule.get("record") == "tpc:runbook"]
@@ -286,7 +284,7 @@ def test_where_the_runbook_is_stands_in_one_place() -> None:
     assert RULES.read_text().count(place["labels"]["url"]) == 1
 
 
-def test_every_command_of_the_runbook_can_be_called() -> None:
+def test_every_command_of_the_runbook_can_be_called():
     """As it stands there, options included: nobody is sent astray at night."""
     text = RUNBOOK.read_text(encoding="utf-8")
     called = re.findall(r"^tracing-2pc (.+)$", text, re.M)
@@ -300,6 +298,6 @@ def test_every_command_of_the_runbook_can_be_called() -> None:
     }
 
 
-def test_the_dashboard_is_where_grafana_looks() -> None:
+def test_the_dashboard_is_where_grafana_looks():
     """Its file is the one that the runbook's table names."""
     assert GRAFANA.name in RUNBOOK.read_text()

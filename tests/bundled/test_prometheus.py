@@ -1,10 +1,7 @@
 """Alerts fire, stay quiet and end as promised, say Prometheus's own programs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
@@ -32,21 +29,21 @@ TEXTS = texts("bundled")
 RULE_OF = [f"{rule['alert']}-{rule['labels']['severity']}" for rule in alerts()]
 
 
-def test_prometheus_takes_the_configuration(tmp_path: Path) -> None:
+def test_prometheus_takes_the_configuration(tmp_path):
     """With a token in its place, and the rules beside it."""
     said = checked("promtool", "check", "config", copied(tmp_path / "prometheus"))
     count = len(alerts()) + len(recorded())
     assert TEXTS["promtool found rules"].format(count=count) in said
 
 
-def test_each_alert_fires_stays_quiet_and_ends() -> None:
+def test_each_alert_fires_stays_quiet_and_ends():
     """Prometheus's own test of rules, which anybody can run without us."""
     assert "SUCCESS" in checked("promtool", "test", "rules", RULE_TESTS)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("index", range(len(RULE_OF)), ids=RULE_OF)
-def test_a_rule_that_is_taken_out_is_missed(index: int, tmp_path: Path) -> None:
+def test_a_rule_that_is_taken_out_is_missed(index, tmp_path):
     """No rule is there, of neither severity, that the tests of its alert do not see."""
     rules, tests = read(RULES), read(RULE_TESTS)
     tests["tests"] = [t for t in tests["tests"] if alerts()[index]["alert"] in str(t)]
@@ -59,7 +56,7 @@ def test_a_rule_that_is_taken_out_is_missed(index: int, tmp_path: Path) -> None:
     assert b"FAILED" in done.stdout + done.stderr
 
 
-def test_gauges_are_scraped_and_the_rest_comes_by_otlp() -> None:
+def test_gauges_are_scraped_and_the_rest_comes_by_otlp():
     """Nothing is there twice, and nothing is left out: split by the registry."""
     gauges = {name for name, metric in EXPOSED.items() if metric.kind == "gauge"}
     jobs = {job["job_name"]: job for job in read(PROMETHEUS)["scrape_configs"]}
@@ -76,14 +73,14 @@ def test_gauges_are_scraped_and_the_rest_comes_by_otlp() -> None:
     }
 
 
-def test_whoever_has_a_token_is_asked_with_one() -> None:
+def test_whoever_has_a_token_is_asked_with_one():
     """A viewer's, from a file: never in the configuration, never in a URL."""
     for job in read(PROMETHEUS)["scrape_configs"]:
         if job["job_name"] != "tracing-2pc-otlp":
             assert job["authorization"].keys() == {"credentials_file"}
 
 
-def test_alerts_follow_the_defaults_of_the_library() -> None:
+def test_alerts_follow_the_defaults_of_the_library():
     """A changed default of the settings is changed here, too."""
     defaults, rules = Settings(), alerts()
     for rule in rules:
@@ -106,13 +103,13 @@ def test_alerts_follow_the_defaults_of_the_library() -> None:
             assert seconds(window) > defaults.transaction_timeout
 
 
-def test_every_diagnosis_has_an_alert() -> None:
+def test_every_diagnosis_has_an_alert():
     """A new one cannot go unheard."""
     said = re.findall(r'diagnosis=~?"([^"]+)"', " ".join(r["expr"] for r in alerts()))
     assert {name for one in said for name in one.split("|")} == set(LABELS["diagnosis"])
 
 
-def test_each_alert_says_what_it_means_and_where_to_read_on() -> None:
+def test_each_alert_says_what_it_means_and_where_to_read_on():
     """Summary, description, a runbook; severity is one of two words."""
     for rule in alerts():
         assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
@@ -120,7 +117,7 @@ def test_each_alert_says_what_it_means_and_where_to_read_on() -> None:
         assert rule["labels"]["severity"] in ("warning", "critical")
 
 
-def test_alertmanager_takes_the_configuration() -> None:
+def test_alertmanager_takes_the_configuration():
     """Both receivers, and what silences what."""
     said = checked("amtool", "check-config", ALERTMANAGER)
     for name, count in ("receivers", 2), ("inhibit rules", 5):
@@ -128,7 +125,7 @@ def test_alertmanager_takes_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("index", range(len(RULE_OF)), ids=RULE_OF)
-def test_an_alert_goes_to_the_receiver_of_its_severity(index: int) -> None:
+def test_an_alert_goes_to_the_receiver_of_its_severity(index):
     """As Alertmanager itself routes it."""
     rule = alerts()[index]
     severity = rule["labels"]["severity"]
@@ -138,7 +135,7 @@ def test_an_alert_goes_to_the_receiver_of_its_severity(index: int) -> None:
     checked("amtool", *where, f"--verify.receivers={receiver}", *labels)
 
 
-def test_critical_silences_the_warning_of_the_same() -> None:
+def test_critical_silences_the_warning_of_the_same():
     """The same alert, about the same of the same log; and nothing more."""
     first = read(ALERTMANAGER)["inhibit_rules"][0]
     assert first == {
@@ -148,7 +145,7 @@ def test_critical_silences_the_warning_of_the_same() -> None:
     }
 
 
-def test_one_trouble_is_one_message() -> None:
+def test_one_trouble_is_one_message():
     """A loss is quarantined, what is stuck was pending: of that application alone."""
     silenced = {
         rule["target_matchers"][0]: rule["equal"]
@@ -160,7 +157,7 @@ def test_one_trouble_is_one_message() -> None:
     }
 
 
-def test_what_is_silenced_exists() -> None:
+def test_what_is_silenced_exists():
     """A misspelt name would silence nothing, and nobody would know."""
     named = re.findall(r"Tpc[A-Za-z]+", str(read(ALERTMANAGER)["inhibit_rules"]))
     assert named

@@ -23,10 +23,6 @@ from participants.processes import Process, stopping
 
 CACHE: Final = ROOT / ".cache"
 IMAGES: Final = ROOT / "tools" / "engine" / "images"
-STAND_INS: Final = ("oap", "prometheus", "jaeger", "postgres", "python", "pages")
-"""Folders of `IMAGES`: where a container says less than the real one, its file says so.
-SkyWalking's UI and Grafana are a page that says *stand-in*: of them only their mounts,
-their place and their order are seen."""
 
 
 class Engine:

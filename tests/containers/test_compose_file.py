@@ -1,10 +1,7 @@
 """The compose file is whole, closed to the network, and bounds each container."""
 
-from __future__ import annotations
-
 import os
 import re
-from pathlib import Path
 
 import pytest
 from support.programs import ran
@@ -32,7 +29,7 @@ MAIN_ENV = settings(ENV_FILES[0])
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("extra", [None, *ENV_FILES[1:]], ids=lambda p: p and p.name)
-def test_docker_compose_takes_the_file(extra: Path | None) -> None:
+def test_docker_compose_takes_the_file(extra):
     """With .env alone, and with each of the other files after it."""
     files = [ENV_FILES[0], *([extra] if extra else [])]
     chosen = [word for path in files for word in ("--env-file", str(path))]
@@ -42,7 +39,7 @@ def test_docker_compose_takes_the_file(extra: Path | None) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_variable_is_in_the_environment_file() -> None:
+def test_every_variable_is_in_the_environment_file():
     """None is empty by mistake, and none is left over."""
     read = variables(COMPOSE.read_text())
     assert read | {"COMPOSE_PROFILES"} == set(MAIN_ENV)
@@ -50,7 +47,7 @@ def test_every_variable_is_in_the_environment_file() -> None:
         assert settings(path).keys() <= MAIN_ENV.keys(), path
 
 
-def test_profiles_are_those_that_are_documented() -> None:
+def test_profiles_are_those_that_are_documented():
     """What each file of settings switches on exists."""
     named = {p for s in services().values() for p in s.get("profiles", [])}
     assert named == PROFILES
@@ -58,7 +55,7 @@ def test_profiles_are_those_that_are_documented() -> None:
         assert set(settings(path)["COMPOSE_PROFILES"].split(",")) <= named, path
 
 
-def test_every_image_is_pinned() -> None:
+def test_every_image_is_pinned():
     """To a version that is not a name for the newest, and in .env only."""
     for name, service in services().items():
         (variable,) = variables(service["image"])
@@ -67,7 +64,7 @@ def test_every_image_is_pinned() -> None:
     assert MAIN_ENV["PYTHON_IMAGE"] in DOCKERFILE.read_text()
 
 
-def test_every_port_is_published_on_loopback_only() -> None:
+def test_every_port_is_published_on_loopback_only():
     """Nobody else on the network reaches a container; no two want one port."""
     ports = [port for s in services().values() for port in s.get("ports", [])]
     for port in ports:
@@ -76,7 +73,7 @@ def test_every_port_is_published_on_loopback_only() -> None:
     assert len(ports) == len(wanted) == len(set(wanted))
 
 
-def test_every_mount_exists() -> None:
+def test_every_mount_exists():
     """A file of this repository, read only; or a volume that is declared."""
     declared, used = set(stack()["volumes"]), set()
     for name, service in services().items():
@@ -91,7 +88,7 @@ def test_every_mount_exists() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_is_bounded_and_asked_how_it_is(name: str) -> None:
+def test_every_service_is_bounded_and_asked_how_it_is(name):
     """A limit of its memory, and a health check unless it ends by itself."""
     service = services()[name]
     assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
@@ -103,7 +100,7 @@ def test_every_service_is_bounded_and_asked_how_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_is_depended_on_is_waited_for(name: str) -> None:
+def test_what_is_depended_on_is_waited_for(name):
     """Until it is healthy, or has ended well; it is there in every profile."""
     everything = services()
     for other, how in everything[name].get("depends_on", {}).items():
@@ -115,7 +112,7 @@ def test_what_is_depended_on_is_waited_for(name: str) -> None:
             assert how["required"] is False, other
 
 
-def test_ours_run_as_nobody_with_nothing() -> None:
+def test_ours_run_as_nobody_with_nothing():
     """One image without root, in exec form: SIGTERM reaches who can end cleanly."""
     for name, service in services().items():
         if service["image"] == OURS:
@@ -131,7 +128,7 @@ def test_ours_run_as_nobody_with_nothing() -> None:
         assert set(forms) == {"["}, word
 
 
-def test_no_password_is_written_down() -> None:
+def test_no_password_is_written_down():
     """Not in a file of ours, not in a URL: they are made at the first start."""
     texts = [COMPOSE.read_text(), *(path.read_text() for path in ENV_FILES)]
     for text in texts:

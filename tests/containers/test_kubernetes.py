@@ -55,13 +55,13 @@ OLDEST, NEWEST = "1.29", kubernetes_validate.latest_version().rpartition(".")[0]
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_kubernetes_takes_each_object(version: str) -> None:
+def test_kubernetes_takes_each_object(version):
     """By its own schemas: no unknown field, no wrong type, nothing left out."""
     for made in objects():
         assert kubernetes_validate.validate(made, version, strict=True) == version
 
 
-def test_the_schemas_would_find_a_slip() -> None:
+def test_the_schemas_would_find_a_slip():
     """A field that is spelt wrongly does not pass."""
     slip = named("Deployment")["ledger"]
     slip["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
@@ -69,7 +69,7 @@ def test_the_schemas_would_find_a_slip() -> None:
         kubernetes_validate.validate(slip, NEWEST, strict=True)
 
 
-def test_gunicorn_takes_the_participants_command() -> None:
+def test_gunicorn_takes_the_participants_command():
     """Its options, our worker, and an application in the program of that name."""
     program, *arguments = container("ledger")["command"]
     assert (Path(sys.executable).parent / program).exists()
@@ -82,7 +82,7 @@ def test_gunicorn_takes_the_participants_command() -> None:
     assert f"examples/kubernetes/{file}.py" in DOCKERFILE
 
 
-def test_our_command_line_takes_the_watchers_command() -> None:
+def test_our_command_line_takes_the_watchers_command():
     """The command and its options."""
     program, *arguments = container("tpc-watcher")["command"]
     assert program == "tracing-2pc"
@@ -90,7 +90,7 @@ def test_our_command_line_takes_the_watchers_command() -> None:
     assert (chosen.command, chosen.recover) == ("watch", True)
 
 
-def test_the_image_is_made_of_files_that_are_there() -> None:
+def test_the_image_is_made_of_files_that_are_there():
     """And that the folder's list of what is sent to an engine lets through."""
     sent = (ROOT / ".dockerignore").read_text().splitlines()
     for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.M):
@@ -100,7 +100,7 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
             assert {f"!{place}", f"!{place.parent}/*{place.suffix}"} & set(sent), source
 
 
-def test_spark_submit_is_given_files_that_are_there() -> None:
+def test_spark_submit_is_given_files_that_are_there():
     """The properties are mounted, the program is in the image."""
     program, option, properties, job, folder = container("orders")["command"]
     assert (program, option) == ("spark-submit", "--properties-file")
@@ -112,7 +112,7 @@ def test_spark_submit_is_given_files_that_are_there() -> None:
     assert folder in mounted("orders")
 
 
-def test_spark_knows_its_properties() -> None:
+def test_spark_knows_its_properties():
     """Each, of the manual too, stands in the programs of the Spark that is tested."""
     wanted = set(re.findall(r"\bspark(?:\.[a-z]\w*)+", MANUAL))
     for key in SPARK:
@@ -145,7 +145,7 @@ def _configuration_of_spark() -> Iterator[bytes]:
 
 
 @EACH
-def test_every_variable_is_read(workload: str) -> None:
+def test_every_variable_is_read(workload):
     """A setting's, one of OpenTelemetry's that works here, or the program's own."""
     ours = {f"TPC_{field.name.upper()}" for field in dataclasses.fields(Settings)}
     programs = "".join(path.read_text() for path in FOLDER.glob("*.py"))
@@ -162,7 +162,7 @@ def test_every_variable_is_read(workload: str) -> None:
 
 
 @EACH
-def test_what_a_pod_needs_is_there(workload: str) -> None:
+def test_what_a_pod_needs_is_there(workload):
     """Maps, claims and accounts are here, Secrets in commands of the manual."""
     pod, its = pods()[workload], container(workload)
     if account := pod.get("serviceAccountName"):
@@ -187,7 +187,7 @@ def test_what_a_pod_needs_is_there(workload: str) -> None:
 @pytest.mark.parametrize(
     ("workload", "name"), [("orders", "job.toml"), ("tpc-watcher", "watcher.toml")]
 )
-def test_the_settings_can_be_read(workload: str, name: str, tmp_path: Path) -> None:
+def test_the_settings_can_be_read(workload, name, tmp_path):
     """By their program: what is named is mounted, and an address leads to a Service."""
     assert environment(workload)["TPC_CONFIG"] == f"/settings/{name}"
     (tmp_path / name).write_text(named("ConfigMap")["tpc-settings"]["data"][name])
@@ -204,7 +204,7 @@ def test_the_settings_can_be_read(workload: str, name: str, tmp_path: Path) -> N
         assert served["port"] == int(port)
 
 
-def test_executors_find_token_files_and_driver() -> None:
+def test_executors_find_token_files_and_driver():
     """The Secret and the claim of the driver at the same paths; its own name."""
     mounts = mounted("orders")
     path = SPARK["spark.kubernetes.executor.secrets.tpc-job-token"]
@@ -231,7 +231,7 @@ def test_executors_find_token_files_and_driver() -> None:
 
 
 @pytest.mark.parametrize("workload", ["ledger", "tpc-watcher"])
-def test_what_is_asked_for_is_served(workload: str) -> None:
+def test_what_is_asked_for_is_served(workload):
     """At the port that the program is told, by routes of the contract."""
     its = container(workload)
     (port,) = its["ports"]
@@ -243,7 +243,7 @@ def test_what_is_asked_for_is_served(workload: str) -> None:
 
 
 @EACH
-def test_no_container_may_more_than_it_needs(workload: str) -> None:
+def test_no_container_may_more_than_it_needs(workload):
     """Not root, a root file system that is not written, no capability, a limit."""
     pod, its = pods()[workload], container(workload)
     assert pod["securityContext"] == {
@@ -264,7 +264,7 @@ def test_no_container_may_more_than_it_needs(workload: str) -> None:
     assert pod.get("automountServiceAccountToken", True) == (workload == "orders")
 
 
-def test_no_secret_is_written_down() -> None:
+def test_no_secret_is_written_down():
     """No password in a URL, no Secret with a value."""
     for made in objects():
         assert made["kind"] != "Secret"
@@ -272,13 +272,13 @@ def test_no_secret_is_written_down() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path) -> Path:
     (tmp_path / "writable").mkdir()
     return tmp_path / "writable"
 
 
 @pytest.mark.ci
-def test_a_participant_writes_only_to_its_temporary_folder(place: Path) -> None:
+def test_a_participant_writes_only_to_its_temporary_folder(place):
     """Large branches, too, with a read-only root file system, and no word of it."""
     (port,) = free_ports(1)
     changes = {"0.0.0.0:8081": f"127.0.0.1:{port}"}
@@ -303,7 +303,7 @@ def _path(service: Process, probe: str) -> str:
 
 
 @pytest.mark.ci
-def test_the_watcher_writes_only_to_its_temporary_folder(place: Path) -> None:
+def test_the_watcher_writes_only_to_its_temporary_folder(place):
     """And is ready, with its settings and tokens from where they are mounted."""
     (port,) = free_ports(1)
     log = f"sqlite:///{place / 'log.db'}"
@@ -320,7 +320,7 @@ def test_the_watcher_writes_only_to_its_temporary_folder(place: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_the_job_writes_to_the_participant(place: Path) -> None:
+def test_the_job_writes_to_the_participant(place):
     """By the programs and commands of the manifests, with Spark on this machine."""
     (port,) = free_ports(1)
     url, database = f"http://127.0.0.1:{port}", place / "ledger.db"

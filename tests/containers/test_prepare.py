@@ -17,7 +17,7 @@ from tracing_2pc.core.settings import Settings
 
 
 @pytest.fixture
-def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def prepare(tmp_path, monkeypatch) -> ModuleType:
     """The program, over an empty folder."""
     monkeypatch.setenv("PREPARE_ROOT", str(tmp_path))
     monkeypatch.setenv("PREPARE_DASHBOARDS", str(ROOT / "dashboards"))
@@ -35,7 +35,7 @@ def everything(folder: Path) -> dict[str, str]:
     return {str(p): p.read_text() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_second_start_changes_nothing(prepare: ModuleType, tmp_path: Path) -> None:
+def test_a_second_start_changes_nothing(prepare, tmp_path):
     """Passwords stay those that the database was made with."""
     prepare.main("services")
     first = everything(tmp_path)
@@ -43,7 +43,7 @@ def test_a_second_start_changes_nothing(prepare: ModuleType, tmp_path: Path) -> 
     assert everything(tmp_path) == first
 
 
-def test_each_password_is_its_own_and_fits(prepare: ModuleType, tmp_path: Path) -> None:
+def test_each_password_is_its_own_and_fits(prepare, tmp_path):
     """A role has in the database what its client reads; ours, nobody else reads."""
     prepare.main("services")
     held = json.loads((tmp_path / "ours" / "passwords.json").read_text())
@@ -59,9 +59,7 @@ def test_each_password_is_its_own_and_fits(prepare: ModuleType, tmp_path: Path) 
         assert (tmp_path / "ours" / secret).stat().st_mode & 0o777 == 0o600
 
 
-def test_only_names_of_this_network_are_left(
-    prepare: ModuleType, tmp_path: Path
-) -> None:
+def test_only_names_of_this_network_are_left(prepare, tmp_path):
     """No address of another container is loopback; each name is a service.
 
     The runbook's stays: it is for the reader's browser, as published ports are.
@@ -81,9 +79,7 @@ def test_only_names_of_this_network_are_left(
     assert {"ledger", "notifier", "watcher", "jaeger", "webhook"} <= named
 
 
-def test_prometheus_and_alertmanager_take_theirs(
-    prepare: ModuleType, tmp_path: Path
-) -> None:
+def test_prometheus_and_alertmanager_take_theirs(prepare, tmp_path):
     """With Prometheus's token where its configuration has it, and no other there."""
     tokens = "# a comment\njob j-token\noperator o-token\nviewer v-token\n"
     (tmp_path / "ours").mkdir()
@@ -102,9 +98,7 @@ def test_prometheus_and_alertmanager_take_theirs(
     assert "o-token" not in others
 
 
-def test_an_address_that_is_not_there_any_more_is_said(
-    prepare: ModuleType, tmp_path: Path
-) -> None:
+def test_an_address_that_is_not_there_any_more_is_said(prepare, tmp_path):
     """A change of `dashboards/` leaves no container with an address of loopback."""
     source = ROOT / "dashboards" / "alertmanager"
     with pytest.raises(ValueError, match=texts("containers")["in no file"]):
@@ -112,7 +106,7 @@ def test_an_address_that_is_not_there_any_more_is_said(
 
 
 @pytest.mark.parametrize("name", ["tpc.toml", "job.toml"])
-def test_the_settings_are_read(name: str) -> None:
+def test_the_settings_are_read(name):
     """Each file is one that the library takes, with the environment of its service."""
     user = {"tpc.toml": "watcher", "job.toml": "job"}[name]
     told = services()[user]["environment"]
@@ -126,9 +120,7 @@ def test_the_settings_are_read(name: str) -> None:
     assert loaded.log == "env:TPC_LOG"
 
 
-def test_grafana_links_to_the_stacks_own_console(
-    prepare: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grafana_links_to_the_stacks_own_console(prepare, tmp_path, monkeypatch):
     """Not to one that somebody runs beside it; by the port that is set in `.env`."""
     monkeypatch.setenv("CONSOLE_PORT", "8123")
     prepare.main("services")

@@ -81,7 +81,7 @@ class Story(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def site(tmp_path_factory) -> Iterator[Stack]:
     scratch, folder = (tmp_path_factory.mktemp(name) for name in ("images", "engine"))
     with engine(folder) as running:
         build(running, scratch)
@@ -90,7 +90,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def story(site: Stack) -> Story:
+def story(site) -> Story:
     """The ledger stops before a commit; notifier and worker are killed; all return."""
     until(lambda: site.in_state("committed"))
     site.compose(
@@ -139,7 +139,7 @@ def in_skywalking(site: Stack, trace: str) -> set[str]:
     return {span["serviceCode"] for span in answer["data"]["queryTrace"]["spans"]}
 
 
-def test_everything_comes_up(site: Stack) -> None:
+def test_everything_comes_up(site):
     """Each is healthy, or has done its work; nobody was started twice."""
     found = site.containers()
     assert found.keys() == services().keys() - {"oracle"}
@@ -151,7 +151,7 @@ def test_everything_comes_up(site: Stack) -> None:
             assert container["Health"] == "healthy", name
 
 
-def test_the_console_lists_where_to_look(site: Stack) -> None:
+def test_the_console_lists_where_to_look(site):
     """It answers at its published port, and wants a token before it shows anything."""
     with urllib.request.urlopen(site.url("CONSOLE"), timeout=AT_LAST) as page:
         assert "/login" in page.url
@@ -160,7 +160,7 @@ def test_the_console_lists_where_to_look(site: Stack) -> None:
         assert site.url(name) in told
 
 
-def test_prometheus_scrapes_everybody(site: Stack) -> None:
+def test_prometheus_scrapes_everybody(site):
     """With its token, by names of this network."""
 
     def down() -> list[str]:
@@ -172,21 +172,21 @@ def test_prometheus_scrapes_everybody(site: Stack) -> None:
     assert until(down, lambda bad: not bad) == []
 
 
-def test_a_stuck_transaction_is_seen_by_all(story: Story) -> None:
+def test_a_stuck_transaction_is_seen_by_all(story):
     """The alert reaches the webhook; Jaeger and SkyWalking show where it stands."""
     assert len(story.firing) == 1
     assert story.snapshots == {story.trace}
     assert {"flights", "ledger", "notifier"} <= story.skywalking
 
 
-def test_killed_participants_come_back(site: Stack, story: Story) -> None:
+def test_killed_participants_come_back(site, story):
     """One container was killed, one restarted; what was decided is finished."""
     assert story.killed == "exited"
     assert len(story.resolved) == 1
     until(lambda: story.stuck in site.in_state("committed"))
 
 
-def test_the_oracle_holds(site: Stack, story: Story) -> None:
+def test_the_oracle_holds(site, story):
     """All days are there, once, in both services; the work was the cluster's.
 
     Its only worker was killed under the job, which waits for it and is not restarted.
@@ -203,7 +203,7 @@ def test_the_oracle_holds(site: Stack, story: Story) -> None:
 
 
 @pytest.mark.usefixtures("story")
-def test_the_data_source_writes_to_the_same_services(site: Stack) -> None:
+def test_the_data_source_writes_to_the_same_services(site):
     """A stream and a DataFrame each land once, written by the cluster's tasks."""
     before = site.inside("ledger", "python", "-c", COUNT).split()
     site.compose("stop", "job")

@@ -12,7 +12,7 @@ _TRACED = {"a_flush", "a_cut"}
 
 
 @pytest.fixture(autouse=True)
-def reachable(request: pytest.FixtureRequest) -> None:
+def reachable(request) -> None:
     """Leave out, by its name, a point that nobody can reach here."""
     call = getattr(request.node, "callspec", None)
     point = call.params.get("point") if call else None

@@ -14,9 +14,6 @@ from pathlib import Path
 import psycopg
 from support.waiting import AT_LAST, PAUSE
 
-_FRAME = 24 + 4096
-"""Bytes of one page in SQLite's write-ahead log, with its header."""
-
 
 class CannotReachError(Exception):
     """This environment does not let us do it."""

@@ -15,25 +15,23 @@ from typing import Any
 
 import pyarrow as pa
 from flask import Flask
+from support.checkpoint import Checkpoint
 from support.waiting import PAUSE
 from werkzeug.serving import make_server
 
 from crash import source
-from crash.checkpoint import Checkpoint
 from participants.partner import create_app
 from tracing_2pc import FileSink, ParticipantSink, Settings
 from tracing_2pc.core.errors import TwoPhaseError
 from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
-from tracing_2pc.core.ports import SystemClock
 from tracing_2pc.http.server import participant_blueprint
 from tracing_2pc.operations.recover import recover
 from tracing_2pc.operations.wiring import open_configured_log
 from tracing_2pc.participant.engine import ParticipantEngine
 from tracing_2pc.protocol.coordinator import Coordinator
-from tracing_2pc.protocol.delivery import Delivery
-from tracing_2pc.protocol.retry import RetryPolicy
 from tracing_2pc.sinks import CompositeSink
 from tracing_2pc.sinks.base import write_branch
+from tracing_2pc.sinks.job import Job as SinkJob
 from tracing_2pc.spark.tasks import read_receipts
 from tracing_2pc.store import open_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
@@ -152,12 +150,12 @@ def recovery(log: str, participants: dict[str, str]) -> None:
 def driver(job: Job, executors: list[Connection]) -> None:
     """Run batches to the last, as Spark's stream thread would; an error ends it."""
     logging.basicConfig(level=logging.INFO, format=_LINE)
-    checkpoint = Checkpoint(job.folder / "checkpoint" / job.application)
+    checkpoint = Checkpoint.at(job.folder / "checkpoint" / job.application)
     tasks = _Tasks(job, executors)
     coordinator = _coordinator(job)
     run = uuid.uuid4().hex
     last = source.batches(job.folder, job.application)
-    while (batch := checkpoint.next_batch()) < last:
+    while (batch := checkpoint.next()) < last:
         checkpoint.begin(batch)
         coordinator.apply(
             batch,
@@ -170,25 +168,12 @@ def driver(job: Job, executors: list[Connection]) -> None:
 
 
 def _coordinator(job: Job) -> Coordinator:
-    settings, clock = Settings(backoff_base=0.02, backoff_cap=0.3), SystemClock()
-    participants = job.sink().participants
     log = open_log(job.log, now=lambda: time.time() - job.behind)
     if job.behind:  # the log's own clock judges the deadline, so it is set back, too
         log._database.clock = f"{log._database.clock} - {job.behind}"
-    tracing = OpenTelemetryTracing()
-    base, cap = settings.backoff_base, settings.backoff_cap
-    retry = RetryPolicy(clock, base, cap, settings.inline_tries)
-    delivery = Delivery(log, participants, tracing=tracing, retry=retry)
-    return Coordinator(
-        job.application,
-        tuple(participants),
-        log,
-        delivery,
-        tracing,
-        clock,
-        settings,
-        retry,
-    )
+    settings = Settings(backoff_base=0.02, backoff_cap=0.3)
+    of_sink = SinkJob(job.sink(), job.application, settings)
+    return of_sink.coordinator(log, OpenTelemetryTracing(), lambda: False)
 
 
 class _Tasks:

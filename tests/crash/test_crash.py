@@ -32,7 +32,7 @@ def where() -> Iterator[Field]:
         for point in points()
     ],
 )
-def test_a_kill_at_a_point_costs_nothing(where: Field, point: str) -> None:
+def test_a_kill_at_a_point_costs_nothing(where, point):
     """Killed there and started again: each record is everywhere once, nothing stuck."""
     row = report.row(point, [where.run(*planned) for planned in plan(point, 1)])
     assert row.clean, str(row)
@@ -40,13 +40,13 @@ def test_a_kill_at_a_point_costs_nothing(where: Field, point: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("point", points())
-def test_with_each_kind_of_participant(where: Field, point: str) -> None:
+def test_with_each_kind_of_participant(where, point):
     """Whatever it holds its data with."""
     row = report.row(point, [where.run(*planned) for planned in every_kind(point)])
     assert row.clean, str(row)
 
 
-def test_few_runs_meet_every_kind() -> None:
+def test_few_runs_meet_every_kind():
     """Of each process that dies, where there is more than one way to hold data."""
     met: dict[str, set[str]] = {}
     for point in points():

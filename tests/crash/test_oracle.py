@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from support.spark import serving
 
 from crash import databases, oracle, report, source
-from crash.checkpoint import Checkpoint
 from crash.oracle import Places, Record, Verdict
 from crash.points import SCENARIOS, Scenario
 from crash.runs import Result, points
@@ -36,7 +35,7 @@ A_BATCH, TWICE = source.PARTITIONS * source.ROWS, Verdict(duplicated=2)
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Iterator[Places]:
+def places(tmp_path) -> Iterator[Places]:
     """A source, and participants that hold it."""
     source.write(tmp_path, [APPLICATION])
     urls = databases.sqlite(tmp_path)
@@ -69,7 +68,7 @@ def change(places: Places, where: str, *statements: str) -> None:
         file.commit()
 
 
-def test_all_is_well(places: Places) -> None:
+def test_all_is_well(places):
     """Where everybody holds the source, once, all is zero but drivers not finished."""
     assert oracle.judge(places, 0) == Verdict()
     assert oracle.judge(places, 2) == Verdict(stuck=2)
@@ -86,15 +85,13 @@ def test_all_is_well(places: Places) -> None:
     ],
     ids=["lost", "there twice", "never in the source", "split"],
 )
-def test_rows_of_one_participant_are_counted(
-    places: Places, statement: str, wrong: Verdict
-) -> None:
+def test_rows_of_one_participant_are_counted(places, statement, wrong):
     """Lost, or there more often than the source says; a batch that is not shown."""
     change(places, "ledger", statement)
     assert oracle.judge(places, 0) == wrong
 
 
-def test_a_lost_notification_is_counted(places: Places, tmp_path: Path) -> None:
+def test_a_lost_notification_is_counted(places, tmp_path):
     """What the partner was never told is lost."""
     with sqlite3.connect(tmp_path / "partner.db") as partner:
         partner.execute("DELETE FROM notification WHERE key = ?", (str(ONE),))
@@ -102,9 +99,7 @@ def test_a_lost_notification_is_counted(places: Places, tmp_path: Path) -> None:
     assert oracle.judge(places, 0) == Verdict(lost=1)
 
 
-def test_a_notification_under_two_keys_is_counted(
-    places: Places, tmp_path: Path
-) -> None:
+def test_a_notification_under_two_keys_is_counted(places, tmp_path):
     """The same record twice at the partner; the same key twice is one."""
     tell(tmp_path, ONE)
     assert oracle.judge(places, 0) == Verdict()
@@ -112,7 +107,7 @@ def test_a_notification_under_two_keys_is_counted(
     assert oracle.judge(places, 0) == Verdict(duplicated=1)
 
 
-def test_files_are_judged_too(places: Places, tmp_path: Path) -> None:
+def test_files_are_judged_too(places, tmp_path):
     """Lost, doubled, split; also what lies aside under a name that readers take; and
     what was left aside under no such name is stuck."""
     out = tmp_path / "out"
@@ -134,14 +129,14 @@ def write_file(path: Path, batch: int) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def test_a_batch_that_nobody_shows_is_lost_and_not_split() -> None:
+def test_a_batch_that_nobody_shows_is_lost_and_not_split():
     """Split means that they differ."""
     wanted = Counter([ONE])
     held = {"ledger": Counter[Record](), "notifier": Counter[Record]()}
     assert oracle.compare(wanted, held) == Verdict(lost=2)
 
 
-def test_an_unfinished_transaction_is_stuck(places: Places) -> None:
+def test_an_unfinished_transaction_is_stuck(places):
     """Whatever its state."""
     log = open_log(places.log)
     log.begin(APPLICATION, 0, run="r", query=None, participants=["ledger"], carrier={})
@@ -149,7 +144,7 @@ def test_an_unfinished_transaction_is_stuck(places: Places) -> None:
     assert oracle.judge(places, 0) == Verdict(stuck=1)
 
 
-def test_a_branch_in_doubt_is_stuck(places: Places) -> None:
+def test_a_branch_in_doubt_is_stuck(places):
     """At either participant."""
     rows = TaggedRows(places.databases["ledger"], "others")
     rows.open()
@@ -164,7 +159,7 @@ def test_a_branch_in_doubt_is_stuck(places: Places) -> None:
     assert oracle.judge(places, 0) == Verdict(stuck=1)
 
 
-def test_a_request_that_was_not_sent_is_stuck(places: Places) -> None:
+def test_a_request_that_was_not_sent_is_stuck(places):
     """It waits in the queue, or for a person; a prepared one waits for its branch."""
     requests = Outbox(places.databases["notifier"], HttpPartner(places.partner))
     requests.open()
@@ -179,13 +174,13 @@ def test_a_request_that_was_not_sent_is_stuck(places: Places) -> None:
     assert oracle.judge(places, 0) == Verdict(stuck=2)
 
 
-def test_every_failpoint_has_a_scenario() -> None:
+def test_every_failpoint_has_a_scenario():
     """And a row of the table, so that a new one cannot be forgotten."""
     assert {s.point for s in SCENARIOS} >= FAILPOINTS.keys()
     assert set(points()) >= FAILPOINTS.keys()
 
 
-def test_what_is_not_clean() -> None:
+def test_what_is_not_clean():
     """Any count, any remark, such as a point that never fired, and no run at all."""
     assert report.row("p", [Result(Verdict())]).clean
     assert not report.row("p", []).clean
@@ -193,19 +188,9 @@ def test_what_is_not_clean() -> None:
     assert not report.row("p", [Result(Verdict(), remark="never fired: p")]).clean
 
 
-def test_runs_are_varied() -> None:
+def test_runs_are_varied():
     """Every kind, victim and time comes up; the kinds first."""
     scenario = Scenario("participant.x", ("a", "b"), (1, 2), kinds=("k", "l"))
     assert [v.kind for v in scenario.variants(2)] == ["k", "l"]
     assert len(set(scenario.variants(8))) == 8
     assert len(scenario.variants(30)) == 30
-
-
-def test_a_restarted_driver_replays_what_spark_would(tmp_path: Path) -> None:
-    """The last begun batch, unless it is committed; then the one after it."""
-    checkpoint = Checkpoint(tmp_path / "checkpoint")
-    assert checkpoint.next_batch() == 0
-    checkpoint.begin(0)
-    assert checkpoint.next_batch() == 0
-    checkpoint.commit(0)
-    assert checkpoint.next_batch() == 1

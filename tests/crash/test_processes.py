@@ -1,4 +1,4 @@
-"""The processes of a run are alone in their sessions, and none outlives it."""
+"""Processes of a run: none outlives it; and what a machine lacks for one is named."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.programs import left_out
 from support.waiting import AT_LAST, until
 
-from crash.deaths import Deaths, variables
+from crash.deaths import variables
 from crash.processes import Life, Process, pipe, start_server
 from tracing_2pc.core import failpoints
 
@@ -31,7 +32,7 @@ class Harness:
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[Harness]:
+def harness(tmp_path) -> Iterator[Harness]:
     made = Harness(tmp_path / "log")
     yield made
     made.lifeline.close()
@@ -46,21 +47,9 @@ def reaching() -> None:
     failpoints.failpoint(POINT)
 
 
-def test_a_failpoint_kills_its_own_process_only(
-    harness: Harness, tmp_path: Path
-) -> None:
-    """Each process is a session and group of its own; ours lives on."""
-    deaths = Deaths(tmp_path, "driver", [POINT])
-    assert deaths.missing() == [POINT]
-    process = harness.start(reaching, **deaths.next_life("driver"))
-    assert process.wait(AT_LAST) == -signal.SIGKILL
-    assert deaths.missing() == []
-    assert deaths.next_life("driver") == {}
-
-
 def test_a_process_that_takes_another_along_goes_not_one_step_further(
-    harness: Harness, tmp_path: Path
-) -> None:
+    harness, tmp_path
+):
     """A decision after the driver's death would be one that no test expects."""
     driver = harness.start(sleeping)
     until(lambda: os.getpgid(driver.pid) == driver.pid)
@@ -70,7 +59,7 @@ def test_a_process_that_takes_another_along_goes_not_one_step_further(
     assert driver.wait(AT_LAST) == -signal.SIGKILL
 
 
-def test_a_process_ends_when_nobody_holds_its_lifeline(harness: Harness) -> None:
+def test_a_process_ends_when_nobody_holds_its_lifeline(harness):
     """However its harness ended, and in a session of its own as it is."""
     process = harness.start(sleeping)
     assert process.ended() is None
@@ -78,32 +67,12 @@ def test_a_process_ends_when_nobody_holds_its_lifeline(harness: Harness) -> None
     assert process.wait(AT_LAST) == 3
 
 
-def test_a_process_is_killed_by_its_id(harness: Harness) -> None:
-    """Once is enough, and twice is no fault."""
-    process = harness.start(sleeping)
-    process.kill()
-    process.kill()
-    assert process.ended() == -signal.SIGKILL
-
-
-def test_a_process_is_armed_by_the_environment_that_it_has_now(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """`arm` reads again what was read at import, before the fork."""
-    killed: list[int] = []
-    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))
-    monkeypatch.setenv("TPC_FAILPOINT", f"{POINT}:2")
-    monkeypatch.setenv("TPC_FAILPOINT_FILE", str(tmp_path / "fired"))
-    try:
-        failpoints.arm()
-        failpoints.failpoint(POINT)
-        assert killed == []
-        failpoints.failpoint(POINT)
-        assert killed == [os.getpgrp()]
-    finally:
-        monkeypatch.delenv("TPC_FAILPOINT")
-        failpoints.arm()
-    (tmp_path / "fired").unlink()
-    failpoints.failpoint(POINT)
-    failpoints.failpoint(POINT)
-    assert killed == [os.getpgrp()]
+@pytest.mark.parametrize(
+    ("ci", "ends"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)]
+)
+def test_a_developer_is_told_what_is_left_out_and_ci_leaves_nothing_out(
+    monkeypatch, ci, ends
+):
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(ends, match="there is no pgbouncer"):
+        left_out("there is no pgbouncer")
