@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import standalone
@@ -17,22 +16,20 @@ TOKEN = "a-token-in-a-file-on-each-host"
 
 
 @pytest.fixture(scope="package")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     with standalone.cluster(folder, *PYTHON) as running:
         yield running
 
 
 @pytest.fixture(scope="package")
-def shared_driver(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Driver]:
+def shared_driver(cluster, tmp_path_factory) -> Iterator[Driver]:
     with driver(cluster.url, tmp_path_factory.mktemp("driver")) as running:
         yield running
 
 
 @pytest.fixture
-def world(tmp_path: Path, postgres_database: str) -> Iterator[World]:
+def world(tmp_path, postgres_database) -> Iterator[World]:
     """Participants that demand a token; the log is in PostgreSQL."""
     world = World(tmp_path, postgres_database)
     tokens = tmp_path / "tokens"

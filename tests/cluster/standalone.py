@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
-from support.process_tree import descendants
+from support.programs import descendants
 from support.spark_defaults import JAVA
 from support.waiting import until
 

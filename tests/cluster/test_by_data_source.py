@@ -1,13 +1,9 @@
 """The data source on a cluster: executors open the transaction, in a log they share."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
-from cluster_driver import Driver
 from cluster_job import AFTER
-from cluster_world import World
 from source_job import FrameJob, SourceJob
 from test_task_attempts import SPECULATION
 
@@ -16,7 +12,7 @@ from tracing_2pc.core.states import TransactionState
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
-def test_each_batch_lands_in_both(world: World, shared_driver: Driver) -> None:
+def test_each_batch_lands_in_both(world, shared_driver):
     """Their tasks come together: one attempt for each batch, one trace."""
     world.write(range(3))
     job = SourceJob(**dataclasses.asdict(world.job("source")))
@@ -28,7 +24,7 @@ def test_each_batch_lands_in_both(world: World, shared_driver: Driver) -> None:
         world.assert_one_trace(shared_driver, f"source.{batch}.1")
 
 
-def test_of_speculative_twins_one_counts(world: World, shared_driver: Driver) -> None:
+def test_of_speculative_twins_one_counts(world, shared_driver):
     """Both have prepared. The one that reported is committed, and the other dropped."""
     world.write(range(1))
     job = SourceJob(**dataclasses.asdict(world.job("source-twins", holds=AFTER)))
@@ -42,7 +38,7 @@ def test_of_speculative_twins_one_counts(world: World, shared_driver: Driver) ->
     world.assert_exactly_once(1)
 
 
-def test_a_dataframe_is_one_batch(world: World, shared_driver: Driver) -> None:
+def test_a_dataframe_is_one_batch(world, shared_driver):
     """Written again under its number it is a replay."""
     shared_driver.run(FrameJob(**dataclasses.asdict(world.job("frame"))))
     world.assert_exactly_once(1)

@@ -9,8 +9,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from cluster_driver import Driver
-from cluster_world import World
 
 from tracing_2pc.core.states import TransactionState
 
@@ -19,7 +17,7 @@ SPARKS = "pyspark", "py4j", "pyarrow", "pandas", "numpy", "dateutil", "pytz", "s
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
-def test_executors_without_the_package(world: World, shared_driver: Driver) -> None:
+def test_executors_without_the_package(world, shared_driver):
     """One line names what is missing, where, and what to do; that helps.
 
     The next start ships an archive with an environment, and writes the batch.

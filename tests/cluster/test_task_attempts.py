@@ -1,15 +1,10 @@
 """More tasks than one for a partition, and executors that come and go."""
 
-from __future__ import annotations
-
 import os
 import signal
 
 import pytest
-from cluster_driver import Driver
 from cluster_job import AFTER, BEFORE
-from cluster_world import World
-from standalone import Cluster
 from support.waiting import until
 
 from tracing_2pc.core.states import TransactionState
@@ -32,9 +27,7 @@ REFUSED = ("/prepare", 409)
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
-def test_a_late_task_of_a_stopped_query_is_refused(
-    world: World, shared_driver: Driver
-) -> None:
+def test_a_late_task_of_a_stopped_query_is_refused(world, shared_driver):
     """Its executor hangs and cannot be told: what it prepares at last counts nowhere.
 
     Meanwhile the next run writes the batch.
@@ -59,7 +52,7 @@ def test_a_late_task_of_a_stopped_query_is_refused(
     world.assert_one_trace(shared_driver, "late.0.2")
 
 
-def test_of_speculative_twins_one_counts(world: World, shared_driver: Driver) -> None:
+def test_of_speculative_twins_one_counts(world, shared_driver):
     """Both have prepared. The one that reported is committed, and the other dropped."""
     world.write(range(1))
     job = world.job("twins", holds=AFTER)
@@ -79,9 +72,7 @@ def test_of_speculative_twins_one_counts(world: World, shared_driver: Driver) ->
     world.assert_one_trace(shared_driver, "twins.0.1")
 
 
-def test_executors_come_and_go(
-    world: World, cluster: Cluster, shared_driver: Driver
-) -> None:
+def test_executors_come_and_go(world, cluster, shared_driver):
     """By dynamic allocation each batch begins without executors, and others write it.
 
     The second executor joins while the first one works.

@@ -25,9 +25,7 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture
-def world(
-    spark: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[World]:
+def world(spark, tmp_path, request) -> Iterator[World]:
     """By executors; `BOTH_PATHS` of `support/stream_world.py` adds the driver path."""
     in_driver = getattr(request, "param", "executors") == "driver"
     with contextlib.ExitStack() as apps:
@@ -35,7 +33,7 @@ def world(
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Iterator[list[str]]:
+def command(tmp_path) -> Iterator[list[str]]:
     """`job.py` on two participants in threads of this process, and three batches."""
     write_numbers(tmp_path, range(3))
     with contextlib.ExitStack() as stack:

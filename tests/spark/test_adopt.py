@@ -45,14 +45,8 @@ both; or have it prepared, and the commit that was decided was told to nobody.""
     ],
 )
 def test_a_job_goes_on_after_its_log_was_deleted(
-    tmp_path: Path,
-    command: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    killed: str,
-    held_then: int,
-    written_as: str,
-) -> None:
+    tmp_path, command, monkeypatch, capsys, killed, held_then, written_as
+):
     """Refused without its log; adopted, it writes every row once, at both."""
     job = Process("job", command, tmp_path / "job.log", {"PYTHONPATH": PATH})
     url = f"sqlite:///{tmp_path / 'log.db'}"

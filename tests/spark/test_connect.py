@@ -33,7 +33,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(tmp_path_factory) -> Iterator[str]:
     """A Spark Connect server; its URL."""
     folder = tmp_path_factory.mktemp("connect")
     (port,) = free_ports(1)
@@ -104,14 +104,12 @@ WAYS = [
 
 
 @pytest.fixture(params=WAYS)
-def client(
-    server: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Client]:
+def client(server, tmp_path, request) -> Iterator[Client]:
     with contextlib.ExitStack() as stack:
         yield Client(server, tmp_path, request.param, stack)
 
 
-def test_each_batch_lands_in_both_and_stop_loses_nothing(client: Client) -> None:
+def test_each_batch_lands_in_both_and_stop_loses_nothing(client):
     """Stopped by the client in the middle, then run to the end: each row once."""
     write_numbers(client.folder, range(3))
     offsets = client.folder / "checkpoint" / "offsets" / "0"
@@ -129,7 +127,7 @@ def test_each_batch_lands_in_both_and_stop_loses_nothing(client: Client) -> None
     assert len(branches) == (1 if client.way else 2)
 
 
-def test_stop_returns_while_a_commit_waits(client: Client) -> None:
+def test_stop_returns_while_a_commit_waits(client):
     """The decision is in the log; the next start goes on with it."""
     write_numbers(client.folder, range(2))
     client.to_b.plan("commit", Fault.UNAVAILABLE, times=10_000)
@@ -152,7 +150,7 @@ def test_stop_returns_while_a_commit_waits(client: Client) -> None:
 
 
 @pytest.mark.parametrize("client", WAYS[:1], indirect=True)
-def test_a_dataframe_is_one_batch(client: Client) -> None:
+def test_a_dataframe_is_one_batch(client):
     """Written again under its number it is a replay."""
     for _ in range(2):
         assert client.run(DATAFRAME="1") == 0, client.process.tail()
@@ -160,7 +158,7 @@ def test_a_dataframe_is_one_batch(client: Client) -> None:
 
 
 @pytest.mark.parametrize("client", WAYS[1:], indirect=True)
-def test_a_second_dataframe_of_a_batch_is_refused(client: Client) -> None:
+def test_a_second_dataframe_of_a_batch_is_refused(client):
     """By the process beside the server that runs the callback."""
     write_numbers(client.folder, range(2))
     assert client.run(TWICE="1") == 1
@@ -169,7 +167,7 @@ def test_a_second_dataframe_of_a_batch_is_refused(client: Client) -> None:
     assert client.held() == (even, even)
 
 
-def test_another_checkpoint_is_refused(client: Client) -> None:
+def test_another_checkpoint_is_refused(client):
     """The query is known: a lost checkpoint would begin at batch 0 again."""
     write_numbers(client.folder, range(2))
     assert client.run() == 0, client.process.tail()

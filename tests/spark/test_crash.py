@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from killed import Crash
@@ -24,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def crash(tmp_path: Path) -> Iterator[Crash]:
+def crash(tmp_path) -> Iterator[Crash]:
     with contextlib.ExitStack() as stack:
         crash = Crash(tmp_path, stack, "job.py")
         write_numbers(tmp_path, range(BATCHES))
@@ -114,9 +112,7 @@ COMMITTED = STATES.COMMITTED
         ),
     ],
 )
-def test_the_driver_is_killed(
-    crash: Crash, path: str, lives: Any, attempts: Any
-) -> None:
+def test_the_driver_is_killed(crash, path, lives, attempts):
     """Whatever step a driver dies at, the next one makes its batch whole, once."""
     crash.a.start()
     crash.b.start()
@@ -138,7 +134,7 @@ def test_the_driver_is_killed(
         assert crash.state(transaction) is state
 
 
-def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
+def test_a_participant_is_killed_after_prepare(crash):
     """Prepared and killed: it comes back with its branch, and obeys the decision."""
     crash.a.start()
     crash.b.start(**crash.arm("participant.before_commit:2"))
@@ -161,7 +157,7 @@ def test_a_participant_is_killed_after_prepare(crash: Crash) -> None:
         pytest.param(COMMIT_PROCESS, id="every step", marks=pytest.mark.nightly),
     ],
 )
-def test_the_process_that_commits_is_killed(crash: Crash, lives: Any) -> None:
+def test_the_process_that_commits_is_killed(crash, lives):
     """A data source's own: Spark asks another one to abort, and that asks the log."""
     crash.a.start()
     crash.b.start()
@@ -176,7 +172,7 @@ def test_the_process_that_commits_is_killed(crash: Crash, lives: Any) -> None:
 
 
 @NEEDS_ARROW_WRITERS
-def test_a_batch_by_the_data_source_is_one_trace(crash: Crash) -> None:
+def test_a_batch_by_the_data_source_is_one_trace(crash):
     """Its steps are in many processes, which may begin it at once: one root."""
     crash.a.start()
     crash.b.start()

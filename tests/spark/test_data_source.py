@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(autouse=True)
-def _registered(spark: Any) -> Iterator[None]:
+def _registered(spark) -> Iterator[None]:
     """Workers cannot import a test: what it gives them is pickled by value."""
     ours = sys.modules[__name__], folder_sink
     for module in ours:
@@ -75,7 +75,7 @@ def run(world: World, source: Any = None, **more: str) -> None:
 
 
 @pytest.mark.smoke
-def test_each_batch_of_a_stream_lands_in_both(world: World) -> None:
+def test_each_batch_of_a_stream_lands_in_both(world):
     """The simplest promise: three batches, two services, each row once in each."""
     write_numbers(world.folder, range(3))
     run(world, world.source().repartition(2))
@@ -86,7 +86,7 @@ def test_each_batch_of_a_stream_lands_in_both(world: World) -> None:
         assert log.unfinished() == []
 
 
-def test_a_batch_that_spark_repeats_is_not_written_again(world: World) -> None:
+def test_a_batch_that_spark_repeats_is_not_written_again(world):
     """As after a crash just before Spark's own commit."""
     write_numbers(world.folder, range(2))
     run(world)
@@ -97,7 +97,7 @@ def test_a_batch_that_spark_repeats_is_not_written_again(world: World) -> None:
     assert world.state("test.1.2") is None
 
 
-def test_a_batch_without_rows_commits_as_well(world: World) -> None:
+def test_a_batch_without_rows_commits_as_well(world):
     """Every partition votes read_only."""
     write_numbers(world.folder, range(2))
     run(world, world.source().where("value < 10").repartition(4))
@@ -105,7 +105,7 @@ def test_a_batch_without_rows_commits_as_well(world: World) -> None:
     assert world.state("test.1.1") is TransactionState.COMMITTED
 
 
-def test_a_task_that_fails_aborts_what_the_others_prepared(world: World) -> None:
+def test_a_task_that_fails_aborts_what_the_others_prepared(world):
     """At once, everywhere; the next start writes the batch anew."""
     write_numbers(world.folder, range(2))
     flag, go_on = world.folder / "mended", world.folder / "go-on"
@@ -148,7 +148,7 @@ def has_ended_tasks(spark: Any, run: str) -> bool:
     return any(s and s.numTasks == 2 and s.numCompletedTasks for s in stages)
 
 
-def test_a_decided_batch_outlives_the_abort_that_spark_asks_for(world: World) -> None:
+def test_a_decided_batch_outlives_the_abort_that_spark_asks_for(world):
     """`commit` raises, so Spark calls `abort`: the log is asked, and says commit."""
     write_numbers(world.folder, range(2))
     with FaultProxy(world.b) as proxy:
@@ -164,7 +164,7 @@ def test_a_decided_batch_outlives_the_abort_that_spark_asks_for(world: World) ->
     assert world.state("test.0.2") is None
 
 
-def test_stop_returns_while_a_participant_is_waited_for(world: World) -> None:
+def test_stop_returns_while_a_participant_is_waited_for(world):
     """The tasks of the next batch wait, and are ended; the next start goes on."""
     write_numbers(world.folder, range(2))
     with FaultProxy(world.b) as proxy:
@@ -183,7 +183,7 @@ def test_stop_returns_while_a_participant_is_waited_for(world: World) -> None:
     assert world.state("test.0.2") is None
 
 
-def test_what_a_stopped_query_still_writes_is_never_seen(world: World) -> None:
+def test_what_a_stopped_query_still_writes_is_never_seen(world):
     """Spark may start a task after it has called `abort`, or never call it."""
     write_numbers(world.folder, range(2))
     stopped = world.folder / "stopped"
@@ -209,7 +209,7 @@ def after(flag: Path) -> Any:
     return mapped
 
 
-def test_a_stateful_query_runs_its_plan_in_a_replay(world: World) -> None:
+def test_a_stateful_query_runs_its_plan_in_a_replay(world):
     """Else its state store fails."""
     write_numbers(world.folder, range(2))
     distinct = world.source().dropDuplicates(["value"])
@@ -233,7 +233,7 @@ class Files(TwoPhaseCommitDataSource):
         return [super().sink(settings), Folder(Path(self.options["folder"]), "files")]
 
 
-def test_sinks_of_your_own_take_part(world: World, spark: Any) -> None:
+def test_sinks_of_your_own_take_part(world, spark):
     """`sink` of a subclass says what is written to."""
     spark.dataSource.register(Files)
     write_numbers(world.folder, range(2))
@@ -244,7 +244,7 @@ def test_sinks_of_your_own_take_part(world: World, spark: Any) -> None:
     assert in_files(folder) == numbers_of(2)
 
 
-def test_a_dataframe_is_one_batch(world: World, spark: Any) -> None:
+def test_a_dataframe_is_one_batch(world, spark):
     """Appended twice it is there twice: nobody said that it is the same."""
     numbers = spark.range(10).withColumnRenamed("id", "value").repartition(3)
     for _ in range(2):
@@ -253,7 +253,7 @@ def test_a_dataframe_is_one_batch(world: World, spark: Any) -> None:
     assert world.state("test.1.1") is TransactionState.COMMITTED
 
 
-def test_a_write_with_the_same_number_is_a_replay(world: World, spark: Any) -> None:
+def test_a_write_with_the_same_number_is_a_replay(world, spark):
     """So a job that failed after its write can be run again."""
     numbers = spark.range(10).withColumnRenamed("id", "value")
     flag = world.folder / "mended"
@@ -284,7 +284,7 @@ class Stumbling(TwoPhaseCommitDataSource):
         return Sink(settings.participants, token=None)
 
 
-def test_a_write_that_failed_does_not_stop_the_next(world: World, spark: Any) -> None:
+def test_a_write_that_failed_does_not_stop_the_next(world, spark):
     """Its numbers are the program's: an abandoned one stays aborted on record."""
     numbers = spark.range(10).withColumnRenamed("id", "value").coalesce(1)
     spark.dataSource.register(Stumbling)
@@ -306,9 +306,7 @@ def test_a_write_that_failed_does_not_stop_the_next(world: World, spark: Any) ->
         ({"batch": "7"}, "a stream counts its own batches"),
     ],
 )
-def test_a_wrong_option_is_refused_by_name(
-    world: World, wrong: dict[str, str], said: str
-) -> None:
+def test_a_wrong_option_is_refused_by_name(world, wrong, said):
     """Before anything is on record."""
     write_numbers(world.folder, range(1))
     with failing_query(re.escape(said)):
@@ -317,7 +315,7 @@ def test_a_wrong_option_is_refused_by_name(
         assert log.applications() == []
 
 
-def test_a_query_without_a_checkpoint_of_its_own_is_refused(world: World) -> None:
+def test_a_query_without_a_checkpoint_of_its_own_is_refused(world):
     """Spark would draw a folder below the one of the setting, at each start another."""
     write_numbers(world.folder, range(1))
     writer = written(world, world.source().writeStream).trigger(availableNow=True)
@@ -330,7 +328,7 @@ def test_a_query_without_a_checkpoint_of_its_own_is_refused(world: World) -> Non
         assert log.applications() == []
 
 
-def test_a_dataframe_waits_for_all(world: World, spark: Any) -> None:
+def test_a_dataframe_waits_for_all(world, spark):
     """`save()` returns when the last one has acknowledged, whenever that is."""
     numbers = spark.range(10).withColumnRenamed("id", "value")
     with FaultProxy(world.b) as proxy:
@@ -341,7 +339,7 @@ def test_a_dataframe_waits_for_all(world: World, spark: Any) -> None:
     assert world.state("test.0.1") is TransactionState.COMMITTED
 
 
-def test_overwriting_is_refused(world: World, spark: Any) -> None:
+def test_overwriting_is_refused(world, spark):
     """There is nothing that could be replaced in one step."""
     rows = written(world, spark.range(1).write)
     with pytest.raises(PySparkException, match='only mode\\("append"\\)'):

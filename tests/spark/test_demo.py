@@ -23,7 +23,7 @@ FIELDS = {
     "path",
     ["driver", pytest.param("executors", marks=pytest.mark.nightly)],
 )
-def test_five_days_through_two_kills(tmp_path: Path, path: str) -> None:
+def test_five_days_through_two_kills(tmp_path, path):
     """Real flights, the driver and the ledger killed: nothing lost, nothing twice.
 
     The transaction that waits for the ledger is flagged while it does. Both kills come

@@ -110,7 +110,7 @@ def noting_callback(world: World, **settings: Any) -> Any:
     )
 
 
-def test_a_small_batch_is_written_by_the_driver_as_one_branch(world: World) -> None:
+def test_a_small_batch_is_written_by_the_driver_as_one_branch(world):
     """From the second batch of a start on; the first one's size is not known before.
 
     As in a task, each batch has a copy of the sink: what `begin` keeps in it reaches
@@ -128,7 +128,7 @@ def test_a_small_batch_is_written_by_the_driver_as_one_branch(world: World) -> N
 
 
 @pytest.mark.smoke
-def test_the_size_of_the_batch_before_decides(world: World) -> None:
+def test_the_size_of_the_batch_before_decides(world):
     """Ten numbers are 80 bytes; a large batch sends the next one to the executors."""
     write_numbers(world.folder, range(2))
     large = "\n".join(f'{{"value": {n}}}' for n in range(1000))
@@ -143,7 +143,7 @@ def test_the_size_of_the_batch_before_decides(world: World) -> None:
     ]
 
 
-def test_each_start_begins_with_executors(world: World) -> None:
+def test_each_start_begins_with_executors(world):
     """Also of one callback: what cannot be done in the driver ends a query once."""
     callback = noting_callback(world)
     write_numbers(world.folder, range(2))
@@ -153,7 +153,7 @@ def test_each_start_begins_with_executors(world: World) -> None:
     assert paths(world.folder, 4) == ["executors", "driver"] * 2
 
 
-def test_a_changed_participant_sink_may_refuse_the_driver() -> None:
+def test_a_changed_participant_sink_may_refuse_the_driver():
     """Its own phases may block, and in the driver nothing interrupts them."""
 
     class Blocking(ParticipantSink):
@@ -167,7 +167,7 @@ def test_a_changed_participant_sink_may_refuse_the_driver() -> None:
 
 @BOTH_PATHS
 @pytest.mark.parametrize("last", [0, 3])
-def test_the_rows_of_all_routes_are_on_record(world: World, last: int) -> None:
+def test_the_rows_of_all_routes_are_on_record(world, last):
     """A lost commit is told from an empty one by their number."""
     write_numbers(world.folder, range(1))
     routes = {"a": lambda df: df, "b": lambda df: df.where(f"value < {last}")}
@@ -178,7 +178,7 @@ def test_the_rows_of_all_routes_are_on_record(world: World, last: int) -> None:
     assert record.rows == ROWS + last
 
 
-def test_a_batch_without_rows_says_nothing_of_the_next(world: World) -> None:
+def test_a_batch_without_rows_says_nothing_of_the_next(world):
     """Neither that it is small, nor that it is large."""
     write_numbers(world.folder, range(4))
     empty_first = world.source().where(f"value >= {ROWS}")
@@ -193,9 +193,7 @@ def test_a_batch_without_rows_says_nothing_of_the_next(world: World) -> None:
         pytest.param({}, {"driver_path": False}, id="a sink that does not say so"),
     ],
 )
-def test_executors_write_it_if_the_driver_may_not(
-    world: World, settings: Any, sink: Any
-) -> None:
+def test_executors_write_it_if_the_driver_may_not(world, settings, sink):
     """By the setting, or because nothing could interrupt a sink of the user's own."""
     write_numbers(world.folder, range(2))
     callback = noting_callback(world, **settings)
@@ -205,7 +203,7 @@ def test_executors_write_it_if_the_driver_may_not(
     assert paths(world.folder, 2) == ["executors", "executors"]
 
 
-def test_both_paths_see_the_same_types(world: World) -> None:
+def test_both_paths_see_the_same_types(world):
     """Time zone, precision and nested fields are those that a task sees."""
     write_numbers(world.folder, range(2))
     kinds = world.source().selectExpr(
@@ -235,9 +233,7 @@ def test_both_paths_see_the_same_types(world: World) -> None:
 
 
 @IN_DRIVER
-def test_what_spark_does_not_hand_over_goes_to_the_executors(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_spark_does_not_hand_over_goes_to_the_executors(world, caplog):
     """A wrong guess is one attempt, which is aborted; the next one writes the batch."""
     write_numbers(world.folder, range(1))
     # Ten rows of a megabyte: Spark refuses them, each of two tasks has too many.
@@ -263,7 +259,7 @@ def largest_result(world: World, size: str) -> Iterator[None]:
 
 
 @IN_DRIVER
-def test_stop_in_the_middle_of_a_write_aborts(world: World) -> None:
+def test_stop_in_the_middle_of_a_write_aborts(world):
     """While a participant does not answer: the wait ends, and abort is decided."""
     write_numbers(world.folder, range(1))
     with b_hangs_up(world, "/prepare") as gone:
@@ -279,7 +275,7 @@ def test_stop_in_the_middle_of_a_write_aborts(world: World) -> None:
 
 @IN_DRIVER
 @pytest.mark.parametrize("where", ["in the job", "in a prepare"])
-def test_out_of_time_the_write_ends(world: World, where: str) -> None:
+def test_out_of_time_the_write_ends(world, where):
     """Abort is decided; the Spark job is cancelled, or the wait for the answer ends."""
     write_numbers(world.folder, range(1))
     sleep = "reflect('java.lang.Thread', 'sleep', 600000L) IS NULL"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.spark import held, numbers_of, write_numbers
-from support.stream_world import World, session_setting
+from support.stream_world import session_setting
 
 from tracing_2pc import FileSink, ParticipantSink
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
     ],
     indirect=["world"],
 )
-def test_a_service_and_a_folder_are_one_transaction(world: World, kind: Any) -> None:
+def test_a_service_and_a_folder_are_one_transaction(world, kind):
     """Three batches; Spark reads each row once, with what a task has left beside it."""
     write_numbers(world.folder, range(3))
     out = world.folder / "out"
@@ -52,7 +52,7 @@ def begin(sink: FileSink, transaction: TransactionId) -> Any:
     return sink.begin(BranchContext(transaction, BranchId(0, 0), (sink.name,), {}))
 
 
-def test_folders_have_the_names_that_spark_gives(spark: Any, tmp_path: Path) -> None:
+def test_folders_have_the_names_that_spark_gives(spark, tmp_path):
     """For each character that a name can have, and each type; null and empty too."""
     texts = [*map(chr, [*range(1, 128), 160, 8364]), "", "a b", ".a", "Łódź", None]
     columns = {

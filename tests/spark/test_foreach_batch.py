@@ -21,7 +21,6 @@ from support.stream_world import (
     BOTH_PATHS,
     OUT_OF_TIME,
     QUICK,
-    World,
     b_hangs_up,
     below_a_root,
     failing_query,
@@ -42,15 +41,20 @@ from tracing_2pc.store import open_log
 pytestmark = pytest.mark.spark
 TEXTS = texts("spark")
 POISON = "IF(value % 10 = 7, raise_error('poison'), value) AS value"
+SMOKE_BY_EXECUTORS, SMOKE_BY_DRIVER = (
+    pytest.mark.parametrize("world", paths, indirect=True)
+    for paths in (
+        [pytest.param("executors", marks=pytest.mark.smoke), "driver"],
+        ["executors", pytest.param("driver", marks=pytest.mark.smoke)],
+    )
+)
+"""Both paths; one of them in `make test`, too."""
+
 UNROUTED = r"missing \['b'\], unknown \['c'\]"
 
 
-@pytest.mark.parametrize(
-    "world",
-    [pytest.param("executors", marks=pytest.mark.smoke), "driver"],
-    indirect=True,
-)
-def test_each_batch_lands_in_both(world: World) -> None:
+@SMOKE_BY_EXECUTORS
+def test_each_batch_lands_in_both(world):
     """The simplest promise: three batches, two services, each row once in each."""
     write_numbers(world.folder, range(3))
     world.run(world.callback(), world.source().repartition(2))
@@ -59,7 +63,7 @@ def test_each_batch_lands_in_both(world: World) -> None:
 
 
 @BOTH_PATHS
-def test_one_spark_job_per_batch_that_names_its_transaction(world: World) -> None:
+def test_one_spark_job_per_batch_that_names_its_transaction(world):
     """Tag and description lead from the Spark UI to the transaction, and don't leak."""
     seen: list[tuple[str, int]] = []
     write_numbers(world.folder, range(2))
@@ -84,7 +88,7 @@ def _tags(context: Any, job: int) -> str:
     return str(store.job(job).jobTags())
 
 
-def test_what_a_worker_has_loaded_is_not_searched_after_each_task(world: World) -> None:
+def test_what_a_worker_has_loaded_is_not_searched_after_each_task(world):
     """PySpark collects garbage there: of a small partition that is most of its time."""
     seen: list[Any] = []
     real = world.callback()
@@ -109,7 +113,7 @@ def test_what_a_worker_has_loaded_is_not_searched_after_each_task(world: World) 
 
 
 @BOTH_PATHS
-def test_empty_batches_and_partitions(world: World) -> None:
+def test_empty_batches_and_partitions(world):
     """A partition without rows sends nothing; a batch without rows commits as well."""
     write_numbers(world.folder, range(2))
     source = world.source().where(f"value < {ROWS}").repartition(8)
@@ -123,7 +127,7 @@ def test_empty_batches_and_partitions(world: World) -> None:
 
 
 @BOTH_PATHS
-def test_routes_give_each_participant_its_own_rows(world: World) -> None:
+def test_routes_give_each_participant_its_own_rows(world):
     """Two DataFrames of one batch, in one transaction."""
     write_numbers(world.folder, range(2))
     routes = {
@@ -138,7 +142,7 @@ def test_routes_give_each_participant_its_own_rows(world: World) -> None:
 
 
 @pytest.mark.smoke
-def test_a_task_that_fails_after_prepare_leaves_no_twin(world: World) -> None:
+def test_a_task_that_fails_after_prepare_leaves_no_twin(world):
     """Spark retries the task: only the attempt that reported is committed."""
     write_numbers(world.folder, range(1))
     flag = str(world.folder / "failed-once")
@@ -161,7 +165,7 @@ def test_a_task_that_fails_after_prepare_leaves_no_twin(world: World) -> None:
 
 
 @BOTH_PATHS
-def test_a_batch_that_fails_is_aborted_and_written_anew(world: World) -> None:
+def test_a_batch_that_fails_is_aborted_and_written_anew(world):
     """The query ends with the job's own error; the next start writes it, once."""
     write_numbers(world.folder, range(1))
     broken = world.source().selectExpr(
@@ -176,12 +180,8 @@ def test_a_batch_that_fails_is_aborted_and_written_anew(world: World) -> None:
     assert world.state("test.0.2") is TransactionState.COMMITTED
 
 
-@pytest.mark.parametrize(
-    "world",
-    ["executors", pytest.param("driver", marks=pytest.mark.smoke)],
-    indirect=True,
-)
-def test_a_replayed_batch_is_recognised(world: World) -> None:
+@SMOKE_BY_DRIVER
+def test_a_replayed_batch_is_recognised(world):
     """The last entry of Spark's commit log is lost: delivered again, not written."""
     write_numbers(world.folder, range(2))
     world.run(world.callback())
@@ -193,7 +193,7 @@ def test_a_replayed_batch_is_recognised(world: World) -> None:
 
 
 @BOTH_PATHS
-def test_a_stateful_query_survives_a_skipped_replay(world: World) -> None:
+def test_a_stateful_query_survives_a_skipped_replay(world):
     """The plan runs, so that the state store commits; the participants see nothing."""
     write_numbers(world.folder, range(2))
 
@@ -208,12 +208,8 @@ def test_a_stateful_query_survives_a_skipped_replay(world: World) -> None:
     assert world.state("test.1.2") is None
 
 
-@pytest.mark.parametrize(
-    "world",
-    [pytest.param("executors", marks=pytest.mark.smoke), "driver"],
-    indirect=True,
-)
-def test_a_second_dataframe_of_a_batch_is_refused(world: World) -> None:
+@SMOKE_BY_EXECUTORS
+def test_a_second_dataframe_of_a_batch_is_refused(world):
     """It would be taken for a replay: at the first batch, and after each start.
 
     Whichever callback it is given to, for it is the application's batch.
@@ -234,7 +230,7 @@ def test_a_second_dataframe_of_a_batch_is_refused(world: World) -> None:
 
 
 @BOTH_PATHS
-def test_a_call_that_raised_may_be_repeated(world: World) -> None:
+def test_a_call_that_raised_may_be_repeated(world):
     """It is no second one: what it has to write is what the first one had."""
     write_numbers(world.folder, range(2))
     callback = world.callback()
@@ -249,12 +245,8 @@ def test_a_call_that_raised_may_be_repeated(world: World) -> None:
     assert world.state("test.1.2") is TransactionState.COMMITTED
 
 
-@pytest.mark.parametrize(
-    "world",
-    [pytest.param("executors", marks=pytest.mark.smoke), "driver"],
-    indirect=True,
-)
-def test_a_caught_error_loses_no_batch(world: World) -> None:
+@SMOKE_BY_EXECUTORS
+def test_a_caught_error_loses_no_batch(world):
     """Spark counts the batch as done: the next one is refused until Spark goes back."""
     write_numbers(world.folder, range(4))
     callback = world.callback()
@@ -275,7 +267,7 @@ def test_a_caught_error_loses_no_batch(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", ["driver"], indirect=True)
-def test_a_query_that_keeps_state_goes_back(world: World) -> None:
+def test_a_query_that_keeps_state_goes_back(world):
     """Its state has the batch already: that is computed anew, with the same rows."""
     write_numbers(world.folder, range(4))
     flag = world.folder / "fails"
@@ -307,7 +299,7 @@ def test_a_query_that_keeps_state_goes_back(world: World) -> None:
 
 
 @BOTH_PATHS
-def test_a_batch_is_given_up_by_one_without_rows(world: World) -> None:
+def test_a_batch_is_given_up_by_one_without_rows(world):
     """Its rows were put somewhere else: that is on record, and the query goes on."""
     write_numbers(world.folder, range(3))
     callback = world.callback()
@@ -324,7 +316,7 @@ def test_a_batch_is_given_up_by_one_without_rows(world: World) -> None:
     assert world.state("test.1.2") is TransactionState.COMMITTED
 
 
-def test_a_batch_that_is_not_called_is_passed(world: World) -> None:
+def test_a_batch_that_is_not_called_is_passed(world):
     """A callback that finds nothing to write may return."""
     write_numbers(world.folder, range(3))
     callback = world.callback()
@@ -339,9 +331,7 @@ def test_a_batch_that_is_not_called_is_passed(world: World) -> None:
     assert world.state("test.2.1") is TransactionState.COMMITTED
 
 
-def test_what_ends_a_query_is_one_line(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_ends_a_query_is_one_line(world, caplog):
     """The reason and the cure, in one line of the log, and short in the exception.
 
     Spark repeats what a callback raises, with all that was its cause.
@@ -366,7 +356,7 @@ def test_what_ends_a_query_is_one_line(
 
 
 @BOTH_PATHS
-def test_a_batch_that_fails_by_its_data_is_told_so(world: World) -> None:
+def test_a_batch_that_fails_by_its_data_is_told_so(world):
     """A start would not mend it: it is not advised. No task fails or is tried again."""
     write_numbers(world.folder, range(1))
     broken = world.source().selectExpr("array(value) AS v")
@@ -385,9 +375,7 @@ def test_a_batch_that_fails_by_its_data_is_told_so(world: World) -> None:
     assert {tracker.getJobInfo(job).status for job in jobs} == {"SUCCEEDED"}
 
 
-def test_a_job_that_works_says_so(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_job_that_works_says_so(world, caplog):
     """At INFO: a line when it is set up, and one a batch."""
     write_numbers(world.folder, range(2))
     name = "tracing_2pc.spark.foreach_batch"
@@ -401,7 +389,7 @@ def test_a_job_that_works_says_so(
 
 
 @pytest.mark.parametrize("where", ["nowhere", "below a root"])
-def test_a_query_without_a_checkpoint_is_refused(world: World, where: str) -> None:
+def test_a_query_without_a_checkpoint_is_refused(world, where):
     """No next start would find its batch: refused at the first, nothing is written."""
     write_numbers(world.folder, range(1))
     writer = world.source().writeStream.trigger(availableNow=True)
@@ -412,7 +400,7 @@ def test_a_query_without_a_checkpoint_is_refused(world: World, where: str) -> No
     assert [h.total() for h in world.held()] == [0, 0]
 
 
-def test_a_named_query_below_a_root_has_a_checkpoint(world: World) -> None:
+def test_a_named_query_below_a_root_has_a_checkpoint(world):
     """Its next start finds the folder of that name."""
     write_numbers(world.folder, range(1))
     with below_a_root(world):
@@ -432,15 +420,13 @@ def test_a_named_query_below_a_root_has_a_checkpoint(world: World) -> None:
         ({"routes": {"a": None, "c": None}}, ConfigurationError, UNROUTED),
     ],
 )
-def test_what_is_wrong_is_refused_at_the_call(
-    world: World, arguments: Any, error: type[Exception], says: str
-) -> None:
+def test_what_is_wrong_is_refused_at_the_call(world, arguments, error, says):
     """Where the job is written, not at its first batch."""
     with pytest.raises(error, match=says):
         world.callback(**arguments)
 
 
-def test_another_checkpoint_is_refused(world: World) -> None:
+def test_another_checkpoint_is_refused(world):
     """A lost checkpoint would begin at batch 0 again: refused, nothing is written."""
     write_numbers(world.folder, range(2))
     world.run(world.callback())
@@ -450,7 +436,7 @@ def test_another_checkpoint_is_refused(world: World) -> None:
     assert world.held() == (numbers_of(2), numbers_of(2))
 
 
-def test_changed_participants_are_refused(world: World) -> None:
+def test_changed_participants_are_refused(world):
     """What a run leaves out by mistake is not lost; on purpose it says `replaces`."""
     write_numbers(world.folder, range(1))
     world.run(world.callback())
@@ -464,7 +450,7 @@ def test_changed_participants_are_refused(world: World) -> None:
     assert world.held() == (numbers_of(2), numbers_of(1))
 
 
-def test_another_log_is_refused(world: World) -> None:
+def test_another_log_is_refused(world):
     """A log that does not know the application accepts batch 0 only."""
     write_numbers(world.folder, range(1))
     world.run(world.callback())
@@ -479,7 +465,7 @@ def test_another_log_is_refused(world: World) -> None:
     assert world.held() == (numbers_of(2), numbers_of(2))
 
 
-def test_an_empty_log_cannot_write_a_batch_twice(world: World) -> None:
+def test_an_empty_log_cannot_write_a_batch_twice(world):
     """Log and checkpoint lost together: the participants refuse, and a person looks."""
     write_numbers(world.folder, range(1))
     world.run(world.callback())
@@ -493,9 +479,7 @@ def test_an_empty_log_cannot_write_a_batch_twice(world: World) -> None:
 
 
 @BOTH_PATHS
-def test_stop_returns_while_a_participant_is_down(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stop_returns_while_a_participant_is_down(world, caplog):
     """Decided, not acknowledged, and stopped: the next start finishes it.
 
     That is no failure of the query; the log says what is left to do.
@@ -519,9 +503,7 @@ def test_stop_returns_while_a_participant_is_down(
 
 
 @BOTH_PATHS
-def test_a_participant_that_is_restarted_before_prepare_is_waited_for(
-    world: World,
-) -> None:
+def test_a_participant_that_is_restarted_before_prepare_is_waited_for(world):
     """Down for some tries, before anybody has voted: the batch lands all the same."""
     write_numbers(world.folder, range(1))
     app = create_app(f"sqlite:///{world.folder / 'late'}.db")
@@ -547,9 +529,7 @@ def test_a_participant_that_is_restarted_before_prepare_is_waited_for(
     assert world.state("test.0.1") is TransactionState.COMMITTED
 
 
-def test_a_missing_token_is_found_before_anything_runs(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_token_is_found_before_anything_runs(world, monkeypatch):
     """Where the job is started, not in a task."""
     monkeypatch.delenv("TPC_TOKEN", raising=False)
     with pytest.raises(ConfigurationError, match="the variable TPC_TOKEN is empty"):
@@ -557,7 +537,7 @@ def test_a_missing_token_is_found_before_anything_runs(
 
 
 @BOTH_PATHS
-def test_fail_raises_and_the_next_start_finishes(world: World) -> None:
+def test_fail_raises_and_the_next_start_finishes(world):
     """`on_pending="fail"`: the query ends after the inline tries; nothing is lost."""
     write_numbers(world.folder, range(1))
     quick = dataclasses.replace(QUICK, inline_tries=2)
@@ -567,7 +547,7 @@ def test_fail_raises_and_the_next_start_finishes(world: World) -> None:
     assert world.held() == (numbers_of(1), numbers_of(1))
 
 
-def test_stop_in_the_middle_of_the_tasks_aborts(world: World) -> None:
+def test_stop_in_the_middle_of_the_tasks_aborts(world):
     """`stop()` interrupts the job: abort is decided, late tasks are refused."""
     write_numbers(world.folder, range(1))
     running, stopped, over = (world.folder / n for n in ("running", "stopped", "over"))
@@ -594,7 +574,7 @@ def test_stop_in_the_middle_of_the_tasks_aborts(world: World) -> None:
     assert world.held() == (numbers_of(1), numbers_of(1))
 
 
-def test_out_of_time_the_jobs_are_cancelled(world: World) -> None:
+def test_out_of_time_the_jobs_are_cancelled(world):
     """No decision in time: abort is decided, the tasks end, the message says why."""
     write_numbers(world.folder, range(1))
 
@@ -615,7 +595,7 @@ def test_out_of_time_the_jobs_are_cancelled(world: World) -> None:
 
 
 @pytest.mark.smoke
-def test_a_sink_of_ones_own(world: World) -> None:
+def test_a_sink_of_ones_own(world):
     """Any class with the five methods: its handles come back from the log as JSON."""
     write_numbers(world.folder, range(2))
     folder = str(world.folder)
@@ -646,7 +626,7 @@ def test_a_sink_of_ones_own(world: World) -> None:
     assert sorted(value for rows in done for value in rows) == list(range(2 * ROWS))
 
 
-def test_the_stream_itself_is_refused(world: World) -> None:
+def test_the_stream_itself_is_refused(world):
     """Called with the stream instead of being passed to foreachBatch."""
     write_numbers(world.folder, range(1))
     with pytest.raises(Exception, match="foreachBatch"):

@@ -1,7 +1,5 @@
 """A service and two folders in one transaction, on real Spark: killed in the middle."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import sys
@@ -35,9 +33,7 @@ KILLS = (
         pytest.param(KILLS, id="every step", marks=pytest.mark.nightly),
     ],
 )
-def test_a_service_and_folders_hold_the_same_whatever_is_killed(
-    tmp_path: Path, kills: tuple[str, ...]
-) -> None:
+def test_a_service_and_folders_hold_the_same_whatever_is_killed(tmp_path, kills):
     """Each batch lands in all once; nothing that was prepared is left over."""
     write_numbers(tmp_path, range(BATCHES))
     out = tmp_path / "out"

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def lines(tmp_path_factory) -> list[dict[str, Any]]:
     """What all processes of the job have exported by the time that it has ended."""
     folder = tmp_path_factory.mktemp("writers")
     search = os.pathsep.join([str(HERE.parent), str(HERE.parents[1])])

@@ -96,7 +96,7 @@ KILLS = [
 
 
 @pytest.fixture
-def crash(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Crash]:
+def crash(tmp_path, request) -> Iterator[Crash]:
     with contextlib.ExitStack() as stack:
         crash = Crash(tmp_path, stack, "stateful_job.py", request.param)
         stack.enter_context(stopping(crash.a, crash.b, crash.job))
@@ -123,9 +123,7 @@ def shown(database: Path) -> Counter[Any]:
 
 
 @pytest.mark.parametrize("crash", QUERIES, indirect=True)
-def test_a_stateful_query_is_killed(
-    crash: Crash, request: pytest.FixtureRequest
-) -> None:
+def test_a_stateful_query_is_killed(crash, request):
     """Kills leave at each participant what its readings come to, each of them once."""
     write_readings(crash.folder)
     for failpoint, transaction, state in KILLS:

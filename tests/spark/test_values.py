@@ -18,7 +18,7 @@ from support.branches import Branch, arrow
 from support.kinds import outbox, sqlite_url, tagged_rows
 from support.participant import rows_table, select
 from support.spark import write_numbers
-from support.stream_world import World, failing_query, session_setting
+from support.stream_world import failing_query, session_setting
 
 from tracing_2pc import DeltaSink, FileSink
 from tracing_2pc.core.errors import ConfigurationError
@@ -107,7 +107,7 @@ def write(df: Any, sink: Any) -> None:
     sink.commit_transaction(str(transaction), [handle])
 
 
-def test_csv_is_read_back_as_the_manual_says(spark: Any, tmp_path: Path) -> None:
+def test_csv_is_read_back_as_the_manual_says(spark, tmp_path):
     """Each text as it was, beside another, by Spark, pandas and DuckDB."""
     texts = [*NASTY, None]
     rows = [(n, text, "end") for n, text in enumerate(texts)]
@@ -211,13 +211,13 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other) or repr(one) == repr(other)
 
 
-def test_the_manual_has_each_type() -> None:
+def test_the_manual_has_each_type():
     assert list(TABLE) == list(VALUES)
 
 
 @pytest.mark.parametrize("head", HEADS[1:])
 @pytest.mark.parametrize("kind", VALUES)
-def test_values_at_a_sink(spark: Any, tmp_path: Path, kind: str, head: str) -> None:
+def test_values_at_a_sink(spark, tmp_path, kind, head):
     """As the manual's table has it; what is refused is taken with the cast it names."""
     as_the_manual_says(
         spark, Sinks(tmp_path / "1", sqlite_url(tmp_path), kind), kind, head
@@ -227,9 +227,7 @@ def test_values_at_a_sink(spark: Any, tmp_path: Path, kind: str, head: str) -> N
 @pytest.mark.ci
 @pytest.mark.parametrize("head", ["PostgreSQL", "outbox"])
 @pytest.mark.parametrize("kind", VALUES)
-def test_values_on_postgresql(
-    spark: Any, tmp_path: Path, kind: str, head: str, postgres_database: str
-) -> None:
+def test_values_on_postgresql(spark, tmp_path, kind, head, postgres_database):
     """Likewise."""
     sinks = Sinks(tmp_path / "1", postgres_database, kind)
     as_the_manual_says(spark, sinks, kind, head)
@@ -259,9 +257,7 @@ def as_the_manual_says(spark: Any, sinks: Sinks, kind: str, head: str) -> None:
         sink(df.selectExpr(f"{cast[1]} AS v", "n"))
 
 
-def test_services_refuse_a_type_that_pyarrow_cannot_read(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_services_refuse_a_type_that_pyarrow_cannot_read(spark, tmp_path):
     """Once and for all, whoever sends it."""
     df = spark.sql("SELECT INTERVAL '1' YEAR AS v")
     body = arrow(pa.Table.from_batches(df._collect_as_arrow()))
@@ -280,7 +276,7 @@ def test_services_refuse_a_type_that_pyarrow_cannot_read(
         ("INTERVAL '1' YEAR", "'v' is INTERVAL YEAR TO MONTH.*AS STRING"),
     ],
 )
-def test_executors_name_the_column(world: World, value: str, says: str) -> None:
+def test_executors_name_the_column(world, value, says):
     """They refuse what they cannot read, too, and nothing is committed."""
     write_numbers(world.folder, range(1))
     with failing_query(says):

@@ -1,7 +1,5 @@
 """What a unit test may open: nothing, but a database in memory."""
 
-from __future__ import annotations
-
 import socket
 import sqlite3
 
