@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import multiprocessing
-import os
 import resource
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -30,7 +27,6 @@ from support.log_tables import (
     locked,
     stay,
 )
-from support.telemetry import PATH
 from support.texts import texts
 from support.waiting import AT_LAST, AT_ONCE, PATIENT, UNDELAYED, until
 
@@ -226,38 +222,6 @@ def test_a_server_that_does_not_flush_is_refused(postgres_database):
             server.execute("ALTER SYSTEM RESET fsync")
             server.execute("SELECT pg_reload_conf()")
             until(lambda: server.execute("SHOW fsync").fetchone() == ("on",))
-
-
-def test_a_transaction_costs_two_flushes_in_postgresql(postgres_database):
-    """Begin and decide; acknowledgements and finish leave it to the next one."""
-    from support.postgres import flushes  # not where strace runs this file
-
-    base = database.connect(postgres_database)
-    log = SqlDecisionLog(base)
-    log.create()
-    counts = []
-    for batch in range(0, 30, 10):
-        for n in range(batch, batch + 10):
-            finish(log, commit(log, n))
-        base.close()
-        counts.append(flushes(postgres_database))
-    base.close()
-    assert [b - a for a, b in itertools.pairwise(counts)] == [20, 20]
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_a_transaction_costs_two_flushes_in_sqlite(tmp_path):
-    """Begin and decide; acknowledgements and finish leave it to the next one."""
-    counts = []
-    for batches in (10, 20):
-        summary = tmp_path / f"{batches}.strace"
-        url = f"sqlite:///{tmp_path}/{batches}.db"
-        strace = ["strace", "-f", "-o", str(summary), "-e", "trace=fsync,fdatasync"]
-        command = [*strace, sys.executable, __file__, url, str(batches)]
-        environment = {**os.environ, "PYTHONPATH": PATH}
-        subprocess.run(command, check=True, timeout=AT_LAST, env=environment)
-        counts.append(sum("sync(" in s for s in summary.read_text().splitlines()))
-    assert counts[1] - counts[0] == 20
 
 
 # --- what is refused -----------------------------------------------------------------
@@ -879,12 +843,6 @@ def _outcome(result: Any) -> list[tuple[str, str]]:
         return list(result.get(AT_LAST))
     except AbortedError:
         return []  # superseded by another driver
-
-
-if __name__ == "__main__":  # under strace
-    with contextlib.closing(open_log(sys.argv[1])) as under_test:
-        for number in range(int(sys.argv[2])):
-            finish(under_test, commit(under_test, number))
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

@@ -21,15 +21,13 @@ from typing import Any
 
 import pytest
 from opentelemetry import environment_variables as of_api
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from opentelemetry.sdk import environment_variables as of_sdk
 from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.util import _importlib_metadata as cached
-from support.otlp_receiver import SIGNALS, OtlpReceiver, receiving
+from support.otlp_receiver import SIGNALS, OtlpReceiver, log_records, receiving
 from support.skywalking import certificate
 from support.telemetry import PATH, run
 from support.texts import texts
@@ -40,11 +38,6 @@ from tracing_2pc.tracing.sdk import environment, exporting, lifecycle, meters
 
 TEXTS = texts("process")
 BOTH = "OTEL_EXPORTER_OTLP_ENDPOINT"
-MESSAGES = {
-    "TRACES": trace_service_pb2.ExportTraceServiceRequest,
-    "METRICS": metrics_service_pb2.ExportMetricsServiceRequest,
-    "LOGS": logs_service_pb2.ExportLogsServiceRequest,
-}
 Case = Callable[["Here"], None]
 CASES: dict[str, Case] = {}
 
@@ -458,7 +451,8 @@ def measured(here: Here, receiver: OtlpReceiver) -> Any:
 
 
 def metrics_of(body: bytes) -> Any:
-    (of_resource,) = MESSAGES["METRICS"].FromString(body).resource_metrics
+    sent = metrics_service_pb2.ExportMetricsServiceRequest.FromString(body)
+    (of_resource,) = sent.resource_metrics
     return {m.name: m for s in of_resource.scope_metrics for m in s.metrics}
 
 
@@ -556,12 +550,6 @@ def logged(here: Here, receiver: OtlpReceiver) -> Callable[[], object]:
     return end
 
 
-def records_of(body: bytes) -> list[Any]:
-    found = MESSAGES["LOGS"].FromString(body).resource_logs
-    scopes = [scope for r in found for scope in r.scope_logs]
-    return [record for scope in scopes for record in scope.log_records]
-
-
 @case(
     "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT",
     "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT",
@@ -574,7 +562,7 @@ def logrecord(here: Here) -> None:
             warnings.simplefilter("ignore")
             logging.getLogger("user").warning("x", extra={"mine": "long"})
         end()
-        (record,) = records_of(receiver.next().body)
+        (record,) = log_records(receiver.next())
     found = {a.key: a.value.string_value for a in record.attributes}
     assert len(found) == 1 or found["mine"] == "l"
 
@@ -589,10 +577,10 @@ def blrp_delay(here: Here) -> None:
         logged(here, receiver)
         for _ in range(2):
             logging.getLogger("user").warning("x")
-            assert len(records_of(receiver.next().body)) == 1
+            assert len(log_records(receiver.next())) == 1
         assert receiver.requests.empty()
         end()
-        assert len(records_of(receiver.next().body)) == 2
+        assert len(log_records(receiver.next())) == 2
 
 
 @case("OTEL_BLRP_MAX_QUEUE_SIZE")
@@ -607,7 +595,7 @@ def blrp_queue(here: Here) -> None:
         end()
         count = 0
         while not receiver.requests.empty():
-            count += len(records_of(receiver.next().body))
+            count += len(log_records(receiver.next()))
     assert count < 50
 
 
@@ -619,7 +607,7 @@ def blrp_batch(here: Here) -> None:
         for _ in range(3):
             logging.getLogger("user").warning("x")
         end()
-        sizes = [len(records_of(receiver.next().body)) for _ in range(3)]
+        sizes = [len(log_records(receiver.next())) for _ in range(3)]
     assert sizes == [1, 1, 1]
 
 

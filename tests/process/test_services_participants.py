@@ -1,25 +1,32 @@
 """The ledger and the notifier, each by its one command, with a partner behind."""
 
-import contextlib
-import http.client
+import io
 import json
 import time
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
+from support.branches import arrow
 from support.waiting import AT_LAST, PATIENT, UNDELAYED
 
 from participants import oracle, processes
 from participants.oracle import expected
-from tracing_2pc.core import content
-from tracing_2pc.http import contract
+from tracing_2pc.core.content import digest_of
+from tracing_2pc.core.errors import ParticipantUnavailableError
+from tracing_2pc.core.model import (
+    BranchId,
+    TransactionId,
+    TransactionRecord,
+    branch_receipts,
+)
+from tracing_2pc.core.states import Decision, TransactionState
+from tracing_2pc.http.client import HttpParticipant
 
-TOKEN = "a-token-of-the-job-0123456789"
+TOKEN, VARIABLE = "a-token-of-the-job-0123456789", "TOKEN_OF_THE_JOB"
 
 
 class World:
-    """Three services that run, and a client that plays the coordinator."""
+    """Three services that run, and the client of a coordinator."""
 
     def __init__(self, folder):
         ports, limit = processes.free_ports(3), int(PATIENT)
@@ -46,49 +53,19 @@ class World:
             for port, (name, environment) in zip(ports, settings.items(), strict=True)
         }
 
-    def call(self, name, path, body=b"", token=TOKEN, **headers):
-        """POST to a service; return status and body."""
-        parts = urlsplit(self.services[name].url)
-        connection = http.client.HTTPConnection(
-            parts.hostname, parts.port, timeout=AT_LAST
-        )
-        named = {key.replace("_", "-"): value for key, value in headers.items()}
-        common = {
-            contract.VERSION_HEADER: contract.VERSION,
-            contract.PARTICIPANT_HEADER: name,
-        }
-        named |= common | {"Content-Type": contract.JSON} | named
-        if token:
-            named["Authorization"] = f"Bearer {token}"
-        with contextlib.closing(connection):
-            connection.request("POST", path, body, named)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+    def participant(self, name, token=f"env:{VARIABLE}"):
+        return HttpParticipant(name, self.services[name].url, token, AT_LAST)
 
     def prepare(self, name, batch, records):
-        """Prepare one branch with these records; return what commit must name."""
-        body = as_arrow(records)
-        branch = {
-            "branch": "0.1",
-            "rows": len(records),
-            "digest": content.digest_of(body),
-        }
-        headers = {
-            contract.TRANSACTION_HEADER: f"flights.{batch}.1",
-            contract.BRANCH_HEADER: "0.1",
-            contract.ROWS_HEADER: str(len(records)),
-            contract.DIGEST_HEADER: branch["digest"],
-            "Content-Type": content.ARROW,
-        }
-        status, answer = self.call(name, "/prepare", body, **headers)
-        assert status == 200, answer
-        return branch
-
-    def commit(self, name, batch, branch):
-        """Commit one branch; return the status."""
-        body = {"transaction_id": f"flights.{batch}.1", "branches": [branch]}
-        body["forgotten_through"] = None
-        return self.call(name, "/commit", json.dumps(body).encode())[0]
+        """Prepare one branch with these records; return the commit that names it."""
+        body, branch = arrow(pa.Table.from_pylist(records)), BranchId(0, 1)
+        id_, digest = TransactionId("flights", batch, 1), digest_of(body)
+        about = {"rows": len(records), "length": len(body), "digest": digest}
+        participant = self.participant(name)
+        vote = participant.prepare(id_, branch, lambda: io.BytesIO(body), **about)
+        decided = TransactionState.COMMITTING, Decision.COMMIT, (name,), frozenset()
+        receipts = branch_receipts(branch, len(records), digest, {name: vote})
+        return TransactionRecord(id_, "run", *decided, {}, 0.0, receipts=receipts)
 
     def day(self, day):
         """Return what the job would write of one day, by service."""
@@ -107,15 +84,6 @@ class World:
         }
 
 
-def as_arrow(records):
-    """Return records as a Spark job sends them: one Arrow stream."""
-    table = pa.Table.from_pylist(records)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
     """Services for all tests of this file; stopped at the end."""
@@ -125,18 +93,21 @@ def started(tmp_path_factory):
 
 
 @pytest.fixture
-def world(started):
+def world(started, monkeypatch):
     """All three are ready, also after a test that stopped them."""
+    monkeypatch.setenv(VARIABLE, TOKEN)
     down = [s for s in started.services.values() if not s.alive()]
     processes.start_together(*down)
     return started
 
 
-def test_without_a_token_nothing_is_answered(world):
+@pytest.mark.parametrize("token", [None, "env:ANOTHER"])
+def test_without_a_token_nothing_is_answered(world, monkeypatch, token):
     """401 from both participants, whatever is asked."""
+    monkeypatch.setenv("ANOTHER", "x" * 20)
     for name in ("ledger", "notifier"):
-        assert world.call(name, "/commit", b"{}", token=None)[0] == 401
-        assert world.call(name, "/prepare", b"", token="x" * 20)[0] == 401
+        with pytest.raises(ParticipantUnavailableError, match="401"):
+            world.participant(name, token).prepared()
 
 
 def test_only_what_is_committed_is_visible(world):
@@ -146,9 +117,9 @@ def test_only_what_is_committed_is_visible(world):
     """
     for batch, day in enumerate((1, 2)):
         for name, records in world.day(day).items():
-            branch = world.prepare(name, batch, records)
+            decided = world.prepare(name, batch, records)
             for _ in range(2 * (day == 2)):  # an answer may be lost
-                assert world.commit(name, batch, branch) == 200
+                world.participant(name).commit(decided)
     verdict = oracle.judge(
         world.database,
         world.services["partner"].url,

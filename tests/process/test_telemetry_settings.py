@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from support.exporting import AT_LEISURE, WARNED, to
-from support.otlp_receiver import Request, receiving
+from support.otlp_receiver import Request, log_records, receiving
 from support.programs import ran
 from support.telemetry import PATH, PRELUDE, START, TASK_TO_RUN, run
 from support.texts import texts
@@ -128,12 +126,6 @@ say(here)
 """
 
 
-def records(request: Request) -> list[Any]:
-    sent = logs_service_pb2.ExportLogsServiceRequest.FromString(request.body)
-    scopes = [s for r in sent.resource_logs for s in r.scope_logs]
-    return [record for scope in scopes for record in scope.log_records]
-
-
 @pytest.mark.parametrize("by", ["http/protobuf", "grpc"])
 @pytest.mark.parametrize("traced", [True, False])
 def test_log_records_are_sent_where_it_is_asked_for(by, *, traced):
@@ -147,7 +139,7 @@ def test_log_records_are_sent_where_it_is_asked_for(by, *, traced):
         sent = receiver.next()
         if sent.signal == "TRACES":
             sent = receiver.next()
-    (record,) = records(sent)
+    (record,) = log_records(sent)
     about = {a.key: a.value.string_value for a in record.attributes}
     assert record.body.string_value == "not acknowledged: tries=3"
     assert record.severity_text == "WARN"
@@ -172,7 +164,7 @@ say(there)
     with receiving("http/protobuf") as receiver:
         told = to(receiver.endpoint, OTEL_LOGS_EXPORTER="otlp")
         there, _ = run(code, OTEL_TRACES_EXPORTER="none", **told)
-        (record,) = records(receiver.next())
+        (record,) = log_records(receiver.next())
     assert [record.trace_id.hex(), record.span_id.hex()] == there
 
 
@@ -202,6 +194,6 @@ say(0)
         told = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{receiver.endpoint}/v1/logs"}
         told["OTEL_BLRP_SCHEDULE_DELAY"] = "600000"
         run(code, **to("", **told))
-        sent = [records(receiver.next()) for _ in range(2)]
+        sent = [log_records(receiver.next()) for _ in range(2)]
         assert receiver.requests.empty()
     assert sorted(r.body.string_value for (r,) in sent) == ["child", "parent"]

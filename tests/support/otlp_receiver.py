@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 
 from support.served import served
@@ -142,6 +143,13 @@ def _grpc(receiver: OtlpReceiver, certificate: Path | None) -> Iterator[None]:
 
 
 CUMULATIVE = 2
+
+
+def log_records(request: Request) -> list[Any]:
+    """Return the log records of a request."""
+    sent = logs_service_pb2.ExportLogsServiceRequest.FromString(request.body)
+    scopes = [s for r in sent.resource_logs for s in r.scope_logs]
+    return [record for scope in scopes for record in scope.log_records]
 
 
 class Sent(NamedTuple):
