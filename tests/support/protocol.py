@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import pytest
@@ -169,21 +168,6 @@ class World:
             patch.setattr(Coordinator, "fail", lambda *_: None)
             with pytest.raises(DriverDiedError):
                 self.run_batch(batch, write=die)
-
-    @contextlib.contextmanager
-    def driver_dies_in(self, method: str) -> Iterator[None]:
-        """Let the next call of a log's method do its work, and the caller die of it."""
-        real = getattr(self.log, method)
-
-        def die(*args: object, **kwargs: object) -> None:
-            real(*args, **kwargs)
-            raise DriverDiedError
-
-        setattr(self.log, method, die)
-        try:
-            yield
-        finally:
-            setattr(self.log, method, real)
 
     def state(self, id_: TransactionId | str) -> TransactionState | None:
         record = self.log.read(TransactionId.parse(str(id_)))

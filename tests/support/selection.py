@@ -24,19 +24,12 @@ COLLECTED = pytest.StashKey[list[pytest.Item]]()
 """Every test that was collected, whatever is left out."""
 
 TARGETS = frozenset(
-    {"browser", "cluster", "compose", "dashboards", "jaeger", "skywalking"},
+    {"browser", "cluster", "compose", "dashboards", "jaeger", "skywalking"}
 )
 """Marks of tests that ask a program which only a target of its own brings."""
 
 STAND_ALONE = frozenset(
-    f"spark/test_{name}.py"
-    for name in (
-        "adopt",
-        "crash",
-        "demo",
-        "several_sinks",
-        "stateful_queries",
-    )
+    f"spark/test_{name}.py" for name in ("adopt", "crash", "demo", "stateful_queries")
 )
 """Files whose tests start a Spark each, or more, and share nothing: a group each."""
 
