@@ -66,11 +66,7 @@ class Caller:
         return self.role is None or self.role in MAY[action]
 
     def check(self, action: str, application: str | None = None) -> None:
-        """Let the caller do this, for this application.
-
-        Raises:
-            RefusalError: not allowed; it says which role may.
-        """
+        """Let the caller do this for this application, or raise `RefusalError`."""
         if not self.may(action):
             may = " or ".join(sorted(map(str, MAY[action])))
             detail = f"role {self.role}: this needs the role {may}"
@@ -135,11 +131,7 @@ class TokenGate:
 
     @classmethod
     def read(cls, path: Path) -> TokenGate:
-        """Read a tokens file.
-
-        Raises:
-            ConfigurationError: it cannot be read, or a line is not a token.
-        """
+        """Read a tokens file, or raise `ConfigurationError`."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:

@@ -73,12 +73,8 @@ class HeuristicError(TwoPhaseError):
 class ParticipantError(TwoPhaseError):
     """One call to one participant failed.
 
-    Args:
-        message: what came instead of an acknowledgement.
-        refusal: what a refusal means; None where no refusal came that is understood.
-        state: the state that the participant says the transaction is in there.
-        transaction_id: the transaction it is about, as text.
-        participant: the participant that was asked.
+    `refusal` is what a refusal means, None where none came that is understood; `state`
+    is what the participant says the transaction is in there.
     """
 
     def __init__(
@@ -90,9 +86,8 @@ class ParticipantError(TwoPhaseError):
         transaction_id: str | None = None,
         participant: str | None = None,
     ) -> None:
-        super().__init__(
-            message, transaction_id=transaction_id, participant=participant
-        )
+        about = {"transaction_id": transaction_id, "participant": participant}
+        super().__init__(message, **about)
         self.refusal = refusal
         self.state = state
 
@@ -122,12 +117,8 @@ class ParticipantGivenUpError(ParticipantError):
 class RefusalError(TwoPhaseError):
     """A participant refuses a request: what its own code raises.
 
-    Args:
-        refusal: what it means to the protocol.
-        detail: what is wrong and what to do. Never SQL, a path or a record: the
-            caller reads it.
-        state: the state that the answer speaks of; None where it speaks of none.
-        transaction_id: the transaction it is about, as text, once it is known.
+    `detail` says what is wrong and what to do. Never SQL, a path or a record: the
+    caller reads it. `state` is None where the answer speaks of none.
     """
 
     def __init__(
@@ -151,13 +142,7 @@ class MalformedError(RefusalError):
 
 
 class DecisionLogError(TwoPhaseError):
-    """The log was unreachable; nothing was decided.
-
-    Args:
-        message: what its database says.
-        says_cure: the message says what to do.
-        transaction_id: the transaction it is about, as text.
-    """
+    """The log was unreachable; nothing was decided. It may say the cure, too."""
 
     def __init__(
         self,

@@ -62,11 +62,7 @@ _armed = _read_variables()
 
 
 def arm() -> None:
-    """Read the variables again and count from 0: for a process forked since import.
-
-    Raises:
-        ConfigurationError: an unknown name or signal.
-    """
+    """Read the variables again and count from 0: for a process forked since import."""
     global _armed, _reached
     _armed, _reached = _read_variables(), 0
 

@@ -16,11 +16,8 @@ def after_fork(reset: Callable[[], object]) -> None:
     """Call `reset` in each child of a fork, before anything else runs there.
 
     A method is called as long as its object lives; the object is not kept alive. What
-    a reset raises is printed and ignored, so that the others run.
-
-    Args:
-        reset: makes anew what the child must not share. It takes no lock that it has
-            not made: the thread that holds it is in the parent.
+    a reset raises is printed and ignored, so that the others run. It takes no lock that
+    it has not made: the thread that holds it is in the parent.
     """
     find = weakref.WeakMethod(reset) if inspect.ismethod(reset) else lambda: reset
 

@@ -38,10 +38,7 @@ def check_link(template: str) -> str:
 def links_of(
     templates: Mapping[str, str], transaction: TransactionId, trace: str | None
 ) -> dict[str, str]:
-    """Fill the templates in; those that need a trace are left out where there is none.
-
-    Templates are by name, as `check_link` has let them through; `trace` is in hex.
-    """
+    """Fill checked templates in; those with a trace (hex) only if there is one."""
     values = {
         "trace": quote(trace or "", safe=""),
         "transaction": str(transaction),

@@ -236,10 +236,7 @@ def trace_id_of(carrier: Carrier) -> str | None:
 
 
 def log_fields(transaction: TransactionId, carrier: Carrier) -> dict[str, str]:
-    """Return what a log line outside of a span says of its transaction, as `extra`.
-
-    Inside of a span the ids are added by `tracing/sdk/log_records.py`.
-    """
+    """Return what a log line outside of a span says of its transaction, as `extra`."""
     trace_id, span_id = _ids_of(carrier)
     fields = {"trace_id": trace_id, "span_id": span_id}
     return {"tpc_transaction_id": str(transaction), **fields}
@@ -448,10 +445,7 @@ class ParticipantDescription:
 def find_misdirected(
     identities: Mapping[str, Identity], applications: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each participant whose address leads to another one, and the evidence.
-
-    `identities` are what answered at each address; `applications` use our names.
-    """
+    """Yield each participant whose address leads to another one, and the evidence."""
     names: dict[str, str] = {}
     for name, identity in identities.items():
         other = names.setdefault(identity.journal, name)

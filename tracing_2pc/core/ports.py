@@ -84,7 +84,7 @@ class DecisionLog(Protocol):
 
         Args:
             application: name of the streaming query, for ever.
-            batch: Spark's batch id.
+            batch: Spark's.
             run: one life of the query; the newest run wins, once, for ever.
             query: Spark's query id, kept in the checkpoint; None where unknown.
             participants: their names.
@@ -272,12 +272,8 @@ class DecisionLog(Protocol):
     ) -> None:
         """Put on record what a person does elsewhere; changes nothing else.
 
-        Args:
-            what: a verb and a transaction's id, as in `resolve orders.7.1`.
-            who: the person.
-            why: the reason.
-            before: the state before.
-            after: what it is told, or has become.
+        `what` is a verb and a transaction's id, as in `resolve orders.7.1`; `after`
+        what it is told, or has become.
         """
 
     def forget(self, application: str, *, finished_before: float, limit: int) -> int:
@@ -315,13 +311,8 @@ class DecisionLog(Protocol):
         batch is committed nowhere: the attempts up to this one are used up, and the
         next begin takes the next number. Attempt 0 means that there was none.
 
-        Args:
-            transaction: the newest attempt that a participant knows at that batch.
-            query: Spark's query id.
-            participants: who hold it committed; none if it is committed nowhere.
-            receipts: of the branches that they committed: a replay asks for those.
-            who: the person.
-            why: the reason.
+        `transaction` is the newest attempt that a participant knows at that batch;
+        `receipts` are of the branches that they committed: a replay asks for those.
 
         Raises:
             ConfigurationError: the log knows the application already, or its query.

@@ -71,15 +71,9 @@ class RemoteParticipant(Participant, Protocol):
     ) -> Vote:
         """Send a branch, and return the vote for exactly these rows and this digest.
 
-        Safe to repeat with the same bytes: the participant answers the same.
-
-        Args:
-            transaction: which one.
-            branch: which part of it.
-            body: opens the records as an Arrow stream; it is closed here.
-            rows: how many records there are.
-            length: bytes of the body.
-            digest: of the body, as `core.content` writes it.
+        Safe to repeat with the same bytes: the participant answers the same. `body`
+        opens the records as an Arrow stream, of `length` bytes; it is closed here. The
+        digest is as `core.content` writes it.
 
         Raises:
             ParticipantRefusedError: it votes abort, or counted something else.
@@ -167,14 +161,9 @@ def open_participant(
     """Return the participant at a URL, by the transport that its scheme names.
 
     Nothing is asked. Built-in transports need no package metadata, so that they are
-    found where the package was shipped to executors as a zip file.
-
-    Args:
-        name: its configured name.
-        url: base URL, without a password.
-        token: reference to the bearer token, read in each process when it is needed;
-            None for a participant that asks for none.
-        timeout: seconds, to connect and for each read.
+    found where the package was shipped to executors as a zip file. `token` is a
+    reference, read in each process when it is needed, None for a participant that asks
+    for none; `timeout` is in seconds, to connect and for each read.
 
     Raises:
         ConfigurationError: no transport is known by that scheme.

@@ -229,6 +229,12 @@ class Settings:
         return cls(**values, origins=origins)
 
 
+# Limits that nobody sets, in seconds.
+LOG_LOCK_WAIT: Final = 30.0  # for a lock of the log that another driver holds
+LOCK_WAIT: Final = 10  # of a participant's request for a lock: then it is "not now"
+PEER_TIMEOUT: Final = 30  # of silence, after which a peer of a database is gone
+READ_WAIT: Final = 10.0  # for a piece of a request, of whatever is served here
+
 _ORDER: Final = (
     ("request_timeout", "safety_interval"),
     ("safety_interval", "orphan_after"),

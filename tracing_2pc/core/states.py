@@ -171,12 +171,7 @@ FINAL: Final = frozenset({T.COMMITTED, T.ABORTED, T.CONCLUDED})
 
 
 def advance(state: TransactionState, event: TransactionEvent) -> TransactionState:
-    """Return the state that follows.
-
-    Raises:
-        KeyError: the move is not in the table; callers turn it into
-            `IllegalTransitionError`, with the transaction it happened to.
-    """
+    """Return the state that follows; `KeyError`: the move is not in the table."""
     return TRANSACTION_TABLE[state, event]
 
 

@@ -13,9 +13,7 @@ from tracing_2pc.http.error_responses import problem_of
 def admit(
     gate: Gate, action: str, headers: Iterable[tuple[str, str]], peer: str | None
 ) -> Caller:
-    """Return the caller of a request, who may do this for some application.
-
-    `action` is one of `core.access.MAY`, `peer` the address of the connection.
+    """Return the caller of a request, who may do this, one of `core.access.MAY`.
 
     Raises:
         Problem: not admitted (401, with a challenge), or not allowed (403).

@@ -153,11 +153,7 @@ class HttpParticipant:
         return Listing(tuple(branches), missing, now, only)
 
     def show(self, transaction: TransactionId) -> Shown:
-        """Return what it holds of one transaction: unknown is 404, forgotten is 410.
-
-        Raises:
-            ParticipantRefusedError: it does not take the id.
-        """
+        """Unknown is 404, forgotten is 410. Any other refusal is about the id."""
         answer = self._get(
             f"/transactions/{transaction}", transaction, most=contract.MAX_SHOWN_BYTES
         )
@@ -208,10 +204,8 @@ class HttpParticipant:
     def _order(
         self, route: str, key: RequestKey, who: str, reason: str, *states: RequestState
     ) -> RequestState:
-        body = json.dumps({"key": str(key), "who": who, "reason": reason}).encode()
-        headers = {"Content-Type": contract.JSON}
-        answer = self._post(route, body, headers, key.transaction)
-        return RequestState(read_answer(answer, *states)["state"])
+        fields = {"key": str(key), "who": who, "reason": reason}
+        return RequestState(self._send(route, key.transaction, fields, *states))
 
     def identity(self) -> Identity:
         return self._whoami().identity
@@ -255,15 +249,18 @@ class HttpParticipant:
         )
 
     def _control(
-        self,
-        route: str,
-        transaction: TransactionId,
-        state: str,
-        **fields: Any,
+        self, route: str, transaction: TransactionId, state: str, **fields: Any
     ) -> None:
-        body = json.dumps({"transaction_id": str(transaction), **fields}).encode()
-        headers = {"Content-Type": contract.JSON}
-        read_answer(self._post(route, body, headers, transaction), state)
+        fields["transaction_id"] = str(transaction)
+        self._send(route, transaction, fields, state)
+
+    def _send(
+        self, route: str, transaction: TransactionId, fields: Any, *states: str
+    ) -> str:
+        """Send JSON; return the state that it acknowledges."""
+        body, headers = json.dumps(fields).encode(), {"Content-Type": contract.JSON}
+        answer = self._post(route, body, headers, transaction)
+        return str(read_answer(answer, *states)["state"])
 
     def _post(
         self,
@@ -302,11 +299,7 @@ class HttpParticipant:
         return self._ask("GET", route, None, headers, transaction, timeout, most)
 
     def _standing_headers(self) -> dict[str, str]:
-        """Return what goes with each request; the token is read anew each time.
-
-        Raises:
-            ConfigurationError: there is no token, or it is more than one word.
-        """
+        """Return what goes with each request; the token is read anew each time."""
         headers = {
             contract.VERSION_HEADER: contract.VERSION,
             contract.PARTICIPANT_HEADER: self.name,

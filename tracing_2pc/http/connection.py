@@ -19,10 +19,7 @@ _BLOCK: Final = 1 << 18
 
 
 class _DeadlineReader(io.RawIOBase):
-    """Reads from a socket for as long as its timeout lasts: in all, not by read.
-
-    Without it a peer that sends a header now and then blocks the caller for ever.
-    """
+    """Reads from a socket while its timeout lasts: in all, not for each header."""
 
     def __init__(self, sock: socket.socket, inner: io.RawIOBase) -> None:
         self._sock = sock
@@ -119,10 +116,7 @@ def why_silent(error: Exception, request: contract.Request, timeout: float) -> s
 
 @functools.cache
 def pool_of(url: str, timeout: float, _pid: int) -> urllib3.HTTPConnectionPool:
-    """Return this process's connections to an address; opens none yet.
-
-    A forked process has its own: an answer on its parent's may be to its request.
-    """
+    """Return this process's connections to an address: a fork has others."""
     pool = urllib3.connectionpool.connection_from_url(
         url,
         maxsize=8,

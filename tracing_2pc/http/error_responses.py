@@ -53,10 +53,7 @@ def result_of(status: int) -> str:
 
 @dataclasses.dataclass(eq=False)
 class Problem(Exception):  # noqa: N818 - RFC 9457's word
-    """A refusal in HTTP, with what to change. Never SQL, a path or a stack trace.
-
-    `fields` are members of the document beside the standard ones.
-    """
+    """A refusal in HTTP, with what to change. Never SQL, a path or a stack trace."""
 
     status: int
     detail: str

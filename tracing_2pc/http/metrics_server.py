@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tracing_2pc.core.access import Gate
+from tracing_2pc.core.settings import READ_WAIT
 from tracing_2pc.http import contract
 from tracing_2pc.http.auth import admit
 from tracing_2pc.http.error_responses import PROBLEM, Problem
@@ -25,8 +26,7 @@ from tracing_2pc.http.time_limits import reading_ends_at
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import prometheus
 
-_PATIENCE: Final = 10.0
-"""Seconds that a client has for its request: each has a thread of ours."""
+_PATIENCE: Final = READ_WAIT  # for a whole request: each has a thread of ours
 
 
 @contextlib.contextmanager
@@ -37,9 +37,6 @@ def serve_metrics(
 
     `gate` says who may read `/metrics`; health needs no token. `ready` says whether the
     last sweep is young enough.
-
-    Raises:
-        ConfigurationError: it cannot listen there.
     """
 
     class Handler(_Handler):

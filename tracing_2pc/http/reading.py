@@ -140,10 +140,7 @@ def _quarantined(request: object) -> QuarantinedRequest:
 
 
 def read_shown(item: Mapping[str, Any]) -> Shown:
-    """Read an answer of `GET /transactions/{id}` that names it.
-
-    An older participant tells no times, no clock and not what is kept busy.
-    """
+    """Read an answer of `GET /transactions/{id}`, of an older release, too."""
     return Shown(
         ParticipantState(_text(item.get("state"))),
         tuple(map(_held, _typed(item.get("branches"), list))),

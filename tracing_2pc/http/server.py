@@ -145,8 +145,8 @@ class _Routes:
         get("/transactions")(self.list_open)
         get("/transactions/<transaction_id>")(self.show)
         get("/outbox")(self.quarantined)
-        post("/outbox/again")(self.again)
-        post("/outbox/drop")(self.drop)
+        post("/outbox/again", endpoint="again")(self.order)
+        post("/outbox/drop", endpoint="drop")(self.order)
         get("/whoami")(self.whoami)
         get("/health/live")(self.live)
         get("/health/ready")(self.ready)
@@ -202,15 +202,12 @@ class _Routes:
             fields, last = self.service.quarantined(caller, query, longest)
             return jsonify(**fields, next=forms.write_request_cursor(last))
 
-    def again(self) -> Response:
-        with self._serving("again", "again") as (caller, step):
-            order = forms.read_request_order(request, asks_why=False)
-            return _state_of(step, order, self.service.again(caller, step, order))
-
-    def drop(self) -> Response:
-        with self._serving("drop", "drop") as (caller, step):
-            order = forms.read_request_order(request, asks_why=True)
-            return _state_of(step, order, self.service.drop(caller, step, order))
+    def order(self) -> Response:
+        action = str(request.url_rule).rpartition("/")[2]  # again or drop
+        with self._serving(action, action) as (caller, step):
+            order = forms.read_request_order(request, asks_why=action == "drop")
+            state = self.service.order(caller, step, action, order)
+            return _state_of(step, order, state)
 
     def whoami(self) -> Response:
         return jsonify(self.service.whoami(self._admit("whoami")))

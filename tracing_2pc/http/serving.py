@@ -30,8 +30,7 @@ def open_gate(host: str, tokens_file: str | None, without: Gate) -> Gate:
     """Return who is admitted: by the tokens of a file, or `without` one.
 
     Raises:
-        ConfigurationError: without a file on an address that is not a loopback one, or
-            a file that cannot be read.
+        ConfigurationError: no file, and not a loopback address; or it cannot be read.
     """
     if tokens_file is not None:
         return TokenGate.read(Path(tokens_file))
@@ -49,11 +48,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an IP address; port 0 is one that is free.
-
-    Raises:
-        ConfigurationError: it cannot be listened on.
-    """
+    """Return a socket that listens at an IP address; port 0 is one that is free."""
     six = ":" in host
     family = socket.AF_INET6 if six else socket.AF_INET
     try:

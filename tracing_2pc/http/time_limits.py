@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any, Final
 
 from tracing_2pc.core.errors import RefusalError
+from tracing_2pc.core.settings import READ_WAIT
 from tracing_2pc.core.states import Refusal
 
-PATIENCE = 10.0
+PATIENCE = READ_WAIT
 """Seconds that a read may take, and as many more as its bytes need at `SLOWEST`."""
 
 SLOWEST = 1 << 15  # bytes a second
@@ -48,19 +49,12 @@ class TimedInput:
         self._chunked = bool(environ.get("HTTP_TRANSFER_ENCODING"))
 
     def read(self, size: int = -1) -> bytes:
-        """Read as the server does, in time.
-
-        Raises:
-            RefusalError: not now: it did not come in time; the client may ask again.
-        """
+        """Read as the server does, in time; else `RefusalError`, *not now*."""
         wanted = min(size, self.left) if size >= 0 else self.left
         return self._read(size, PATIENCE + wanted / SLOWEST)
 
     def linger(self, most: int) -> None:
-        """Read and drop up to `most` bytes, so that a stranger reads the answer.
-
-        Nothing is read where enough threads do so already.
-        """
+        """Read and drop up to `most` bytes: the stranger is to read the answer."""
         if not self.left or not _lingering.acquire(blocking=False):
             return
         try:
@@ -69,10 +63,7 @@ class TimedInput:
             _lingering.release()
 
     def hang_up(self) -> None:
-        """Shut the socket where the body was not read to its end.
-
-        A server would wait for the rest of it, before it closes the connection.
-        """
+        """Shut the socket, not fully read: a server would wait for the rest of it."""
         if self._client is not None and (self.left or self._chunked):
             end_reading(self._client)
 

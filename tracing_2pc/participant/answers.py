@@ -33,21 +33,14 @@ class BranchRef:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BranchRow:
-    """A branch as the journal holds it. Times are Unix seconds.
+    """A branch as the journal holds it. Times are Unix seconds."""
 
-    Args:
-        ref: its name and content.
-        state: where it stands.
-        tag: the number its rows carry.
-        since: when it was prepared.
-        sealed: when it was decided, or None. It equals `since` where a branch was
-            aborted that was never prepared.
-    """
-
-    ref: BranchRef
-    state: BranchState
-    tag: int
-    since: float
+    ref: BranchRef  # its name and content
+    state: BranchState  # where it stands
+    tag: int  # the number its rows carry
+    since: float  # when it was prepared
+    # When it was decided, or None. It equals `since` where a branch was aborted that
+    # was never prepared.
     sealed: float | None = None
 
     @property
@@ -59,33 +52,24 @@ class BranchRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransactionRow:
-    """What the journal says about one transaction, read under the lock.
+    """What the journal says about one transaction, read under the lock."""
 
-    Args:
-        transaction: its id.
-        forgotten_through: of its application here.
-        participant: name by which its application calls this participant.
-        recorded: it has a row in the journal.
-        seal: its outcome, once it is sealed.
-        by_hand: a person decided it.
-        carrier: trace context of its first prepare.
-        branches: those that are prepared, or were.
-        dead: tags of branches that were noted and never prepared.
-        committed: another attempt of the same batch that is committed here.
-        leftovers: rows that nobody sees are to be deleted, of any transaction; only
-            known if it was read for one branch.
-    """
-
-    transaction: TransactionId
-    forgotten_through: int | None = None
+    transaction: TransactionId  # its id
+    forgotten_through: int | None = None  # of its application here
+    # Name by which its application calls this participant.
     participant: str | None = None
-    recorded: bool = False
-    seal: BranchState | None = None
-    by_hand: bool = False
+    recorded: bool = False  # it has a row in the journal
+    seal: BranchState | None = None  # its outcome, once it is sealed
+    by_hand: bool = False  # a person decided it
+    # Trace context of its first prepare.
     carrier: Carrier = dataclasses.field(default_factory=Carrier)
+    # Those that are prepared, or were.
     branches: Mapping[BranchId, BranchRow] = dataclasses.field(default_factory=dict)
-    dead: tuple[int, ...] = ()
+    dead: tuple[int, ...] = ()  # tags of branches that were noted and never prepared
+    # Another attempt of the same batch that is committed here.
     committed: TransactionId | None = None
+    # Rows that nobody sees are to be deleted, of any transaction; only known if it was
+    # read for one branch.
     leftovers: bool = False
 
     @property
@@ -103,22 +87,15 @@ class TransactionRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """An acknowledgement or a refusal, and what must be written to make it true.
+    """An acknowledgement or a refusal, and what must be written to make it true."""
 
-    Args:
-        state: of the branch or transaction, or `unknown`, or `forgotten`.
-        refusal: None in an acknowledgement.
-        detail: of a refusal: the reason, and what to do.
-        fields: further fields of the body.
-        seal: the outcome to seal the transaction with.
-        losers: prepared branches that abort although it is committed.
-    """
-
-    state: str
-    refusal: Refusal | None = None
-    detail: str = ""
+    state: str  # of the branch or transaction, or `unknown`, or `forgotten`
+    refusal: Refusal | None = None  # None in an acknowledgement
+    detail: str = ""  # of a refusal: the reason, and what to do
+    # Further fields of the body.
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    seal: BranchState | None = None
+    seal: BranchState | None = None  # the outcome to seal the transaction with
+    # Prepared branches that abort although it is committed.
     losers: tuple[BranchRow, ...] = ()
 
 

@@ -50,11 +50,7 @@ class Stream:
         self._body = 0
 
     def read(self, size: int) -> bytes:
-        """Read of a message: its head, which has been checked, then its buffers.
-
-        Raises:
-            MalformedError: a message is compressed.
-        """
+        """Read of a message: its checked head, then its buffers, not compressed."""
         if not self._head and not self._body:
             self._next_message()
         if self._head:
@@ -227,11 +223,7 @@ def _is_view(kind: pa.DataType) -> bool:
 
 
 def _read_message(metadata: bytes) -> tuple[int, bool]:
-    """Return how long a message's buffers are, and whether they are compressed.
-
-    Raises:
-        ArrowInvalid: this is no message.
-    """
+    """Return how long its buffers are, and if compressed; or raise `ArrowInvalid`."""
     try:
         message = _Table(metadata, *struct.unpack_from("<I", metadata))
         kind, body = message.number(1, "B"), message.number(3, "q")

@@ -114,8 +114,6 @@ class Source:
     def batches(self, rows: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Open the records from the start: their schema, and batches to iterate once.
 
-        JSON lines are read twice: they have to be spooled.
-
         Raises:
             MalformedError: this is not what Content-Type says, or there are more
                 records than `rows`; also while iterating.

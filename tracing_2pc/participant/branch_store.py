@@ -52,11 +52,7 @@ class BranchUpload:
         return self.journal.database.receive(self.body)
 
     def verify(self, rows: int) -> None:
-        """Compare digest and number of rows with those that were announced.
-
-        Raises:
-            MalformedError: they differ.
-        """
+        """Compare digest and rows with what was announced; or `MalformedError`."""
         self.body.verify()
         if rows != self.ref.rows:
             detail = f"Tpc-Rows: it says {self.ref.rows}, the body has {rows} records"
@@ -76,9 +72,6 @@ class BranchStore(abc.ABC):
     rows durable and invisible, and then visible or gone. It is called from many threads
     and processes. It raises `RefusalError` for what it refuses, and the database's own
     errors for "not now".
-
-    Args:
-        journal: of this participant.
     """
 
     def __init__(self, journal: Journal) -> None:

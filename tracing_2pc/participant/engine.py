@@ -32,12 +32,7 @@ from sqlalchemy import Connection
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import ConfigurationError, RefusalError
 from tracing_2pc.core.failpoints import failpoint
-from tracing_2pc.core.model import (
-    BranchId,
-    Carrier,
-    Identity,
-    TransactionId,
-)
+from tracing_2pc.core.model import BranchId, Carrier, Identity, TransactionId
 from tracing_2pc.core.states import BranchState, Decision, Refusal
 from tracing_2pc.participant import answers
 from tracing_2pc.participant.answers import Answer, BranchRef, BranchRow, TransactionRow
@@ -108,10 +103,6 @@ class ParticipantEngine:
     and the database's own errors for "not now". `participant` is the name that the
     caller gives: the first one of an application is kept, if the caller may name it,
     and a request for another is refused as misdirected and changes nothing.
-
-    Args:
-        journal: what is known of transactions and branches.
-        store: what holds the branches' rows.
     """
 
     def __init__(self, journal: Journal, store: BranchStore) -> None:
@@ -159,9 +150,8 @@ class ParticipantEngine:
     ) -> Answer:
         """Make a branch durable and invisible, and vote (rule 13).
 
-        Its rows and its note in the journal become durable together: nobody sees
-        anything of it before it is prepared, and an upload that is killed leaves
-        nothing.
+        Its rows and its note in the journal become durable together: an upload that is
+        killed leaves nothing.
 
         Raises:
             RefusalError: in progress, while another request writes this very branch.
@@ -357,11 +347,7 @@ class ParticipantEngine:
     def _check_name(
         self, connection: Connection, row: TransactionRow, participant: str | None
     ) -> None:
-        """Refuse what is meant for another participant.
-
-        Until an application has prepared or committed something here, it may give
-        another name.
-        """
+        """Refuse another name for us, unless the application has nothing here yet."""
         if participant is None or row.participant in (None, participant):
             return
         if self._journal.is_in_use(connection, row.transaction.application):
@@ -394,10 +380,7 @@ class ParticipantEngine:
             )
 
     def _record_wait(self, row: TransactionRow, outcome: BranchState) -> None:
-        """Measure how long a transaction was in doubt; a long wait is a span.
-
-        Made now that the wait is over: a span that is still open is never exported.
-        """
+        """Measure how long it was in doubt; a long wait is a span, at its end."""
         prepared = row.branches_in(BranchState.PREPARED)
         if not prepared:
             return

@@ -31,11 +31,7 @@ _WHOLE: Final = {pa.int64(), pa.uint64()}
 
 
 def read_lines(file: IO[bytes], rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read records, each with the length of its line; never more than were announced.
-
-    Raises:
-        MalformedError: a line is not a JSON object, or too long; or it is one too many.
-    """
+    """Read records, each with its line's length; `MalformedError` at one too many."""
     lines, count = iter(lambda: file.readline(MAX_LINE + 1), b""), 0
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE:

@@ -169,18 +169,17 @@ class ParticipantService:
         at = last.since if last.dropped_at is None else last.dropped_at
         return fields, (at, str(last.key))
 
-    def again(self, caller: Caller, step: Step, order: RequestOrder) -> RequestState:
-        """Have a request in quarantine sent once more."""
-        self._check(caller, "again", order.key.transaction, step)
-        state = self._requests.send_again(order)
-        _log_order("again", order, state)
-        return state
-
-    def drop(self, caller: Caller, step: Step, order: RequestOrder) -> RequestState:
-        """Drop a request in quarantine."""
-        self._check(caller, "drop", order.key.transaction, step)
-        state = self._requests.drop_request(order)
-        _log_order("drop", order, state)
+    def order(
+        self, caller: Caller, step: Step, action: str, order: RequestOrder
+    ) -> RequestState:
+        """Have a request in quarantine sent once more, or drop it."""
+        self._check(caller, action, order.key.transaction, step)
+        is_drop, requests = action == "drop", self._requests
+        state = (requests.drop_request if is_drop else requests.send_again)(order)
+        why = order.reason or "no reason given"
+        # The state after it: repeated, it changed nothing.
+        text = "order by hand: %s request=%s who=%s: the request is %s: %s"
+        logger.warning(text, action, order.key, order.who, state, why)
         return state
 
     def whoami(self, caller: Caller) -> dict[str, Any]:
@@ -204,15 +203,3 @@ class ParticipantService:
 def _may_name(caller: Caller) -> bool:
     """Say whether the name that a caller gives is kept: a job's, not a task's."""
     return caller.role is not Role.EXECUTOR
-
-
-def _log_order(action: str, order: RequestOrder, state: RequestState) -> None:
-    """Log an order and the state after it: repeated, it changed nothing."""
-    logger.warning(
-        "order by hand: %s request=%s who=%s: the request is %s: %s",
-        action,
-        order.key,
-        order.who,
-        state,
-        order.reason or "no reason given",
-    )

@@ -72,10 +72,7 @@ class Expiry:
             self.cancel(self.record)
 
     def raise_with_advice(self, error: AbortedError) -> None:
-        """Raise an abort again with what to set, if there is something to say.
-
-        The abort was sent before, so that a log that does not answer delays nothing.
-        """
+        """Raise an abort, which was sent, again; with what to set, if it helps."""
         if self.expired and (advice := self._advice()):
             id_ = str(self.record.id)
             raise AbortedError(f"{error} {advice}", transaction_id=id_) from error

@@ -75,10 +75,7 @@ def decide_commit(
 
 
 def decide_abort(
-    log: DecisionLog,
-    record: TransactionRecord,
-    cause: BaseException,
-    tracing: Tracing,
+    log: DecisionLog, record: TransactionRecord, cause: BaseException, tracing: Tracing
 ) -> TransactionRecord | None:
     """Decide abort; return what stands, or None if the log did not answer.
 

@@ -126,9 +126,7 @@ class Delivery:
     def commit(self, record: TransactionRecord, *, give_up: bool) -> None:
         """Send a commit again and again, with growing waits.
 
-        Args:
-            record: a transaction decided commit.
-            give_up: raise after the inline tries instead of waiting on.
+        `give_up`: raise after the inline tries instead of waiting on.
 
         Raises:
             CommitPendingError: stopped, or out of tries. Recovery goes on with it.
@@ -373,11 +371,7 @@ class Delivery:
 
 
 def send_abort(participant: Participant, record: TransactionRecord) -> None:
-    """Send the abort of a transaction. Nothing else in the package does.
-
-    Raises:
-        ContractError: it is not decided abort. Nothing was sent.
-    """
+    """Send an abort, if it is decided; else `ContractError`. Nothing else here does."""
     # After the decision nobody aborts. Rule 8: before it, the log is asked first.
     if record.decision is not Decision.ABORT:
         raise ContractError(
@@ -415,11 +409,7 @@ def _is_of_data(answer: ParticipantRefusedError) -> bool:
 
 
 def _confirms(record: TransactionRecord, name: str, answer: Answer) -> bool:
-    """Say whether a participant has a finished commit, or had it; False is silence.
-
-    Raises:
-        ConfigurationError: it has not.
-    """
+    """Say if it has, or had, a finished commit; False is silence, an error is a no."""
     if answer is None or isinstance(answer, ParticipantGivenUpError):
         return True  # it was acknowledged; what became of it since nobody can ask
     if not isinstance(answer, ParticipantRefusedError) or not _is_of_data(answer):

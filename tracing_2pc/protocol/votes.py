@@ -1,4 +1,7 @@
-"""Whether everybody on record has voted: the condition of a commit (rule 1)."""
+"""Whether everybody on record has voted: the condition of a commit (rule 1).
+
+What a participant answers to a prepare, its vote, is in `participant/answers.py`.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,11 @@ def check_votes(record: TransactionRecord, receipts: Sequence[Receipt]) -> None:
 
     Participants that share one branch share all of their branches, because one Spark
     job writes them; so a lost receipt is noticed. For an empty batch, too, each has
-    voted: read_only. The coordinator checks before it asks for commit, the log before
-    it decides.
+    voted: read_only.
 
     Raises:
         ContractError: a vote is missing, is a vote to abort, or comes from a
-            participant that is not on record; or a participant has two receipts for
-            one partition.
+            participant that is not on record; or one has two receipts for a partition.
     """
     partitions: set[tuple[str, int]] = set()
     voters: dict[BranchId, set[str]] = defaultdict(set)

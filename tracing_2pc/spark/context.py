@@ -25,27 +25,21 @@ _TEMPORARY: Final = re.compile(r"/temporary-[0-9a-f-]{36}$")
 
 @dataclasses.dataclass(frozen=True)
 class StreamContext:
-    """The query that a batch belongs to.
+    """The query that a batch belongs to."""
 
-    Args:
-        spark: the driver's SparkContext.
-        run: Spark's run id, new at every start of the query; a fresh one when the
-            callback is called by hand.
-        query: Spark's query id, kept in the checkpoint; None when called by hand.
-        session: the session that knows the query, in whatever thread one asks.
-    """
-
-    spark: Any
+    spark: Any  # the driver's SparkContext
+    # Spark's run id, new at every start of the query; a fresh one when the callback is
+    # called by hand.
     run: str
+    # Spark's query id, kept in the checkpoint; None when called by hand.
     query: str | None
-    session: Any = None
+    session: Any = None  # the session that knows the query, in whatever thread one asks
 
     @classmethod
     def of(cls, df: DataFrame) -> StreamContext:
-        """Read it inside the callback.
+        """Read it inside the callback; `ContractError`: this is no micro-batch.
 
         Raises:
-            ContractError: this is not a micro-batch.
             ConfigurationError: asynchronous progress tracking, or a checkpoint that no
                 next start would have.
         """
@@ -62,11 +56,7 @@ class StreamContext:
         return context
 
     def has(self, df: DataFrame) -> bool:
-        """Say whether a micro-batch is of the same run, by two questions to the JVM.
-
-        Spark's own job group tells that. Where a callback has set another, it is not
-        known.
-        """
+        """Say whether a micro-batch is of the same run, as far as is known."""
         # After `spark.stop()` the context of the batches before answers no question.
         if self.query is None or df.sparkSession.sparkContext is not self.spark:
             return False
@@ -153,10 +143,6 @@ class ConnectContext(StreamContext):
     is the one with the application's name, else the only one of the client's session.
     If it is neither, the log cannot check that the checkpoint is the same as before,
     and `stop()` is not noticed while the callback waits.
-
-    Args:
-        spark: the session of the micro-batch.
-        session: the client's session.
     """
 
     @classmethod

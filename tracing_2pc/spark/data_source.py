@@ -34,7 +34,12 @@ from tracing_2pc.sinks.base import Sink, check_job
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.pickling import check_pickles
-from tracing_2pc.spark.tasks import freeze_gc, raise_if_unread, write_partition
+from tracing_2pc.spark.tasks import (
+    FLUSH_SECONDS,
+    freeze_gc,
+    raise_if_unread,
+    write_partition,
+)
 from tracing_2pc.store import SqlDecisionLog, open_log
 from tracing_2pc.store.engines.urls import database_url
 from tracing_2pc.tracing import instruments
@@ -60,7 +65,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FLUSH_SECONDS: Final = 0.5
 _OF_SPARK: Final = {"checkpointlocation", "queryname", "path"}
 _OF_BATCHES: Final = {"application", "batch", "replaces"}
 
@@ -166,12 +170,7 @@ class TaskMessage(WriterCommitMessage):  # type: ignore[misc]
 
 
 class _Writer:
-    """One batch, in whichever process. All that it shares with others is in the log.
-
-    Args:
-        job: whose batch it is.
-        newest: transaction of its application when the writing was planned.
-    """
+    """One batch, in whichever process. All that it shares with others is in the log."""
 
     _is_stream = True
 
@@ -182,11 +181,7 @@ class _Writer:
         self._run_before = newest and newest.run
 
     def _write(
-        self,
-        batch: int,
-        run: str,
-        query: str | None,
-        batches: Iterator[pa.RecordBatch],
+        self, batch: int, run: str, query: str | None, batches: Iterator[pa.RecordBatch]
     ) -> TaskMessage:
         job = self._job
         if (here := _place_of(job.settings.log)) != self._log_at:
@@ -316,10 +311,7 @@ class _Writer:
         log = _log(job.settings.log or "")
         try:
             yield job.coordinator(
-                log,
-                OpenTelemetryTracing(shared),
-                lambda: False,
-                stream=self._is_stream,
+                log, OpenTelemetryTracing(shared), lambda: False, stream=self._is_stream
             )
         finally:
             lifecycle.flush(FLUSH_SECONDS)

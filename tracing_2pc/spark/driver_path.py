@@ -35,13 +35,9 @@ class TooLargeError(Exception):
 
 @dataclasses.dataclass
 class DriverPath:
-    """Whether the driver writes the next batch itself, by the size of the one before.
+    """Whether the driver writes the next batch itself, by the size of the last."""
 
-    Args:
-        limit: bytes in Arrow, at most; 0 means never.
-    """
-
-    limit: int
+    limit: int  # bytes in Arrow, at most; 0 means never
     run: str | None = None
     arrow_bytes: int | None = None  # of this run's last batch that had rows
 

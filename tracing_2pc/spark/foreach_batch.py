@@ -26,16 +26,8 @@ from tracing_2pc.sinks.composite import CompositeSink
 from tracing_2pc.sinks.job import Job
 from tracing_2pc.sinks.participant_sink import ParticipantSink
 from tracing_2pc.spark.calls import called_once
-from tracing_2pc.spark.context import (
-    ConnectContext,
-    StreamContext,
-    under_connect,
-)
-from tracing_2pc.spark.driver_path import (
-    DriverPath,
-    TooLargeError,
-    write_in_driver,
-)
+from tracing_2pc.spark.context import ConnectContext, StreamContext, under_connect
+from tracing_2pc.spark.driver_path import DriverPath, TooLargeError, write_in_driver
 from tracing_2pc.spark.pickling import check_pickles
 from tracing_2pc.spark.query_errors import forget_end, reason_of, report_end
 from tracing_2pc.spark.tasks import Written, materialised, write_partitions

@@ -11,11 +11,7 @@ from tracing_2pc.sinks.composite import CompositeSink
 
 
 def check_pickles(sink: Sink) -> None:
-    """Find what keeps a sink from its executors, where the job is started.
-
-    Raises:
-        ContractError: names the attribute, and of several sinks the one that has it.
-    """
+    """Find what keeps a sink from its executors; `ContractError` names it."""
     if isinstance(sink, CompositeSink):
         for member in sink.members:
             check_pickles(member)

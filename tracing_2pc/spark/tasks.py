@@ -79,11 +79,7 @@ def write_partitions(df: DataFrame, sink: Sink, record: TransactionRecord) -> Wr
 
 
 def raise_if_unread(schema: StructType) -> None:
-    """Refuse the type at which PySpark fails before a task sees a row.
-
-    Raises:
-        ConfigurationError: names the column.
-    """
+    """Refuse the type at which PySpark fails before a task; it names the column."""
     for field in schema:
         if re.search("interval (year|month)", field.dataType.simpleString()):
             raise year_month(field.name)

@@ -78,11 +78,7 @@ class Collector:
     def wait_for(
         self, predicate: Callable[[Sequence[Span]], object], seconds: float = 10.0
     ) -> list[Span]:
-        """Return the spans as soon as the predicate is true of them.
-
-        Raises:
-            TimeoutError: it never was; with the names of what there is.
-        """
+        """Return the spans once this is true of them, or raise `TimeoutError`."""
         with self._changed:
             if self._changed.wait_for(lambda: predicate(self._spans), seconds):
                 return list(self._spans)

@@ -40,9 +40,8 @@ _SLOW_TO_IMPORT: Final = (
 def forking() -> ForkServerContext:
     """Return what forks processes from one that has imported what this one has.
 
-    That is, of our own packages and of what is slow to import; so a life begins in
-    milliseconds. What nobody has imported before the first fork each life imports by
-    itself, as it does with the modules of the author, which may open something.
+    That is our own packages and what is slow to import; not the author's modules, which
+    may open something.
     """
     context = multiprocessing.get_context("forkserver")
     ours = [name for name in list(sys.modules) if name.startswith("tracing_2pc.")]
@@ -54,16 +53,12 @@ def forking() -> ForkServerContext:
 
 @dataclasses.dataclass(frozen=True)
 class OtherProcess(abc.ABC):
-    """Something to do in a process of its own. It has to pickle.
+    """Something to do in a process of its own. It has to pickle."""
 
-    Args:
-        module: name and file of the test module: pytest may be the only one who knows
-            how to import it.
-        scratch: an empty folder.
-    """
-
+    # Name and file of the test module: pytest may be the only one who knows how to
+    # import it.
     module: tuple[str, str]
-    scratch: Path
+    scratch: Path  # an empty folder
 
     @abc.abstractmethod
     def apply(self, moment: str | None) -> None:
@@ -72,11 +67,7 @@ class OtherProcess(abc.ABC):
     def run(self, moment: str | None = None) -> str:
         """Run it to its end: *killed*, *ended*, or what it raised, with the traceback.
 
-        Args:
-            moment: when it is killed; None lets it end.
-
-        Raises:
-            ContractError: it raised one.
+        It is killed at that `moment`, if one is named. It raises a `ContractError`.
         """
         context = forking()
         ours, theirs = context.Pipe(duplex=False)

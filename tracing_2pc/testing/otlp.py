@@ -26,11 +26,7 @@ _EITHER_HEADER: Final = 32 + zlib.MAX_WBITS
 
 
 def messages() -> Any:
-    """Import the messages.
-
-    Raises:
-        ConfigurationError: the extra `otlp` is not installed.
-    """
+    """Import the messages; `ConfigurationError`: the extra `otlp` is not installed."""
     try:
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
     except ImportError:

@@ -473,17 +473,11 @@ class ResourceContract:
 
 @dataclasses.dataclass(frozen=True)
 class ResourceProcess(OtherProcess):
-    """A process that prepares and ends a transaction until it is killed.
+    """A process that prepares and ends a transaction until it is killed."""
 
-    Args:
-        contract: name of the author's class in its module.
-        where: the place of the resource.
-        case: the transaction.
-    """
-
-    contract: str
-    where: Any
-    case: Case
+    contract: str  # name of the author's class in its module
+    where: Any  # the place of the resource
+    case: Case  # the transaction
 
     def apply(self, moment: str | None) -> None:
         """Ask for what is to be cut short, here."""

@@ -77,11 +77,7 @@ class ResourceClient:
         return self._answered(lambda: self.prepare_once(id_, branch))
 
     def prepare_once(
-        self,
-        id_: str,
-        branch: Branch,
-        stream: Any = None,
-        ref: BranchRef | None = None,
+        self, id_: str, branch: Branch, stream: Any = None, ref: BranchRef | None = None
     ) -> Answer:
         """Send a branch, with another body if need be; it may answer "not now"."""
         ref = ref or branch.ref

@@ -13,12 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from tracing_2pc.core.errors import CommitPendingError
-from tracing_2pc.core.model import (
-    BranchContext,
-    BranchId,
-    Receipt,
-    TransactionRecord,
-)
+from tracing_2pc.core.model import BranchContext, BranchId, Receipt, TransactionRecord
 from tracing_2pc.core.names import SINK_METHODS
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.sinks.base import Branch, Sink, SinkParticipant, participants_of
@@ -102,11 +97,7 @@ class SinkJob:
         self.run = uuid.uuid4().hex  # Spark starts a query again as another run
 
     def apply(self, batch: int, write: Callable[[Tasks], Sequence[Receipt]]) -> bool:
-        """Apply a batch as a driver does that has just started; False is a replay.
-
-        Raises:
-            TwoPhaseError: as `Coordinator.apply`, and whatever a task raises.
-        """
+        """Apply a batch as a driver that has just started; False is a replay."""
         settings = Settings(on_pending="fail", transaction_timeout=0, **_SETTINGS)  # type: ignore[arg-type]
         job = Job(self.sink, self.application, settings)
         coordinator = job.coordinator(self.log, OpenTelemetryTracing(), lambda: False)
@@ -130,18 +121,12 @@ class SinkProcess(OtherProcess):
 
     Without a moment of `KILLS` it keeps its spans in the file `spans` of the scratch
     folder. A sink that is none raises `ContractError`.
-
-    Args:
-        sink: as it arrives, pickled as Spark pickles it.
-        log: URL of the decision log.
-        application: whose job it is.
-        batches: what its tasks write, in Arrow, by branch.
     """
 
-    sink: bytes
-    log: str
-    application: str
-    batches: Mapping[str, Sequence[Any]]
+    sink: bytes  # as it arrives, pickled as Spark pickles it
+    log: str  # URL of the decision log
+    application: str  # whose job it is
+    batches: Mapping[str, Sequence[Any]]  # what its tasks write, in Arrow, by branch
 
     def apply(self, moment: str | None) -> None:
         """Apply the batch, here."""
@@ -180,18 +165,12 @@ class SinkProcess(OtherProcess):
 
 @dataclasses.dataclass(frozen=True)
 class JobAtOnce(OtherProcess):
-    """A job that delivers each decision in the same moment as others do.
+    """A job that delivers each decision in the same moment as others do."""
 
-    Args:
-        sink: as it arrives, pickled as Spark pickles it.
-        application: whose job it is.
-        number: which one of them it is.
-        batches: what its tasks write, in Arrow, by branch.
-    """
-
-    sink: bytes
-    application: str
-    number: int
+    sink: bytes  # as it arrives, pickled as Spark pickles it
+    application: str  # whose job it is
+    number: int  # which one of them it is
+    # What its tasks write, in Arrow, by branch.
     batches: Sequence[Mapping[str, Sequence[Any]]]
 
     def apply(self, moment: str | None = None) -> None:

@@ -80,11 +80,7 @@ _NOTHING: Final = _bytes(b"")
 
 
 def encode(batch: pa.RecordBatch) -> memoryview:
-    """Return the rows of a batch, without header and trailer.
-
-    Raises:
-        OverflowError: a day or a moment that PostgreSQL has no number for.
-    """
+    """Return a batch's rows; `OverflowError`: there is no number for a moment."""
     try:
         fields = [field for column in batch.columns for field in _fields(column)]
         count = _bytes(struct.pack(">h", batch.num_columns))
@@ -96,11 +92,7 @@ def encode(batch: pa.RecordBatch) -> memoryview:
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[memoryview]:
-    """Encode a batch, in as many pieces as it takes: Arrow joins 2 GiB at most.
-
-    Raises:
-        OverflowError: as `encode`; or one row is longer.
-    """
+    """Encode a batch in pieces, for Arrow joins 2 GiB at most. Raises as `encode`."""
     try:
         encoded = encode(batch)
     except pa.ArrowCapacityError as error:

@@ -17,16 +17,13 @@ import dataclasses
 import functools
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Connection
 
 from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.store.engines import database as engines
 from tracing_2pc.tracing.spans import database_span
-
-LOCK_WAIT: Final = 10
-"""Seconds that a request waits for a lock. Then the answer is "not now"."""
 
 
 class UnderWayError(Exception):
@@ -39,29 +36,22 @@ class TableGoneError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class TableLook:
-    """What there is to know of a table at one moment, besides its columns.
+    """What there is to know of a table at one moment, besides its columns."""
 
-    Args:
-        exact: by column, the Arrow type that `Database.load` need not write as text.
-            Columns that have none are left out.
-        is_table: it is one, and so are its partitions.
-        has_parts: it has partitions, each of which is locked with its first row only.
-        is_unlogged: a crash would empty it, or a partition.
-        fires: triggers and rules of INSERT or DELETE, its partitions' too.
-        has_policies: row level security decides who sees which rows.
-        has_deferred_checks: triggers or constraints may wait for the commit.
-        view: whether the view stands on this very table; None where there is none.
-        is_invoker: the view shows what the reader may see, and not what its owner may.
-    """
-
+    # By column, the Arrow type that `Database.load` need not write as text. Columns
+    # that have none are left out.
     exact: Mapping[str, Any]
-    is_table: bool = True
+    is_table: bool = True  # it is one, and so are its partitions
+    # It has partitions, each of which is locked with its first row only.
     has_parts: bool = False
-    is_unlogged: bool = False
+    is_unlogged: bool = False  # a crash would empty it, or a partition
+    # Triggers and rules of INSERT or DELETE, its partitions' too.
     fires: tuple[str, ...] = ()
-    has_policies: bool = False
-    has_deferred_checks: bool = False
+    has_policies: bool = False  # row level security decides who sees which rows
+    has_deferred_checks: bool = False  # triggers or constraints may wait for the commit
+    # Whether the view stands on this very table; None where there is none.
     view: bool | None = None
+    # The view shows what the reader may see, and not what its owner may.
     is_invoker: bool = False
 
 
@@ -76,10 +66,7 @@ class Database(abc.ABC):
         self.engine = connections.durable_engine
 
     def lock(self, application: str) -> tuple[str, ...]:
-        """Return the SQL that takes an application's exclusive lock until the commit.
-
-        None is needed if each writing transaction excludes all others.
-        """
+        """Return the SQL of an application's exclusive lock, if it needs one."""
         return ()
 
     def read(self) -> AbstractContextManager[Connection]:
@@ -111,10 +98,7 @@ class Database(abc.ABC):
 
     @functools.cached_property
     def beside(self) -> Database:
-        """The same database with another pool.
-
-        A caller that holds a session here may wait for one of those.
-        """
+        """The same with another pool: who holds a session may wait for one."""
         return self
 
     def look(self) -> AbstractContextManager[Connection]:
@@ -171,10 +155,7 @@ class Database(abc.ABC):
             yield connection, connection.exec_driver_sql(f"SELECT {tag}").scalar_one()
 
     def shared_lock(self, connection: Connection, application: str) -> None:  # noqa: B027
-        """Take the application's lock, shared with other prepares, till the commit.
-
-        None is needed if each writing transaction excludes all others.
-        """
+        """Take the lock shared, till the commit, if it is needed."""
 
     @abc.abstractmethod
     def uploads(self, connection: Connection, journal: str) -> int:
@@ -211,10 +192,7 @@ class Database(abc.ABC):
         """
 
     def misfit(self, connection: Connection, error: Exception, batch: Any) -> str:
-        """Say which value of a batch `load` cannot write, without any value.
-
-        The error may be about an earlier batch: of a stream it comes late.
-        """
+        """Say which value `load` cannot write, without it; of an earlier batch, too."""
         return "a value does not fit the column it is for"
 
     def lacking(self, connection: Connection) -> str:
@@ -229,10 +207,7 @@ class Database(abc.ABC):
     def delete_slice(
         self, connection: Connection, table: str, tag: int, limit: int
     ) -> int:
-        """Delete some rows of a tag; return how many.
-
-        Rows that another transaction has locked may be left out.
-        """
+        """Delete some rows of a tag that nobody has locked; return how many."""
 
 
 @contextmanager

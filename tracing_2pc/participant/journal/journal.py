@@ -11,14 +11,7 @@ import dataclasses
 import itertools
 import json
 import time
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -48,22 +41,14 @@ _Item = TypeVar("_Item")
 OnEnd = Callable[[Connection, sa.Select[Any], Mapping[str, Any], BranchState], None]
 """Called in the local transaction that ends branches, before their rows change, with a
 SELECT of their tags, its parameters, and the outcome. A commit is of all that are not
-sealed: the SELECT is `Journal.unsealed`."""
+sealed: the SELECT is `Statements.unsealed`."""
 
 Evidence = Callable[[Connection, Sequence[Any], dict[int, BranchState]], None]
 """Corrects the states, by tag, that the journal's rows alone would give."""
 
 
 class Journal:
-    """What one participant knows about transactions and branches.
-
-    Args:
-        tables: of this participant.
-        database: of these tables.
-        clock: Unix seconds.
-        evidence: of branches that are prepared outside of this database's local
-            transactions; None if there are none.
-    """
+    """What one participant knows about transactions and branches."""
 
     def __init__(
         self,
@@ -78,25 +63,12 @@ class Journal:
         self.clock = clock
         self._evidence = evidence
         self.on_end: OnEnd = lambda *_: None
-        self._statements = Statements(tables, database.engine.dialect.name)
+        self.statements = Statements(tables, database.engine.dialect.name)
 
     @property
     def name(self) -> str:
         """What its tables' names begin with: one participant in its database."""
         return self.tables.name
-
-    @property
-    def unsealed(self) -> sa.Select[Any]:
-        """Select the tags of a transaction's branches that are not sealed."""
-        return self._statements.unsealed
-
-    def hide_in(self, hidden: sa.Table, leftovers: sa.ColumnElement[bool]) -> None:
-        """Keep the tags of prepared branches in this table, until they are committed.
-
-        What becomes of the tags of aborted branches is left to `on_end`. `leftovers`
-        says whether rows of theirs, or others that nobody sees, are still there.
-        """
-        self._statements.hide_in(hidden, leftovers)
 
     def read(
         self,
@@ -105,7 +77,7 @@ class Journal:
         branch: BranchId | None = None,
     ) -> TransactionRow:
         """Read a transaction, with one of its branches or all of them."""
-        of = self._statements
+        of = self.statements
         statement = of.read_all if branch is None else of.read_one
         rows = connection.execute(statement, _keys(transaction, branch)).all()
         of_attempt = [r for r in rows if r.attempt == transaction.attempt]
@@ -134,10 +106,7 @@ class Journal:
         )
 
     def _branches(self, connection: Connection, rows: Sequence[Any]) -> list[BranchRow]:
-        """Return the branches of these rows, without those that are dead.
-
-        A branch is dead, and never happened, if it was noted and is not prepared.
-        """
+        """Return the branches of these rows, without those noted and never prepared."""
         states = {r.tag: BranchState(r.state) for r in rows}
         if self._evidence is not None:
             self._evidence(connection, rows, states)
@@ -153,18 +122,15 @@ class Journal:
             if r.tag in states
         ]
 
-    @property
-    def next_tag(self) -> str:
-        """What to SELECT where a branch is added, to draw a tag that no other gets."""
-        return self._statements.next_tag
-
     def draw_tag(self) -> int:
         """Draw one for another transaction. A crash may only leave it unused."""
         is_drawn = self.database.engine.dialect.name == "postgresql"
         database = self.database
         with database.look() if is_drawn else database.unlocked() as connection:
             tag = int(
-                connection.exec_driver_sql(f"SELECT {self.next_tag}").scalar_one()
+                connection.exec_driver_sql(
+                    f"SELECT {self.statements.next_tag}"
+                ).scalar_one()
             )
             if not is_drawn:
                 self.tables.set_last_tag(connection, tag)
@@ -191,17 +157,17 @@ class Journal:
         lock: the transaction must be rolled back then.
         """
         since = self.clock()
-        if row.recorded or self._statements.add_prepared is None:
+        if row.recorded or self.statements.add_prepared is None:
             self._record(connection, row, carrier)
-        if self._statements.add_prepared is None:
+        if self.statements.add_prepared is None:
             values = {"tag": tag, "state": "prepared", "since": since}
             self._add(connection, row, ref, values)
-            execute(connection, self._statements.hide, {"of_tag": tag})
+            execute(connection, self.statements.hide, {"of_tag": tag})
             return True
         values = _values(row.transaction, ref.branch) | {"since": since, "tag": tag}
         values |= {"rows": ref.rows, "digest": ref.digest}
         values["carrier"] = json.dumps(carrier)
-        return connection.scalar(self._statements.add_prepared, values) is not None
+        return connection.scalar(self.statements.add_prepared, values) is not None
 
     def _add(
         self,
@@ -260,10 +226,7 @@ class Journal:
             connection.execute(a.delete().where(of))
 
     def identity(self, connection: Connection, application: str | None) -> Identity:
-        """Return the journal's id, and this participant's names by application.
-
-        It names only applications that are in use: they may give no other name.
-        """
+        """Return the journal's id, and our names by application, in use."""
         a = self.tables.application
         names = sa.select(a.c.application, a.c.participant).where(self._in_use())
         if application is not None:
@@ -281,23 +244,18 @@ class Journal:
         losers: Collection[int],
         because: str | None = None,
     ) -> None:
-        """Seal a transaction: its prepared branches take the outcome, losers abort.
+        """Seal a transaction: its prepared branches take the outcome, `losers` abort.
 
-        Args:
-            connection: in the local transaction that holds the application's lock.
-            row: read in it, with all branches.
-            outcome: committed or aborted.
-            losers: tags that abort with either outcome: they are not named.
-            because: the reason of a person who decided.
+        `row` was read in this local transaction, under the lock, with all branches.
         """
         self._record(connection, row, Carrier())
         of = _keys(row.transaction)
         self._abort(connection, losers)
         self.drop_dead(connection, row)
-        self.on_end(connection, self.unsealed, of, outcome)
+        self.on_end(connection, self.statements.unsealed, of, outcome)
         is_commit = outcome is BranchState.COMMITTED
         # Rule 16: the seal stays until forgotten_through has passed it.
-        writes = self._statements.commit if is_commit else self._statements.abort
+        writes = self.statements.commit if is_commit else self.statements.abort
         values = {"outcome": str(outcome), "now": self.clock(), "because": because}
         execute(connection, writes, {**of, **values})
 
@@ -352,12 +310,7 @@ class Journal:
         connection.execute(t.delete().where(*below, ~rest))
 
     def list_open(
-        self,
-        connection: Connection,
-        *,
-        application: str | None,
-        after: int,
-        limit: int,
+        self, connection: Connection, *, application: str | None, after: int, limit: int
     ) -> tuple[list[tuple[TransactionId, BranchRow, Carrier]], int | None]:
         """List a page of unsealed branches, oldest first, and the next page's start."""
         b, t = self.tables.branch, self.tables.transaction

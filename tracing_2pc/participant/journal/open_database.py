@@ -8,9 +8,7 @@ from tracing_2pc.store.engines.urls import database_url
 
 
 def open_database(url: str) -> Database:
-    """Return the database of an SQLAlchemy URL, or of `env:NAME` that holds one.
-
-    Nothing is connected yet.
+    """Return the database of an SQLAlchemy URL, or of `env:NAME`; connect to nothing.
 
     Raises:
         ConfigurationError: a password in the URL, among its options too, or a database

@@ -19,10 +19,10 @@ import pyarrow.csv
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from tracing_2pc.core.settings import LOCK_WAIT
 from tracing_2pc.participant.body import AT_ONCE, Body, Source
 from tracing_2pc.participant.journal import copy_binary
 from tracing_2pc.participant.journal.database import (
-    LOCK_WAIT,
     Database,
     TableGoneError,
     TableLook,
@@ -109,12 +109,7 @@ logger = logging.getLogger(__name__)
 
 
 class PostgreSQL(Database):
-    """`database.Database` on PostgreSQL, through psycopg.
-
-    Args:
-        url: with the psycopg driver.
-        most: sessions at the same time.
-    """
+    """`database.Database` on PostgreSQL by psycopg, with at `most` so many sessions."""
 
     driver = psycopg
     most_in_memory = AT_ONCE
@@ -138,8 +133,7 @@ class PostgreSQL(Database):
     def read(self) -> Iterator[Connection]:
         """Open a transaction that only reads; each statement sees the newest state.
 
-        Locks and prepared transactions are always the current ones: in an older
-        snapshot a branch just committed would be neither prepared nor committed.
+        In an older snapshot a branch just committed is neither that nor prepared.
         """
         with self._reading.connect() as connection:
             yield connection
@@ -279,10 +273,7 @@ class PostgreSQL(Database):
         typed: bool = False,
         check_now: bool = False,
     ) -> int:
-        """COPY batches: typed ones in binary, others as csv.
-
-        Csv tells NULL from an empty string.
-        """
+        """COPY batches: typed ones in binary, others as csv, where NULL is not ""."""
         if (first := next(batches, None)) is None:
             return 0
         form, encode = ("binary", copy_binary.pieces) if typed else ("csv", _csv)
@@ -325,10 +316,9 @@ class PostgreSQL(Database):
     def delete_slice(
         self, connection: Connection, table: str, tag: int, limit: int
     ) -> int:
-        """Delete some rows of a tag that are not locked.
+        """Delete some rows of a tag that are not locked, and do not move meanwhile.
 
-        A row that moves meanwhile is not deleted. Partitions of a table may use the
-        same ctid, therefore the tag is compared twice.
+        Partitions of a table may use the same ctid: the tag is compared twice.
         """
         name = self.engine.dialect.identifier_preparer.quote(table)
         some = (

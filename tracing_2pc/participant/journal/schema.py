@@ -37,12 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tables:
-    """The journal of one resource: `<name>_tpc_...`. Versioned by `schema`.
-
-    Args:
-        kind: of resource; a journal belongs to one kind for ever.
-        name: prefix of the tables.
-    """
+    """The journal of a resource, which is of one kind for ever: `<name>_tpc_…`."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
@@ -103,8 +98,7 @@ class Tables:
         """Make the tables that are missing. The caller excludes other creators.
 
         Raises:
-            ConfigurationError: a newer version of this package has made them, or
-                another kind of resource.
+            ConfigurationError: a newer release made them, or another kind of resource.
         """
         self.metadata.create_all(connection)
         row = connection.execute(sa.select(self.schema)).one_or_none()

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.participant.journal.database import LOCK_WAIT, Database
+from tracing_2pc.core.settings import LOCK_WAIT
+from tracing_2pc.participant.journal.database import Database
 from tracing_2pc.store.engines import database as engines
 from tracing_2pc.store.engines.postgresql import advisory_key, peer_timeout
 
@@ -28,11 +29,7 @@ _ALLOW_SILENCE: Final = "set_config('idle_session_timeout', NULL, false)"
 
 
 class SessionLocks(abc.ABC):
-    """The lock of each application, exclusive or shared, as `Database.decide` has it.
-
-    Args:
-        database: of the journal.
-    """
+    """The lock of each application, exclusive or shared, as `Database.decide`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -42,10 +39,7 @@ class SessionLocks(abc.ABC):
 
     @abc.abstractmethod
     def session_lock(self, application: str) -> AbstractContextManager[Connection]:
-        """Hold the exclusive lock over several durable transactions.
-
-        An exception ends the session, and the lock with it.
-        """
+        """Hold it exclusive over several transactions; an error ends the session."""
 
     @abc.abstractmethod
     def shared_session_lock(
@@ -135,11 +129,7 @@ class _OfAFile(SessionLocks):
 
     @contextmanager
     def _locked(self, kind: int) -> Iterator[None]:
-        """Hold a lock of the file.
-
-        Raises:
-            OperationalError: another process has held it for too long.
-        """
+        """Hold a lock of the file; or `OperationalError`: another holds it too long."""
         database = Path(str(self._database.engine.url.database))
         until = time.monotonic() + LOCK_WAIT
         with database.with_name(f"{database.name}-tpc.lock").open("ab") as file:

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from tracing_2pc.core.settings import LOCK_WAIT
 from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.journal.database import (
-    LOCK_WAIT,
     Database,
     TableGoneError,
     TableLook,
@@ -182,10 +182,7 @@ def row_number(connection: Connection, table: str) -> str | None:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return a column as SQLite stores it: no datetime, no decimal, no lost NaN.
-
-    Its integers have 63 bits and a sign.
-    """
+    """Return a column as SQLite stores it: no datetime, decimal, uint64 or NaN."""
     kind = column.type
     if pa.types.is_floating(kind):
         return [v if v == v else "NaN" for v in column.to_pylist()]

@@ -27,12 +27,7 @@ _NEXT_TAG: Final = {
 
 
 class Statements:
-    """Parameters name a row's key `of_<column>`, and are else called as the columns.
-
-    Args:
-        tables: of the journal.
-        dialect: name of the database's.
-    """
+    """Parameters name a row's key `of_<column>`, and are else called as the columns."""
 
     def __init__(self, tables: Tables, dialect: str) -> None:
         self._tables = tables
@@ -48,8 +43,9 @@ class Statements:
     def hide_in(self, hidden: sa.Table, leftovers: sa.ColumnElement[bool]) -> None:
         """Keep the tags of prepared branches in this table, until they are committed.
 
-        What becomes of the tags of aborted branches is left to `Journal.on_end`. Who
-        reads one branch is told whether there are leftovers.
+        What becomes of the tags of aborted branches is left to `Journal.on_end`.
+        `leftovers` says whether rows of theirs, or others that nobody sees, are still
+        there: who reads one branch is told.
         """
         self.read_one = self._select(leftovers, of_branch=True)
         self._make_writes(hidden)
@@ -72,10 +68,7 @@ class Statements:
         self.add_prepared = self._add_prepared(hidden) if several else None
 
     def _add_prepared(self, hidden: sa.Table | None) -> sa.Insert:
-        """Add a branch that is prepared already, and return its tag.
-
-        It does nothing, and returns none, where another prepare has added the branch.
-        """
+        """Add a prepared branch, and return its tag; none: another has added it."""
         t, b = self._tables.transaction, self._tables.branch
         add_transaction = (
             postgresql.insert(t)

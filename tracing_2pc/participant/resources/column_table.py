@@ -15,14 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import (
-    Callable,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -48,11 +41,7 @@ from tracing_2pc.participant.resources.columns import (
     type_pair,
 )
 from tracing_2pc.participant.resources.loader import Arriving, Records
-from tracing_2pc.participant.resources.values import (
-    ChangedError,
-    keep_values,
-    one_form,
-)
+from tracing_2pc.participant.resources.values import ChangedError, keep_values, one_form
 
 _DOMAINS: Final = sa.text(
     "SELECT about.* FROM information_schema.columns about "
@@ -121,11 +110,7 @@ class ColumnTable:
         self._fits: tuple[TableSnapshot, bool, pa.Schema, list[Column]] | None = None
 
     def check(self, connection: Connection) -> TableLook:
-        """Look at it; refuse one that would not keep records as they were sent.
-
-        Raises:
-            ConfigurationError: with the SQL that cures it.
-        """
+        """Look at it; refuse one that would change records, with the cure."""
         found = self._database.look_at(connection, self.name, self._view)
         look = self._database.read_look(found)
         self._check_look(look)
@@ -148,11 +133,7 @@ class ColumnTable:
         return upload.receive()
 
     def arriving(self, source: Source, upload: BranchUpload) -> Arriving:
-        """Open the records, and make the table of the first ones.
-
-        Raises:
-            MalformedError: names that no table can have.
-        """
+        """Open the records, and make the table of the first ones."""
         schema, batches = source.batches(upload.ref.rows)
         if not schema.names:
             return Arriving(None, _without_columns(batches))
@@ -164,12 +145,7 @@ class ColumnTable:
     def records(
         self, connection: Connection, arriving: Arriving, upload: BranchUpload
     ) -> Records:
-        """Return the records with their stamp, for the table as it is now.
-
-        Raises:
-            MalformedError: the columns are not the table's.
-            RefusalError: it must not take them, with the SQL that cures it.
-        """
+        """Return the records, stamped, for the table as it is now."""
         schema = arriving.schema
         if schema is None:
             return Records(arriving.batches)

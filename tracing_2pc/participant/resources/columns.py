@@ -23,10 +23,7 @@ SqlType = sa.types.TypeEngine[Any]
 
 
 def sql_type(kind: pa.DataType) -> SqlType | None:
-    """Return the column type for an Arrow type; None if a table cannot hold it.
-
-    SQLite would turn a decimal into a binary float: there it is text.
-    """
+    """Return the type for an Arrow type, or None. In SQLite a decimal is text."""
     t = pa.types
     if t.is_decimal(kind):
         exact = sa.Numeric(kind.precision - min(0, kind.scale), max(0, kind.scale))
@@ -117,14 +114,7 @@ _READ_BY_SETTINGS: Final = (
     postgresql.TSTZMULTIRANGE,
 )
 
-_WHOLE: Final = (
-    sa.TEXT,
-    sa.Enum,
-    sa.Integer,
-    sa.Boolean,
-    sa.LargeBinary,
-    sa.Double,
-)
+_WHOLE: Final = (sa.TEXT, sa.Enum, sa.Integer, sa.Boolean, sa.LargeBinary, sa.Double)
 """Types that have no length, and whose text has one meaning."""
 
 _TIMES: Final[Mapping[str, Callable[..., SqlType]]] = {
@@ -149,11 +139,7 @@ _SYSTEM: Final = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 
 
 def check_names(schema: pa.Schema) -> None:
-    """Refuse columns that no table of ours can have.
-
-    Raises:
-        MalformedError: naming the columns and the cure.
-    """
+    """Refuse columns that no table of ours can have, naming them and the cure."""
     names = schema.names
     times = collections.Counter(name.lower() for name in names)
     bad = [
@@ -186,16 +172,9 @@ def check_fit(
     *,
     partial: bool,
 ) -> None:
-    """Refuse records that do not fit the table.
+    """Refuse records that do not fit the table, naming columns, and types that differ.
 
-    Args:
-        schema: of the records.
-        columns: of the table, without ours.
-        dialect: of the database.
-        partial: a column may be left out: JSON lines have no nulls to send.
-
-    Raises:
-        MalformedError: naming the columns, and both types if they are different.
+    `partial`: a column may be left out, for JSON lines have no nulls to send.
     """
     given = set(schema.names)
     required = {name for name, column in columns.items() if column.required}
@@ -239,11 +218,7 @@ def repeated(value: int | str, rows: int) -> pa.Array:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Return a column in a form that every database writes.
-
-    Raises:
-        ArrowException: a value of it has no such form.
-    """
+    """Return a column as every database writes it, or raise `ArrowException`."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return plain(column.dictionary_decode())
@@ -339,11 +314,7 @@ def _changes_text(column: SqlType) -> bool:
 
 
 def of_domain(about: Any) -> SqlType | None:
-    """Return the type that a domain is made from; None if it is another one's.
-
-    Args:
-        about: its column's row of PostgreSQL's `information_schema.columns`.
-    """
+    """Return the type of a domain, by its row of the information schema; or None."""
     kind = about.data_type
     if kind in {"character varying", "character"}:
         return sa.VARCHAR(about.character_maximum_length)

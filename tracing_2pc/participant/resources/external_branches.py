@@ -56,14 +56,11 @@ class ExternalBranch:
 
 
 class Written(NamedTuple):
-    """A branch that is written in its place, and not prepared yet.
+    """A branch that is written in its place, and not prepared yet."""
 
-    Args:
-        prepare: prepares it durably; called under the application's lock, shared.
-        session: of the journal's database, if that does it: its end must end the lock.
-    """
-
+    # Prepares it durably; called under the application's lock, shared.
     prepare: Callable[[], None]
+    # Of the journal's database, if that does it: its end must end the lock.
     session: Connection | None = None
 
 
@@ -161,12 +158,7 @@ class DecidedBranch:
 
 
 class ExternalBranches(BranchStore):
-    """Notes decisions in the journal, and carries them out in a place outside.
-
-    Args:
-        journal: whose `evidence` is an `ExternalEvidence` of the place.
-        place: where the branches are.
-    """
+    """Notes decisions in a journal with `ExternalEvidence`, and obeys them outside."""
 
     def __init__(self, journal: Journal, place: BranchPlace) -> None:
         super().__init__(journal)
@@ -343,11 +335,7 @@ class ExternalBranches(BranchStore):
         return ended
 
     def _check(self, connection: Connection, transaction: TransactionId) -> None:
-        """Compare the branches with the decision.
-
-        Raises:
-            RefusalError: a branch was ended otherwise by hand.
-        """
+        """Compare branches with the decision; refuse where one ended otherwise."""
         b = self.journal.tables.branch
         ended = b.c.state.in_(("committed", "aborted"))
         statement = sa.select(b).where(*rows_of(b, transaction), ended)

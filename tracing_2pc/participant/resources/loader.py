@@ -78,8 +78,8 @@ def open_load(
 ) -> Iterator[tuple[Connection, int]]:
     """Open the durable transaction that holds all of an upload's records, verified.
 
-    It yields their tag, too, which it draws if the upload has none. It is left as it
-    is if it `will_be_prepared` prepared.
+    It yields their tag, too, which it draws if the upload has none. If it
+    `will_be_prepared`, it is left open.
 
     Raises:
         RefusalError: they are not what was announced, or the table refuses them.
@@ -96,7 +96,7 @@ def open_load(
         arriving = arriving._replace(batches=itertools.chain(first, arriving.batches))
         with _refusing(table, database):
             locked = None if arriving.schema is None else table.name
-            wanted = str(upload.tag) if upload.tag else journal.next_tag
+            wanted = str(upload.tag) if upload.tag else journal.statements.next_tag
             opened = database.write(
                 upload.name, wanted, locked, will_be_prepared=will_be_prepared
             )
@@ -169,11 +169,7 @@ def _is_raised_by_trigger(error: Exception) -> bool:
 
 
 def check_prefix(name: str) -> str:
-    """Return a name that tables can be made from.
-
-    Raises:
-        ConfigurationError: it is not one.
-    """
+    """Return a name that tables can be made from, or raise `ConfigurationError`."""
     if not (
         name.isascii() and name.isidentifier() and name.islower() and len(name) <= 40
     ):

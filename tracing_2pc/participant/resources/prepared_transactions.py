@@ -72,10 +72,9 @@ logger = logging.getLogger(__name__)
 class PreparedTransactions(ParticipantEngine):
     """Keeps committed records in a plain table of PostgreSQL, without view or tag.
 
-    Each branch is a COPY inside PREPARE TRANSACTION; COMMIT PREPARED shows it. It costs
-    as much as a COPY, and readers need no view. In return the server must allow it
-    (`max_prepared_transactions`, 0 by default: one for each branch in doubt), and a
-    branch in doubt holds locks and keeps VACUUM from cleaning up until its decision. A
+    Each branch is a COPY inside PREPARE TRANSACTION; COMMIT PREPARED shows it. The
+    server must allow it (`max_prepared_transactions`, 0 by default: one for each branch
+    in doubt), and a branch in doubt holds locks and keeps VACUUM from cleaning up. A
     pooler in transaction mode is refused. Use one role: PostgreSQL lets only the role
     that prepared commit (others get 503).
 

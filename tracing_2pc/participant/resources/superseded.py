@@ -34,12 +34,7 @@ _DELETE: Final = {
 class SupersededRows:
     """The rows of a table that readers of the view with its key never see again.
 
-    Args:
-        tables: of the journal.
-        table: of the rows.
-        hidden: the table of tags that readers do not see.
-        key: columns, with the application's.
-        quote: quotes a name.
+    `key` has the application's column, too; `hidden` are the tags not to be seen.
     """
 
     def __init__(
@@ -88,9 +83,8 @@ class SupersededRows:
     def delete(self, connection: Connection, tag: int, limit: int) -> int:
         """Delete some that the rows of this tag replace; return how many.
 
-        Readers are never in the way, and what they see stays as it is. Rows that
-        another transaction has locked are left out, and so is a table of SQLite that
-        leaves no name for a row's number.
+        What another transaction has locked is left out, and a table of SQLite without
+        row numbers.
         """
         gone = self._delete(connection, tag, limit)
         if gone < limit:

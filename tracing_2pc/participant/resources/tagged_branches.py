@@ -17,12 +17,7 @@ from sqlalchemy import Connection
 from tracing_2pc.core.model import TransactionId
 from tracing_2pc.core.states import BranchState
 from tracing_2pc.participant.answers import Answer, BranchRow, TransactionRow
-from tracing_2pc.participant.branch_store import (
-    SLICE,
-    Add,
-    BranchStore,
-    BranchUpload,
-)
+from tracing_2pc.participant.branch_store import SLICE, Add, BranchStore, BranchUpload
 from tracing_2pc.participant.journal.database import commit
 from tracing_2pc.participant.journal.journal import Journal
 from tracing_2pc.participant.journal.schema import TAG
@@ -34,26 +29,16 @@ logger = logging.getLogger(__name__)
 
 
 def replica_identity(table: str) -> str:
-    """Return the SQL that lets a publication have the deletion of rows without a key.
-
-    It costs nothing where nobody decodes the write-ahead log.
-    """
+    """Return the SQL that lets a publication have deletions of rows without a key."""
     return f"ALTER TABLE {table} REPLICA IDENTITY FULL"
 
 
 class TaggedBranches(BranchStore):
-    """Holds branches as rows of one table, by their tags.
+    """Holds branches as rows of one table, by their tags in `tpc_tag`.
 
     Readers leave out the tags in the table `<name>_tpc_hidden`: prepared, or aborted
-    with rows left to delete.
-
-    Args:
-        journal: which this store follows when branches end.
-        table: of the rows, with a column `tpc_tag`.
-        set_up: checks and makes what the kind needs, in the opening transaction.
-        committed: writes further effects of a commit, in its local transaction.
-        gauges: measures the kind.
-        superseded: rows that those of a committed branch replace.
+    with rows left to delete. `set_up`, `committed` and `gauges` are what one kind of
+    resource adds; `superseded` are rows that those of a committed branch replace.
     """
 
     def __init__(
@@ -76,11 +61,11 @@ class TaggedBranches(BranchStore):
             # Rows left to delete; NULL while the branch is prepared.
             sa.Column("doomed", sa.BigInteger),
         )
-        shown = self._hidden.c.tag.in_(journal.unsealed)
+        shown = self._hidden.c.tag.in_(journal.statements.unsealed)
         self._shown = sa.select(self._hidden.c.tag).where(shown)
         self._superseded = superseded
         self._not_deleted = ""
-        journal.hide_in(self._hidden, self._some_leftover())
+        journal.statements.hide_in(self._hidden, self._some_leftover())
         self._table = table
         self._set_up = set_up
         self._committed = committed
@@ -194,10 +179,7 @@ class TaggedBranches(BranchStore):
                 logger.warning("rows not deleted: %s", reason)
 
     def _delete_slice(self, after: int) -> tuple[int, int]:
-        """Delete a slice of the next tag; return how many, and the tag to go on after.
-
-        That is -1 if no tag is left.
-        """
+        """Delete a slice of the next tag; return how many, and it; -1 at the end."""
         with self.journal.database.unlocked() as connection:
             if (row := self._next_doomed(connection, after)) is None:
                 return 0, -1
@@ -226,10 +208,7 @@ class TaggedBranches(BranchStore):
         ).one_or_none()
 
     def _rows_left(self, connection: Connection, tag: int, expected: int) -> int:
-        """Read whether any rows are left, because their tag must stay hidden.
-
-        If too few were deleted the others are gone, or locked.
-        """
+        """Read whether any are left, or locked: their tag must stay hidden."""
         rows = sa.table(self._table.name, sa.column("tpc_tag"))
         some = sa.select(sa.literal(1)).where(rows.c.tpc_tag == tag).limit(1)
         return max(expected, 1) if connection.execute(some).first() else 0

@@ -52,16 +52,9 @@ class TaggedRows(ParticipantEngine):
     task is refused while its twin is prepared, until the batch has been aborted and is
     tried again. An index that contains `tpc_tag` avoids that.
 
-    A trigger of that table fires when a branch is prepared, not when it commits: also
-    for branches that abort, for the twin of a retried task, and again when aborted or
-    replaced rows are deleted. A trigger or rule on INSERT or DELETE is therefore
-    refused, unless `triggers=True` allows it. One that drops records is a vote to
-    abort in any case.
-
-    Each prepare looks at the table under a lock that nobody can alter it under. What is
-    refused at start is then a vote to abort with the same words: a table that a crash
-    would empty, triggers, policies of row level security that the view would not obey,
-    and a table that has taken the place of the one that the view shows.
+    A trigger would fire when a branch is prepared, also for one that aborts, and again
+    when rows are deleted: on INSERT or DELETE it is refused without `triggers=True`.
+    What else is refused at start, and in each prepare, is on the page *Service*.
 
     Tags are never used twice. At start they continue above the highest one in the
     table, even if the journal was lost; the index on `tpc_tag` makes that cheap.
@@ -112,12 +105,7 @@ class _View:
     """The view that readers SELECT from, and its table."""
 
     def __init__(
-        self,
-        name: str,
-        key: tuple[str, ...],
-        journal: Journal,
-        *,
-        triggers: bool,
+        self, name: str, key: tuple[str, ...], journal: Journal, *, triggers: bool
     ) -> None:
         self._name = name
         self._key = key

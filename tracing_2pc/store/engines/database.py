@@ -214,12 +214,7 @@ def not_now(why: str) -> sa.exc.OperationalError:
 def leave_where(
     engine: sa.Engine, reason: Callable[[sa.engine.ExceptionContext], str | None]
 ) -> None:
-    """Drop all sessions of a pool when an error is a reason to: new ones may do better.
-
-    Args:
-        engine: whose pool it is.
-        reason: why, and what mends it; None where they can stay.
-    """
+    """Drop a pool's sessions at an error that is a reason to, and say what mends it."""
 
     def leave(context: sa.engine.ExceptionContext) -> sa.exc.OperationalError | None:
         if (why := reason(context)) is None:

@@ -23,6 +23,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from tracing_2pc.core.errors import ConfigurationError
+from tracing_2pc.core.settings import PEER_TIMEOUT
 from tracing_2pc.store.engines.database import (
     BEGIN,
     Database,
@@ -31,8 +32,6 @@ from tracing_2pc.store.engines.database import (
     not_now,
 )
 from tracing_2pc.store.engines.urls import display_url
-
-PEER_TIMEOUT: Final = 30  # seconds of silence after which a peer counts as gone
 
 _NOTICE: Final = {
     "keepalives_idle": 10,
@@ -78,9 +77,6 @@ def open_postgresql(
     """Prepare the connections to a database; opens none yet. As `open_sqlite`.
 
     A server that does not flush is refused when a connection is opened.
-
-    Raises:
-        ConfigurationError: the driver is not installed.
     """
     # In each transaction: a pooler may give the next one another session.
     timeouts = (
@@ -136,11 +132,7 @@ def open_postgresql(
 
 
 def _has_news(connection: Any) -> bool:
-    """Say whether the server has sent something to an idle session, such as its end.
-
-    It costs no round trip. A peer that is gone without a word is noticed when it does
-    not answer.
-    """
+    """Say whether the server has sent an idle session something, such as its end."""
     poll = select.poll()  # unlike `select.select` it takes any number of a file
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
@@ -224,10 +216,7 @@ def _notice_peers(connection: Any, lock_wait: float) -> None:
 
 
 def keeps_sessions(engine: sa.Engine) -> bool:
-    """Say whether a connection keeps its session when a transaction ends.
-
-    If a pooler takes it away, another connection is given the same session.
-    """
+    """Say whether a session outlives a transaction, or a pooler takes it away."""
     process = sa.text("SELECT pg_backend_pid()")
     with engine.connect() as first:
         before = first.scalar(process)

@@ -110,13 +110,7 @@ def _write_ahead(connection: sqlite3.Connection, wait: float) -> None:
 
 
 def check_disk(path: Path, setting: str, mounts: Path = MOUNTS) -> None:
-    """Refuse a file on a network file system: there SQLite loses what it committed.
-
-    Where there is no table of mounts nothing is refused.
-
-    Raises:
-        ConfigurationError: it is on one; says what to use instead.
-    """
+    """Refuse a file on a network file system: there SQLite loses what it committed."""
     try:
         table = mounts.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

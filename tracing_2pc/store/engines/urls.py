@@ -60,10 +60,7 @@ def display_url(url: sa.URL) -> str:
 
 
 def describe_place(url: sa.URL) -> dict[str, str | int]:
-    """Return what OpenTelemetry's conventions say of a database; nothing secret.
-
-    A server that the URL does not name is left out: its address is not known here.
-    """
+    """Return what OpenTelemetry's conventions say of a database; nothing secret."""
     system, name = url.get_backend_name(), url.database or ""
     if system == "sqlite":
         name = pathlib.PurePath(name).name

@@ -21,10 +21,7 @@ def supports_joined_writes(dialect: str) -> bool:
 
 
 def join_writes(dialect: str, *writes: Write) -> Writes:
-    """Join independent writes into one statement where the database can.
-
-    The parameters of all of them share one set of names.
-    """
+    """Join independent writes, whose parameters share names, where the database can."""
     if not supports_joined_writes(dialect):
         return writes
     *others, last = writes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from tracing_2pc.core.errors import ConfigurationError, DecisionLogError
+from tracing_2pc.core.settings import LOG_LOCK_WAIT
 from tracing_2pc.store.engines.database import Database
 from tracing_2pc.store.engines.postgresql import open_postgresql
 from tracing_2pc.store.engines.sqlite import open_sqlite
@@ -15,20 +15,14 @@ from tracing_2pc.store.engines.urls import database_url, display_url
 from tracing_2pc.store.log import schema
 from tracing_2pc.store.log.decision_log import SqlDecisionLog
 
-LOCK_WAIT: Final = 30.0  # seconds to wait for a lock that another driver holds
-
 
 def connect(
-    reference: str, *, must_exist: bool = False, lock_wait: float = LOCK_WAIT
+    reference: str, *, must_exist: bool = False, lock_wait: float = LOG_LOCK_WAIT
 ) -> Database:
     """Prepare the connections for a URL or `env:NAME`; opens none yet.
 
-    What they raise is `DecisionLogError`, without any password of the URL.
-
-    Args:
-        reference: where the log is.
-        must_exist: refuse a SQLite file that is not there.
-        lock_wait: seconds to wait for a lock that another driver holds.
+    What they raise is `DecisionLogError`, without any password of the URL. `lock_wait`
+    is in seconds.
 
     Raises:
         ConfigurationError: not a URL of ours, one with a literal password, or, if it
@@ -102,11 +96,7 @@ def missing_log(address: str) -> str:
 
 
 def display_log(reference: str) -> str:
-    """Return a log's address as it may be shown.
-
-    Raises:
-        ConfigurationError: not a URL of ours, or one with a literal password.
-    """
+    """Return a log's address as it may be shown, or raise `ConfigurationError`."""
     if reference.startswith("env:"):
         return reference
     return display_url(database_url(reference, "log"))

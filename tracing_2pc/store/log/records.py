@@ -21,12 +21,7 @@ from tracing_2pc.core.model import (
     carrier_from_json,
     count_rows,
 )
-from tracing_2pc.core.states import (
-    Decision,
-    TransactionEvent,
-    TransactionState,
-    Vote,
-)
+from tracing_2pc.core.states import Decision, TransactionEvent, TransactionState, Vote
 from tracing_2pc.store.engines.database import storable
 from tracing_2pc.store.engines.writes import execute
 from tracing_2pc.store.log import rules, schema
@@ -52,10 +47,7 @@ class Change:
     """
 
     def __init__(
-        self,
-        connection: sa.Connection,
-        clock: str,
-        now: Callable[[], float],
+        self, connection: sa.Connection, clock: str, now: Callable[[], float]
     ) -> None:
         self.connection = connection
         self._clock = clock
@@ -74,26 +66,17 @@ class Change:
             ask(sql.LOCK_APPLICATION, asked)
         rows = ask(sql.status(self._clock), asked).all()
         row = rows[0]
-        return rules.ApplicationStatus(
-            application=application,
-            known=known,
-            query=row.query,
-            query_owner=row.query_owner,
-            forgotten_through=row.forgotten_through,
-            durable_forgotten_through=row.durable_forgotten_through,
-            quarantined=row.quarantined,
-            reason=row.reason,
-            newest_run=row.newest_run,
-            run_known=bool(row.run_known),
-            committed=row.committed,
-            newest=row.newest,
-            state=row.state and TransactionState(row.state),
-            participants=tuple(r.participant for r in rows if r.participant),
-            attempt=row.attempt or 0,
-            carrier=carrier_from_json(row.carrier or "{}"),
-            has_active=bool(row.has_active),
-            clock=self._now() if self._dialect == "sqlite" else row.clock,
-        )
+        columns = {k: v for k, v in row._mapping.items() if k != "participant"}
+        columns |= {
+            "run_known": bool(row.run_known),
+            "state": row.state and TransactionState(row.state),
+            "attempt": row.attempt or 0,
+            "carrier": carrier_from_json(row.carrier or "{}"),
+            "has_active": bool(row.has_active),
+            "clock": self._now() if self._dialect == "sqlite" else row.clock,
+        }
+        names = tuple(r.participant for r in rows if r.participant)
+        return rules.ApplicationStatus(application, known, names, **columns)
 
     def register(
         self, status: rules.ApplicationStatus, batch: int, run: str, query: str | None
@@ -134,10 +117,7 @@ class Change:
         return self.connection.execute(sql.RIVALS, row).first() is not None
 
     def clock(self) -> float:
-        """Return the time that all processes share which use this log.
-
-        SQLite has no clock but that of the machine that holds its file.
-        """
+        """Return the time of all who use this log; of SQLite, that of its machine."""
         if self._dialect == "sqlite":
             return self._now()
         return float(self.connection.scalar(sql.time_by(self._clock)) or 0.0)
@@ -206,11 +186,8 @@ class Change:
                     record.finished if participant in record.acknowledged else None
                 ),
                 "retries": 0,
-                "retry_at": None,
-                "error": None,
                 "own_sink": participant in record.own_sinks,
-                "untold": None,
-                "given_up": None,
+                **dict.fromkeys(("retry_at", "error", "untold", "given_up")),
             }
             for position, participant in enumerate(record.participants)
         ]

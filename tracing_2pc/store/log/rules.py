@@ -23,11 +23,7 @@ from tracing_2pc.core.model import (
     check_application,
     way_back,
 )
-from tracing_2pc.core.states import (
-    TransactionEvent,
-    TransactionState,
-    advance,
-)
+from tracing_2pc.core.states import TransactionEvent, TransactionState, advance
 
 _NOT_COMMITTED: Final = frozenset(
     {TransactionState.ACTIVE, TransactionState.ABORTING, TransactionState.ABORTED}
@@ -53,6 +49,7 @@ class ApplicationStatus:
 
     application: str
     known: bool
+    participants: tuple[str, ...]
     query: str | None
     query_owner: str | None
     forgotten_through: int | None
@@ -64,7 +61,6 @@ class ApplicationStatus:
     committed: int | None
     newest: str | None
     state: TransactionState | None
-    participants: tuple[str, ...]
     attempt: int
     carrier: Carrier
     has_active: bool
@@ -231,11 +227,7 @@ def is_forgotten(record: TransactionRecord) -> bool:
 def apply_event(
     record: TransactionRecord, event: TransactionEvent, **changes: Any
 ) -> TransactionRecord:
-    """Return the record after an event, with further changes.
-
-    Raises:
-        IllegalTransitionError: its state does not know the event.
-    """
+    """Return the record after an event, or raise `IllegalTransitionError`."""
     try:
         state = advance(record.state, event)
     except KeyError:

@@ -125,9 +125,7 @@ sa.Index(
 
 
 def ensure(database: Database) -> None:
-    """Create what is missing. Idempotent, and safe when two processes do it at once.
-
-    Where the schema is there already, nothing is written and no lock is taken.
+    """Create what is missing, else write and lock nothing. Idempotent, and at once.
 
     Raises:
         ConfigurationError: a newer release made this log.

@@ -195,10 +195,7 @@ def _add(table: sa.Table, number: int | None = None) -> sa.Insert:
 
 
 def _add_rows(table: sa.Table, rows: int) -> list[sa.Insert]:
-    """Insert so many rows, with the parameters of `numbered`.
-
-    Not by one INSERT: SQLAlchemy would make that anew each time.
-    """
+    """Insert so many, `numbered`: SQLAlchemy would make one INSERT of all each time."""
     return [_add(table, number) for number in range(rows)]
 
 
@@ -220,10 +217,7 @@ def add_transaction(dialect: str, participants: int) -> Writes:
 
 @functools.cache
 def update_transaction(dialect: str, receipts: int) -> Writes:
-    """Store a decision with so many receipts, which are `numbered`, or a later state.
-
-    `one` is its id.
-    """
+    """Store a decision of `one` with so many receipts, `numbered`; or a later state."""
     t = schema.transaction
     names = ("state", "decision", "decided", "rows", "finished", "checksum")
     update = t.update().where(t.c.id == sa.bindparam("one"))
@@ -264,10 +258,7 @@ ACKNOWLEDGE: Final = _acknowledge()
 
 
 def _locked(dialect: str) -> tuple[sa.ColumnElement[bool], ...]:
-    """Lock the application before the row: who holds it writes what it has read.
-
-    The row is compared again after a wait. SQLite is locked already.
-    """
+    """Lock the application before the row, which is compared again after the wait."""
     if not supports_joined_writes(dialect):
         return ()
     return (sa.exists(sa.select(LOCK_APPLICATION.cte("locked").c.name)),)
