@@ -84,22 +84,16 @@ def is_set() -> bool:
 def tracer() -> trace.Tracer:
     """Return our tracer of the provider that is in force now."""
     global _known
-    now = provider()
-    known = _known
-    if known[0] is not now:
-        known = _known = now, _tracer_of(now)
-    return known[1]
-
-
-def _tracer_of(provider: trace.TracerProvider) -> trace.Tracer:
+    now, known = provider(), _known
+    if known[0] is now:
+        return known[1]
     try:
-        return provider.get_tracer(SCOPE)
+        made = now.get_tracer(SCOPE)
     except Exception as error:  # noqa: BLE001 - a foreign provider raised
-        logger.warning(
-            "nothing is traced: the provider has no tracer: error=%s",
-            type(error).__name__,
-        )
-        return trace.NoOpTracer()
+        kind, made = type(error).__name__, trace.NoOpTracer()
+        logger.warning("nothing is traced: the provider has no tracer: error=%s", kind)
+    _known = now, made
+    return made
 
 
 def span(
@@ -292,10 +286,10 @@ def registered(attributes: Attributes | None) -> dict[str, Value]:
     """Keep the attributes of the registry; warn about others, so that tests fail."""
     if not attributes:
         return {}
-    kept = {k: v for k, v in attributes.items() if k in names.ATTRIBUTES}
-    for name in attributes.keys() - kept.keys():
+    for name in attributes.keys() - names.ATTRIBUTES.keys():
         warnings.warn(f"attribute {name!r} is not in names.ATTRIBUTES", stacklevel=3)
-    return kept
+        attributes = {k: v for k, v in attributes.items() if k != name}
+    return dict(attributes)
 
 
 class JoinedSpan:

@@ -1,17 +1,19 @@
 """What a handle remembers of its branch: where its spans belong, and what it has taken.
 
-An object with attributes of its own has it as one more. A plain dict gets the trace
-context as a key, but no earlier than its `pre_commit` has returned: until then rows may
-be in it. Until then, and for what has no room at all, it is kept beside the handle, in
-`HELD`. No method of a handle is called, and nothing here raises.
+A dataclass has it as an attribute that is no field. A plain dict gets the trace context
+as a key, but no earlier than its `pre_commit` has returned: until then rows may be in
+it. Until then, and for all other handles, it is kept beside the handle, in `HELD`: they
+stay what their authors made them. No method of a handle is called, and nothing here
+raises.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -24,10 +26,11 @@ CARRIER: Final = "tpc_carrier"
 log, and a commit after a restart joins the transaction's own trace."""
 
 BOUND: Final = 256
-"""Handles that are held at once; a task that was killed leaves its own here."""
+"""Branches held at once; a task that was killed leaves its own here."""
 
 HELD: Final[dict[int, Branch]] = {}
-"""Branches by `id(handle)`, which no other object can get: the handle is held, too."""
+"""Branches by `id(handle)`, which no other object gets meanwhile: the branch goes with
+the handle, or holds one that takes no weak reference."""
 
 in_use = False
 """Whether this process has begun a branch that is traced."""
@@ -35,7 +38,7 @@ in_use = False
 _NONE: Final = Carrier()
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Counts:
     """What one sink's `invoke` calls add up to. Times are Unix nanoseconds."""
 
@@ -44,24 +47,24 @@ class Counts:
     first: int = 0
     last: int = 0
     error: type[BaseException] | None = None
-    inside: set[int] = field(default_factory=set)
+    inside: set[int] = dataclasses.field(default_factory=set)
     """Threads that are in a call of it."""
 
 
-class Branch:
-    """One branch, from its begin on; pickled, it is its trace context as a dict."""
-
-    __slots__ = ("carrier", "counts", "handle")
+class Branch(Carrier):
+    """The trace context of one branch, and its counts; pickled, it is a plain dict."""
 
     def __init__(self, carrier: Mapping[str, str]) -> None:
-        self.carrier = carrier
+        super().__init__(carrier)
         self.counts: dict[int, Counts] = {}
         """By `id(sink)`: one sink may hand its records to another one."""
         self.handle: object = None
-        """None if the handle has this as an attribute."""
+        """What it is held for: the handle, or a weak reference to it."""
+        self.is_shared = False
+        """Whether Python may give several branches this handle: equal texts, say."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self.carrier),)
+        return dict, (dict(self),)
 
     def count(
         self,
@@ -89,41 +92,37 @@ class Branch:
             counts.inside.discard(thread)
         return answer
 
-    def place(self) -> Mapping[str, str]:
+    def parent(self) -> Carrier:
         """Return where its spans belong; empty is the current span.
 
-        That comes first where Python may give several branches the same object, for
-        instance equal texts.
+        That comes first where the handle may be shared.
         """
-        if self.handle is None or type(self.handle) is dict:
-            return self.carrier
-        is_inside = spans.ids_of(trace.get_current_span()).is_valid
-        return _NONE if is_inside else self.carrier
+        if not self.is_shared:
+            return self
+        return _NONE if spans.ids_of(trace.get_current_span()).is_valid else self
 
 
 def remember(handle: object, carrier: Mapping[str, str]) -> None:
     """Open a branch: in its handle, or beside it, where the oldest are forgotten."""
     global in_use
     in_use = True
-    branch = Branch(carrier)
-    if type(handle) is dict or not put_attribute(handle, branch):
-        branch.handle = handle
-        HELD[id(handle)] = branch
-        for oldest in list(HELD)[
-            :-BOUND
-        ]:  # a copy: other threads open and close theirs
-            HELD.pop(oldest, None)
+    branch, key = Branch(carrier), id(handle)
+    if put_in_dataclass(handle, branch):
+        return
+    try:
+        branch.handle = weakref.ref(handle, lambda _: HELD.pop(key, None))
+    except TypeError:
+        branch.handle, branch.is_shared = handle, type(handle) is not dict
+    HELD[key] = branch
+    for oldest in list(HELD)[:-BOUND]:  # of a copy: threads open and close theirs
+        HELD.pop(oldest, None)
 
 
-def branch_of(handle: object) -> Branch | None:
-    """Return the branch of a handle, if this process remembers it."""
-    found = _found(handle)
-    return found if type(found) is Branch else None
-
-
-def forget(handle: object) -> None:
-    """Hold it no longer: this process will be asked nothing more of it."""
-    HELD.pop(id(handle), None)
+def forget(*handles: object) -> None:
+    """Hold them no longer: this process will be asked nothing more of them."""
+    if HELD:
+        for handle in handles:
+            HELD.pop(id(handle), None)
 
 
 def put_attribute(carried: object, value: object) -> bool:
@@ -135,32 +134,26 @@ def put_attribute(carried: object, value: object) -> bool:
     return True
 
 
-def put_carrier(handle: object, carrier: Mapping[str, str]) -> bool:
-    """Put a trace context into a handle, to stay; False if it has no room."""
-    if type(handle) is not dict:
-        return put_attribute(handle, dict(carrier))
-    handle[CARRIER] = dict(carrier)
-    return True
+def put_in_dataclass(handle: object, carrier: Mapping[str, str]) -> bool:
+    """Put a trace context beside the fields of a dataclass; False for all else."""
+    return dataclasses.is_dataclass(type(handle)) and put_attribute(handle, carrier)
 
 
 def carrier_in(handle: object) -> Mapping[str, str]:
-    """Return the trace context in a handle, or held beside it; empty for none."""
-    found = _found(handle)
-    if type(found) is Branch:
-        return found.carrier
-    return found if isinstance(found, dict) else _NONE
+    """Return the trace context in a handle, or held beside it; empty for none.
 
-
-def _found(handle: object) -> object:
+    It is a `Branch` if this process has begun it and remembers it.
+    """
     if (held := HELD.get(id(handle))) is not None:
         return held
     try:
         if type(handle) is dict:
-            return handle.get(CARRIER)
-        # Past a `__getattr__`, which may be a remote call.
-        return object.__getattribute__(handle, CARRIER)
+            found = handle.get(CARRIER)
+        else:  # past a `__getattr__`, which may be a remote call
+            found = object.__getattribute__(handle, CARRIER)
     except Exception:  # noqa: BLE001 - slots, a builtin, keys that cannot be compared
-        return None
+        return _NONE
+    return found if isinstance(found, dict) else _NONE
 
 
 def to_plain(handle: object, plain: Any) -> Any:
@@ -176,7 +169,9 @@ def to_plain(handle: object, plain: Any) -> Any:
 def from_plain(kind: Any, plain: Mapping[str, Any]) -> Any:
     """Build a handle from its plain form; it remembers the trace context in that."""
     handle = kind(**{k: v for k, v in plain.items() if k != CARRIER})
-    carrier = carrier_in(plain)
-    if carrier and not put_carrier(handle, carrier) and spans.is_set():
-        remember(handle, carrier)
+    if carrier := carrier_in(plain):
+        if type(handle) is dict:
+            handle[CARRIER] = carrier
+        elif not put_in_dataclass(handle, carrier) and spans.is_set():
+            remember(handle, carrier)
     return handle

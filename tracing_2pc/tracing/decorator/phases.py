@@ -23,9 +23,6 @@ from tracing_2pc.tracing.sdk import lifecycle
 Method = Callable[..., Any]
 
 _SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
-REQUESTS: Final = "__tpc_requests__"
-"""Attribute of a sink whose calls with `requests` are to carry the context."""
-
 _INTERNAL: Final = trace.SpanKind.INTERNAL
 _last_pair: tuple[object, object] = None, None
 """A span and a carrier of one trace: the phases of a branch have the same two."""
@@ -50,7 +47,7 @@ class Phase:
         self.attributes = spans.registered({"tpc.phase": name})
 
 
-def tracer_for(phase: Phase, sink: object) -> trace.Tracer | None:
+def tracer_for(phase: Phase, sink: Any) -> trace.Tracer | None:
     """Return the tracer for a phase that is called now; None if it is only called.
 
     So it is where nothing is traced (a process starts if its environment asks for it),
@@ -62,7 +59,7 @@ def tracer_for(phase: Phase, sink: object) -> trace.Tracer | None:
         tracer = spans.tracer()
         if type(tracer) is ProxyTracer:
             return None
-    if getattr(type(sink), REQUESTS, False):
+    if not requests_headers.carried and type(sink).__tpc_requests__:
         requests_headers.carry_context()
     return None if contexts.get_current().get(phase.key) is sink else tracer
 

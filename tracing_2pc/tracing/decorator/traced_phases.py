@@ -12,6 +12,7 @@ from opentelemetry import context as contexts
 from tracing_2pc.core.model import BranchContext, Carrier, TransactionId
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import handles, phases
+from tracing_2pc.tracing.decorator.handles import Branch
 from tracing_2pc.tracing.decorator.phases import Method, Phase, arrow_rows
 from tracing_2pc.tracing.propagation import storable_context
 
@@ -53,7 +54,8 @@ def _invoke(rows: Rows, call: Method, method: Method) -> Method:
         if not handles.in_use:
             return method(*args, **kwargs)
         handle = args[1] if len(args) > 1 else kwargs.get(handle_name)
-        if (branch := handles.branch_of(handle)) is None:
+        branch = handles.carrier_in(handle)
+        if type(branch) is not Branch:
             return method(*args, **kwargs)
         return call(branch, method, rows(args, kwargs), args, kwargs)
 
@@ -68,18 +70,21 @@ def _of_branch(phase: Phase, method: Method) -> Method:
     def of_branch(*args: Any, **kwargs: Any) -> Any:
         if (tracer := phases.tracer_for(phase, args[0])) is None:
             return method(*args, **kwargs)
-        handle = args[1] if len(args) > 1 else kwargs.get(handle_name)
-        branch = handles.branch_of(handle)
-        place = handles.carrier_in(handle) if branch is None else branch.place()
-        if branch is not None:
-            end_records(branch, place, has_failed=phase.name == "abort")
+        handle: Any = args[1] if len(args) > 1 else kwargs.get(handle_name)
+        parent = handles.carrier_in(handle)
+        if type(parent) is Branch:
+            if parent.counts:
+                end_records(parent, has_failed=phase.name == "abort")
             if not ends_writing:
                 handles.forget(handle)
+            if parent.is_shared:
+                parent = parent.parent()
         answer = phases.call(
-            method, phase, tracer, place, phase.attributes, args, kwargs
+            method, phase, tracer, parent, phase.attributes, args, kwargs
         )
-        if ends_writing and type(handle) is dict:
-            keep_in_dict(handle, place)
+        is_dict = ends_writing and type(handle) is dict
+        if is_dict and handle.get(handles.CARRIER) is not parent:
+            keep_context(handle, parent)
         return answer
 
     return of_branch
@@ -94,10 +99,12 @@ def _of_transaction(phase: Phase, method: Method) -> Method:
         attributes = phase.attributes
         if given and isinstance(given[0], (str, TransactionId)):
             attributes = {**attributes, "tpc.transaction.id": str(given[0])}
-        several = next((a for a in given[1:] if isinstance(a, list) and a), [None])
-        carrier = handles.carrier_in(several[0])
-        for handle in several:
-            handles.forget(handle)
+        carrier: Mapping[str, str] = Carrier()
+        for argument in given[1:]:
+            if isinstance(argument, list) and argument:
+                carrier = handles.carrier_in(argument[0])
+                handles.forget(*argument)
+                break
         return phases.call(method, phase, tracer, carrier, attributes, args, kwargs)
 
     return of_transaction
@@ -115,7 +122,7 @@ def rows_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
 
 
 def traced_record(
-    branch: handles.Branch,
+    branch: Branch,
     method: Method,
     rows: int,
     args: tuple[Any, ...],
@@ -125,14 +132,14 @@ def traced_record(
     if (tracer := phases.tracer_for(_INVOKE, args[0])) is None:
         return method(*args, **kwargs)
     attributes = {**_INVOKE.attributes, "tpc.rows": rows}
-    place = branch.place()
-    return phases.call(method, _INVOKE, tracer, place, attributes, args, kwargs)
+    parent = branch.parent()
+    return phases.call(method, _INVOKE, tracer, parent, attributes, args, kwargs)
 
 
 WRAPPERS: Final[dict[str, Wrapper]] = {
     "begin": _begin,
-    "invoke": functools.partial(_invoke, one_row, handles.Branch.count),
-    "invoke_batch": functools.partial(_invoke, rows_in, handles.Branch.count),
+    "invoke": functools.partial(_invoke, one_row, Branch.count),
+    "invoke_batch": functools.partial(_invoke, rows_in, Branch.count),
     "pre_commit": functools.partial(_of_branch, _PRE_COMMIT),
     "commit": functools.partial(_of_branch, _COMMIT),
     "abort": functools.partial(_of_branch, _ABORT),
@@ -195,9 +202,7 @@ def _own_id(context: object) -> str | None:
     return own if isinstance(own, str) else None
 
 
-def end_records(
-    branch: handles.Branch, place: Mapping[str, str], *, has_failed: bool
-) -> None:
+def end_records(branch: Branch, *, has_failed: bool) -> None:
     """Export what `invoke` calls have counted before the branch's next phase.
 
     A caller that goes on after an error has left that record out on purpose.
@@ -206,7 +211,7 @@ def end_records(
     for counts in counted.values():
         spans.past_span(
             f"{counts.name}.invoke",
-            spans.parent(place),
+            spans.parent(branch.parent()),
             attributes={**_INVOKE.attributes, "tpc.rows": counts.rows},
             start=counts.first,
             end=counts.last,
@@ -214,10 +219,9 @@ def end_records(
         )
 
 
-def keep_in_dict(handle: dict[Any, Any], carrier: Mapping[str, str]) -> None:
+def keep_context(handle: dict[Any, Any], carrier: Mapping[str, str]) -> None:
     """Let a plain dict carry its context from here on: no more rows go in."""
     # Another sink's pre_commit may be around this one, and goes on.
-    is_over = _PRE_COMMIT.key not in contexts.get_current()
-    if is_over and "traceparent" in carrier:
-        handles.put_carrier(handle, carrier)
+    if "traceparent" in carrier and _PRE_COMMIT.key not in contexts.get_current():
+        handle[handles.CARRIER] = dict(carrier)
         handles.forget(handle)

@@ -19,7 +19,7 @@ from tracing_2pc.core.names import SINK_METHODS
 from tracing_2pc.tracing import spans
 from tracing_2pc.tracing.decorator import traced_writer
 from tracing_2pc.tracing.decorator.handles import CARRIER
-from tracing_2pc.tracing.decorator.phases import REQUESTS, Method, raise_if_deferred
+from tracing_2pc.tracing.decorator.phases import Method, raise_if_deferred
 from tracing_2pc.tracing.decorator.traced_phases import PER_RECORD, WRAPPERS
 
 __all__ = ["CARRIER", "trace_headers", "traced_sink"]
@@ -73,16 +73,15 @@ def traced_sink(
     `@traced_sink(begin="open")`. A class that says `__tpc_traced__ = True` traces its
     own methods and is left alone.
 
-    **The handle carries the context on.** While tracing is on, an object with
-    attributes of its own, for instance a dataclass, gets one more from `begin` on:
-    `tpc_carrier`, which is no field, so that `==`, `repr` and `asdict` of a dataclass
-    don't show it. A plain dict gets a key of that name once its `pre_commit` has
-    returned. Pickled, or kept in the decision log, the handle takes it along: a commit
-    after a crash, in any process, is in the trace of its branch. The log keeps it
-    beside any mapping and any dataclass. What has no room (a text, a tuple, slots) is
-    below the current span, and only without one in the trace that this process
-    remembers of the last 256 such handles. Without a span around it, `begin` is the
-    root and the branch's other phases are its children.
+    **The handle carries the context on.** While tracing is on, a plain dict gets a key
+    `tpc_carrier` once its `pre_commit` has returned, and a dataclass, frozen or not,
+    an attribute of that name that is no field: `==`, `repr` and `asdict` don't show it.
+    Pickled, or kept in the decision log, the handle takes it along: a commit after a
+    crash, in any process, is in the trace of its branch. The log keeps it beside any
+    mapping and any dataclass. Of other handles this process knows the trace; where it
+    can't refer to them weakly (a text, a tuple, slots), the current span comes first,
+    and the last 256 are held. Without a span around it, `begin` is the root and the
+    branch's other phases are its children.
 
     A record whose `invoke` raised makes that span an error if `abort` comes next. A
     caller that went on has left the record out on purpose.
@@ -141,9 +140,9 @@ def _trace(
             f"{sink.__name__} has no phase of a sink: name its methods, as in "
             '@traced_sink(begin="open", commit="publish")'
         )
-    sink.__tpc_traced__ = True  # type: ignore[attr-defined]
-    if requests:
-        setattr(sink, REQUESTS, True)
+    traced: Any = sink
+    traced.__tpc_traced__ = True
+    traced.__tpc_requests__ = requests or getattr(sink, "__tpc_requests__", False)
     return sink
 
 
