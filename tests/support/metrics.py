@@ -71,7 +71,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Measured]:
 
     At the end each of them must be as the registry has it.
     """
-    monkeypatch.setattr(instruments, "_process", instruments._Process())
+    monkeypatch.setattr(instruments, "_process", instruments._Measuring())
     # Without the gauges of a watcher that another test has made in this process.
     monkeypatch.setattr(instruments, "_observed", dict(_AT_FIRST))
     instruments.start("test", scraped=True)

@@ -93,7 +93,7 @@ class _Instruments:
         return read
 
 
-class _Process:
+class _Measuring:
     """What this process has started, or could not start."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class _Process:
         return bounded.call(provider.shutdown, 0)
 
 
-_process: Final = _Process()
+_process: Final = _Measuring()
 after_fork(_process.reset)
 at_exit(lambda: _process.stop())
 

@@ -44,6 +44,9 @@ a negative duration, and counts in microseconds."""
 TRANSACTION: Final = contexts.create_key("tpc-transaction")
 """Key in a context: id of the transaction that the work inside is for."""
 
+SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
+"""Key in a context: the current span, as OpenTelemetry has it."""
+
 _ID: Final = "tpc.transaction.id"
 logger = logging.getLogger(__name__)
 _NO_PROVIDER: Final = trace.NoOpTracerProvider()
@@ -347,13 +350,15 @@ class OpenSpan(JoinedSpan):
         start: int | None = None,
         links: Sequence[Link] = (),
     ) -> None:
+        around = contexts.get_current() if parent is None else parent
         known = registered(attributes)
         self._span = start_span(
-            name, parent, known, kind=kind, links=links, start=start
+            name, around, known, kind=kind, links=links, start=start
         )
-        self._context = trace.set_span_in_context(self._span, parent)
+        inside = {**around, SPAN: self._span}
         if transaction := known.get(_ID):
-            self._context = contexts.set_value(TRANSACTION, transaction, self._context)
+            inside[TRANSACTION] = transaction
+        self._context = Context(inside)
 
     def end(self) -> None:
         """End it now; it stays current until the `with` is left."""

@@ -25,7 +25,7 @@ CARRIER: Final = "tpc_carrier"
 """Key or attribute that a handle gets: with it, the trace context survives in the
 log, and a commit after a restart joins the transaction's own trace."""
 
-BOUND: Final = 256
+BOUND: Final = 64
 """Branches held at once; a task that was killed leaves its own here."""
 
 HELD: Final[dict[int, Branch]] = {}

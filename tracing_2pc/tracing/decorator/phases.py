@@ -22,7 +22,6 @@ from tracing_2pc.tracing.sdk import lifecycle
 
 Method = Callable[..., Any]
 
-_SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
 _INTERNAL: Final = trace.SpanKind.INTERNAL
 _last_pair: tuple[object, object] = None, None
 """A span and a carrier of one trace: the phases of a branch have the same two."""
@@ -92,7 +91,7 @@ def call(
     except Exception:  # noqa: BLE001 - a foreign sampler or processor raised
         spans.logger.debug("a span could not be started", exc_info=True)
         span = trace.INVALID_SPAN
-    inside = {**around, _SPAN: span, phase.key: args[0]}
+    inside = {**around, spans.SPAN: span, phase.key: args[0]}
     if transaction:
         inside[spans.TRANSACTION] = transaction
     token = contexts.attach(Context(inside))
@@ -110,7 +109,7 @@ def call(
 def _parent(current: Context, carrier: Mapping[str, str]) -> Context | None:
     """Return the context of the carrier; None if the current span is in its trace."""
     global _last_pair
-    here = current.get(_SPAN)
+    here = current.get(spans.SPAN)
     span, known = _last_pair  # once: another thread may write the next pair
     if span is here and known is carrier:
         return None

@@ -80,7 +80,7 @@ def traced_sink(
     crash, in any process, is in the trace of its branch. The log keeps it beside any
     mapping and any dataclass. Of other handles this process knows the trace; where it
     can't refer to them weakly (a text, a tuple, slots), the current span comes first,
-    and the last 256 are held. Without a span around it, `begin` is the root and the
+    and the last 64 are held. Without a span around it, `begin` is the root and the
     branch's other phases are its children.
 
     A record whose `invoke` raised makes that span an error if `abort` comes next. A

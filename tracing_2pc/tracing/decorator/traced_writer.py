@@ -57,7 +57,8 @@ def _write(method: Method) -> Method:
         if (tracer := phases.tracer_for(_WRITE, args[0])) is None:
             return method(*args, **kwargs)
         task, about = _task_ids()
-        carrier = _task_carrier(args[0], about)
+        root_name = _root_name(args[0])
+        carrier = _task_carrier(root_name, about)
         attributes = {**_WRITE.attributes, **task, **about}
         counted = functools.partial(_counted, method, rows_name)
         given = (counted, _WRITE, tracer, carrier, attributes, args, kwargs)
@@ -68,7 +69,7 @@ def _write(method: Method) -> Method:
         finally:
             if not is_passed_on:  # no other process may export it
                 alone = {**about, "tpc.root.reconstructed": True}
-                _export_root(args[0], carrier, alone)
+                _export_root(root_name, carrier, alone)
             lifecycle.flush(FLUSH_SECONDS)
         return message
 
@@ -102,7 +103,7 @@ def _end(phase: Phase, method: Method) -> Method:
         finally:
             # One root, unless Spark did not tell the tasks which run and batch it is.
             for root in {str(c.get("traceparent")): c for c in carriers}.values():
-                _export_root(args[0], root, about)
+                _export_root(_root_name(args[0]), root, about)
             lifecycle.flush(FLUSH_SECONDS)
 
     return end
@@ -176,13 +177,12 @@ def _batch_attributes(batch: object, run: str | None) -> Attributes:
     return attributes
 
 
-def _task_carrier(writer: object, about: Attributes) -> Carrier:
+def _task_carrier(name: str, about: Attributes) -> Carrier:
     """Return where the spans of a task belong: below a new root, with its origin."""
     run = about.get("tpc.run")
     if not run and (current := storable_context()):
         return current
     try:
-        name = _root_name(writer)
         ids = roots.derive_ids(f"{name}\n{run}\n{about.get('tpc.batch')}")
         root = roots.reserve(name, ids if run else None)
         known = {RUN: str(run)} if run else {}
@@ -192,14 +192,12 @@ def _task_carrier(writer: object, about: Attributes) -> Carrier:
         return Carrier()
 
 
-def _export_root(
-    writer: object, carrier: Mapping[str, str], attributes: Attributes
-) -> None:
+def _export_root(name: str, carrier: Mapping[str, str], attributes: Attributes) -> None:
     """Export the root that a task's carrier is below, if it is one of ours."""
     try:
         if roots.START in carrier:
             now = time.time_ns()
-            roots.export(_root_name(writer), carrier, attributes, (), (now, now))
+            roots.export(name, carrier, attributes, (), (now, now))
     except Exception:  # a foreign processor raised
         logger.debug("a root could not be exported", exc_info=True)
 
