@@ -36,6 +36,7 @@ from support.texts import texts
 
 from tracing_2pc import DeltaSink, FileSink
 from tracing_2pc.core.errors import (
+    EACH_TIME,
     CommitPendingError,
     ConfigurationError,
     HeuristicError,
@@ -222,10 +223,12 @@ def test_two_processes_commit_the_same_while_others_append(out: Path) -> None:
         ({"id": [0], "region": ["n"], "more": [1]}, "no column 'more'"),
     ],
 )
-def test_rows_that_do_not_fit_vote_abort(out: Path, given: Any, fault: str) -> None:
-    """By name of the column, and leave nothing."""
-    with pytest.raises(ConfigurationError, match=fault) as caught:
-        prepared(DeltaSink(out), pa.RecordBatch.from_pydict(given))
+def test_rows_that_do_not_fit_vote_abort(
+    out: Path, job: Jobs, given: Any, fault: str
+) -> None:
+    """By name of the column, at each try, and leave nothing."""
+    with pytest.raises(ConfigurationError, match=f"{EACH_TIME}: .*{fault}") as caught:
+        job().apply(0, [pa.RecordBatch.from_pydict(given)])
     assert "\n" not in str(caught.value)
     assert [*out.rglob("*.tmp")] == []
 

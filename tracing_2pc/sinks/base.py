@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tracing_2pc.core.errors import (
+    EACH_TIME,
     ConfigurationError,
     ContractError,
     ParticipantError,
@@ -351,12 +352,12 @@ def write_branch(
     Returns one receipt per participant. A partition without rows doesn't touch the
     sink: its votes are read_only. What no reader could read (`check_values`) does not
     reach it. When anything raises, the branch is aborted, and the error goes on: it is
-    the vote.
+    the vote. Of a `ConfigurationError` it says that it comes at each try.
     """
     branch: Branch | None = None
     try:
         rows = (batch for batch in batches if batch.num_rows)
-        for batch in check_values(rows, context.transaction_id):
+        for batch in check_values(rows):
             if branch is None:
                 failpoint("executor.before_begin")
                 branch = Branch(sink, context)
@@ -367,9 +368,13 @@ def write_branch(
             return read_only(context.branch, context.participants)
         failpoint("executor.before_pre_commit")
         receipts = branch.prepare()
-    except BaseException:
+    except BaseException as error:
         if branch is not None:
             branch.abort()
+        if isinstance(error, ConfigurationError):
+            of = str(context.transaction_id)
+            says = f"{of} votes abort, {EACH_TIME}: {error}"
+            raise ConfigurationError(says, transaction_id=of) from error
         raise
     failpoint("executor.after_pre_commit")
     return receipts

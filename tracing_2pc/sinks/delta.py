@@ -139,7 +139,7 @@ class DeltaSink:
         transaction = context.transaction_id
         table = open_table(self._folder.path)
         raise_if_unsupported(table)
-        here = self._folder.check_id(transaction, self._driver_sees, "DeltaSink")
+        here = self._folder.check_id(self._driver_sees, "DeltaSink")
         if (last := self._last(table, transaction)) >= transaction.batch:
             raise ParticipantRefusedError(
                 f"{transaction}: {self._folder.path} has batch {last} of "
@@ -172,7 +172,7 @@ class DeltaSink:
         fault = mismatch(batch.schema, handle.schema, batch)
         if fault := fault or too_long(batch, handle.lengths):
             raise ConfigurationError(
-                f"{handle.transaction}: the rows do not fit {self._folder.path}: "
+                f"the rows do not fit {self._folder.path}: "
                 f"{fault}. Change the DataFrame or the table; nothing was written"
             )
         fields = [f for f in handle.schema if f.name in batch.schema.names]

@@ -137,7 +137,7 @@ class FileSink:
                 already.
         """
         transaction = context.transaction_id
-        here = self._folder.check_id(transaction, self._driver_sees, "FileSink")
+        here = self._folder.check_id(self._driver_sees, "FileSink")
         committed = self._folder.committed(transaction)
         newest = -1 if self._newest is None else self._newest
         if committed is None and transaction.batch <= newest:

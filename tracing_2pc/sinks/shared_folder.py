@@ -223,9 +223,7 @@ class SharedFolder:
         flush_folders(self._id_file.parent, [self._id_file.parent])
         return self._id_file.read_text(encoding="utf-8")
 
-    def check_id(
-        self, transaction: TransactionId, known: str | None, sink: str
-    ) -> str | None:
+    def check_id(self, known: str | None, sink: str) -> str | None:
         """Return its id where a task begins; `known` is the driver's.
 
         Raises:
@@ -234,7 +232,7 @@ class SharedFolder:
         here = self.read_id() if known else self.identify()
         if known not in (None, here):
             raise ConfigurationError(
-                f"{transaction}: {self.path} is another folder here than for the "
+                f"{self.path} is another folder here than for the "
                 f"driver: {sink} needs one that all executors share with the driver, "
                 "such as a mounted network file system. Nothing was written"
             )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import ConfigurationError
-from tracing_2pc.core.model import TransactionId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +27,7 @@ _ODD: Final = re.compile(r"month_interval|tz=(?!UTC\])")
 """What the text of a schema has that has columns to cast or to refuse."""
 
 
-def check_values(
-    batches: Iterable[pa.RecordBatch], transaction: TransactionId
-) -> Iterator[pa.RecordBatch]:
+def check_values(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches whose text is UTF-8, with their instants in UTC.
 
     Spark lets any bytes be text, and any zone be the session's: most readers do not.
@@ -45,7 +42,7 @@ def check_values(
         try:
             batch.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise _unreadable(batch, transaction, error) from None
+            raise _unreadable(batch, error) from None
         if not came.equals(batch.schema, check_metadata=True):
             came = sent = batch.schema
             if _ODD.search(str(came)):  # else there is no need to look at each column
@@ -56,9 +53,7 @@ def check_values(
         yield batch if sent == came else cast_batch(batch, sent)
 
 
-def _unreadable(
-    batch: pa.RecordBatch, transaction: TransactionId, error: Exception
-) -> ConfigurationError:
+def _unreadable(batch: pa.RecordBatch, error: Exception) -> ConfigurationError:
     import pyarrow as pa
 
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -68,13 +63,12 @@ def _unreadable(
             error = invalid
             if "UTF8" in str(invalid):
                 return ConfigurationError(
-                    f"{transaction}: column {name!r} has text that is no UTF-8, which "
+                    f"column {name!r} has text that is no UTF-8, which "
                     f"readers refuse: CAST({name} AS BINARY) keeps its bytes, "
                     f"make_valid_utf8({name}) (Spark 4) replaces those that are none. "
-                    "Nothing was written",
-                    transaction_id=str(transaction),
+                    "Nothing was written"
                 )
-    return ConfigurationError(f"{transaction}: {error}")
+    return ConfigurationError(str(error))
 
 
 def year_month(column: str) -> ConfigurationError:
