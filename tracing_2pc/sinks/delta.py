@@ -7,8 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
-import uuid
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tracing_2pc.core.errors import (
@@ -17,9 +16,7 @@ from tracing_2pc.core.errors import (
     ParticipantUnavailableError,
 )
 from tracing_2pc.core.model import BranchContext, TransactionId
-from tracing_2pc.core.settings import check_name
 from tracing_2pc.sinks.branch_files import (
-    BranchFiles,
     exists,
     flush_folders,
     touch,
@@ -34,7 +31,7 @@ from tracing_2pc.sinks.delta_table import (
     too_long,
     value_fault,
 )
-from tracing_2pc.sinks.shared_folder import FolderHandle, SharedFolder, path_of
+from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
 if TYPE_CHECKING:
@@ -60,11 +57,16 @@ class DeltaHandle(FolderHandle):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.schema: pa.Schema | None = None  # the table's
+        self.schema: Any = None  # the table's
+
+    @property
+    def store(self) -> Hashable:
+        """What it was written to: another folder may be a copy of the table's."""
+        return self.folder, self.table
 
 
 @traced_sink
-class DeltaSink:
+class DeltaSink(FolderSink[DeltaHandle]):
     """Append to a Delta table in a folder that driver and executors share.
 
     A branch is durable in Parquet files aside before it votes. Commit links its files
@@ -84,20 +86,11 @@ class DeltaSink:
     """
 
     handle_type = DeltaHandle
-    driver_path = True
+    _kind = "table"
 
     def __init__(self, table: str | os.PathLike[str], name: str | None = None) -> None:
-        try:
-            self.name = check_name(name or "delta")
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from None
-        path = path_of(os.fspath(table), "DeltaSink", "commits by hard links")
-        self._folder = SharedFolder(path, self.name)
-        self._driver_sees: str | None = None  # the id of a folder
+        super().__init__(table, name or "delta", "commits by hard links")
         self._kept = set[TransactionId]()  # prepared, and never committed
-
-    def __repr__(self) -> str:
-        return f"DeltaSink({str(self._folder.path)!r})"
 
     def check_job(self, application: str) -> None:
         """Open the table, and note which folder the driver sees.
@@ -107,27 +100,7 @@ class DeltaSink:
                 not ours to write.
         """
         raise_if_unsupported(open_table(self._folder.path))
-        try:
-            self._driver_sees = self._folder.identify()
-        except OSError as error:
-            raise ConfigurationError(
-                f"{application} cannot write to {self._folder.path}: {error}"
-            ) from None
-
-    def check_store(self, handles: Sequence[DeltaHandle]) -> None:
-        """Refuse another table than that of the job's last commit: at each start.
-
-        Raises:
-            ConfigurationError: it is another one, or in a folder that is a copy.
-        """
-        here = self._folder.read_id(), open_table(self._folder.path).metadata().id
-        if {(handle.folder, handle.table) for handle in handles} - {here}:
-            raise ConfigurationError(
-                f"{self._folder.path} is not the table that the last batch was written "
-                "to: is that one mounted? If you have moved it, move _tpc/folder-id "
-                "with it; for a new table give the sink another name. Nothing was "
-                "written"
-            )
+        super().check_job(application)
 
     def begin(self, context: BranchContext) -> DeltaHandle:
         """Open a branch aside; a file of it is made with its first row.
@@ -139,22 +112,13 @@ class DeltaSink:
         transaction = context.transaction_id
         table = open_table(self._folder.path)
         raise_if_unsupported(table)
-        here = self._folder.check_id(self._driver_sees, "DeltaSink")
-        if (last := self._last(table, transaction)) >= transaction.batch:
-            raise ParticipantRefusedError(
-                f"{transaction}: {self._folder.path} has batch {last} of "
-                f"{transaction.application} already. If no late task says this, the "
-                "job's log and checkpoint are not those that wrote here: give the job "
-                "another application name",
-                transaction_id=str(transaction),
-            )
-        handle = DeltaHandle(str(transaction), str(here))
-        handle.table = str(table.metadata().id)
-        name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.parquet"
-        aside, by = self._folder.aside, table.metadata().partition_columns
+        last, about = self._last(table, transaction), table.metadata()
+        here = f"batch {last} of {transaction.application}"
+        committed = here if last >= transaction.batch else None
+        handle = self._begin(context, committed, "parquet", about.partition_columns)
+        handle.table = str(about.id)
         handle.schema, handle.partition_types = schema_of(table), partition_types(table)
         handle.lengths = lengths_of(table)
-        handle.writer = BranchFiles(self._folder.path, aside, name, by)
         return handle
 
     def invoke_batch(self, handle: DeltaHandle, batch: pa.RecordBatch) -> None:
@@ -167,8 +131,6 @@ class DeltaSink:
         """
         import pyarrow as pa
 
-        assert handle.writer is not None  # noqa: S101 - it is from `begin`
-        assert handle.schema is not None  # noqa: S101 - as well
         fault = mismatch(batch.schema, handle.schema, batch)
         if fault := fault or too_long(batch, handle.lengths):
             raise ConfigurationError(
@@ -182,27 +144,20 @@ class DeltaSink:
 
     def pre_commit(self, handle: DeltaHandle) -> None:
         """Make the files durable, aside."""
-        assert handle.writer is not None  # noqa: S101 - it is from `begin`
-        for file in handle.writer.close():
-            made = self._folder.aside(file["path"]).stat().st_mtime_ns
-            handle.files.append(
-                {
-                    "path": file["path"],
-                    "size": file["bytes"],
-                    "partition_values": handle.writer.values[file["path"]],
-                    "modification_time": made // 1_000_000,
-                    "stats": _stats(file["rows"]),
-                }
-            )
-            handle.rows += file["rows"]
-            handle.bytes += file["bytes"]
+        super().pre_commit(handle)
+        handle.files = [
+            {
+                "path": file["path"],
+                "size": file["bytes"],
+                "partition_values": handle.writer.values[file["path"]],
+                "modification_time": self._made(file["path"]),
+                "stats": _stats(file["rows"]),
+            }
+            for file in handle.files
+        ]
 
-    def abort(self, handle: DeltaHandle) -> None:
-        """Remove the files of one branch."""
-        if handle.writer is not None:
-            handle.writer.drop()
-        self._check_paths(TransactionId.parse(handle.transaction), [handle])
-        self._folder.drop([file["path"] for file in handle.files])
+    def _made(self, path: str) -> int:
+        return self._folder.aside(path).stat().st_mtime_ns // 1_000_000
 
     def commit(self, handle: DeltaHandle) -> None:
         """Commit a transaction of one branch: a second one of it is refused."""
@@ -245,31 +200,15 @@ class DeltaSink:
             transaction, lambda t: t.batch == transaction.batch or self._is_late(t)
         )
 
-    def abort_transaction(
-        self, transaction_id: str, keep: Sequence[DeltaHandle]
-    ) -> None:
-        """Remove what the transaction prepared, but for the branches to keep.
-
-        Raises:
-            ParticipantRefusedError: it is committed here.
-        """
-        if keep:
-            self.commit_transaction(transaction_id, keep)
-            return
-        transaction = TransactionId.parse(transaction_id)
+    def _has(self, transaction: TransactionId) -> bool:
         table = open_table(self._folder.path)
         proof = table.transaction_version(self._app(transaction) + "/attempt") or 0
-        attempt = proof >> _DIGEST_BITS
-        if (self._last(table, transaction), attempt) == (
-            transaction.batch,
-            transaction.attempt,
-        ):
-            raise ParticipantRefusedError(
-                f"{transaction} is decided abort, and is committed in "
-                f"{self._folder.path}"
-            )
-        # Not a newer attempt: it may be writing while this comes late.
-        self._folder.clean(transaction)
+        newest = self._last(table, transaction), proof >> _DIGEST_BITS
+        return newest == (transaction.batch, transaction.attempt)
+
+    def _store(self) -> Hashable:
+        table = open_table(self._folder.path)
+        return self._folder.read_id(), str(table.metadata().id)
 
     # --- the table ------------------------------------------------------------------
 
@@ -316,10 +255,6 @@ class DeltaSink:
                 return True
         self._kept.add(prepared)
         return False
-
-    def _raise_if_elsewhere(self, handles: Sequence[DeltaHandle]) -> None:
-        wrote = [handle.folder for handle in handles]
-        self._folder.raise_if_elsewhere(wrote, self._driver_sees)
 
     def _proof(self, transaction: TransactionId, handles: Sequence[DeltaHandle]) -> int:
         """Return what tells this commit from all others: its attempt, and its files."""
@@ -393,11 +328,6 @@ class DeltaSink:
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             touch(prepared)
             os.link(prepared, self._folder.path / file["path"])
-
-    def _check_paths(
-        self, transaction: TransactionId, handles: Sequence[DeltaHandle]
-    ) -> None:
-        self._folder.check_paths(transaction, handles, in_folders=False)
 
     def _fault(
         self, table: Any, handle: DeltaHandle, file: dict[str, Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,16 +15,14 @@ from tracing_2pc.core.errors import (
 )
 from tracing_2pc.core.failpoints import failpoint
 from tracing_2pc.core.model import BranchContext, TransactionId
-from tracing_2pc.core.settings import check_name
 from tracing_2pc.sinks.branch_files import (
     ENCODERS,
-    BranchFiles,
     exists,
     flush_folders,
     make_folders,
     touch,
 )
-from tracing_2pc.sinks.shared_folder import FolderHandle, SharedFolder, path_of
+from tracing_2pc.sinks.folder_sink import FolderHandle, FolderSink
 from tracing_2pc.tracing.decorator.traced_sink import traced_sink
 
 if TYPE_CHECKING:
@@ -40,7 +37,7 @@ class FileHandle(FolderHandle):
 
 
 @traced_sink
-class FileSink:
+class FileSink(FolderSink[FileHandle]):
     """Write to a folder that driver and executors share, in one transaction.
 
     A branch is durable in files aside before it votes. Commit renames its files into
@@ -65,7 +62,7 @@ class FileSink:
     """
 
     handle_type = FileHandle
-    driver_path = True
+    _kind, _in_folders = "folder", True
 
     def __init__(
         self,
@@ -76,11 +73,7 @@ class FileSink:
     ) -> None:
         if format not in ENCODERS:
             raise ConfigurationError(f"format {format!r}: one of {', '.join(ENCODERS)}")
-        try:
-            self.name = check_name(name or "files")
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from None
-        self._folder = SharedFolder(path_of(os.fspath(folder)), self.name)
+        super().__init__(folder, name or "files", "commits by a rename")
         self._format = format
         by = [partition_by] if isinstance(partition_by, str) else partition_by
         self._partition_by = tuple(by or ())
@@ -89,11 +82,7 @@ class FileSink:
                 f"partition_by names {hidden[0]!r}: readers pass over folders that "
                 "begin so. Rename the column"
             )
-        self._driver_sees: str | None = None  # the id of a folder
         self._newest: int | None = None  # the last batch that was committed there
-
-    def __repr__(self) -> str:
-        return f"FileSink({str(self.folder)!r})"
 
     @property
     def folder(self) -> Path:
@@ -101,32 +90,13 @@ class FileSink:
         return self._folder.path
 
     def check_job(self, application: str) -> None:
-        """Make the folder, and note which one the driver sees: where the job starts.
+        """Make the folder, and note what the driver sees: where the job starts.
 
         Raises:
             ConfigurationError: it cannot be made or written.
         """
-        try:
-            self._driver_sees = self._folder.identify()
-            self._newest = self._folder.newest(application)
-        except OSError as error:
-            raise ConfigurationError(
-                f"{application} cannot write to {self.folder}: {error}"
-            ) from None
-
-    def check_store(self, handles: Sequence[FileHandle]) -> None:
-        """Refuse another folder than that of the job's last commit: at each start.
-
-        Raises:
-            ConfigurationError: it is another one, such as a mount point without mount.
-        """
-        wrote = {handle.folder for handle in handles}
-        if wrote and wrote != {self._folder.read_id()}:
-            raise ConfigurationError(
-                f"{self.folder} is not the folder that the last batch was written to: "
-                "is it mounted? If you have moved it, move _tpc/folder-id with it; for "
-                "a new folder give the sink another name. Nothing was written"
-            )
+        super().check_job(application)
+        self._newest = self._folder.newest(application)
 
     def begin(self, context: BranchContext) -> FileHandle:
         """Open a branch aside; a file of it is made with its first row.
@@ -137,28 +107,16 @@ class FileSink:
                 already.
         """
         transaction = context.transaction_id
-        here = self._folder.check_id(self._driver_sees, "FileSink")
         committed = self._folder.committed(transaction)
         newest = -1 if self._newest is None else self._newest
         if committed is None and transaction.batch <= newest:
             committed = f"one of the batches up to {newest}"
-        if committed:
-            raise ParticipantRefusedError(
-                f"{transaction}: batch {transaction.batch} is already committed in "
-                f"{self.folder}, as {committed}. If no late task says this, the job's "
-                "log and checkpoint are not those that wrote here: give the job "
-                "another application name",
-                transaction_id=str(transaction),
-            )
-        handle = FileHandle(str(transaction), str(here))
-        name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.{self._format}"
-        by, known = self._partition_by, self._folder.layout(self._format)
-        handle.writer = BranchFiles(self.folder, self._folder.aside, name, by, known)
-        return handle
+        known = self._folder.layout(self._format)
+        by = self._partition_by
+        return self._begin(context, committed, self._format, by, known)
 
     def invoke_batch(self, handle: FileHandle, batch: pa.RecordBatch) -> None:
         """Take the rows of an Arrow batch; see `BranchFiles.write`."""
-        assert handle.writer is not None  # noqa: S101 - it is from `begin`
         handle.writer.write(batch)
 
     def pre_commit(self, handle: FileHandle) -> None:
@@ -170,8 +128,7 @@ class FileSink:
         Raises:
             ConfigurationError: another transaction has reserved what does not fit.
         """
-        assert handle.writer is not None  # noqa: S101 - it is from `begin`
-        handle.files = handle.writer.close()
+        super().pre_commit(handle)
         if layout := handle.writer.layout:
             transaction = TransactionId.parse(handle.transaction)
             self._folder.reserve_layout(transaction, handle.paths[0], layout)
@@ -179,15 +136,6 @@ class FileSink:
         self._folder.raise_if_linked(handle.paths)
         for path in handle.paths:  # what cannot be made is no news to a commit
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        handle.rows = sum(file["rows"] for file in handle.files)
-        handle.bytes = sum(file["bytes"] for file in handle.files)
-
-    def abort(self, handle: FileHandle) -> None:
-        """Remove the files of one branch."""
-        if handle.writer is not None:
-            handle.writer.drop()
-        self._check_paths(TransactionId.parse(handle.transaction), [handle])
-        self._folder.drop(handle.paths)
 
     def commit(self, handle: FileHandle) -> None:
         """Make the files of one branch visible; `abort_transaction` does the rest."""
@@ -228,34 +176,14 @@ class FileSink:
             transaction, lambda t: self._folder.committed(t) is not None
         )
 
-    def abort_transaction(
-        self, transaction_id: str, keep: Sequence[FileHandle]
-    ) -> None:
-        """Remove what the transaction prepared, but for the branches to keep.
-
-        Raises:
-            ParticipantRefusedError: it is committed here.
-        """
-        if keep:
-            self.commit_transaction(transaction_id, keep)
-            return
-        failpoint("files.before_abort")
-        transaction = TransactionId.parse(transaction_id)
-        if self._folder.committed(transaction) == transaction_id:
-            raise ParticipantRefusedError(
-                f"{transaction} is decided abort, and is committed in {self.folder}: "
-                "by another log of the same application name, or an earlier state of "
-                "this one. Give the job another application name"
-            )
-        # Not a newer attempt: it may be writing while this comes late.
-        self._folder.clean(transaction)
+    def _has(self, transaction: TransactionId) -> bool:
+        return self._folder.committed(transaction) == str(transaction)
 
     # --- visible --------------------------------------------------------------------
 
     def _show(self, transaction: TransactionId, handles: Sequence[FileHandle]) -> None:
         """Move the files to their places. Idempotent: some may be there already."""
-        wrote = [handle.folder for handle in handles]
-        self._folder.raise_if_elsewhere(wrote, self._driver_sees)
+        self._raise_if_elsewhere(handles)
         paths = _paths(handles)
         self._folder.raise_if_linked(paths)
         for path in paths:
@@ -273,11 +201,6 @@ class FileSink:
                 self._raise_if_lost(transaction, path)
             failpoint("files.between_renames")
         flush_folders(self.folder, folders)
-
-    def _check_paths(
-        self, transaction: TransactionId, handles: Sequence[FileHandle]
-    ) -> None:
-        self._folder.check_paths(transaction, handles, in_folders=True)
 
     def _raise_if_lost(self, transaction: TransactionId, path: str) -> None:
         """A file that is not aside was moved, or even committed and deleted since."""

@@ -14,28 +14,24 @@ them all the same: no folder is ever removed.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import logging
 import os
 import re
-import urllib.parse
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tracing_2pc.core.errors import (
-    ConfigurationError,
     ParticipantRefusedError,
     ParticipantUnavailableError,
 )
-from tracing_2pc.core.model import BranchId, TransactionId
+from tracing_2pc.core.model import TransactionId
 from tracing_2pc.sinks.branch_files import (
     ENCODERS,
     TEMPORARY,
-    BranchFiles,
     exists,
     flush_folders,
     is_folder_of_value,
@@ -56,28 +52,6 @@ _RESERVED: Final = re.compile(
 
 _SHOWN: Final = 200
 """Characters of a path that a line repeats."""
-
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-
-
-@dataclasses.dataclass(eq=False)
-class FolderHandle:
-    """A branch in a folder; its fields are what the decision log keeps."""
-
-    transaction: str
-    folder: str  # its id
-    files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    rows: int = 0
-    bytes: int = 0
-
-    def __post_init__(self) -> None:
-        self.writer: BranchFiles | None = None
-        self.receipt_branch: BranchId | None = None
-
-    @property
-    def paths(self) -> list[str]:
-        """Where its files will be; from a receipt this may be anything."""
-        return [file["path"] for file in self.files]
 
 
 class SharedFolder:
@@ -102,7 +76,7 @@ class SharedFolder:
     def check_paths(
         self,
         transaction: TransactionId,
-        handles: Iterable[FolderHandle],
+        branches: Iterable[tuple[object, Iterable[Any]]],
         *,
         in_folders: bool,
     ) -> None:
@@ -112,18 +86,16 @@ class SharedFolder:
 
         Args:
             transaction: whose they should be.
-            handles: of its branches, as their receipts have them.
+            branches: whose receipt it is, if that is known, and the paths in it.
             in_folders: of partition values, which this sink makes.
 
         Raises:
             ParticipantRefusedError: a path is none that a task makes.
         """
         taken = set[str]()
-        for handle in handles:
-            wrote, names = set[str](), set[str]()
-            if handle.receipt_branch is not None:
-                wrote.add(str(handle.receipt_branch))
-            for path in map(str, handle.paths):
+        for branch, paths in branches:
+            wrote, names = {str(branch)} if branch else set[str](), set[str]()
+            for path in map(str, paths):
                 *folders, name = path.split("/")
                 made = _NAME.fullmatch(name)
                 wrote.add(made["branch"] if made else "")
@@ -222,21 +194,6 @@ class SharedFolder:
         temporary.unlink()
         flush_folders(self._id_file.parent, [self._id_file.parent])
         return self._id_file.read_text(encoding="utf-8")
-
-    def check_id(self, known: str | None, sink: str) -> str | None:
-        """Return its id where a task begins; `known` is the driver's.
-
-        Raises:
-            ConfigurationError: this is not the folder that the driver sees.
-        """
-        here = self.read_id() if known else self.identify()
-        if known not in (None, here):
-            raise ConfigurationError(
-                f"{self.path} is another folder here than for the "
-                f"driver: {sink} needs one that all executors share with the driver, "
-                "such as a mounted network file system. Nothing was written"
-            )
-        return here
 
     def raise_if_elsewhere(self, wrote: Sequence[str], driver_sees: str | None) -> None:
         """See, where a transaction is committed, that its tasks wrote here.
@@ -412,30 +369,6 @@ class SharedFolder:
 def _stem(path: str) -> str:
     """Return what the names of all files of a branch begin with."""
     return Path(path).name.rsplit(".", 2)[0]
-
-
-def path_of(
-    folder: str, sink: str = "FileSink", how: str = "commits by a rename"
-) -> Path:
-    """Return the absolute path: an executor has another working directory.
-
-    Raises:
-        ConfigurationError: it is no path of a file system.
-    """
-    path = folder
-    if _URL.match(folder):
-        url = urllib.parse.urlsplit(folder)
-        if url.scheme.lower() != "file" or url.netloc not in ("", "localhost"):
-            raise ConfigurationError(
-                f"{sink}({folder!r}): it {how}, which {url.scheme}:/ "
-                "does not have. Give a folder of a file system that driver and "
-                "executors mount (/mnt/… or file:///…); for an object store, write to "
-                "a participant of its own, such as a table with TaggedRows"
-            )
-        path = urllib.parse.unquote(url.path)
-    if not path:
-        raise ConfigurationError(f"{sink} needs a folder")
-    return Path(os.path.abspath(path))
 
 
 def _write_durable(path: Path, text: str) -> None:

@@ -1,0 +1,223 @@
+"""What `FileSink` and `DeltaSink` share: branches prepared aside in their folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import urllib.parse
+import uuid
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from tracing_2pc.core.errors import ConfigurationError, ParticipantRefusedError
+from tracing_2pc.core.failpoints import failpoint
+from tracing_2pc.core.model import BranchContext, BranchId, TransactionId
+from tracing_2pc.core.settings import check_name
+from tracing_2pc.sinks.branch_files import BranchFiles
+from tracing_2pc.sinks.shared_folder import SharedFolder
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+@dataclasses.dataclass(eq=False)
+class FolderHandle:
+    """A branch in a folder; its fields are what the decision log keeps."""
+
+    transaction: str
+    folder: str  # its id
+    files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.writer: Any = None  # `BranchFiles`, in its task
+        self.receipt_branch: BranchId | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """Where its files will be; from a receipt this may be anything."""
+        return [file["path"] for file in self.files]
+
+    @property
+    def store(self) -> Hashable:
+        """What it was written to."""
+        return self.folder
+
+
+_Handle = TypeVar("_Handle", bound=FolderHandle)
+
+
+class FolderSink(Generic[_Handle]):
+    """A sink whose files are in `.tpc/` of its folder until they are committed.
+
+    Args:
+        folder: a path, or a `file:///` URL.
+        name: the participant's.
+        how: it commits, which an object store cannot.
+
+    Raises:
+        ConfigurationError: it is no path of a file system, or a bad name.
+    """
+
+    handle_type: type[_Handle]
+    driver_path = True
+    _kind: ClassVar[str]  # of its store, as a line has it
+    _in_folders: ClassVar[bool] = False  # files are in folders of partition values
+
+    def __init__(self, folder: str | os.PathLike[str], name: str, how: str) -> None:
+        try:
+            self.name = check_name(name)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        path = _path_of(os.fspath(folder), type(self).__name__, how)
+        self._folder = SharedFolder(path, self.name)
+        self._driver_sees: str | None = None  # the id of a folder
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._folder.path)!r})"
+
+    def check_job(self, application: str) -> None:
+        """Make the folder, and note which one the driver sees: where the job starts.
+
+        Raises:
+            ConfigurationError: it cannot be made or written.
+        """
+        try:
+            self._driver_sees = self._folder.identify()
+        except OSError as error:
+            raise ConfigurationError(
+                f"{application} cannot write to {self._folder.path}: {error}"
+            ) from None
+
+    def check_store(self, handles: Sequence[_Handle]) -> None:
+        """Refuse another store than that of the job's last commit: at each start.
+
+        Raises:
+            ConfigurationError: it is another one, such as a mount point without mount.
+        """
+        if {handle.store for handle in handles} - {self._store()}:
+            raise ConfigurationError(
+                f"{self._folder.path} is not the {self._kind} that the last batch was "
+                "written to: is it mounted? If you have moved it, move _tpc/folder-id "
+                f"with it; for a new {self._kind} give the sink another name. Nothing "
+                "was written"
+            )
+
+    def pre_commit(self, handle: _Handle) -> None:
+        """Make the files durable, aside."""
+        handle.files = handle.writer.close()
+        handle.rows = sum(file["rows"] for file in handle.files)
+        handle.bytes = sum(file["bytes"] for file in handle.files)
+
+    def abort(self, handle: _Handle) -> None:
+        """Remove the files of one branch."""
+        if handle.writer is not None:
+            handle.writer.drop()
+        self._check_paths(TransactionId.parse(handle.transaction), [handle])
+        self._folder.drop(handle.paths)
+
+    def commit_transaction(
+        self, transaction_id: str, handles: Sequence[_Handle]
+    ) -> None:
+        """Make these branches visible, once, and remove what else was prepared."""
+        raise NotImplementedError
+
+    def abort_transaction(self, transaction_id: str, keep: Sequence[_Handle]) -> None:
+        """Remove what the transaction prepared, but for the branches to keep.
+
+        Raises:
+            ParticipantRefusedError: it is committed here.
+        """
+        if keep:
+            self.commit_transaction(transaction_id, keep)
+            return
+        failpoint("files.before_abort")
+        transaction = TransactionId.parse(transaction_id)
+        if self._has(transaction):
+            raise ParticipantRefusedError(
+                f"{transaction} is decided abort, and is committed in "
+                f"{self._folder.path}: by another log of the same application name, or "
+                "an earlier state of this one. Give the job another application name"
+            )
+        # Not a newer attempt: it may be writing while this comes late.
+        self._folder.clean(transaction)
+
+    def _store(self) -> Hashable:
+        """Return what is written to now, as `FolderHandle.store`."""
+        return self._folder.read_id()
+
+    def _has(self, transaction: TransactionId) -> bool:
+        """Tell if the newest commit of its batch is of this very attempt."""
+        raise NotImplementedError
+
+    def _begin(
+        self,
+        context: BranchContext,
+        committed: str | None,
+        kind: str,
+        by: Collection[str],
+        known: Mapping[str, Any] | None = None,
+    ) -> _Handle:
+        """Open a branch aside; a file of it is made with its first row.
+
+        `committed`: what proves that the batch is here already, if something does.
+
+        Raises:
+            ConfigurationError: this is not the folder that the driver sees.
+            ParticipantRefusedError: the batch, or a later one, is committed here.
+        """
+        transaction, path = context.transaction_id, self._folder.path
+        seen = self._driver_sees
+        here = self._folder.read_id() if seen else self._folder.identify()
+        if seen not in (None, here):
+            raise ConfigurationError(
+                f"{path} is another folder here than for the driver: "
+                f"{type(self).__name__} needs one that all executors share with the "
+                "driver, such as a mounted network file system. Nothing was written"
+            )
+        if committed:
+            raise ParticipantRefusedError(
+                f"{transaction}: batch {transaction.batch} is already committed in "
+                f"{path}, as {committed}. If no late task says this, the job's log and "
+                "checkpoint are not those that wrote here: give the job another "
+                "application name",
+                transaction_id=str(transaction),
+            )
+        name = f"{transaction}.{context.branch}.{uuid.uuid4().hex[:12]}.{kind}"
+        handle = self.handle_type(str(transaction), str(here))
+        handle.writer = BranchFiles(path, self._folder.aside, name, tuple(by), known)
+        return handle
+
+    def _check_paths(
+        self, transaction: TransactionId, handles: Sequence[_Handle]
+    ) -> None:
+        branches = ((handle.receipt_branch, handle.paths) for handle in handles)
+        self._folder.check_paths(transaction, branches, in_folders=self._in_folders)
+
+    def _raise_if_elsewhere(self, handles: Sequence[_Handle]) -> None:
+        wrote = [handle.folder for handle in handles]
+        self._folder.raise_if_elsewhere(wrote, self._driver_sees)
+
+
+def _path_of(folder: str, sink: str, how: str) -> Path:
+    """Return the absolute path: an executor has another working directory.
+
+    Raises:
+        ConfigurationError: it is no path of a file system.
+    """
+    path = folder
+    if _URL.match(folder):
+        url = urllib.parse.urlsplit(folder)
+        if url.scheme.lower() != "file" or url.netloc not in ("", "localhost"):
+            raise ConfigurationError(
+                f"{sink}({folder!r}): it {how}, which {url.scheme}:/ "
+                "does not have. Give a folder of a file system that driver and "
+                "executors mount (/mnt/… or file:///…); for an object store, write to "
+                "a participant of its own, such as a table with TaggedRows"
+            )
+        path = urllib.parse.unquote(url.path)
+    if not path:
+        raise ConfigurationError(f"{sink} needs a folder")
+    return Path(os.path.abspath(path))
