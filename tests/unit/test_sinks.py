@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from support.texts import texts
 
-from tracing_2pc import ParticipantSink
+from tracing_2pc import ParticipantSink, traced_sink
 from tracing_2pc.core.content import digest_of
 from tracing_2pc.core.errors import (
     EACH_TIME,
@@ -28,10 +29,12 @@ from tracing_2pc.core.model import (
     TransactionId,
     TransactionRecord,
 )
-from tracing_2pc.core.ports import SystemClock
+from tracing_2pc.core.names import SINK_METHODS
+from tracing_2pc.core.ports import SinkOptions, SystemClock, TwoPhaseCommitSink
 from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
 from tracing_2pc.http.client import HttpParticipant
 from tracing_2pc.sinks.base import participants_of, write_branch
+from tracing_2pc.sinks.members import option
 from tracing_2pc.sinks.spool import Spool
 from tracing_2pc.sinks.values import check_values
 
@@ -329,8 +332,21 @@ def test_what_is_missing_is_named() -> None:
         def pre_commit(self, handle: Any) -> None: ...
         def abort(self, handle: Any) -> None: ...
 
-    with pytest.raises(ContractError, match=TEXTS["a phase is missing"]):
-        participants_of(Half())  # type: ignore[arg-type]
+    Heir = type("Half", (Half, SinkOptions), {})  # noqa: N806 - a class
+    for half in Half(), Heir(), traced_sink(Heir)():
+        with pytest.raises(ContractError, match=TEXTS["a phase is missing"]):
+            participants_of(half)  # type: ignore[arg-type]
+
+
+def test_what_a_sink_may_have_is_on_one_page() -> None:
+    """Each method that is looked for, and each attribute; the manual names all."""
+    own = {name for name in vars(SinkOptions) if not name.startswith("_")}
+    phases = {name for name in vars(TwoPhaseCommitSink) if not name.startswith("_")}
+    assert own | phases >= SINK_METHODS.keys()
+    manual = (Path(__file__).parents[2] / "docs" / "sink.md").read_text()
+    assert [name for name in sorted(own | phases) if f"`{name}" not in manual] == []
+    with pytest.raises(AttributeError, match="timeout"):
+        option(Own(), "timeout")
 
 
 @dataclasses.dataclass(frozen=True)

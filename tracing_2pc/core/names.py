@@ -117,6 +117,8 @@ SINK_METHODS: Final[dict[str, tuple[str, ...]]] = {
     "recover_and_abort": ("recover_and_abort", "recoverAndAbort"),
     "commit_transaction": ("commit_transaction",),
     "abort_transaction": ("abort_transaction",),
+    "check_job": ("check_job",),
+    "check_store": ("check_store",),
     "finish_recovery": (
         "finish_recovery",
         "finish_recovering_context",

@@ -420,32 +420,12 @@ class Tracing(Protocol):
 class TwoPhaseCommitSink(Protocol):
     """A sink of one's own: any class with these five methods is one.
 
-    It is one participant, named by the sink's attribute `name`, or else its class.
-
     A handle is plain JSON (a mapping, or a frozen dataclass of plain fields), is all
     that recovery gets, and is small after `pre_commit`. `begin()` without context is
-    accepted.
+    accepted, and so are the names of Flink's methods (`names.SINK_METHODS`). What a
+    sink may have besides is in `SinkOptions`.
 
-    `abort_transaction(transaction_id, keep)` drops all that the transaction prepared
-    but for the handles in `keep`: none when it is aborted, the committed ones after a
-    commit. A sink that can leave something behind when a task dies, or has a twin,
-    must have it, because a branch that never reported is known to nobody. It cannot
-    stop a task that prepares later still: the other side must refuse that.
-    `commit_transaction(transaction_id, handles)` is `commit` and that in one call:
-    it commits these handles, and drops the rest.
-
-    `recover_and_commit(handle)` is called instead of `commit` by who has found the
-    decision in the log: after a start, before a later batch, in a replay. The branch
-    may be committed already. `finish_recovery(handles)` is called at a start when all
-    that was left is delivered, with the handles of those commits; what it raises ends
-    the query before anything is written.
-
-    A store that drops what was prepared for long has `store_timeout`, in seconds, and
-    perhaps `store_timeout_warning` and `give_up_after_store_timeout`.
-
-    The names of Flink's methods are accepted (`names.SINK_METHODS`).
-
-    What `commit`, `abort` or these raise means "not now": all are called again.
+    What `commit`, `abort` or their likes raise means "not now": all are called again.
     `errors.ParticipantRefusedError` means that it will never be done: the transaction
     is quarantined, for a person.
     """
@@ -464,6 +444,63 @@ class TwoPhaseCommitSink(Protocol):
 
     def abort(self, handle: Any) -> None:
         """Drop it. Executor on its own failure, driver for branches it knows."""
+
+
+class SinkOptions(TwoPhaseCommitSink, Protocol):
+    """What a sink may have besides: it is looked for by these names, and no other.
+
+    What a sink lacks is as it stands here. No class needs to inherit from this one, or
+    from `TwoPhaseCommitSink`: a method that it has from here is one that it lacks.
+    """
+
+    name: str | None = None
+    """The participant's; None: the name of the sink's class."""
+    handle_type: type[Any] | None = None
+    """The dataclass that a handle is made of again; None: it stays plain JSON. If a
+    handle has an attribute `receipt_branch`, the branch of its receipt is put there."""
+    driver_path: bool = False
+    """Whether the driver may write a small batch: nothing interrupts a phase there."""
+    store_timeout: float | None = None
+    """Seconds for which the store keeps what is prepared; None: for ever."""
+    store_timeout_warning: float | None = None
+    """The part of them, 0 to 1, after which a commit is warned of; None: never."""
+    give_up_after_store_timeout: bool = False
+    """Whether a recovered commit that fails after them is given up, and data lost."""
+
+    def check_job(self, application: str) -> None:
+        """Refuse a job by raising: in the driver, once, where the job is set up."""
+
+    def check_store(self, handles: Sequence[Any]) -> None:
+        """Refuse another store than that of these, the newest commit: at each start."""
+
+    def invoke_batch(self, handle: Any, batch: Any) -> None:
+        """Write an Arrow batch: instead of `invoke`."""
+
+    def commit_transaction(self, transaction_id: str, handles: Sequence[Any]) -> None:
+        """Commit these and drop the rest: instead of `commit`, `abort_transaction`."""
+
+    def abort_transaction(self, transaction_id: str, keep: Sequence[Any]) -> None:
+        """Drop all that the transaction prepared but for these: none after an abort.
+
+        A sink that can leave something behind when a task dies, or has a twin, must
+        have it: a branch that never reported is known to nobody. It cannot stop a task
+        that prepares later still: the other side must refuse that.
+        """
+
+    def recover_and_commit(self, handle: Any) -> None:
+        """Commit, where the decision was found in the log: instead of `commit`.
+
+        After a start, before a later batch, in a replay: it may be committed already.
+        """
+
+    def recover_and_abort(self, handle: Any) -> None:
+        """Flink's. It is never called: the log has no handle of what was aborted."""
+
+    def finish_recovery(self, handles: Sequence[Any]) -> None:
+        """At each start, when all that was left is delivered; these were committed.
+
+        What it raises ends the query before anything is written.
+        """
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tracing_2pc.core.errors import (
@@ -39,6 +39,7 @@ from tracing_2pc.core.ports import (
 )
 from tracing_2pc.core.settings import check_name
 from tracing_2pc.core.states import TransactionState, Vote
+from tracing_2pc.sinks.members import call, find_method, option
 from tracing_2pc.sinks.store_timeout import StoreTimeout
 from tracing_2pc.sinks.values import check_values
 from tracing_2pc.tracing.decorator import handles
@@ -65,7 +66,7 @@ def participants_of(sink: Sink) -> Mapping[str, Participant]:
     """
     if isinstance(sink, DistributedSink):
         return sink.participants
-    methods = {phase: _method(sink, phase) for phase in SINK_METHODS}
+    methods = {phase: find_method(sink, phase) for phase in SINK_METHODS}
     phases = ("begin", "pre_commit", "commit", "abort")
     missing = [phase for phase in phases if methods[phase] is None]
     if not (methods["invoke"] or methods["invoke_batch"]):
@@ -81,7 +82,7 @@ def participants_of(sink: Sink) -> Mapping[str, Participant]:
             raise_if_deferred(f"{type(sink).__name__}.{phase}", method)
     StoreTimeout.of(sink)
     name = type(sink).__name__
-    if isinstance(own := getattr(sink, "name", None), str):
+    if isinstance(own := option(sink, "name"), str):
         try:
             name = check_name(own)
         except ValueError as error:
@@ -98,10 +99,10 @@ def check_leftovers(sink: Sink) -> None:
     for name, participant in participants_of(sink).items():
         if not isinstance(participant, SinkParticipant):
             continue
-        method = _method(participant.sink, "abort_transaction")
+        method = find_method(participant.sink, "abort_transaction")
         if method is None:
             instead = ""
-            if _method(participant.sink, "recover_and_abort") is not None:
+            if find_method(participant.sink, "recover_and_abort") is not None:
                 instead = (
                     ". Its recover_and_abort is not called: the log has no handle of "
                     "what was not decided commit"
@@ -130,10 +131,9 @@ def check_job(sink: Sink, application: str) -> None:
         Exception: what a sink raises; the job is not started then.
     """
     for participant in participants_of(sink).values():
-        if isinstance(participant, SinkParticipant):
-            check = getattr(participant.sink, "check_job", None)
-            if callable(check):
-                check(application)
+        own = isinstance(participant, SinkParticipant) and participant.sink
+        if own and (check := find_method(own, "check_job")):
+            check(application)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,17 +178,17 @@ class SinkParticipant:
 
     def _commit(self, record: TransactionRecord) -> None:
         chosen = record.chosen(self.name)
-        if _has(self.sink, "commit_transaction"):
+        if find_method(self.sink, "commit_transaction"):
             self._tell_all(record, "commit_transaction", chosen)
             return
-        again = record.recovering and _has(self.sink, "recover_and_commit")
+        again = record.recovering and find_method(self.sink, "recover_and_commit")
         self._tell_each(record, "recover_and_commit" if again else "commit", chosen)
-        if _has(self.sink, "abort_transaction"):
+        if find_method(self.sink, "abort_transaction"):
             self._tell_all(record, "abort_transaction", chosen)
 
     def finish_recovery(self) -> None:
         """Call the sink's `finish_recovery`, if there is one; log what it raises."""
-        if (method := _method(self.sink, "finish_recovery")) is None:
+        if (method := find_method(self.sink, "finish_recovery")) is None:
             return
         try:
             method(list(self.recovered.values()))
@@ -199,7 +199,7 @@ class SinkParticipant:
     def check_store(self, record: TransactionRecord) -> None:
         """Give the sink its handles of a transaction that is committed."""
         chosen = record.chosen(self.name)
-        self.sink.check_store([_handle(self.sink, r) for r in chosen])  # type: ignore[attr-defined]
+        call(self.sink, "check_store")([_handle(self.sink, r) for r in chosen])
 
     def abort(self, record: TransactionRecord) -> None:
         """Call `abort_transaction`, or `abort` for each branch that is known.
@@ -208,7 +208,7 @@ class SinkParticipant:
             ParticipantNotToldError: it has no `abort_transaction`, and branches that
                 no receipt names are known to nobody.
         """
-        if _has(self.sink, "abort_transaction"):
+        if find_method(self.sink, "abort_transaction"):
             self._tell_all(record, "abort_transaction", [])
             return
         self._tell_each(record, "abort", record.chosen(self.name))
@@ -226,7 +226,7 @@ class SinkParticipant:
         # A handle that is made and given to no phase would be remembered for ever.
         handles = [_handle(self.sink, receipt) for receipt in receipts]
         try:
-            _call(self.sink, method)(str(record.id), handles)
+            call(self.sink, method)(str(record.id), handles)
         except Exception as error:
             about = (record.id, self.name, method)
             logger.exception("sink raised: transaction=%s method=%s.%s", *about)
@@ -243,7 +243,7 @@ class SinkParticipant:
         for receipt in receipts:
             handle = _handle(self.sink, receipt)
             try:
-                _call(self.sink, method)(handle)
+                call(self.sink, method)(handle)
                 self._note(record, receipt, handle)
             except Exception as error:
                 if errors.setdefault(repr(error), error) is error:
@@ -256,7 +256,7 @@ class SinkParticipant:
             raise self._answer(record, worst) from worst
 
     def _note(self, record: TransactionRecord, receipt: Receipt, handle: Any) -> None:
-        if record.recovering and _has(self.sink, "finish_recovery"):
+        if record.recovering and find_method(self.sink, "finish_recovery"):
             self.recovered[record.id, receipt.branch] = handle
 
     def _answer(self, record: TransactionRecord, error: Exception) -> ParticipantError:
@@ -280,7 +280,7 @@ def finish_recovery(
         Exception: what a sink raises; nothing of the batch is written then.
     """
     own = [p for p in participants.values() if isinstance(p, SinkParticipant)]
-    checked = [p for p in own if callable(getattr(p.sink, "check_store", None))]
+    checked = [p for p in own if find_method(p.sink, "check_store")]
     newest = TransactionFilter(application, TransactionState.COMMITTED, limit=1)
     for summary in log.transactions(newest) if checked else ():
         if (record := log.read(summary.transaction)) is not None:
@@ -301,14 +301,14 @@ class Branch:
         self._context = context
         self._rows = 0
         # As in Flink, a `begin` without context is accepted.
-        begin = _call(sink, "begin")
+        begin = call(sink, "begin")
         arguments = [context] if inspect.signature(begin).parameters else []
         self._handle = begin(*arguments)
 
     def write(self, batch: Any) -> None:
         """Write an Arrow batch, whole or record by record."""
         self._rows += batch.num_rows
-        if _has(self._sink, "invoke_batch"):
+        if find_method(self._sink, "invoke_batch"):
             self._sink.invoke_batch(self._handle, batch)  # type: ignore[union-attr]
             return
         for record in batch.to_pylist():
@@ -322,7 +322,7 @@ class Branch:
         if isinstance(self._sink, DistributedSink):
             return tuple(self._sink.pre_commit(self._handle))
         # A sink that is not typed may return anything.
-        returned: object = _call(self._sink, "pre_commit")(self._handle)
+        returned: object = call(self._sink, "pre_commit")(self._handle)
         if returned is not None:
             raise ContractError(
                 f"{type(self._sink).__name__}.pre_commit returned a "
@@ -390,7 +390,7 @@ def _plain(sink: Sink, handle: Any) -> Any:
     """Return the handle as JSON keeps it: all that a recovery will have."""
     kind, plain = type(handle).__name__, handle
     if dataclasses.is_dataclass(handle) and not isinstance(handle, type):
-        if not isinstance(handle, getattr(sink, "handle_type", ())):
+        if not isinstance(handle, option(sink, "handle_type") or ()):
             raise ContractError(
                 f"the handle of {type(sink).__name__} is a {kind}: set `handle_type = "
                 f"{kind}` on the sink, so that recovery can rebuild it from the log"
@@ -410,28 +410,12 @@ def _plain(sink: Sink, handle: Any) -> Any:
 
 
 def _handle(sink: Sink, receipt: Receipt) -> Any:
-    if (kind := getattr(sink, "handle_type", None)) is None:
+    if (kind := option(sink, "handle_type")) is None:
         return receipt.handle
     handle = handles.from_plain(kind, receipt.handle)
     if hasattr(handle, "receipt_branch"):
         handle.receipt_branch = receipt.branch
     return handle
-
-
-def _method(sink: Any, phase: str) -> Callable[..., Any] | None:
-    """Return a sink's method by one of its names: ours, or Flink's."""
-    methods = (getattr(sink, name, None) for name in SINK_METHODS[phase])
-    return next((method for method in methods if callable(method)), None)
-
-
-def _call(sink: Any, phase: str) -> Callable[..., Any]:
-    if (method := _method(sink, phase)) is None:
-        raise ContractError(f"{type(sink).__name__} has no {phase}")
-    return method
-
-
-def _has(sink: Any, phase: str) -> bool:
-    return _method(sink, phase) is not None
 
 
 def _is_not_now(error: Exception) -> bool:

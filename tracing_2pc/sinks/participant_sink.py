@@ -72,6 +72,8 @@ class ParticipantSink:
         ConfigurationError: a bad name or URL, or a token instead of a reference.
     """
 
+    driver_path = True
+
     def __init__(
         self,
         participants: Mapping[str, str],

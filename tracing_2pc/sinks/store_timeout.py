@@ -13,6 +13,7 @@ from typing import Any
 
 from tracing_2pc.core.errors import ContractError
 from tracing_2pc.core.model import TransactionRecord
+from tracing_2pc.sinks.members import option
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +39,9 @@ class StoreTimeout:
         Raises:
             ContractError: they are not in their form, or there is no limit to warn of.
         """
-        limit = getattr(sink, "store_timeout", None)
-        warn_at = getattr(sink, "store_timeout_warning", None)
-        gives_up = getattr(sink, "give_up_after_store_timeout", False)
+        limit = option(sink, "store_timeout")
+        warn_at = option(sink, "store_timeout_warning")
+        gives_up = option(sink, "give_up_after_store_timeout")
         where = type(sink).__name__
         if limit is None and (warn_at is not None or gives_up):
             raise ContractError(

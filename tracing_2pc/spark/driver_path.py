@@ -16,7 +16,7 @@ from tracing_2pc.core.errors import AbortedError
 from tracing_2pc.core.model import BranchContext, BranchId, TransactionRecord
 from tracing_2pc.sinks.base import Sink, participants_of
 from tracing_2pc.sinks.composite import CompositeSink
-from tracing_2pc.sinks.participant_sink import ParticipantSink
+from tracing_2pc.sinks.members import option
 from tracing_2pc.spark.tasks import Written, write_traced_branch
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def allows_driver_path(sink: Sink) -> bool:
     """
     if isinstance(sink, CompositeSink):
         return all(allows_driver_path(member) for member in sink.members)
-    allowed = getattr(sink, "driver_path", isinstance(sink, ParticipantSink))
-    return allowed is True
+    return option(sink, "driver_path") is True
 
 
 def write_in_driver(
