@@ -116,9 +116,9 @@ def forms(world: World) -> list[str]:
     database = database_of(world)
     load = database.load
 
-    def note(*about: Any, typed: bool, **rest: Any) -> int:
-        asked.append("binary" if typed else "csv")
-        return int(load(*about, typed=typed, **rest))
+    def note(connection: Any, table: str, sent: Any) -> int:
+        asked.append("binary" if sent.typed else "csv")
+        return int(load(connection, table, sent))
 
     database.load = note
     return asked

@@ -100,7 +100,7 @@ SPANS: Final[dict[str, Span]] = {
     "<Writer>.batch": Span("none", "a batch of one of PySpark's writers"),
     "<Writer>.write": Span("<Writer>.batch", "one task writes its rows"),
     "<Writer>.commit": Span(
-        "<Writer>.batch", "commits a batch; all messages are there"
+        "<Writer>.batch", "commits a batch; every commit message arrived"
     ),
     "<Writer>.abort": Span("<Writer>.batch", "aborts a batch; messages may be missing"),
 }

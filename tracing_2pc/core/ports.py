@@ -54,11 +54,11 @@ class DecisionLog(Protocol):
     application. Only what `acknowledge`, `postpone`, `finish` and `forget` write may be
     lost in a crash: it is done again. Every method raises
     `DecisionLogError` when the log cannot be reached; only `decide` and `abort` can
-    leave it unknown whether they were written: that is `DecisionUnknownError`.
+    leave it unknown whether they were written: that is `DecisionUnknownError`. What the
+    record's state does not allow, or a record that is not there, is `ContractError`.
 
     From `abort` on, but for `forget`, it is what a person does. `who` and `why` are the
-    person's name and reason; the log keeps them. They raise `ContractError` also where
-    there is no record.
+    person's name and reason; the log keeps them.
     """
 
     def begin(
@@ -85,9 +85,9 @@ class DecisionLog(Protocol):
         Args:
             application: name of the streaming query, for ever.
             batch: Spark's.
+            participants: their names.
             run: one life of the query; the newest run wins, once, for ever.
             query: Spark's query id, kept in the checkpoint; None where unknown.
-            participants: their names.
             carrier: trace context of the transaction's root.
             timeout: seconds until the attempt may be aborted by anybody (`expire`), by
                 the log's clock; 0 means never.
@@ -183,9 +183,6 @@ class DecisionLog(Protocol):
 
         Without those that a person gave up: it is *concluded* then. The receipts of the
         committed batch before it are dropped: that is not begun again.
-
-        Raises:
-            ContractError: a participant on record has not acknowledged.
         """
 
     def acknowledge_last(
@@ -196,35 +193,21 @@ class DecisionLog(Protocol):
         `record` is as the log returned it; `told` has participants, and what they could
         not be told. After a crash all is there, or it is asked for again; or the
         acknowledgements alone, if the record has changed since.
-
-        Raises:
-            ContractError: as `acknowledge` and `finish`.
         """
 
     def quarantine(self, transaction: TransactionId, reason: str) -> None:
         """Stop automatic work on it until a person resolves it. Idempotent.
 
         The first reason stays. Its application cannot begin until then.
-
-        Raises:
-            ContractError: it is not under way, or there is no record.
         """
 
     def abort(self, transaction: TransactionId, *, who: str, why: str) -> None:
-        """Decide abort of an active transaction. Its driver learns it when it asks.
-
-        Raises:
-            ContractError: it is not active.
-            DecisionUnknownError: no answer; look again.
-        """
+        """Decide abort of an active transaction. Its driver learns it when it asks."""
 
     def leave(self, transaction: TransactionId, *, who: str, why: str) -> None:
         """Say no more that an aborted batch is passed: its rows are written nowhere.
 
-        It does not let its stream go on, which may be gone. Audited.
-
-        Raises:
-            ContractError: it is not aborted, or was not passed.
+        It does not let its stream go on, which may be gone.
         """
 
     def resume(
@@ -232,22 +215,16 @@ class DecisionLog(Protocol):
     ) -> None:
         """Let a quarantined transaction go on: it is delivered again where it pends.
 
-        Raises:
-            ContractError: it was not decided so (the person must know the decision),
-                or is not quarantined.
+        The person must know the decision: another one is refused.
         """
 
     def conclude(
         self, transaction: TransactionId, outcome: str, *, who: str, why: str
     ) -> None:
-        """Close a quarantined transaction that cannot be made whole.
+        """Close a quarantined transaction that cannot be made whole: *mixed*, *hazard*.
 
         Its application may begin again. Nobody is told anything: who is still
         `pending` on the record may hold prepared branches for ever.
-
-        Raises:
-            ContractError: the outcome is neither `mixed` nor `hazard`, or it is not
-                quarantined.
         """
 
     def give_up(
@@ -256,15 +233,9 @@ class DecisionLog(Protocol):
         """Wait no more for a participant that is gone for good. It is told nothing.
 
         A delivery calls it, too, for a sink with `give_up_after_store_timeout`; `who`
-        is the sink then.
-
-        When all others have acknowledged, `finish` closes the transaction as
-        *concluded*, because nobody knows what became of it there: what the participant
-        prepared, it may hold for ever.
-
-        Raises:
-            ContractError: it is not committing or aborting, or does not wait for that
-                participant.
+        is the sink then. When all others have acknowledged, `finish` closes the
+        transaction as *concluded*, because nobody knows what became of it there: what
+        the participant prepared, it may hold for ever.
         """
 
     def sign(
@@ -290,7 +261,7 @@ class DecisionLog(Protocol):
         """Say where an application starts that already ran without this log.
 
         Raises:
-            ConfigurationError: the log knows the application already.
+            ConfigurationError: the log knows it already.
         """
 
     def adopt(

@@ -108,51 +108,39 @@ def _text(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What is in force. Durations are in seconds, sizes in bytes.
+    """What is in force. Durations are in seconds, sizes in bytes."""
 
-    Args:
-        log: SQLAlchemy URL of the decision log, or `env:NAME` to read it from there.
-        participants: name to base URL; the only source of addresses.
-        token: reference to the job's token: `env:NAME` or `file:PATH`.
-        tokens_file: the tokens that a participant accepts.
-        on_pending: `wait` for missing acknowledgements, or `fail` after the tries.
-        transaction_timeout: from begin to decision; warns at 0.8. The job's goes on
-            record at begin; that of who watches or recovers does not count. 0 means
-            none: then no sweep aborts it, only the next start of its query or a person.
-        driver_path_bytes: a batch is written by the driver itself if the one before it
-            came to at most so many bytes in Arrow, all routes together; 0 means never.
-        request_timeout: to connect, and for each read.
-        inline_tries: how often a commit is sent before it is reported.
-        backoff_base: mean wait before the second try is half of it; it doubles.
-        backoff_cap: the longest wait between two tries.
-        stuck_after: unfinished for so long is stuck (a warning).
-        stuck_critical: unfinished for so long is critical.
-        orphan_after: prepared and unaccounted for so long is orphaned.
-        safety_interval: a branch must have been seen so long before anything is said.
-        sweep: pause between two sweeps of the watcher.
-        pause: pause between the two looks of one sweep.
-        keep_finished: finished records are kept so long, then forgotten.
-        links: name to the template of a link to a transaction in another tool.
-    """
-
+    # SQLAlchemy URL of the decision log, or `env:NAME` to read it from there.
     log: str | None = None
+    # Name to base URL; the only source of addresses.
     participants: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Reference to the job's token: `env:NAME` or `file:PATH`.
     token: str = "env:TPC_TOKEN"  # noqa: S105 - a reference, not a secret
-    tokens_file: str | None = None
+    tokens_file: str | None = None  # the tokens that a participant accepts
+    # `wait` for missing acknowledgements, or `fail` after the tries.
     on_pending: str = "wait"
+    # From begin to decision; warns at 0.8. The job's goes on record at begin; that of
+    # who watches or recovers does not count. 0 means none: then no sweep aborts it,
+    # only the next start of its query or a person.
     transaction_timeout: float = 900.0
+    # A batch is written by the driver itself if the one before it came to at most so
+    # many bytes in Arrow, all routes together; 0 means never.
     driver_path_bytes: int = 16 * 1024 * 1024
-    request_timeout: float = 5.0
-    inline_tries: int = 10
+    request_timeout: float = 5.0  # to connect, and for each read
+    inline_tries: int = 10  # how often a commit is sent before it is reported
+    # Mean wait before the second try is half of it; it doubles.
     backoff_base: float = 1.0
-    backoff_cap: float = 60.0
-    stuck_after: float = 300.0
-    stuck_critical: float = 900.0
-    orphan_after: float = 300.0
+    backoff_cap: float = 60.0  # the longest wait between two tries
+    stuck_after: float = 300.0  # unfinished for so long is stuck (a warning)
+    stuck_critical: float = 900.0  # unfinished for so long is critical
+    orphan_after: float = 300.0  # prepared and unaccounted for so long is orphaned
+    # A branch must have been seen so long before anything is said.
     safety_interval: float = 20.0
-    sweep: float = 30.0
-    pause: float = 10.0
+    sweep: float = 30.0  # pause between two sweeps of the watcher
+    pause: float = 10.0  # pause between the two looks of one sweep
+    # Finished records are kept so long, then forgotten.
     keep_finished: float = 7 * 86400.0
+    # Name to the template of a link to a transaction in another tool.
     links: Mapping[str, str] = dataclasses.field(default_factory=dict)
     origins: Mapping[str, str] = dataclasses.field(
         default_factory=dict, compare=False, repr=False

@@ -22,11 +22,12 @@ from tracing_2pc.participant.answers import Answer
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.branch_store import BranchUpload
 from tracing_2pc.participant.engine import Order, ParticipantEngine
+from tracing_2pc.participant.journal.database import Records
 from tracing_2pc.participant.journal.journal import Journal, in_slices
 from tracing_2pc.participant.journal.open_database import open_database
 from tracing_2pc.participant.journal.schema import Tables
 from tracing_2pc.participant.requests import RequestOrder, RequestPage, RequestQuery
-from tracing_2pc.participant.resources.loader import Arriving, Records, check_prefix
+from tracing_2pc.participant.resources.loader import Arriving, check_prefix
 from tracing_2pc.participant.resources.tagged_branches import TaggedBranches
 from tracing_2pc.tracing import instruments
 from tracing_2pc.tracing.sdk import lifecycle

@@ -15,9 +15,9 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -53,6 +53,18 @@ class TableLook:
     view: bool | None = None
     # The view shows what the reader may see, and not what its owner may.
     is_invoker: bool = False
+
+
+class Records(NamedTuple):
+    """Arrow batches of a table's columns; `typed` ones have its exact types.
+
+    `written` is called when they are written; it may raise `RefusalError`.
+    """
+
+    batches: Iterator[Any]
+    typed: bool = False
+    has_deferred_checks: bool = False
+    written: Callable[[], None] = lambda: None
 
 
 class Database(abc.ABC):
@@ -176,19 +188,10 @@ class Database(abc.ABC):
         """Say what `look_at` has found."""
 
     @abc.abstractmethod
-    def load(
-        self,
-        connection: Connection,
-        table: str,
-        batches: Iterator[Any],
-        *,
-        typed: bool = False,
-        check_now: bool = False,
-    ) -> int:
-        """Write Arrow batches of a table's columns; return how many rows it has kept.
+    def load(self, connection: Connection, table: str, records: Records) -> int:
+        """Write records; return how many rows the table has kept.
 
-        `typed` batches have the exact types of the table. `check_now`: deferred checks
-        of the table are made here, and not left for the commit.
+        Its deferred checks are made here, and not left for the commit.
         """
 
     def misfit(self, connection: Connection, error: Exception, batch: Any) -> str:

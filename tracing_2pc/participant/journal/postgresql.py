@@ -24,6 +24,7 @@ from tracing_2pc.participant.body import AT_ONCE, Body, Source
 from tracing_2pc.participant.journal import copy_binary
 from tracing_2pc.participant.journal.database import (
     Database,
+    Records,
     TableGoneError,
     TableLook,
     UnderWayError,
@@ -264,29 +265,22 @@ class PostgreSQL(Database):
             is_invoker=any(map(_INVOKER.fullmatch, found.options or ())),
         )
 
-    def load(
-        self,
-        connection: Connection,
-        table: str,
-        batches: Iterator[Any],
-        *,
-        typed: bool = False,
-        check_now: bool = False,
-    ) -> int:
+    def load(self, connection: Connection, table: str, records: Records) -> int:
         """COPY batches: typed ones in binary, others as csv, where NULL is not ""."""
-        if (first := next(batches, None)) is None:
+        if (first := next(records.batches, None)) is None:
             return 0
+        typed = records.typed
         form, encode = ("binary", copy_binary.pieces) if typed else ("csv", _csv)
         statement = _copy_into(form, table, *first.schema.names)
         cursor = connection.connection.cursor()
         with cursor.copy(statement) as copy:
             copy.write(copy_binary.HEADER if typed else b"")
-            for batch in itertools.chain([first], batches):
+            for batch in itertools.chain([first], records.batches):
                 for piece in encode(batch):
                     copy.write(piece)
             copy.write(copy_binary.TRAILER if typed else b"")
         kept: int = cursor.rowcount
-        if check_now:  # now, while no decision waits for it
+        if records.has_deferred_checks:  # now, while no decision waits for it
             cursor.execute(_CHECK_NOW)
         return kept
 

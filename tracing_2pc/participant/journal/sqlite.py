@@ -24,6 +24,7 @@ from tracing_2pc.core.settings import LOCK_WAIT
 from tracing_2pc.participant.body import Body, Source
 from tracing_2pc.participant.journal.database import (
     Database,
+    Records,
     TableGoneError,
     TableLook,
     UnderWayError,
@@ -121,20 +122,12 @@ class SQLite(Database):
         stands = not is_ours or any(_names(made, name) for name in (table, *others))
         return TableLook({}, fires=tuple(fires), view=stands if made else None)
 
-    def load(
-        self,
-        connection: Connection,
-        table: str,
-        batches: Iterator[Any],
-        *,
-        typed: bool = False,
-        check_now: bool = False,
-    ) -> int:
+    def load(self, connection: Connection, table: str, records: Records) -> int:
         quote = self.engine.dialect.identifier_preparer.quote
         driver = connection.connection.driver_connection
         assert driver is not None  # noqa: S101 - a transaction is open on it
         rows = 0
-        for batch in batches:
+        for batch in records.batches:
             columns = ", ".join(map(quote, batch.schema.names))
             marks = ", ".join("?" * batch.num_columns)
             statement = f"INSERT INTO {quote(table)} ({columns}) VALUES ({marks})"  # noqa: S608 - quoted

@@ -28,7 +28,7 @@ from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalE
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.branch_store import BranchUpload
-from tracing_2pc.participant.journal.database import Database, TableLook
+from tracing_2pc.participant.journal.database import Database, Records, TableLook
 from tracing_2pc.participant.resources.columns import (
     Column,
     as_exact,
@@ -40,7 +40,7 @@ from tracing_2pc.participant.resources.columns import (
     repeated,
     type_pair,
 )
-from tracing_2pc.participant.resources.loader import Arriving, Records
+from tracing_2pc.participant.resources.loader import Arriving
 from tracing_2pc.participant.resources.values import ChangedError, keep_values, one_form
 
 _DOMAINS: Final = sa.text(

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from tracing_2pc.core.errors import ConfigurationError, MalformedError, RefusalE
 from tracing_2pc.core.states import Refusal
 from tracing_2pc.participant.body import Source
 from tracing_2pc.participant.branch_store import BranchUpload, ViolatedError
-from tracing_2pc.participant.journal.database import Database, TableGoneError
+from tracing_2pc.participant.journal.database import Database, Records, TableGoneError
 from tracing_2pc.store.engines.database import PLACE, describe_error
 from tracing_2pc.tracing.spans import database_span
 
@@ -28,18 +28,6 @@ class Arriving(NamedTuple):
 
     schema: pa.Schema | None
     batches: Iterator[Any]
-
-
-class Records(NamedTuple):
-    """Arrow batches of a table's columns, as `Database.load` takes them.
-
-    `written` is called when they are written; it may raise `RefusalError`.
-    """
-
-    batches: Iterable[Any]
-    typed: bool = False
-    has_deferred_checks: bool = False
-    written: Callable[[], None] = lambda: None
 
 
 class RecordTable(Protocol):
@@ -147,13 +135,8 @@ def _load(
     verb = "COPY" if system == "postgresql" else "INSERT"
     with database_span(verb, place, table.name):
         try:
-            kept = database.load(
-                connection,
-                table.name,
-                counted(records.batches),
-                typed=records.typed,
-                check_now=records.has_deferred_checks,
-            )
+            counting = records._replace(batches=counted(records.batches))
+            kept = database.load(connection, table.name, counting)
         except (database.driver.DataError, OverflowError) as error:
             raise MalformedError(database.misfit(connection, error, last)) from None
     records.written()

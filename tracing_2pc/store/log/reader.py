@@ -76,8 +76,8 @@ class SqlLogReader:
         if not self._ask(some, **of):
             return []  # as a rule, and one round trip then
         with self._database.reading() as connection:
-            few = sql.as_array_condition(which, connection.dialect.name)
-            return self._change(connection).load(few, **of)
+            condition = sql.as_array_condition(which, connection.dialect.name)
+            return self._change(connection).load(condition, **of)
 
     def unfinished_applications(self) -> list[str]:
         return [row.application for row in self._ask(sql.UNFINISHED_APPLICATIONS)]
@@ -130,10 +130,10 @@ class SqlLogReader:
 
     def deliveries_of_unfinished(self) -> Mapping[str, Deliveries]:
         by_id: dict[str, Deliveries] = defaultdict(dict)
-        few = sql.as_array_condition(
+        condition = sql.as_array_condition(
             sql.UNFINISHED, self._database.asking_engine.dialect.name
         )
-        for row in self._ask(sql.load_parts(schema.delivery, few)):
+        for row in self._ask(sql.load_parts(schema.delivery, condition)):
             by_id[row.transaction_id][row.participant] = _delivery(row)
         return by_id
 

@@ -107,8 +107,8 @@ class Change:
         self, application: str, state: TransactionState
     ) -> list[TransactionRecord]:
         """Return the unfinished transactions in this state, oldest first."""
-        few = sql.as_array_condition(sql.UNFINISHED_IN_STATE, self._dialect)
-        return self.load(few, of=application, state=str(state))
+        condition = sql.as_array_condition(sql.UNFINISHED_IN_STATE, self._dialect)
+        return self.load(condition, of=application, state=str(state))
 
     def has_rival(self, transaction: TransactionId) -> bool:
         """Return whether the batch has a newer attempt, or a committed one."""
