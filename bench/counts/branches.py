@@ -134,7 +134,7 @@ class Asked:
             }
             for n, tag in enumerate(tags)
         ]
-        with self._resource._database.note(APPLICATION) as connection:
+        with self._resource._database.relaxed_locked(APPLICATION) as connection:
             whole = {**own, "seal": seal, "carrier": "{}"}
             connection.execute(tables.transaction.insert().values(whole))
             connection.execute(tables.branch.insert(), branches)

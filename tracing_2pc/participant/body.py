@@ -26,14 +26,7 @@ AT_ONCE: Final = 1 << 20  # bytes of a body that is read into memory first, at m
 
 
 class Body(io.RawIOBase):
-    """A request's body, read once.
-
-    Args:
-        stream: where it comes from.
-        length: bytes that Content-Length promised; never more are read.
-        content_type: Arrow or JSON lines.
-        digest: what Content-Digest promised.
-    """
+    """A request's body, read once: the bytes and the digest that were promised."""
 
     def __init__(
         self, stream: IO[bytes], length: int, content_type: str, digest: str

@@ -24,7 +24,6 @@ def ask_at_once(
 
     The caller's context goes along: their requests are children of its span. All are
     asked, whatever one of them raises; the first error, in their order, then goes on.
-
     `each` is given answers in the caller's thread: one that has come, and those that
     come within `TOGETHER` of it. What it raises goes on when all have been asked.
     """

@@ -16,10 +16,8 @@ _CHECK_EVERY = 0.2  # seconds between two checks of `stopping` while waiting
 class RetryPolicy:
     """Exponential waits with full jitter, ended when `stopping` returns True.
 
-    Full jitter, because many drivers that lost the same participant must not all
-    come back at once.
-
-    `stopping` is asked several times a second, as whether the query is being stopped.
+    Full jitter, because many drivers that lost the same participant must not all come
+    back at once. `stopping` is asked several times a second.
     """
 
     clock: Clock

@@ -229,10 +229,7 @@ class _Writer:
     def _commit(
         self, messages: Sequence[TaskMessage | None], *, is_limited: bool
     ) -> None:
-        """Decide with every vote, and deliver. What it raises ends the query.
-
-        `is_limited`: a commit that is not acknowledged is left to the next batch.
-        """
+        """Decide and deliver; if `is_limited`, what is not acknowledged waits."""
         if not messages:
             return  # no partition: no task has opened a transaction
         told = [message for message in messages if message is not None]
@@ -283,10 +280,7 @@ class _Writer:
         logger.info(text, transaction, rows)
 
     def _abort(self, messages: Sequence[TaskMessage | None]) -> None:
-        """Abort what the messages name, unless it is decided; never raises.
-
-        Without a message nothing is known: the next start aborts it then, or a sweep.
-        """
+        """Abort what the messages name, unless it is decided; else a sweep does."""
         told = [message for message in messages if message and not message.replay]
         with self._coordinator() as coordinator:
             for transaction in sorted({message.transaction for message in told}):

@@ -77,8 +77,7 @@ def report_end(
 ) -> Exception:
     """Log why a batch ended the query; return what to raise instead, without its cause.
 
-    If the program ends with that, it is logged again then: below what Spark and Python
-    have printed.
+    If the program ends with that, it is logged again, below what Spark has printed.
     """
     batch = f"batch {number} of {application}"
     reason = str(error) if isinstance(error, TwoPhaseError) else reason_of(error)

@@ -33,15 +33,10 @@ class Database:
 
     A process that is forked opens connections of its own.
 
-    Args:
-        url: with the driver, and with the password if there is one.
-        engine: its transactions lock what they need and are flushed.
-        relaxed: options of transactions that are not flushed.
-        reading: options of transactions that read one snapshot and wait for no lock.
-        clock: the database's clock in Unix seconds, as an SQL expression.
-        durability_queries: what says whether a commit survives a crash.
-        failure: makes what is raised instead of SQLAlchemy's errors, from the text
-            and whether that says what mends it; None raises them.
+    `engine`'s transactions lock what they need and are flushed; `relaxed` and `reading`
+    are options of those that are not flushed, or read one snapshot and wait for no
+    lock. `clock` is an SQL expression in Unix seconds. `failure` makes what is raised
+    instead of SQLAlchemy's errors, from the text and whether that says what mends it.
     """
 
     def __init__(

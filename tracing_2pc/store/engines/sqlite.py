@@ -45,12 +45,8 @@ def open_sqlite(
 ) -> Database:
     """Prepare the connections to a file; opens none yet.
 
-    Args:
-        url: of a file; a relative one is relative to the working directory.
-        setting: the name of the setting, for messages.
-        lock_wait: seconds to wait for a lock that another process holds.
-        failure: see `Database`.
-        pool: how many connections, in SQLAlchemy's words.
+    A relative file is relative to the working directory. `setting` is its name, for
+    messages; `lock_wait` is in seconds; `pool` is in SQLAlchemy's words.
 
     Raises:
         ConfigurationError: a database in memory, or on a network file system.

@@ -24,14 +24,11 @@ _SECRET_OPTIONS: Final = ("password", "sslpassword", "oauth_client_secret")
 def database_url(reference: str, setting: str) -> sa.URL:
     """Return the URL of a database, with the driver that we use.
 
-    Args:
-        reference: a URL, or `env:NAME` of a variable that holds one. Only the URL of
-            such a variable may hold a password.
-        setting: the name of the setting, for messages.
+    `reference` is a URL, or `env:NAME` of a variable that holds one: only that may hold
+    a password. `setting` is its name, for messages.
 
     Raises:
-        ConfigurationError: not a URL of SQLite or PostgreSQL, or one with a literal
-            password.
+        ConfigurationError: not a URL of SQLite or PostgreSQL, or one with a password.
     """
     by_name = reference.startswith("env:")
     try:

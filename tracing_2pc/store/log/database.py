@@ -59,8 +59,7 @@ def open_log(
             such a variable may hold a password.
         must_exist: make nothing, and refuse a log that is not there: an empty one
             would report that all is well.
-        may_be_down: return a log that must exist even if it cannot be reached: its
-            methods raise until it is back.
+        may_be_down: return a log that must exist even if it cannot be reached.
         now: Unix seconds, for the times on record.
 
     Raises:
