@@ -62,13 +62,6 @@ def inject(headers: dict[str, str], context: Context | None = None) -> None:
         _inject(_W3C.inject, headers, context)
 
 
-def traceparent() -> str | None:
-    """Return the current span as W3C writes it, if there is one."""
-    headers: dict[str, str] = {}
-    _inject(_W3C.inject, headers, None)
-    return headers.get(w3c.TRACEPARENT)
-
-
 def _inject(
     write: Callable[..., None], headers: dict[str, str], of: Context | None
 ) -> None:
@@ -125,10 +118,7 @@ def receive_ids(headers: Mapping[str, str]) -> SpanContext:
 
 
 def span_of(carrier: Mapping[str, str]) -> SpanContext:
-    """Return the span that a carrier names, as if it were of this process.
-
-    It is an invalid one if the carrier names none.
-    """
+    """Return the span that a carrier names; an invalid one if it names none."""
     return read(carrier).span
 
 
@@ -160,7 +150,6 @@ class Parsed(NamedTuple):
 
     context: Context = Context()
     span: SpanContext = trace.INVALID_SPAN_CONTEXT
-    """As if it were of this process."""
     malformed: str | None = None
     """The header of ours that cannot be read."""
 
@@ -183,17 +172,9 @@ def _parse(headers: Mapping[str, str]) -> Parsed:
         context = _foreign(others, Context())
         parent, malformed = w3c.read(ours)
         if parent is not None:
-            span = trace.NonRecordingSpan(parent)
-            context = trace.set_span_in_context(span, context)
-        sent = trace.get_current_span(context).get_span_context()
-        local = SpanContext(
-            sent.trace_id,
-            sent.span_id,
-            is_remote=False,
-            trace_flags=sent.trace_flags,
-            trace_state=sent.trace_state,
-        )
-        return Parsed(context, local, malformed)
+            context = trace.set_span_in_context(trace.NonRecordingSpan(parent), context)
+        span = trace.get_current_span(context).get_span_context()
+        return Parsed(context, span, malformed)
     except Exception as error:  # noqa: BLE001 - whatever was sent, it is as if absent
         logger.debug("trace context was malformed: error=%s", type(error).__name__)
         return Parsed()

@@ -32,7 +32,6 @@ from tracing_2pc.tracing.propagation import (
     extract,
     span_of,
     thin_out_after,
-    traceparent,
 )
 from tracing_2pc.tracing.sdk import roots
 
@@ -70,8 +69,8 @@ class OpenTelemetryTracing:
         try:
             if not (root := roots.reserve(names.TRANSACTION, self._root)):
                 return root
-            upstream = traceparent()
-            link = {} if upstream is None else {LINK: upstream}
+            upstream = spans.current_carrier().get("traceparent")
+            link = {LINK: upstream} if upstream else {}
             return Carrier({**root, **roots.origin(), **link})
         except Exception:  # a foreign sampler or id generator raised
             logger.debug("no root could be reserved", exc_info=True)
