@@ -867,7 +867,7 @@ def test_text_is_kept_whatever_the_encoding_of_the_database(
         strange_answers_go_on_record(log, id_)
 
 
-def test_an_answer_with_strange_characters_goes_on_record(tmp_path: Path) -> None:
+def test_an_answer_with_strange_characters_goes_on_record(tmp_path):
     """In SQLite, too, which takes no half of a character that a file's name had."""
     with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
         id_ = log.begin(

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -139,7 +138,7 @@ def partner() -> Iterator[Partner]:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch) -> None:
     monkeypatch.setattr(sender, "POLL", AT_ONCE)
     monkeypatch.setattr(sender, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(sender, "LONGEST_PAUSE", 0.02)
@@ -152,7 +151,7 @@ Make = Callable[..., World]
 
 
 @pytest.fixture
-def make(url: str, partner: Partner) -> Iterator[Make]:
+def make(url, partner) -> Iterator[Make]:
     """Make a participant; `sends=False` for one whose sender never starts."""
     made: list[World] = []
 
@@ -169,7 +168,7 @@ def make(url: str, partner: Partner) -> Iterator[Make]:
 
 
 @pytest.fixture
-def queue(url: str) -> Iterator[Queue]:
+def queue(url) -> Iterator[Queue]:
     """The queue as the sender of another process has it."""
     database = open_database(url)
     yield Queue(Tables("outbox", "outbox"), database, time.time)
@@ -183,7 +182,7 @@ def lease_runs_out(queue: Queue) -> None:
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[sender.Sender]:
+def turns(monkeypatch) -> list[sender.Sender]:
     """Whose turn has ended, in this process, in order."""
     ended: list[sender.Sender] = []
     turn = sender.Sender.turn
@@ -198,7 +197,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[sender.Sender]:
 
 
 @pytest.fixture
-def sending(url: str, partner: Partner) -> Iterator[Callable[[], ForkServerProcess]]:
+def sending(url, partner) -> Iterator[Callable[[], ForkServerProcess]]:
     """Start a process that does nothing but send."""
     with contextlib.ExitStack() as stack:
 
@@ -264,9 +263,7 @@ def look_again(world: World, batch: int) -> str:
     return f"zz.{batch}.1.0.1.0"
 
 
-def test_nothing_before_the_commit_and_nothing_after_an_abort(
-    make: Make, partner: Partner
-) -> None:
+def test_nothing_before_the_commit_and_nothing_after_an_abort(make, partner):
     """Only the attempt, the branches and the outcome that were decided are sent."""
     world = make()
     first, twin = ids(1), ids(1, branch="0.2")
@@ -284,7 +281,7 @@ def test_nothing_before_the_commit_and_nothing_after_an_abort(
     assert partner.keys == [first_look, "orders.7.2.0.2.0", last_look]
 
 
-def test_a_commit_by_hand_is_sent_too(make: Make, partner: Partner) -> None:
+def test_a_commit_by_hand_is_sent_too(make, partner):
     """An orphan that an operator commits is sent, and one that is aborted is not."""
     world = make()
     assert world.prepare(T, ids(1)).status_code == 200
@@ -310,9 +307,7 @@ def test_a_commit_by_hand_is_sent_too(make: Make, partner: Partner) -> None:
         ([302], 503, 1),
     ],
 )
-def test_the_check_at_prepare(
-    make: Make, partner: Partner, plan: list[int | str], status: int, asked: int
-) -> None:
+def test_the_check_at_prepare(make, partner, plan, status, asked):
     """All records are asked about; a no votes abort, silence is neither; both leave
     nothing behind, and say nothing of the records.
     """
@@ -348,9 +343,7 @@ def test_the_check_at_prepare(
     ids=str,
 )
 @pytest.mark.parametrize("checks", [True, False], ids=["checked", "unchecked"])
-def test_a_value_that_json_cannot_say(
-    make: Make, partner: Partner, column: pa.Array, *, checks: bool
-) -> None:
+def test_a_value_that_json_cannot_say(make, partner, column, *, checks):
     """It is sent as it reads, or refused at prepare: never a fault, never stuck."""
     world = make(sends=False, check=partner.url if checks else None)
     answer = world.prepare(T, records(x=column))
@@ -361,7 +354,7 @@ def test_a_value_that_json_cannot_say(
     assert world.in_doubt() == 0
 
 
-def test_a_long_branch_is_sent_in_order(make: Make, partner: Partner) -> None:
+def test_a_long_branch_is_sent_in_order(make, partner):
     """Rows keep their order over many slices, each with a key of its own; and an
     application that has more to send does not keep another one waiting.
     """
@@ -382,9 +375,7 @@ def test_a_long_branch_is_sent_in_order(make: Make, partner: Partner) -> None:
 
 
 @any_database
-def test_whatever_happens_to_the_answer_the_key_stays(
-    make: Make, partner: Partner
-) -> None:
+def test_whatever_happens_to_the_answer_the_key_stays(make, partner):
     """Dropped, cut off, refused for now: sent again with the same key, before the
     next.
     """
@@ -399,9 +390,7 @@ def test_whatever_happens_to_the_answer_the_key_stays(
 
 
 @any_database
-def test_an_answer_that_does_not_come_in_time_is_none(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_does_not_come_in_time_is_none(make, partner, monkeypatch):
     """The request is sent again, and the next one waits for it."""
     monkeypatch.setattr(sender, "TRIES", 1_000_000)  # however slow the machine is
     partner.always = {"orders": "hang"}
@@ -421,9 +410,7 @@ def test_an_answer_that_does_not_come_in_time_is_none(
 
 
 @any_database
-def test_a_body_that_does_not_end_is_left_unread(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_does_not_end_is_left_unread(make, partner, monkeypatch):
     """The status says that it was taken."""
     monkeypatch.setattr(sender, "TRIES", 1_000_000)  # however slow the machine is
     partner.always = {"orders": "slow"}
@@ -433,7 +420,7 @@ def test_a_body_that_does_not_end_is_left_unread(
     assert list(dict.fromkeys(partner.keys)) == keys_of(T, 2)
 
 
-def test_a_partner_that_is_down(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partner_that_is_down(make, monkeypatch):
     """What is committed waits, and is sent when the partner comes back."""
     failed: list[float] = []
 
@@ -459,9 +446,7 @@ def test_a_partner_that_is_down(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @any_database
-def test_pauses_grow_and_start_anew(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pauses_grow_and_start_anew(make, partner, monkeypatch):
     """Each failure doubles the longest pause, up to a cap; a success resets it."""
     pauses: list[float] = []
 
@@ -479,9 +464,7 @@ def test_pauses_grow_and_start_anew(
     assert pauses == [0.02, 0.04, 0.08, 0.1, 0.1, 0.02]
 
 
-def test_a_refusal_does_not_block_the_queue(
-    make: Make, partner: Partner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_refusal_does_not_block_the_queue(make, partner, caplog):
     """It is kept whole for a person, counted, and reported without its content."""
     partner.plan = [422, 200, 413, 400]
     world = make()
@@ -501,9 +484,7 @@ def test_a_refusal_does_not_block_the_queue(
 
 
 @any_database
-def test_an_expired_token_loses_nothing(
-    make: Make, partner: Partner, tmp_path: Path
-) -> None:
+def test_an_expired_token_loses_nothing(make, partner, tmp_path):
     """401 speaks of the sender: all is kept, and sent in order with the new token."""
     token = tmp_path / "token"
     token.write_text("an-old-token-of-ours")
@@ -538,9 +519,7 @@ NOT_OF_THE_RECORD = [
         (429, "Wed, 99 Foo 2024 00:00:00 GMT", False),
     ],
 )
-def test_a_partner_is_not_asked_before_it_says(
-    make: Make, partner: Partner, status: int, after: str | float, waits: bool
-) -> None:
+def test_a_partner_is_not_asked_before_it_says(make, partner, status, after, waits):
     """`Retry-After`, in seconds or as a date: its application waits, others do not."""
     world = make()
     date = isinstance(after, float) and email.utils.formatdate(time.time() + after)
@@ -562,9 +541,7 @@ def test_a_partner_is_not_asked_before_it_says(
 @pytest.mark.parametrize(
     ("statuses", "again"), [(NOT_OF_THE_RECORD, True), ([422] * 16, False)]
 )
-def test_what_comes_between_others_stops_nobody(
-    make: Make, partner: Partner, statuses: list[int], again: bool
-) -> None:
+def test_what_comes_between_others_stops_nobody(make, partner, statuses, again):
     """What speaks of the sender, the route or the moment is asked again; a refusal is
     put aside, and a request that is taken ends the row.
     """
@@ -580,11 +557,7 @@ def test_what_comes_between_others_stops_nobody(
     assert measured(world)["tpc_outbox_stopped"] == 0
 
 
-def test_many_refusals_in_a_row_stop_the_sender(
-    make: Make,
-    partner: Partner,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_many_refusals_in_a_row_stop_the_sender(make, partner, caplog):
     """Ten are put aside; then it says that it has stopped, and goes on by itself when
     the partner takes the eleventh. Other applications do not wait.
     """
@@ -605,7 +578,7 @@ def test_many_refusals_in_a_row_stop_the_sender(
     assert [key for key in keys_of(T, 15) if key not in partner.keys] == []
 
 
-def test_a_person_lets_a_stopped_sender_go_on(make: Make, partner: Partner) -> None:
+def test_a_person_lets_a_stopped_sender_go_on(make, partner):
     """It is stopped for whoever sends next, too, until `resume`: ten more may go."""
     world = make()
     partner.always = {"orders": 422}
@@ -622,9 +595,7 @@ def test_a_person_lets_a_stopped_sender_go_on(make: Make, partner: Partner) -> N
     assert measured(successor)["tpc_outbox_stopped"] == 0
 
 
-def test_one_application_does_not_hold_up_another(
-    make: Make, partner: Partner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_application_does_not_hold_up_another(make, partner, monkeypatch):
     """Neither a busy one, nor one whose requests the partner does not take."""
     monkeypatch.setattr(sender, "TRIES", 1_000_000)  # however slow the machine is
     world = make(sends=False)
@@ -646,12 +617,7 @@ def test_one_application_does_not_hold_up_another(
 
 
 @pytest.mark.parametrize("branches", [1, 3], ids=["in a branch", "of three"])
-def test_a_request_that_fails_alone_is_passed_over(
-    make: Make,
-    partner: Partner,
-    caplog: pytest.LogCaptureFixture,
-    branches: int,
-) -> None:
+def test_a_request_that_fails_alone_is_passed_over(make, partner, caplog, branches):
     """What the partner cannot digest is put aside once it has taken the one behind it;
     the rest is sent in order, after a last try: only one overtakes.
     """
@@ -677,9 +643,7 @@ def test_a_request_that_fails_alone_is_passed_over(
     assert "card" not in str([vars(record) for record in caplog.records])
 
 
-def test_one_that_fails_before_one_that_is_refused_stops_nobody(
-    make: Make, partner: Partner
-) -> None:
+def test_one_that_fails_before_one_that_is_refused_stops_nobody(make, partner):
     """A refusal shows, too, that the partner is there: both are put aside."""
     world = make()
     ill, refused, *rest = keys_of(T, 4)
@@ -691,9 +655,7 @@ def test_one_that_fails_before_one_that_is_refused_stops_nobody(
     assert [key for key in partner.keys if key in rest] == rest
 
 
-def test_a_partner_that_takes_nothing_gets_all_of_it_later(
-    make: Make, partner: Partner
-) -> None:
+def test_a_partner_that_takes_nothing_gets_all_of_it_later(make, partner):
     """However long: nothing is put aside while nothing behind it is taken."""
     world = make()
     partner.always = {"orders": 500}
@@ -705,9 +667,7 @@ def test_a_partner_that_takes_nothing_gets_all_of_it_later(
     assert world.resource.quarantined() == []
 
 
-def test_the_answer_to_a_sender_that_slept_counts_for_nothing(
-    make: Make, queue: Queue
-) -> None:
+def test_the_answer_to_a_sender_that_slept_counts_for_nothing(make, queue):
     """Another took over and had its answer: what it confirmed was never refused.
 
     And what both were refused is set aside once.
@@ -739,7 +699,7 @@ def measured(world: World) -> dict[str, float]:
     return samples(text)
 
 
-def test_what_is_measured(make: Make, queue: Queue) -> None:
+def test_what_is_measured(make, queue):
     """The backlog, and the age of the oldest request that still waits in it."""
     now = [1000.0]
     world = make(sends=False, clock=lambda: now[0])
@@ -758,7 +718,7 @@ def test_what_is_measured(make: Make, queue: Queue) -> None:
     assert measured(world)["tpc_outbox_oldest_age_seconds"] == 30
 
 
-def test_readiness_counts_nothing(make: Make) -> None:
+def test_readiness_counts_nothing(make):
     """A look at `/health/ready`, which is open to all, does not depend on the queue."""
     world = make(sends=False)
     commit(world, T, ids(1, 2, 3))
@@ -775,9 +735,7 @@ def test_readiness_counts_nothing(make: Make) -> None:
     assert "count" not in read[0].lower()
 
 
-def test_one_at_a_time_however_many_processes(
-    make: Make, partner: Partner, sending: Callable[[], ForkServerProcess]
-) -> None:
+def test_one_at_a_time_however_many_processes(make, partner, sending):
     """Processes that share the database send each request once, never two at once.
 
     As long as the partner answers in time: an answer that comes later is asked for
@@ -795,13 +753,7 @@ def test_one_at_a_time_however_many_processes(
     assert partner.most == 1
 
 
-def test_a_killed_sender_is_followed_by_another(
-    make: Make,
-    partner: Partner,
-    queue: Queue,
-    turns: list[sender.Sender],
-    sending: Callable[[], ForkServerProcess],
-) -> None:
+def test_a_killed_sender_is_followed_by_another(make, partner, queue, turns, sending):
     """What was under way is sent again with the same key, once the lease has run out.
 
     So is the rest, in order, in the trace of the prepare, which the killed process
@@ -833,7 +785,7 @@ def test_a_killed_sender_is_followed_by_another(
     assert [text.split("-")[1] for _, _, text in ours] == [trace] * 4
 
 
-def test_a_lease_runs_out_by_itself(make: Make, queue: Queue) -> None:
+def test_a_lease_runs_out_by_itself(make, queue):
     """Until then nobody else has it; and who had it is told that he lost it."""
     make(sends=False).resource.open()
     assert queue.hold("first", PATIENT) is Lease.TAKEN
@@ -845,13 +797,7 @@ def test_a_lease_runs_out_by_itself(make: Make, queue: Queue) -> None:
 
 @any_database
 @pytest.mark.parametrize("when", ["idle", "waiting", "second", "never started"])
-def test_close_is_quick(
-    make: Make,
-    partner: Partner,
-    turns: list[sender.Sender],
-    monkeypatch: pytest.MonkeyPatch,
-    when: str,
-) -> None:
+def test_close_is_quick(make, partner, turns, monkeypatch, when):
     """Nobody waits for a pause or a lease to end, and nothing is sent afterwards."""
     monkeypatch.setattr(sender, "POLL", PATIENT)
     monkeypatch.setattr(sender, "FIRST_PAUSE", PATIENT)
@@ -885,7 +831,7 @@ def senders() -> list[threading.Thread]:
 
 
 @any_database
-def test_a_stop_is_never_missed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_is_never_missed(make, monkeypatch):
     """A stop that comes just as the sender wakes up is heard as well."""
     outbox = make().resource._sender
     turned = threading.Event()
@@ -912,9 +858,7 @@ def test_a_stop_is_never_missed(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @any_database
-def test_a_database_that_does_not_answer(
-    make: Make, partner: Partner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_database_that_does_not_answer(make, partner, caplog):
     """The sender outlives it, says so without a record's content, and goes on."""
     world = make()
     failed: list[Any] = []
@@ -963,9 +907,7 @@ TAKEN, REFUSED = PartnerAnswer(200, is_taken=True), PartnerAnswer(422, is_refuse
 
 
 @any_database
-def test_a_sender_that_slept_reads_its_queue_again(
-    make: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sender_that_slept_reads_its_queue_again(make, queue, monkeypatch):
     """Another one had the lease meanwhile, and what it was refused was dropped: none
     of that is sent, of whatever application.
     """
@@ -998,11 +940,7 @@ def test_a_sender_that_slept_reads_its_queue_again(
 
 
 @any_database
-def test_a_fault_of_one_application_is_its_own(
-    make: Make,
-    queue: Queue,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_fault_of_one_application_is_its_own(make, queue, caplog):
     """A request that cannot even be sent fails like any other: the other applications
     go on, it is logged once, without the record, and is passed over in the end.
     """
@@ -1030,12 +968,7 @@ def test_a_fault_of_one_application_is_its_own(
 
 
 @any_database
-def test_that_it_stopped_is_logged_once(
-    make: Make,
-    queue: Queue,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_that_it_stopped_is_logged_once(make, queue, monkeypatch, caplog):
     """However often it tries, and again after it went on."""
     world = make(sends=False)
     commit(world, T, cards(30))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,7 +85,7 @@ def refused(make: Make, partner: Partner, *plan: int | str, rows: int = 1) -> Wo
     return world
 
 
-def test_what_is_in_quarantine_is_listed(make: Make, partner: Partner) -> None:
+def test_what_is_in_quarantine_is_listed(make, partner):
     """By application, in pages, oldest first; of a long body only its beginning."""
     world = refused(make, partner, 422, 200, 413, 400, rows=4)
     partner.plan = [422]
@@ -104,7 +103,7 @@ def test_what_is_in_quarantine_is_listed(make: Make, partner: Partner) -> None:
     assert listed(world, "?state=dropped") == []
 
 
-def test_a_page_is_bounded_in_bytes(make: Make, queue: Queue, partner: Partner) -> None:
+def test_a_page_is_bounded_in_bytes(make, queue, partner):
     """However many long bodies there are, a client reads each page whole."""
     world = make(sends=False)
     commit(world, T, records(text=["ü" * 2_000] * 300))
@@ -117,7 +116,7 @@ def test_a_page_is_bounded_in_bytes(make: Make, queue: Queue, partner: Partner) 
     assert sorted(found) == sorted(keys_of(T, 300))
 
 
-def test_again_it_is_sent_with_its_key(make: Make, partner: Partner) -> None:
+def test_again_it_is_sent_with_its_key(make, partner):
     """In the same trace, and it leaves the quarantine; who and why are on record."""
     world = refused(make, partner, 422)
     answer = order(world, "again")
@@ -135,7 +134,7 @@ def test_again_it_is_sent_with_its_key(make: Make, partner: Partner) -> None:
     assert order(world, "drop").status_code == 409
 
 
-def test_again_it_may_be_refused_again(make: Make, partner: Partner) -> None:
+def test_again_it_may_be_refused_again(make, partner):
     """It is back in quarantine then, which counts how often that was tried."""
     world = refused(make, partner, 422, 400)
     assert order(world, "again", reason="").status_code == 200
@@ -147,7 +146,7 @@ def test_again_it_may_be_refused_again(make: Make, partner: Partner) -> None:
     assert [row[1] for row in by_hand(world)] == ["again", "drop"]
 
 
-def test_again_it_has_its_old_place(make: Make, queue: Queue, partner: Partner) -> None:
+def test_again_it_has_its_old_place(make, queue, partner):
     """Nothing that was behind it and is not sent yet overtakes it; not a later batch,
     nor a later row of its own branch.
     """
@@ -173,7 +172,7 @@ def test_again_it_has_its_old_place(make: Make, queue: Queue, partner: Partner) 
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "sent again"])
-def test_what_is_dropped_stays_on_record(make: Make, queue: Queue, waits: bool) -> None:
+def test_what_is_dropped_stays_on_record(make, queue, waits):
     """Never sent, not counted any more, with its body and the first reason; also if
     it waits to be sent again.
     """
@@ -199,9 +198,7 @@ def test_what_is_dropped_stays_on_record(make: Make, queue: Queue, waits: bool) 
 
 
 @any_database
-def test_what_is_refused_changes_nothing(
-    make: Make, partner: Partner, tmp_path: Path
-) -> None:
+def test_what_is_refused_changes_nothing(make, partner, tmp_path):
     """Another key, another participant, another role, another form."""
     world = refused(make, partner, 422)
     other = f"{T}.0.1.1"
@@ -238,7 +235,7 @@ def test_what_is_refused_changes_nothing(
     assert by_hand(world) == []
 
 
-def test_who_has_no_outbox_says_so(tmp_path: Path) -> None:
+def test_who_has_no_outbox_says_so(tmp_path):
     """404, with the reason; so that an operator's tools can pass it by."""
     world = tagged_rows(f"sqlite:///{tmp_path}/p.db")
     for answer in (world.client.get("/outbox"), order(world, "again")):
@@ -248,9 +245,7 @@ def test_who_has_no_outbox_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("action", ["again", "drop"])
-def test_it_happens_whole_or_not_at_all(
-    make: Make, partner: Partner, action: str
-) -> None:
+def test_it_happens_whole_or_not_at_all(make, partner, action):
     """Cut off after its last statement, the request is in quarantine as before."""
     world = refused(make, partner, 422)
     signed: list[str] = []
@@ -272,9 +267,7 @@ def test_it_happens_whole_or_not_at_all(
     assert len(partner.keys) == {"again": 2, "drop": 1}[action]
 
 
-def test_it_is_not_lost_while_its_branch_is_taken_off_the_queue(
-    make: Make, queue: Queue
-) -> None:
+def test_it_is_not_lost_while_its_branch_is_taken_off_the_queue(make, queue):
     """A sender that saw no request left in a branch does not drop what comes back."""
     world = make(sends=False)
     commit(world, T, cards(1))
@@ -293,9 +286,7 @@ def test_it_is_not_lost_while_its_branch_is_taken_off_the_queue(
     assert [request.key for request in queue.next("orders")] == [FIRST]
 
 
-def test_the_answer_to_a_sender_that_slept_does_not_undo_it(
-    make: Make, queue: Queue
-) -> None:
+def test_the_answer_to_a_sender_that_slept_does_not_undo_it(make, queue):
     """It was refused, put back, and taken when a late answer comes: that one counts
     for nothing.
     """
@@ -312,7 +303,7 @@ def test_the_answer_to_a_sender_that_slept_does_not_undo_it(
 
 
 @any_database
-def test_of_a_forgotten_transaction(make: Make, partner: Partner) -> None:
+def test_of_a_forgotten_transaction(make, partner):
     """It can be sent again, in a trace of its own."""
     world = refused(make, partner, 422)
     assert world.commit("orders.20.1", forgotten_through=19).status_code == 200
@@ -346,9 +337,7 @@ def put_back_twice(world: World, queue: Queue) -> Any:
 
 
 @pytest.mark.parametrize("late", ["taken", "refused"])
-def test_a_late_answer_is_about_its_own_request_only(
-    make: Make, queue: Queue, late: str
-) -> None:
+def test_a_late_answer_is_about_its_own_request_only(make, queue, late):
     """A request that is put back is never taken for one that was put back before."""
     world = make(sends=False)
     slept = put_back_twice(world, queue)
@@ -360,7 +349,7 @@ def test_a_late_answer_is_about_its_own_request_only(
     assert listed(world) == []
 
 
-def test_no_tag_comes_twice(make: Make, queue: Queue) -> None:
+def test_no_tag_comes_twice(make, queue):
     """Nor after rows about what a person decided were deleted."""
     world = make(sends=False)
     slept = put_back_twice(world, queue)
@@ -375,9 +364,7 @@ def test_no_tag_comes_twice(make: Make, queue: Queue) -> None:
 
 
 @any_database
-def test_a_refusal_of_what_was_sent_again_stops_nobody(
-    make: Make, partner: Partner
-) -> None:
+def test_a_refusal_of_what_was_sent_again_stops_nobody(make, partner):
     """After ten refusals in a row, too: it is known, and returns to quarantine."""
     world = refused(make, partner, *[422] * 10, rows=10)
     partner.always = {FIRST: 422}
@@ -390,9 +377,7 @@ def test_a_refusal_of_what_was_sent_again_stops_nobody(
 
 
 @any_database
-def test_what_is_put_back_has_failures_of_its_own(
-    make: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_put_back_has_failures_of_its_own(make, queue, monkeypatch):
     """Not those of the request that was first until then: it, too, has ten tries."""
     world = make(sends=False)
     commit(world, T, cards(1))
@@ -426,7 +411,7 @@ def test_what_is_put_back_has_failures_of_its_own(
 
 @any_database
 @pytest.mark.parametrize("how", ["refused again", "dropped while it waited"])
-def test_only_what_was_taken_is_called_sent(make: Make, queue: Queue, how: str) -> None:
+def test_only_what_was_taken_is_called_sent(make, queue, how):
     """Not what was dropped, when the row about that is deleted, as it may be."""
     world = make(sends=False)
     commit(world, T, cards(2))

@@ -18,7 +18,6 @@ from support.served import served
 from support.texts import texts
 from support.waiting import PATIENT, until
 from test_outbox import (
-    Make,
     T,
     all_sent,
     any_database,
@@ -31,7 +30,6 @@ from test_outbox import (
 from tracing_2pc.core.errors import ConfigurationError
 from tracing_2pc.core.model import RequestKey
 from tracing_2pc.outbox import PartnerRequest, sender
-from tracing_2pc.outbox.queue import Queue
 
 __all__ = ["make", "queue", "quick", "url"]
 
@@ -126,7 +124,7 @@ def quarantined(world: World) -> list[tuple[str, int]]:
     return [(k["key"], k["status"]) for k in world.resource.quarantined()]
 
 
-def test_a_request_of_ones_own(make: Make, partner: Store) -> None:
+def test_a_request_of_ones_own(make, partner):
     """Method, path, headers and body as they were made, below the partner's URL; a
     status that means "it has it" counts as taken.
     """
@@ -160,9 +158,7 @@ def test_a_request_of_ones_own(make: Make, partner: Store) -> None:
         *("surrogate", "number", "parent", "nothing"),
     ],
 )
-def test_what_no_request_can_be_made_of_votes_abort(
-    make: Make, request_: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_no_request_can_be_made_of_votes_abort(make, request_, caplog):
     """At prepare, where it harms nobody: nothing is stored, and no record is told."""
     world = make(request=request_)
     answer = world.prepare(T, records(id=["card-1"]))
@@ -180,13 +176,13 @@ def test_what_no_request_can_be_made_of_votes_abort(
         *("/%", "/%zz", "/%2", "/a\\b", "/a|b", '/"a', "/ü", "a"),
     ],
 )
-def test_a_path_that_names_something_else_is_refused(path: str) -> None:
+def test_a_path_that_names_something_else_is_refused(path):
     """What a client or a server on the way rewrites, or what an empty id leaves."""
     with pytest.raises(ValueError, match="path"):
         PartnerRequest("PUT", path)
 
 
-def test_a_deletion_without_an_id_is_refused() -> None:
+def test_a_deletion_without_an_id_is_refused():
     """Else it deletes what is above; a trailing slash is one where nothing is lost."""
     with pytest.raises(ValueError, match="path"):
         PartnerRequest("DELETE", "/products/?version=1")
@@ -194,7 +190,7 @@ def test_a_deletion_without_an_id_is_refused() -> None:
 
 
 @any_database
-def test_a_path_is_sent_as_it_was_made(make: Make, partner: Store) -> None:
+def test_a_path_is_sent_as_it_was_made(make, partner):
     """Nothing on this side reads a path that was made of data."""
     paths = ["", "/a/...?b=/../c//", "/..a", "/:@!$&'()*+,;=~", "?a=b/?", "/a%2F..%2Fb"]
     world = make(request=lambda record, _: PartnerRequest("PUT", record["path"], "{}"))
@@ -210,16 +206,14 @@ def test_a_path_is_sent_as_it_was_made(make: Make, partner: Store) -> None:
         *("connection", "Authorization", "traceparent", "Tracestate"),
     ],
 )
-def test_a_header_that_is_the_outboxs_is_refused(name: str) -> None:
+def test_a_header_that_is_the_outboxs_is_refused(name):
     """Whatever the case of its letters."""
     with pytest.raises(ValueError, match="headers"):
         PartnerRequest("PUT", "/a", "{}", {name: "1"})
 
 
 @any_database
-def test_headers_are_merged_whatever_their_case(
-    make: Make, partner: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_are_merged_whatever_their_case(make, partner, monkeypatch):
     """A record's before the outbox's before the defaults, each sent once."""
     monkeypatch.setenv("PARTNER_TOKEN", "secret")
     world = make(
@@ -239,9 +233,7 @@ def test_headers_are_merged_whatever_their_case(
 
 
 @any_database
-def test_a_row_that_cannot_be_sent_stops_no_other(
-    make: Make, partner: Store, queue: Queue
-) -> None:
+def test_a_row_that_cannot_be_sent_stops_no_other(make, partner, queue):
     """As an older release may have stored it: it is quarantined, not sent."""
     world = make(sends=False, **BULK)
     partner.plan = items()
@@ -257,7 +249,7 @@ def test_a_row_that_cannot_be_sent_stops_no_other(
     assert quarantined(world) == [(f"{T}.0.1.1", 0)]
 
 
-def test_many_records_in_a_request(make: Make, partner: Store) -> None:
+def test_many_records_in_a_request(make, partner):
     """Up to the bound, in order, of one branch, with one key for just these."""
     partner.plan = items()
     world = make(sends=False, **BULK)
@@ -276,7 +268,7 @@ def test_many_records_in_a_request(make: Make, partner: Store) -> None:
     assert keys[-1] == "orders.8.1.0.1.0"
 
 
-def test_each_record_has_its_own_outcome(make: Make, partner: Store) -> None:
+def test_each_record_has_its_own_outcome(make, partner):
     """One that the partner has is done, one that it refuses is quarantined alone, and
     one that it takes later is sent again before what is behind the bulk.
     """
@@ -305,7 +297,7 @@ def bad_one(status: int) -> Plan:
     return plan
 
 
-def test_a_bulk_that_is_refused_as_a_whole(make: Make, partner: Store) -> None:
+def test_a_bulk_that_is_refused_as_a_whole(make, partner):
     """Each record is sent alone: only the one that it is about is quarantined."""
     partner.plan = bad_one(400)
     world = make(**BULK)
@@ -316,7 +308,7 @@ def test_a_bulk_that_is_refused_as_a_whole(make: Make, partner: Store) -> None:
     assert partner.ids() == [[*range(6)], [0], [1], [2], [3], [4], [5], [10, 11]]
 
 
-def test_one_of_a_bulk_that_fails_alone(make: Make, partner: Store) -> None:
+def test_one_of_a_bulk_that_fails_alone(make, partner):
     """What the partner cannot digest, with all that is in its bulk, is found."""
     partner.plan = bad_one(500)
     world = make(**BULK)
@@ -329,9 +321,7 @@ def test_one_of_a_bulk_that_fails_alone(make: Make, partner: Store) -> None:
 
 @any_database
 @pytest.mark.parametrize("answer", [{}, {"items": []}, {"items": ["ok"] * 3}], ids=str)
-def test_an_answer_that_is_not_understood_is_none(
-    make: Make, partner: Store, answer: Any
-) -> None:
+def test_an_answer_that_is_not_understood_is_none(make, partner, answer):
     """Success that does not tell what became of each: all is kept, and sent again."""
     answers = iter([answer] * 2)
 
@@ -349,7 +339,7 @@ def test_an_answer_that_is_not_understood_is_none(
 
 
 @any_database
-def test_what_was_stored_is_sent_as_it_was(make: Make, partner: Store) -> None:
+def test_what_was_stored_is_sent_as_it_was(make, partner):
     """Whatever the outbox is told later: each row says by itself what it is."""
     first = make(sends=False)
     commit(first, T, ids(1))
@@ -359,7 +349,7 @@ def test_what_was_stored_is_sent_as_it_was(make: Make, partner: Store) -> None:
     assert [path for _, path, _, _ in partner.got] == ["/base", "/base/_bulk"]
 
 
-def test_a_bulk_needs_requests_that_can_be_joined(make: Make) -> None:
+def test_a_bulk_needs_requests_that_can_be_joined(make):
     """And an answer for each record: 200 may say that some of them failed."""
     for wrong in (
         {"bulk": 5, "statuses": per_item},
@@ -372,9 +362,7 @@ def test_a_bulk_needs_requests_that_can_be_joined(make: Make) -> None:
 
 @any_database
 @pytest.mark.parametrize("status", [429, 500])
-def test_a_bulk_that_is_too_much_is_halved(
-    make: Make, partner: Store, status: int
-) -> None:
+def test_a_bulk_that_is_too_much_is_halved(make, partner, status):
     """Until it is taken; then it grows again. The rest does not go one by one."""
 
     def plan(path: str, lines: list[Any]) -> tuple[int, Any]:
@@ -393,9 +381,7 @@ def test_a_bulk_that_is_too_much_is_halved(
 
 
 @any_database
-def test_pauses_grow_until_a_bulk_of_that_size_is_taken(
-    make: Make, partner: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pauses_grow_until_a_bulk_of_that_size_is_taken(make, partner, monkeypatch):
     """A partner that is overloaded gets less, and later."""
     pauses: list[float] = []
 
@@ -415,9 +401,7 @@ def test_pauses_grow_until_a_bulk_of_that_size_is_taken(
 
 
 @any_database
-def test_many_refused_in_a_bulk_are_one_stop(
-    make: Make, partner: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_many_refused_in_a_bulk_are_one_stop(make, partner, caplog):
     """It is logged once for all of them."""
     partner.plan = lambda _, lines: (200, {"items": [400] * len(lines)})
     world = make(**BULK)

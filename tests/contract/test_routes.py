@@ -278,9 +278,7 @@ def test_a_database_that_is_away(tmp_path, caplog):
     world.resource.close()
 
 
-def test_a_file_that_can_only_be_read_is_not_ready(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_file_that_can_only_be_read_is_not_ready(caplog):
     """It answers what it holds, and takes no branch: no balancer sends one there."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         world = tagged_rows(f"sqlite:///{folder}/orders.db")

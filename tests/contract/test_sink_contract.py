@@ -67,7 +67,7 @@ class TestParticipantSink(KilledInCi):
     """A participant is a service; the sink is its client."""
 
     @pytest.fixture
-    def where(self, tmp_path: Path) -> Iterator[Service]:
+    def where(self, tmp_path) -> Iterator[Service]:
         world = tagged_rows(sqlite_url(tmp_path))
         server = make_server("127.0.0.1", 0, world.app, threaded=True)
         with contextlib.closing(world.resource), served(server) as running:
@@ -108,7 +108,7 @@ def outcomes(tests: Collection[str], scratch: Path) -> dict[tuple[str, str], str
 
 
 @pytest.mark.ci
-def test_each_fault_is_found_by_the_test_that_names_it(tmp_path: Path) -> None:
+def test_each_fault_is_found_by_the_test_that_names_it(tmp_path):
     """By its author's promise, in one line."""
     named = {(name, case.fails[0]) for name, case in FAULTY.items()}
     found = outcomes([f"{name}::{test}" for name, test in named], tmp_path)
@@ -118,7 +118,7 @@ def test_each_fault_is_found_by_the_test_that_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_a_fault_fails_no_other_promise(tmp_path: Path) -> None:
+def test_a_fault_fails_no_other_promise(tmp_path):
     """What each faulty sink fails is beside it; the correct ones fail nothing."""
     found = outcomes(CASES, tmp_path)
     failed: dict[str, set[str]] = {name: set() for name in CASES}
@@ -137,7 +137,7 @@ class TestCorrectInOneCall(faulty_sinks.TestCorrectInOneCall):
     """And one that is told the whole decision in one call."""
 
 
-def test_the_kit_loads_pytest_only_when_it_is_asked_for() -> None:
+def test_the_kit_loads_pytest_only_when_it_is_asked_for():
     """`tracing_2pc.testing` is used by programs, too."""
     code = "import sys, tracing_2pc.testing; assert 'pytest' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -52,14 +52,14 @@ BEYOND_ORDERS = Source(SourceKind.SCOPE, "ledger", "orders")
 
 
 @pytest.fixture(autouse=True)
-def _no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_longer_observed(monkeypatch) -> None:
     """What a test has measured or exported is not known in the next one."""
     monkeypatch.setattr(instruments, "_observed", dict(instruments._observed))
     monkeypatch.setattr(transaction, "_exported", {})
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Site]:
+def at(tmp_path) -> Iterator[Site]:
     with site(tmp_path) as made:
         made.log.initialise("orders", 7)
         yield made
@@ -112,7 +112,7 @@ def said(at: Site) -> list[tuple[str, str]]:
 # --- every diagnosis, for real -------------------------------------------------------
 
 
-def test_all_is_well(at: Site) -> None:
+def test_all_is_well(at):
     """Nothing to say of an empty log, and none of a young attempt of a driver's."""
     assert watching(at).sweep().clean
     at.begin()
@@ -121,9 +121,7 @@ def test_all_is_well(at: Site) -> None:
     assert watching(at).sweep().clean, "its driver has its own timeout"
 
 
-def test_a_participant_that_is_down_is_stuck_and_then_decided_not_applied(
-    at: Site,
-) -> None:
+def test_a_participant_that_is_down_is_stuck_and_then_decided_not_applied(at):
     """What the log knows is said while it is down; what it holds once it is back."""
     at.committing()
     at.down("notifier")
@@ -143,7 +141,7 @@ def test_a_participant_that_is_down_is_stuck_and_then_decided_not_applied(
     assert sweep.diagnoses[0].verdict is Verdict.FINISH
 
 
-def test_a_journal_that_is_removed_behind_our_back_is_lost(at: Site) -> None:
+def test_a_journal_that_is_removed_behind_our_back_is_lost(at):
     """Before anybody delivers, and before it counts as stuck."""
     at.committing()
     lose(at)
@@ -154,7 +152,7 @@ def test_a_journal_that_is_removed_behind_our_back_is_lost(at: Site) -> None:
     assert TEXTS["says unknown"].format(name="ledger") in found.why
 
 
-def test_forgotten_through_that_ran_ahead_is_lost(at: Site) -> None:
+def test_forgotten_through_that_ran_ahead_is_lost(at):
     """It has forgotten what the log has not finished."""
     at.committing()
     at.worlds["ledger"].commit("orders.9.1", forgotten_through=8)
@@ -163,7 +161,7 @@ def test_forgotten_through_that_ran_ahead_is_lost(at: Site) -> None:
     assert said(at) == [(str(T), "lost")]
 
 
-def test_what_the_log_forgets_while_we_look_is_not_lost(at: Site) -> None:
+def test_what_the_log_forgets_while_we_look_is_not_lost(at):
     """410 means something only while the log has not finished it."""
     at.committing()
     at.time.advance(30)
@@ -189,9 +187,7 @@ def test_what_the_log_forgets_while_we_look_is_not_lost(at: Site) -> None:
         ("orders.3.1", Verdict.ESCALATE, "forgotten"),
     ],
 )
-def test_prepared_without_a_record_is_orphaned(
-    at: Site, transaction: str, verdict: Verdict, why: str
-) -> None:
+def test_prepared_without_a_record_is_orphaned(at, transaction, verdict, why):
     """Said, with a remark: another log's, or nobody knows any more what was decided."""
     at.prepare(transaction, "ledger")
     at.time.advance(200)
@@ -203,7 +199,7 @@ def test_prepared_without_a_record_is_orphaned(
     assert TEXTS[why].format(batch=6) in found.why
 
 
-def test_one_committed_by_hand_and_another_aborted_is_diverged(at: Site) -> None:
+def test_one_committed_by_hand_and_another_aborted_is_diverged(at):
     """Against each other, and so against the decision: always critical."""
     at.committing()
     assert at.worlds["ledger"].resolve(str(T), "commit").status_code == 200
@@ -214,7 +210,7 @@ def test_one_committed_by_hand_and_another_aborted_is_diverged(at: Site) -> None
     assert found.why == TEXTS["contradicted"].format(name="notifier")
 
 
-def test_an_attempt_that_nobody_decides_is_stuck(at: Site) -> None:
+def test_an_attempt_that_nobody_decides_is_stuck(at):
     """Its driver died: it is past every timeout that a driver has."""
     at.begin()
     at.prepare(T)
@@ -227,7 +223,7 @@ def test_an_attempt_that_nobody_decides_is_stuck(at: Site) -> None:
 # --- what is left alone --------------------------------------------------------------
 
 
-def test_a_prepare_that_lands_after_the_first_look_is_not_spoken_of(at: Site) -> None:
+def test_a_prepare_that_lands_after_the_first_look_is_not_spoken_of(at):
     """Even if its clock says that it is old: it was not in both lists."""
 
     def land() -> None:
@@ -241,9 +237,7 @@ def test_a_prepare_that_lands_after_the_first_look_is_not_spoken_of(at: Site) ->
     assert names_of(list(watcher.sweep().diagnoses)) == [("bookings.3.1", "orphaned")]
 
 
-def test_what_begins_after_the_log_was_read_is_no_orphan(
-    at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_begins_after_the_log_was_read_is_no_orphan(at, monkeypatch):
     """The lists come first: what is in them and not in the log is never too new."""
     real = at.log.unfinished_applications
 
@@ -258,7 +252,7 @@ def test_what_begins_after_the_log_was_read_is_no_orphan(
     assert said(at) == []
 
 
-def test_what_is_decided_while_we_look_is_not_spoken_of(at: Site) -> None:
+def test_what_is_decided_while_we_look_is_not_spoken_of(at):
     """It is in the first list and not in the second."""
     at.prepare("bookings.3.1", "ledger")
     at.time.advance(400)
@@ -267,9 +261,7 @@ def test_what_is_decided_while_we_look_is_not_spoken_of(at: Site) -> None:
     assert said(at) == []
 
 
-def test_a_list_that_fails_on_page_2_says_nothing(
-    at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_fails_on_page_2_says_nothing(at, monkeypatch):
     """Half a list is no evidence, of what is in it neither; the others still count."""
     monkeypatch.setattr(reading, "PAGE", 1)
     for name in NAMES:
@@ -290,7 +282,7 @@ def test_a_list_that_fails_on_page_2_says_nothing(
     assert {one.participants for one in sweep.diagnoses} == {("notifier",)}
 
 
-def test_a_commit_that_hangs_is_named_before_it_is_stuck(at: Site) -> None:
+def test_a_commit_that_hangs_is_named_before_it_is_stuck(at):
     """Once, with who it waits for since when; it is nothing wrong yet."""
     watcher = watching(at)
     id_ = at.committing()
@@ -306,7 +298,7 @@ def test_a_commit_that_hangs_is_named_before_it_is_stuck(at: Site) -> None:
     assert list(items(watcher.sweep())) == [], "it is said once"
 
 
-def test_a_participant_that_hangs_holds_up_no_other(at: Site) -> None:
+def test_a_participant_that_hangs_holds_up_no_other(at):
     """It takes connections and never answers: a sweep ends without it."""
     at.prepare("bookings.3.1", "notifier")
     at.time.advance(400)
@@ -319,7 +311,7 @@ def test_a_participant_that_hangs_holds_up_no_other(at: Site) -> None:
     assert names_of(list(sweep.diagnoses)) == [("bookings.3.1", "orphaned")]
 
 
-def test_a_participant_that_is_down_keeps_what_was_said_of_it(at: Site) -> None:
+def test_a_participant_that_is_down_keeps_what_was_said_of_it(at):
     """An orphan has not gone because nobody can look at it now."""
     at.prepare("bookings.3.1", "ledger")
     at.time.advance(400)
@@ -334,7 +326,7 @@ def test_a_participant_that_is_down_keeps_what_was_said_of_it(at: Site) -> None:
     assert names_of(list(watcher.sweep().removed)) == [("bookings.3.1", "orphaned")]
 
 
-def test_who_is_waited_for_without_an_address_is_named_at_once(at: Site) -> None:
+def test_who_is_waited_for_without_an_address_is_named_at_once(at):
     """Long before it is stuck: nobody here can ask it, whatever it holds."""
     at.committing()
     del at.observed["notifier"]
@@ -351,8 +343,8 @@ def test_who_is_waited_for_without_an_address_is_named_at_once(at: Site) -> None
 
 
 def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
-    at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    at, monkeypatch
+):
     """Of that one everything is told; that there may be more is told, too."""
     at.log.initialise("sales", 3)
     sold = at.begin(3, application="sales").id
@@ -374,9 +366,7 @@ def test_a_token_that_is_bound_to_an_application_sees_that_one_and_says_so(
     assert "foreign.1.1" not in str(sweep.diagnoses)
 
 
-def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(
-    at: Site,
-) -> None:
+def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(at):
     """What was watched is no younger for it; a young attempt is left alone."""
     steady = [0.0]
     at.committing()
@@ -401,7 +391,7 @@ def test_a_clock_that_is_set_back_is_said_and_what_was_watched_stays_stuck(
     assert found() == [(str(T), "stuck")]
 
 
-def test_what_gets_on_after_the_clock_was_set_back_is_not_stuck(at: Site) -> None:
+def test_what_gets_on_after_the_clock_was_set_back_is_not_stuck(at):
     """A decision, an acknowledgement: by the clock it was before the step before it."""
     steady = [0.0]
     id_ = at.begin().id
@@ -421,9 +411,7 @@ def test_what_gets_on_after_the_clock_was_set_back_is_not_stuck(at: Site) -> Non
     assert watcher.sweep().diagnoses == ()
 
 
-def test_a_token_that_is_bound_meanwhile_makes_nothing_well(
-    at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_is_bound_meanwhile_makes_nothing_well(at, monkeypatch):
     """What was said of other applications stays: nobody has looked at it again."""
     at.committing()
     lose(at)
@@ -441,7 +429,7 @@ def test_a_token_that_is_bound_meanwhile_makes_nothing_well(
     assert names_of(list(watcher.sweep().removed)) == [("sales.1.1", "orphaned")]
 
 
-def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:
+def test_without_the_log_nothing_is_said(at, measured):
     """No record that can be read: leave alone; its heartbeat stands still."""
     at.prepare("bookings.3.1", "ledger")
     at.time.advance(400)
@@ -464,7 +452,7 @@ def test_without_the_log_nothing_is_said(at: Site, measured: Any) -> None:
     assert measured()[heart % "ledger"] == at.time.time
 
 
-def test_a_record_that_cannot_be_trusted_is_told(at: Site) -> None:
+def test_a_record_that_cannot_be_trusted_is_told(at):
     """Its application is blocked: silence about it is no good news, nor forgets any.
 
     Nothing is guessed of it; of another application everything is said.
@@ -487,7 +475,7 @@ def test_a_record_that_cannot_be_trusted_is_told(at: Site) -> None:
     assert not fresh.clean
 
 
-def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> None:
+def test_quarantined_is_counted_and_not_diagnosed(at, measured):
     """A person knows of it already; what is wrong with it is still looked at."""
     at.committing()
     at.log.quarantine(T, "for a test")
@@ -502,9 +490,7 @@ def test_quarantined_is_counted_and_not_diagnosed(at: Site, measured: Any) -> No
 # --- PostgreSQL's own prepared transactions ------------------------------------------
 
 
-def test_foreign_prepared_transactions_are_left_alone(
-    tmp_path: Path, new_database: Callable[[], str]
-) -> None:
+def test_foreign_prepared_transactions_are_left_alone(tmp_path, new_database):
     """Not our prefix, or in another database of the same server: not even listed."""
     urls = {name: new_database() for name in NAMES}
     make = lambda url, clock: World(  # noqa: E731
@@ -531,8 +517,8 @@ def test_foreign_prepared_transactions_are_left_alone(
 
 
 def test_a_prepared_transaction_that_is_rolled_back_by_hand_is_lost(
-    tmp_path: Path, new_database: Callable[[], str]
-) -> None:
+    tmp_path, new_database
+):
     """PostgreSQL says what is prepared, whatever the journal says."""
     urls = {name: new_database() for name in NAMES}
     make = KINDS["PreparedTransactions"]
@@ -551,9 +537,7 @@ def test_a_prepared_transaction_that_is_rolled_back_by_hand_is_lost(
 # --- recovery ------------------------------------------------------------------------
 
 
-def test_recover_finishes_what_is_decided_and_aborts_what_ran_out_of_time(
-    at: Site,
-) -> None:
+def test_recover_finishes_what_is_decided_and_aborts_what_ran_out_of_time(at):
     """Through the log, as `tracing-2pc recover` does; a young attempt is left alone."""
     at.committing()
     old = at.begin(0, application="bookings").id
@@ -570,7 +554,7 @@ def test_recover_finishes_what_is_decided_and_aborts_what_ran_out_of_time(
     assert watcher.sweep().diagnoses == ()
 
 
-def test_two_watchers_at_once_recover_everything_once(at: Site) -> None:
+def test_two_watchers_at_once_recover_everything_once(at):
     """The holder of an application's lease recovers it; nobody gets an error."""
     ids = []
     for application in ("bookings", "orders", "returns"):
@@ -597,7 +581,7 @@ def test_two_watchers_at_once_recover_everything_once(at: Site) -> None:
     assert at.log.unfinished() == []
 
 
-def test_who_dies_with_a_lease_is_replaced(at: Site) -> None:
+def test_who_dies_with_a_lease_is_replaced(at):
     """It ends by itself; and at once where a watcher stops."""
     at.committing()
     at.time.advance(30)
@@ -613,9 +597,7 @@ def test_who_dies_with_a_lease_is_replaced(at: Site) -> None:
 # --- what is told --------------------------------------------------------------------
 
 
-def test_a_diagnosis_is_told_when_it_appears_and_when_it_goes(
-    at: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_diagnosis_is_told_when_it_appears_and_when_it_goes(at, caplog):
     """Once each, as a line, as an object, and in the log with its ids."""
     at.prepare("bookings.3.1", "ledger")
     at.time.advance(400)
@@ -664,9 +646,7 @@ class Many:
         raise ParticipantUnavailableError("not asked")
 
 
-def test_ten_thousand_orphans(
-    at: Site, measured: Any, exported: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ten_thousand_orphans(at, measured, exported, caplog):
     """Counted; lines, spans and labels are bounded."""
     at.observed = {"ledger": Many()}
     watcher = watching(at, observe=["ledger"])
@@ -686,9 +666,7 @@ def test_ten_thousand_orphans(
     assert set(diagnoses.values()) == {0.0}
 
 
-def test_measurements_are_there_from_the_start_and_cost_no_statement(
-    at: Site, measured: Any
-) -> None:
+def test_measurements_are_there_from_the_start_and_cost_no_statement(at, measured):
     """Every combination, so that an alert resolves; ages grow between two sweeps."""
     watcher = watching(at, observe=NAMES)
     assert measured()[f"tpc_diagnoses{labels('', 'lost', 'notifier')}"] == 0
@@ -712,9 +690,7 @@ def test_measurements_are_there_from_the_start_and_cost_no_statement(
     assert now[age] == 100 + SETTINGS.pause + 11
 
 
-def test_a_participant_without_an_address_is_counted_as_other(
-    at: Site, measured: Any
-) -> None:
+def test_a_participant_without_an_address_is_counted_as_other(at, measured):
     """Labels are configured names, and nothing else that a record may say."""
     at.committing()
     at.time.advance(400)
@@ -727,9 +703,7 @@ def test_a_participant_without_an_address_is_counted_as_other(
     }
 
 
-def test_an_age_is_the_transactions_own_whatever_its_diagnosis_is_called(
-    at: Site, measured: Any
-) -> None:
+def test_an_age_is_the_transactions_own_whatever_its_diagnosis_is_called(at, measured):
     """It goes on from *stuck* to *decided not applied*; a batch of hours adds none."""
     before = "tpc_oldest_diagnosed_age_seconds"
     record = at.begin()
@@ -755,9 +729,7 @@ def test_an_age_is_the_transactions_own_whatever_its_diagnosis_is_called(
     assert ages == {before + now: since + 20 + 1}
 
 
-def test_a_commit_that_is_not_acknowledged_has_an_age_as_it_was_read(
-    at: Site, measured: Any
-) -> None:
+def test_a_commit_that_is_not_acknowledged_has_an_age_as_it_was_read(at, measured):
     """From 10 s on, and no older until the log is read again; then it is gone."""
     pending = 'tpc_oldest_pending_age_seconds{application="orders",participant="%s"}'
     at.committing()
@@ -774,9 +746,7 @@ def test_a_commit_that_is_not_acknowledged_has_an_age_as_it_was_read(
     assert measured()[pending % "notifier"] == 52
 
 
-def test_applications_are_named_in_metrics_up_to_a_number(
-    at: Site, measured: Any
-) -> None:
+def test_applications_are_named_in_metrics_up_to_a_number(at, measured):
     """The rest counts as other: no name from outside makes series without end."""
     for number in range(25):
         at.prepare(f"foreign{number}.1.1", "ledger")
@@ -793,7 +763,7 @@ def test_applications_are_named_in_metrics_up_to_a_number(
 # --- snapshots -----------------------------------------------------------------------
 
 
-def test_what_is_stuck_is_seen_in_its_own_trace(at: Site, exported: Any) -> None:
+def test_what_is_stuck_is_seen_in_its_own_trace(at, exported):
     """At 1, 2, 4 … times the threshold; a moment, an id each, below the root."""
     at.begin()
     at.decide(T, Decision.ABORT)
@@ -818,9 +788,7 @@ def test_what_is_stuck_is_seen_in_its_own_trace(at: Site, exported: Any) -> None
 
 
 @pytest.mark.parametrize("decision", [Decision.ABORT, None])
-def test_what_is_stuck_has_its_root(
-    at: Site, exported: Any, monkeypatch: pytest.MonkeyPatch, decision: Decision | None
-) -> None:
+def test_what_is_stuck_has_its_root(at, exported, monkeypatch, decision):
     """Its driver is dead, and with it the root: the watcher has the record.
 
     There is one, also where another process decides and finishes it later.
@@ -848,9 +816,7 @@ def test_what_is_stuck_has_its_root(
 
 
 @pytest.mark.parametrize(("flags", "days"), [("00", 0), ("01", 2), (None, 0)])
-def test_a_snapshot_may_be_a_trace_of_its_own(
-    at: Site, exported: Any, flags: str | None, days: int
-) -> None:
+def test_a_snapshot_may_be_a_trace_of_its_own(at, exported, flags, days):
     """Of a transaction that is not sampled, which is stuck all the same, and after a
     day, so that no trace grows for ever. Always sampled, and linked; but what is not
     traced gets none: a span without a root would be a trace that nobody can place.
@@ -871,7 +837,7 @@ def test_a_snapshot_may_be_a_trace_of_its_own(
         assert span.attributes["tpc.waits_for"] == "ledger, notifier"
 
 
-def test_snapshots_are_an_hour_apart_at_most() -> None:
+def test_snapshots_are_an_hour_apart_at_most():
     """Doubling would end in silence, and a span a minute in noise."""
     ages = [300.0]
     while ages[-1] < 10 * HOUR:
@@ -885,7 +851,7 @@ def test_snapshots_are_an_hour_apart_at_most() -> None:
 # --- cost ----------------------------------------------------------------------------
 
 
-def test_a_sweep_does_not_read_what_is_finished(at: Site) -> None:
+def test_a_sweep_does_not_read_what_is_finished(at):
     """As many statements, and as many rows, whatever else the log holds."""
     at.committing(FILLED + 1)
     at.time.advance(100)
@@ -908,7 +874,7 @@ def test_a_sweep_does_not_read_what_is_finished(at: Site) -> None:
     assert before < 12
 
 
-def test_a_try_that_fails_as_before_is_told_once(at: Site) -> None:
+def test_a_try_that_fails_as_before_is_told_once(at):
     """A participant that is down all night is one line, not one a minute."""
     at.committing()
     at.down("notifier")

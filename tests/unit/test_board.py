@@ -85,7 +85,7 @@ def of_log(*found: Diagnosis, judged: tuple[int, ...] = ()) -> SurveySnapshot:
     return observed(*found, judged=judged)._replace(at=None)
 
 
-def test_the_oldest_of_very_many_is_not_taken_for_finished() -> None:
+def test_the_oldest_of_very_many_is_not_taken_for_finished():
     """The log's list holds the newest only; what is worst is as a rule the oldest."""
     active = TransactionState.ACTIVE
     newest = [summary(n, active, decision=None) for n in range(10, 10 + MOST)]
@@ -95,7 +95,7 @@ def test_the_oldest_of_very_many_is_not_taken_for_finished() -> None:
     assert found.mood is not BoardStatus.WELL
 
 
-def test_what_cannot_be_read_of_another_application_is_not_shown() -> None:
+def test_what_cannot_be_read_of_another_application_is_not_shown():
     """Who may see one application hears nothing of the others' records."""
     of = [Source(SourceKind.RECORDS, application=a) for a in ("orders", "sales")]
     looked = observed(unread={**dict.fromkeys(of, "why"), LEDGER: "x"})
@@ -104,7 +104,7 @@ def test_what_cannot_be_read_of_another_application_is_not_shown() -> None:
     assert [d.partition(" could")[0] for d in seen] == ["log of sales", "ledger"]
 
 
-def test_the_worst_stands_first() -> None:
+def test_the_worst_stands_first():
     """By severity, then by what it is, then by age; what is normal stands last."""
     committing, quarantined = TransactionState.COMMITTING, TransactionState.QUARANTINED
     found = board(
@@ -127,7 +127,7 @@ def test_the_worst_stands_first() -> None:
     assert found.mood is not BoardStatus.WELL
 
 
-def test_all_is_well_is_said_only_when_all_were_asked() -> None:
+def test_all_is_well_is_said_only_when_all_were_asked():
     """Before the first look, and with one that cannot be read, it is not known."""
     assert board(logged(), observed()).headline == TEXTS["all is well"]
     assert board(logged(), observed()).mood is BoardStatus.WELL
@@ -142,7 +142,7 @@ def test_all_is_well_is_said_only_when_all_were_asked() -> None:
         assert found.doubts
 
 
-def test_before_the_first_look_nothing_is_called_normal() -> None:
+def test_before_the_first_look_nothing_is_called_normal():
     """What is stuck since yesterday is in the log's list like what was just decided."""
     open_ = summary(1, TransactionState.COMMITTING, ago=1, pending=("ledger",))
     found = board(logged(open_), of_log())
@@ -151,7 +151,7 @@ def test_before_the_first_look_nothing_is_called_normal() -> None:
     assert found.mood is not BoardStatus.WELL
 
 
-def test_a_commit_that_hangs_is_in_the_headline() -> None:
+def test_a_commit_that_hangs_is_in_the_headline():
     """From the first try in vain on, with who it is and since when; others stand."""
     told = {"ledger": DeliveryRecord("ledger", None, 3, NOW + 9, "no answer")}
     one = summary(1, TransactionState.COMMITTING, ago=12, pending=("ledger",))
@@ -169,7 +169,7 @@ def test_a_commit_that_hangs_is_in_the_headline() -> None:
     assert both.headline == TEXTS["one needs you, one is under way"]
 
 
-def test_what_the_log_proves_is_said_before_the_first_look() -> None:
+def test_what_the_log_proves_is_said_before_the_first_look():
     """It is as bad as it says, and of the others nothing is known yet."""
     open_ = [summary(n, TransactionState.COMMITTING) for n in (1, 2)]
     seen = of_log(wrong(1, DiagnosisKind.STUCK, Severity.WARNING), judged=(1, 2))
@@ -179,7 +179,7 @@ def test_what_the_log_proves_is_said_before_the_first_look() -> None:
     assert found.doubts == (TEXTS["participants are being asked"],)
 
 
-def test_what_was_finished_since_the_look_is_left_out() -> None:
+def test_what_was_finished_since_the_look_is_left_out():
     """The log is newer; what no record has is judged by the look alone."""
     seen = observed(
         wrong(5, DiagnosisKind.STUCK, Severity.WARNING),
@@ -189,7 +189,7 @@ def test_what_was_finished_since_the_look_is_left_out() -> None:
     assert [one.transaction.batch for one in board(logged(), seen).rows] == [6]
 
 
-def test_ten_thousand_orphans_are_a_hundred_lines() -> None:
+def test_ten_thousand_orphans_are_a_hundred_lines():
     """The rest are counted, by what is wrong with them."""
     kind = DiagnosisKind.ORPHANED
     seen = observed(*(wrong(n, kind, Severity.WARNING) for n in range(10_000)))
@@ -199,7 +199,7 @@ def test_ten_thousand_orphans_are_a_hundred_lines() -> None:
     assert found.headline.startswith(TEXTS["many need you"])
 
 
-def test_next_try_is_the_soonest_of_those_who_have_not_acknowledged() -> None:
+def test_next_try_is_the_soonest_of_those_who_have_not_acknowledged():
     """Whoever has acknowledged is not asked again."""
     told = {
         "ledger": DeliveryRecord("ledger", NOW, 1, NOW + 1),
@@ -211,7 +211,7 @@ def test_next_try_is_the_soonest_of_those_who_have_not_acknowledged() -> None:
     assert found.rows[0].next_try == NOW + 5
 
 
-def test_requests_that_partners_refused_need_somebody() -> None:
+def test_requests_that_partners_refused_need_somebody():
     """Behind transactions that do, and before doubts; not known is not well."""
     some = RefusedSnapshot(NOW, 2)
     found = board(logged(), observed(), refused=some)
@@ -227,7 +227,7 @@ def test_requests_that_partners_refused_need_somebody() -> None:
     assert found.doubts == (TEXTS["outboxes are being asked"],)
 
 
-def test_a_bound_token_reads_of_no_other_application() -> None:
+def test_a_bound_token_reads_of_no_other_application():
     """Neither lines nor counts tell of it, nor an id in a text; an address is none."""
     seen = observed(wrong(1, DiagnosisKind.LOST, Severity.CRITICAL, "sales"))
     assert board(logged(), seen, "orders").headline == TEXTS["all is well"]
@@ -240,7 +240,7 @@ def test_a_bound_token_reads_of_no_other_application() -> None:
     assert why in board(logged(), observed(unread={LEDGER: why})).doubts[0]
 
 
-def test_an_hour_is_bars_by_the_minute() -> None:
+def test_an_hour_is_bars_by_the_minute():
     """Place and height, the slowest behind the middle; now is on the right."""
     found = hour(
         "orders",
@@ -266,7 +266,7 @@ def test_an_hour_is_bars_by_the_minute() -> None:
     assert found.since is None
 
 
-def test_a_bar_stands_still_while_its_minute_passes() -> None:
+def test_a_bar_stands_still_while_its_minute_passes():
     """Minutes are the clock's: a commit does not move on with every second."""
     start = NOW - NOW % 60
     one = summary(1, ago=NOW - start - 1)
@@ -277,7 +277,7 @@ def test_a_bar_stands_still_while_its_minute_passes() -> None:
     assert later.title.startswith("22:13 UTC")
 
 
-def test_a_chart_counts_a_delivery_that_took_long() -> None:
+def test_a_chart_counts_a_delivery_that_took_long():
     """From begin until all have acknowledged, or until now: not to the decision."""
     incident = dataclasses.replace(summary(1, ago=60, took=53), finished=NOW)
     assert hour("orders", [incident], NOW).ages.summary.startswith("median 113 s")
@@ -285,7 +285,7 @@ def test_a_chart_counts_a_delivery_that_took_long() -> None:
     assert "slowest 14 min" in hour("orders", [open_], NOW).ages.summary
 
 
-def test_an_hour_with_nothing_and_with_too_much() -> None:
+def test_an_hour_with_nothing_and_with_too_much():
     """No commit has no bar; what could not be read whole says so."""
     found = hour("orders", [], NOW)
     assert (found.commits.front, found.ages.front, found.ages.back) == ((), (), ())
@@ -293,14 +293,14 @@ def test_an_hour_with_nothing_and_with_too_much() -> None:
     assert found.since == NOW - 62
 
 
-def test_a_fast_clock_and_a_slow_one_do_no_harm() -> None:
+def test_a_fast_clock_and_a_slow_one_do_no_harm():
     """Decided in our future, and before it began."""
     found = hour("orders", [summary(1, ago=-50, took=-3)], NOW)
     assert [bar.height for bar in found.commits.front] == [HEIGHT]
     assert found.ages.front == ()
 
 
-def test_one_makes_it_for_all_who_ask_at_once() -> None:
+def test_one_makes_it_for_all_who_ask_at_once():
     """A hundred who look cost what one costs, also when it fails."""
     made, let_go = [], threading.Event()
 
@@ -325,7 +325,7 @@ def test_one_makes_it_for_all_who_ask_at_once() -> None:
     assert (len(made), len(failed)) == (1, 100)
 
 
-def test_it_is_made_again_when_it_is_too_old_or_was_changed() -> None:
+def test_it_is_made_again_when_it_is_too_old_or_was_changed():
     """By key; keys that nobody asks for make room."""
     time, made = [0.0], []
     shared = CachedByKey(lambda key: made.append(key), 2, 2, clock=lambda: time[0])
@@ -337,7 +337,7 @@ def test_it_is_made_again_when_it_is_too_old_or_was_changed() -> None:
     assert made == ["a", "a", "b", "c", "a", "a"]
 
 
-def test_nobody_waits_for_what_takes_long() -> None:
+def test_nobody_waits_for_what_takes_long():
     """One thread is at it, however many ask; the last value is there until then."""
     let_go, made = threading.Event(), []
 

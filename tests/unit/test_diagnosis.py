@@ -91,14 +91,14 @@ COMMITTED = Shown(ParticipantState.COMMITTED)
 ABORTED = Shown(ParticipantState.ABORTED)
 
 
-def test_all_is_well() -> None:
+def test_all_is_well():
     """In doubt is normal and short, decided is normal and short."""
     assert said(logged()) == []
     assert said(logged(record(S.ACTIVE, started=100)), 100) == []
     assert said(logged(record(S.COMMITTING, 100)), 100) == []
 
 
-def test_a_living_drivers_attempt_is_left_alone_up_to_its_timeout() -> None:
+def test_a_living_drivers_attempt_is_left_alone_up_to_its_timeout():
     """A slow batch is not stuck: until the transaction timeout its driver decides."""
     assert said(logged(record(S.ACTIVE, started=899)), 600) == []
     found = one(said(logged(record(S.ACTIVE, started=901)), 600))
@@ -106,7 +106,7 @@ def test_a_living_drivers_attempt_is_left_alone_up_to_its_timeout() -> None:
     assert found.participants == ("ledger",)
 
 
-def test_without_a_timeout_an_attempt_is_stuck_when_it_is_critical() -> None:
+def test_without_a_timeout_an_attempt_is_stuck_when_it_is_critical():
     """A driver may be at it for ever; a person should look all the same."""
     never = {"timeout": 0.0, "deadline": None}
     assert said(logged(record(S.ACTIVE, started=899, **never))) == []
@@ -114,14 +114,14 @@ def test_without_a_timeout_an_attempt_is_stuck_when_it_is_critical() -> None:
     assert found.why.endswith(TEXTS["a driver may be at it"])
 
 
-def test_a_short_timeout_is_not_said_to_be_stuck_before_others_would_be() -> None:
+def test_a_short_timeout_is_not_said_to_be_stuck_before_others_would_be():
     """Its driver, or who recovers, ends it; a person need not look at once."""
     short = {"timeout": 100.0, "deadline": NOW - 100}
     assert said(logged(record(S.ACTIVE, started=299, **short))) == []
     assert one(said(logged(record(S.ACTIVE, started=301, **short))))
 
 
-def test_whether_its_time_is_over_is_a_matter_of_the_logs_clock() -> None:
+def test_whether_its_time_is_over_is_a_matter_of_the_logs_clock():
     """A watcher whose clock is ahead does not call a living driver's attempt stuck."""
     ahead = record(S.ACTIVE, started=5000, deadline=NOW + 500)
     assert said(logged(ahead)) == []
@@ -129,7 +129,7 @@ def test_whether_its_time_is_over_is_a_matter_of_the_logs_clock() -> None:
 
 
 @pytest.mark.parametrize("state", [S.COMMITTING, S.ABORTING])
-def test_unfinished_for_too_long_is_stuck(state: S) -> None:
+def test_unfinished_for_too_long_is_stuck(state):
     """A warning, then critical; who has not acknowledged is named."""
     assert said(logged(record(state, 299))) == []
     found = one(said(logged(record(state, 301))))
@@ -140,18 +140,18 @@ def test_unfinished_for_too_long_is_stuck(state: S) -> None:
     assert one(said(logged(record(state, 901)))).severity is Severity.CRITICAL
 
 
-def test_what_moves_is_not_stuck() -> None:
+def test_what_moves_is_not_stuck():
     """One acknowledgement after another: it gets on, however long it takes."""
     told = {T: {"ledger": DeliveryRecord("ledger", acknowledged=NOW - 10)}}
     assert said(logged(record(S.COMMITTING, 5000), deliveries=told)) == []
 
 
-def test_quarantined_is_a_state_and_not_a_diagnosis() -> None:
+def test_quarantined_is_a_state_and_not_a_diagnosis():
     """It is counted by itself; a person has to look, and no verdict can say more."""
     assert said(logged(record(S.QUARANTINED, 5000))) == []
 
 
-def test_decided_not_applied() -> None:
+def test_decided_not_applied():
     """It can be reached, it has been told, and it still holds the branch prepared."""
     told = {"ledger": DeliveryRecord("ledger", retries=10, error="503")}
     log = logged(record(S.COMMITTING, 60), deliveries={T: told})
@@ -161,7 +161,7 @@ def test_decided_not_applied() -> None:
     assert TEXTS["tries and the last answer"].format(tries=10, answer=503) in found.why
 
 
-def test_decided_not_applied_waits_for_the_drivers_own_tries() -> None:
+def test_decided_not_applied_waits_for_the_drivers_own_tries():
     """Before they are over it is left alone; without any, until it would be stuck."""
     log = logged(record(S.COMMITTING, 60))
     assert said(log, 100) == []
@@ -169,7 +169,7 @@ def test_decided_not_applied_waits_for_the_drivers_own_tries() -> None:
     assert late.diagnosis is K.DECIDED_NOT_APPLIED, "and it is not called stuck, too"
 
 
-def test_lost() -> None:
+def test_lost():
     """Decided commit, and the participant knows nothing of it: always critical."""
     for state in (ParticipantState.UNKNOWN, ParticipantState.FORGOTTEN):
         shown = {T: {"ledger": Shown(state), "notifier": SHOWN}}
@@ -179,7 +179,7 @@ def test_lost() -> None:
         assert found.verdict is Verdict.ESCALATE
 
 
-def test_a_branch_that_is_gone_is_lost_whatever_else_is_there() -> None:
+def test_a_branch_that_is_gone_is_lost_whatever_else_is_there():
     """Each chosen branch counts."""
     other = HeldBranch(BranchId(1, 1), BranchState.PREPARED, 3, "d")
     shown = {T: {"ledger": Shown(ParticipantState.PREPARED, (other,))}}
@@ -192,7 +192,7 @@ def _of(record: TransactionRecord, answers: Any) -> list[Diagnosis]:
     return list(diagnose_transaction(evidence, SETTINGS)[0])
 
 
-def test_what_is_lost_after_it_was_finished_is_lost() -> None:
+def test_what_is_lost_after_it_was_finished_is_lost():
     """Also when its receipts are no longer on record, because a later batch is."""
     old = record(S.COMMITTED, 30, finished=NOW - 20, receipts=(), rows=3)
     shown = {"ledger": Shown(ParticipantState.UNKNOWN), "notifier": COMMITTED}
@@ -202,7 +202,7 @@ def test_what_is_lost_after_it_was_finished_is_lost() -> None:
     assert not _of(old, shown)
 
 
-def test_who_had_no_branch_has_lost_none() -> None:
+def test_who_had_no_branch_has_lost_none():
     """A participant without rows hears of the transaction with its commit."""
     read_only = branch_receipts(
         BRANCH, 3, "d", {"ledger": Vote.COMMIT, "notifier": Vote.READ_ONLY}
@@ -212,7 +212,7 @@ def test_who_had_no_branch_has_lost_none() -> None:
     assert said(log, answers=shown) == []
 
 
-def test_an_abort_loses_nothing() -> None:
+def test_an_abort_loses_nothing():
     """Unknown is what an abort makes of it."""
     shown = {T: {"ledger": Shown(ParticipantState.UNKNOWN)}}
     assert said(logged(record(S.ABORTING, 30)), answers=shown) == []
@@ -232,7 +232,7 @@ BY_HAND = Shown(
         (S.ABORTING, BY_HAND, SHOWN, ("ledger",)),
     ],
 )
-def test_diverged(state: S, ledger: Shown, notifier: Shown, whom: object) -> None:
+def test_diverged(state, ledger, notifier, whom):
     """Somebody went against the decision: always critical, a person must look."""
     shown = {T: {"ledger": ledger, "notifier": notifier}}
     found = one(said(logged(record(state, 30)), answers=shown))
@@ -240,7 +240,7 @@ def test_diverged(state: S, ledger: Shown, notifier: Shown, whom: object) -> Non
     assert (found.participants, found.verdict) == (whom, Verdict.ESCALATE)
 
 
-def test_agreement_is_not_divergence() -> None:
+def test_agreement_is_not_divergence():
     """Some have heard the decision and some have not: that is a delivery."""
     for state, outcome in ((S.COMMITTING, COMMITTED), (S.ABORTING, ABORTED)):
         shown = {T: {"ledger": outcome, "notifier": SHOWN}}
@@ -261,7 +261,7 @@ def test_agreement_is_not_divergence() -> None:
         ({"closed": {T: S.COMMITTED}}, Verdict.ESCALATE, TEXTS["closed as committed"]),
     ],
 )
-def test_orphaned(change: Any, verdict: Verdict, word: str) -> None:
+def test_orphaned(change, verdict, word):
     """Prepared, and no record can finish it; never *abort* for what is not known."""
     found = one(said(logged(**change), 301))
     assert (found.diagnosis, found.verdict) == (K.ORPHANED, verdict)
@@ -270,12 +270,12 @@ def test_orphaned(change: Any, verdict: Verdict, word: str) -> None:
     assert found.age == 301, "by the participant's clock"
 
 
-def test_an_orphan_is_one_only_after_a_while() -> None:
+def test_an_orphan_is_one_only_after_a_while():
     """By the participant's clock."""
     assert said(logged(), 299) == []
 
 
-def test_what_a_person_has_concluded_is_no_orphan() -> None:
+def test_what_a_person_has_concluded_is_no_orphan():
     """It is ours, and a person has signed for how it is."""
     assert said(logged(closed={T: S.CONCLUDED}), 301) == []
 
@@ -298,12 +298,12 @@ LEAVE_ALONE = {
 
 
 @pytest.mark.parametrize("change", LEAVE_ALONE.values(), ids=LEAVE_ALONE.keys())
-def test_any_leave_alone_wins(change: dict[str, Any]) -> None:
+def test_any_leave_alone_wins(change):
     """Seen twice in whole lists, and the log read between: else nothing is said."""
     assert said(logged(), 900, **change) == []
 
 
-def test_a_participant_that_is_down_hides_no_other() -> None:
+def test_a_participant_that_is_down_hides_no_other():
     """Its own column is unreadable; what the log says, and the others, still counts."""
     lists = {"ledger": listing(900), "notifier": UNREAD}
     stuck = dataclasses.replace(

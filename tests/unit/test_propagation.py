@@ -276,7 +276,7 @@ def test_only_headers_of_the_registry_are_counted():
     assert tuple(propagation.rejected()) == names.LABELS["header"]
 
 
-def test_a_carrier_is_parsed_once_and_does_not_change(monkeypatch) -> None:
+def test_a_carrier_is_parsed_once_and_does_not_change(monkeypatch):
     """However often it is read back or asked for; pickled it is its headers."""
     parsed: list[object] = []
     read = w3c.read

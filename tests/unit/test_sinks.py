@@ -49,7 +49,7 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("in_memory", [10, 1 << 20])
-def test_a_spool_is_read_by_many_at_once(in_memory: int) -> None:
+def test_a_spool_is_read_by_many_at_once(in_memory):
     """Written once; each reader has a position of its own, in memory or in a file."""
     spool = Spool(in_memory)
     for part in (b"abc", b"defgh" * 10, b"i"):
@@ -83,7 +83,7 @@ class Prepared:
 
 
 @pytest.fixture
-def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
+def prepared(monkeypatch) -> Prepared:
     """A wire of which `b` answers what it is told to, and then commit."""
     made = Prepared()
     wire = {"prepare": made.prepare, "abort_branch": made.abort}
@@ -102,7 +102,7 @@ def votes(receipts: Iterable[Receipt]) -> dict[str, Vote]:
     return {receipt.participant: receipt.vote for receipt in receipts}
 
 
-def test_a_branch_is_encoded_once_and_sent_to_all(prepared: Prepared) -> None:
+def test_a_branch_is_encoded_once_and_sent_to_all(prepared):
     """One Arrow stream per branch, the same bytes to everybody, one digest."""
     receipts = write_branch(sink(), CONTEXT, batches(3, 0, 2))
     (body,) = prepared.sent["a"]
@@ -113,7 +113,7 @@ def test_a_branch_is_encoded_once_and_sent_to_all(prepared: Prepared) -> None:
     assert votes(receipts) == {"a": Vote.COMMIT, "b": Vote.COMMIT}
 
 
-def test_a_partition_without_rows_sends_nothing(prepared: Prepared) -> None:
+def test_a_partition_without_rows_sends_nothing(prepared):
     """Empty, or only empty batches: read_only, and no request."""
     for empty in (batches(), batches(0, 0)):
         receipts = write_branch(sink(), CONTEXT, empty)
@@ -121,9 +121,7 @@ def test_a_partition_without_rows_sends_nothing(prepared: Prepared) -> None:
     assert prepared.sent == {"a": [], "b": []}
 
 
-def test_a_lost_answer_is_asked_for_again_with_the_same_bytes(
-    prepared: Prepared,
-) -> None:
+def test_a_lost_answer_is_asked_for_again_with_the_same_bytes(prepared):
     """That is not a new attempt: same branch, same digest."""
     prepared.says = [ParticipantUnavailableError("lost")]
     receipts = write_branch(sink(), CONTEXT, batches(3))
@@ -133,9 +131,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_bytes(
     assert votes(receipts)["b"] is Vote.COMMIT
 
 
-def test_a_prepare_that_is_waited_for_can_be_stopped(
-    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prepare_that_is_waited_for_can_be_stopped(prepared, monkeypatch):
     """A program that runs its tasks itself says so in the context: the branch ends."""
     prepared.says = [ParticipantUnavailableError("lost")] * 100
     waits: list[float] = []
@@ -147,9 +143,7 @@ def test_a_prepare_that_is_waited_for_can_be_stopped(
     assert prepared.aborted
 
 
-def test_a_prepare_under_way_is_waited_for(
-    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prepare_under_way_is_waited_for(prepared, monkeypatch):
     """425 says that it is being written: not a lost try, however long it takes."""
     busy = ParticipantUnavailableError("busy", refusal=Refusal.IN_PROGRESS)
     prepared.says = [busy] * 50
@@ -165,7 +159,7 @@ ZONED = pa.timestamp("us", "GMT+2")
 
 
 @pytest.mark.parametrize("column", [BAD, NESTED, MAPPED], ids=["text", "deep", "key"])
-def test_text_that_is_no_utf_8_reaches_no_sink(column: pa.Array) -> None:
+def test_text_that_is_no_utf_8_reaches_no_sink(column):
     """Spark casts any bytes to text. One line names the column and the cure."""
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -182,7 +176,7 @@ def test_text_that_is_no_utf_8_reaches_no_sink(column: pa.Array) -> None:
     assert own.told == []
 
 
-def test_instants_reach_a_sink_in_utc() -> None:
+def test_instants_reach_a_sink_in_utc():
     """Spark's sessions have zones that no table of zones knows. At any depth."""
     naive = pa.timestamp("us")
     kinds = {
@@ -206,7 +200,7 @@ def test_instants_reach_a_sink_in_utc() -> None:
     ]
 
 
-def test_a_pre_commit_that_returns_something_else_is_named() -> None:
+def test_a_pre_commit_that_returns_something_else_is_named():
     """Found before the vote, and the branch is aborted."""
 
     class Flinkish(Own):
@@ -219,9 +213,7 @@ def test_a_pre_commit_that_returns_something_else_is_named() -> None:
     assert own.told == [("abort", {"rows": 1})]
 
 
-def test_a_task_that_fails_tells_nobody_of_what_it_never_sent(
-    prepared: Prepared,
-) -> None:
+def test_a_task_that_fails_tells_nobody_of_what_it_never_sent(prepared):
     """The error goes on: raising is the vote."""
 
     def poison() -> Iterator[pa.RecordBatch]:
@@ -233,9 +225,7 @@ def test_a_task_that_fails_tells_nobody_of_what_it_never_sent(
     assert prepared.aborted == []
 
 
-def test_a_task_that_one_refuses_aborts_its_own_branch_everywhere(
-    prepared: Prepared,
-) -> None:
+def test_a_task_that_one_refuses_aborts_its_own_branch_everywhere(prepared):
     """By the digest of what it sent, which an executor may do without a job's token."""
     prepared.says = [ParticipantRefusedError("votes abort")]
     with pytest.raises(ParticipantRefusedError):
@@ -244,7 +234,7 @@ def test_a_task_that_one_refuses_aborts_its_own_branch_everywhere(
     assert sorted(prepared.aborted) == [f"a 2.5 {digest}", f"b 2.5 {digest}"]
 
 
-def test_records_one_by_one(prepared: Prepared) -> None:
+def test_records_one_by_one(prepared):
     """Without Spark a sink takes records, too."""
     one = sink()
     handle = one.begin(CONTEXT)
@@ -268,9 +258,7 @@ def test_records_one_by_one(prepared: Prepared) -> None:
         ({"a": "http://x"}, "reference"),
     ],
 )
-def test_a_bad_sink_is_refused_before_anything_runs(
-    urls: dict[str, str], says: str
-) -> None:
+def test_a_bad_sink_is_refused_before_anything_runs(urls, says):
     """The message says what to change, and never repeats a secret."""
     token = {"token": "secret-secret"} if says == "reference" else {}
     with pytest.raises(ConfigurationError, match=says) as caught:
@@ -300,7 +288,7 @@ class Own:
         self.told.append(("abort", handle))
 
 
-def test_a_class_of_ones_own_is_one_participant() -> None:
+def test_a_class_of_ones_own_is_one_participant():
     """Named after its class; its handle travels in the receipt as JSON."""
     own = Own()
     context = dataclasses.replace(CONTEXT, participants=tuple(participants_of(own)))
@@ -311,7 +299,7 @@ def test_a_class_of_ones_own_is_one_participant() -> None:
     assert (receipt.participant, receipt.vote) == ("Own", Vote.COMMIT)
 
 
-def test_a_sink_without_handles_hears_of_an_abort() -> None:
+def test_a_sink_without_handles_hears_of_an_abort():
     """Where `begin` returns nothing, the branch of a failed task is dropped, too."""
 
     class Unhandled(Own):
@@ -324,7 +312,7 @@ def test_a_sink_without_handles_hears_of_an_abort() -> None:
     assert own.told == [("abort", None)]
 
 
-def test_what_is_missing_is_named() -> None:
+def test_what_is_missing_is_named():
     """A class that is no sink is refused, saying which phase it lacks."""
 
     class Half:
@@ -338,7 +326,7 @@ def test_what_is_missing_is_named() -> None:
             participants_of(half)  # type: ignore[arg-type]
 
 
-def test_what_a_sink_may_have_is_on_one_page() -> None:
+def test_what_a_sink_may_have_is_on_one_page():
     """Each method that is looked for, and each attribute; the manual names all."""
     own = {name for name in vars(SinkOptions) if not name.startswith("_")}
     phases = {name for name in vars(TwoPhaseCommitSink) if not name.startswith("_")}
@@ -369,7 +357,7 @@ class Typed(Own):
     def pre_commit(self, handle: Any) -> None: ...
 
 
-def test_a_dataclass_handle_is_rebuilt_for_recovery() -> None:
+def test_a_dataclass_handle_is_rebuilt_for_recovery():
     """The log holds plain fields; `handle_type` says what they were."""
     typed = Typed()
     receipt = write_branch(typed, CONTEXT, batches(1))[0]
@@ -380,7 +368,7 @@ def test_a_dataclass_handle_is_rebuilt_for_recovery() -> None:
     assert typed.told == [("commit", Handle("x"))]
 
 
-def test_a_handle_that_is_not_json_is_named() -> None:
+def test_a_handle_that_is_not_json_is_named():
     """A lock in a handle is found at pre_commit, not in a recovery."""
 
     class Bad(Own):
@@ -393,7 +381,7 @@ def test_a_handle_that_is_not_json_is_named() -> None:
         write_branch(Bad(), CONTEXT, batches(1))
 
 
-def test_a_sink_that_raises_at_commit_is_asked_again() -> None:
+def test_a_sink_that_raises_at_commit_is_asked_again():
     """Whatever it raises means "not yet", never "no"."""
 
     class Shy(Own):
@@ -405,7 +393,7 @@ def test_a_sink_that_raises_at_commit_is_asked_again() -> None:
         participants_of(Shy())["Shy"].commit(_record((receipt,)))
 
 
-def test_one_call_for_the_whole_transaction() -> None:
+def test_one_call_for_the_whole_transaction():
     """`commit_transaction` and `abort_transaction` are used where they are."""
 
     class Whole(Own):

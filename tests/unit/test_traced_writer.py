@@ -83,7 +83,7 @@ InTask = Callable[..., None]
 
 
 @pytest.fixture
-def in_task(monkeypatch: pytest.MonkeyPatch) -> InTask:
+def in_task(monkeypatch) -> InTask:
     """Become a task of a batch; with no arguments, the process that commits."""
 
     def become(partition: int | None = None, batch: str | None = "7", run="r") -> None:

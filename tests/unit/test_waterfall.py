@@ -82,7 +82,7 @@ def pieces(lane: Lane) -> list[tuple[str, float, float]]:
     return [(one.kind, one.x, one.x + one.width) for one in lane.segments]
 
 
-def test_a_finished_transaction_is_drawn_to_scale() -> None:
+def test_a_finished_transaction_is_drawn_to_scale():
     """Begin to decision, each wait, each commit and delivery, at their places."""
     told = [DeliveryRecord("ledger", START + 9), DeliveryRecord("notifier", START + 10)]
     both = said("ledger", branch(0, 2, 9)), said("notifier", branch(0, 4, 10))
@@ -104,7 +104,7 @@ def test_a_finished_transaction_is_drawn_to_scale() -> None:
     ]
 
 
-def test_an_outage_is_drawn_as_one() -> None:
+def test_an_outage_is_drawn_as_one():
     """Tries in vain are no commit under way, and no time of nothing."""
     told = [
         DeliveryRecord("ledger", START + 6),
@@ -126,7 +126,7 @@ def test_an_outage_is_drawn_as_one() -> None:
     assert lanes(open_, "notifier")[-1].label.endswith(TEXTS["tries in vain"])
 
 
-def test_an_attempt_that_is_open_goes_on_until_now() -> None:
+def test_an_attempt_that_is_open_goes_on_until_now():
     """Nothing is decided: the wait is still going on, and so is the attempt."""
     found = drawn(view(said("ledger", branch(0, 40)), at=100))
     (deciding,) = lanes(found, "decision log")[0].segments
@@ -137,7 +137,7 @@ def test_an_attempt_that_is_open_goes_on_until_now() -> None:
     assert [(mark.kind, mark.x) for mark in found.marks] == [("now", 100)]
 
 
-def test_what_happened_has_room_although_nothing_has_since() -> None:
+def test_what_happened_has_room_although_nothing_has_since():
     """Ten seconds of work and an hour of waiting: the order stays, the hour is cut."""
     found = drawn(view(said("ledger", branch(0, 5)), decided=10, at=3600))
     assert found.cut is not None
@@ -150,7 +150,7 @@ def test_what_happened_has_room_although_nothing_has_since() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 12, 13, 500])
-def test_many_branches_are_folded(count: int) -> None:
+def test_many_branches_are_folded(count):
     """Each has a lane up to a dozen; then the slowest have, and one is for the rest."""
     branches = [branch(number, 1 + number / 100, 9) for number in range(count)]
     found = drawn(view(said("ledger", *branches), decided=8, finished=9))
@@ -166,7 +166,7 @@ def test_many_branches_are_folded(count: int) -> None:
         assert "first 200" in found.notes[0]
 
 
-def test_nothing_has_length() -> None:
+def test_nothing_has_length():
     """All in one moment: everything is seen, inside the axis."""
     found = drawn(view(said("ledger", branch(0, 0, 0)), decided=0, finished=0, at=0))
     for group in found.groups:
@@ -176,7 +176,7 @@ def test_nothing_has_length() -> None:
                 assert 0 <= one.x <= one.x + one.width <= 100
 
 
-def test_times_that_are_missing_leave_no_gap_and_no_error() -> None:
+def test_times_that_are_missing_leave_no_gap_and_no_error():
     """An older participant tells none; one cannot be read; one knows nothing."""
     silent = ParticipantReport("notifier", error="nothing listens")
     asked = said("ledger", branch(0, None)), silent, said("mailer")
@@ -188,12 +188,12 @@ def test_times_that_are_missing_leave_no_gap_and_no_error() -> None:
     assert notes["mailer"] == "holds nothing: unknown"
 
 
-def test_without_any_time_there_is_no_drawing() -> None:
+def test_without_any_time_there_is_no_drawing():
     """Neither a record nor a participant tells one."""
     assert waterfall(view(said("ledger"), started=None)) is None
 
 
-def test_without_a_record_the_wait_is_drawn_alone() -> None:
+def test_without_a_record_the_wait_is_drawn_alone():
     """Prepared for somebody else: since when, and that it goes on."""
     found = drawn(view(said("ledger", branch(0, 10)), started=None, at=70))
     assert (found.start, found.span) == (START + 10, 60)
@@ -201,7 +201,7 @@ def test_without_a_record_the_wait_is_drawn_alone() -> None:
     assert found.groups[0].note == "no record"
 
 
-def test_what_is_over_without_a_record_ends_when_it_was_over() -> None:
+def test_what_is_over_without_a_record_ends_when_it_was_over():
     """Now is far behind it, and is not on the axis."""
     found = drawn(view(said("ledger", branch(0, 10, 20)), started=None, at=5_000))
     assert (found.span, found.marks) == (10, ())
@@ -209,7 +209,7 @@ def test_what_is_over_without_a_record_ends_when_it_was_over() -> None:
     assert [one.still for one in lane.segments] == [False, False]
 
 
-def test_clocks_that_differ_are_told_and_turn_nothing_around() -> None:
+def test_clocks_that_differ_are_told_and_turn_nothing_around():
     """Prepared before begin, sealed before decided: no length is below zero."""
     early = said("ledger", branch(0, -3, 4), skew=3600.0)
     late = said("notifier", branch(0, 2, 6), skew=-0.5)
@@ -224,7 +224,7 @@ def test_clocks_that_differ_are_told_and_turn_nothing_around() -> None:
     )
 
 
-def test_lanes_do_not_overlap_and_labels_stay_inside() -> None:
+def test_lanes_do_not_overlap_and_labels_stay_inside():
     """Each lane has its own height; a label of what is late ends where that ends."""
     told = [DeliveryRecord("ledger", START + 9)]
     ledger = said("ledger", branch(0, 1, 9), branch(1, 2, 9))
@@ -247,7 +247,7 @@ def test_lanes_do_not_overlap_and_labels_stay_inside() -> None:
         (86400 * 4000, None),
     ],
 )
-def test_ticks_are_round_and_few(span: float, labels: list[str] | None) -> None:
+def test_ticks_are_round_and_few(span, labels):
     """Five or less, from 0 on, in the unit of their step, clear of the end."""
     found = ticks(span)
     assert 2 <= len(found) <= 6
