@@ -52,7 +52,7 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def new_database(postgres_url: str) -> Callable[..., str]:
+def new_database(postgres_url) -> Callable[..., str]:
     """Make an empty database in `postgres_url`'s server, as asked; return its URL.
 
     Call it once per participant. It is there until the server goes as a whole.
@@ -71,7 +71,7 @@ def new_database(postgres_url: str) -> Callable[..., str]:
 
 
 @pytest.fixture
-def postgres_database(new_database: Callable[[], str]) -> Iterator[str]:
+def postgres_database(new_database) -> Iterator[str]:
     """URL of an empty database of this test's own; hundreds would fill the memory."""
     url = new_database()
     yield url

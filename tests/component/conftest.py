@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.participant import PartnerApi
@@ -20,7 +19,7 @@ def partner() -> Iterator[PartnerApi]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path) -> Iterator[World]:
     """One application on a real log, two participants that can fail, time by hand."""
     clock, url = FakeClock(), f"sqlite:///{tmp_path}/log.db"
     with contextlib.closing(open_log(url, now=clock.now)) as log:

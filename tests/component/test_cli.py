@@ -40,13 +40,13 @@ Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def log(folder: Path, capsys: Both) -> Iterator[SqlDecisionLog]:
+def log(folder, capsys) -> Iterator[SqlDecisionLog]:
     """The log that `init` has made."""
     assert main(["init"]) == 0
     capsys.readouterr()
@@ -61,9 +61,7 @@ def begin(log: DecisionLog, participants: list[str], *, decided: bool) -> None:
         log.decide(ID, Decision.COMMIT, branch_receipts(BranchId(0, 1), 0, "", votes))
 
 
-def test_init_writes_what_is_missing_and_nothing_else(
-    folder: Path, capsys: Both
-) -> None:
+def test_init_writes_what_is_missing_and_nothing_else(folder, capsys):
     """Settings, tokens only the owner reads, a schema; a second time all is kept."""
     assert main(["init"]) == 0
     said = capsys.readouterr().out
@@ -83,8 +81,8 @@ def test_init_writes_what_is_missing_and_nothing_else(
 
 
 def test_init_on_a_full_disk_leaves_nothing_that_the_next_one_would_keep(
-    folder: Path, monkeypatch: Patch, capsys: Both
-) -> None:
+    folder, monkeypatch, capsys
+):
     """An empty file of tokens was kept for ever, and called fine."""
 
     def full(file: int, *args: Any, **named: Any) -> Any:
@@ -109,16 +107,14 @@ def test_init_on_a_full_disk_leaves_nothing_that_the_next_one_would_keep(
         ("postgresql://me@127.0.0.1:9/log", 1),
     ],
 )
-def test_init_writes_nothing_about_a_log_that_it_cannot_use(
-    folder: Path, log: str, code: int, capsys: Both
-) -> None:
+def test_init_writes_nothing_about_a_log_that_it_cannot_use(folder, log, code, capsys):
     """A password above all: it would be in a file that everybody may read."""
     assert main(["init", "--log", log]) == code
     assert "s3cret" not in "".join(capsys.readouterr())
     assert list(folder.iterdir()) == []
 
 
-def test_init_lets_a_running_query_begin_later(log: SqlDecisionLog) -> None:
+def test_init_lets_a_running_query_begin_later(log):
     """A query that already ran without us begins where it is, once."""
     assert main(["init", "--application", "orders", "--from-batch", "7"]) == 0
     begun = log.begin("orders", 7, **ABOUT)
@@ -140,9 +136,7 @@ def test_init_lets_a_running_query_begin_later(log: SqlDecisionLog) -> None:
         ["resolve", "not-an-id", "--abort", "--reason", "x", "--log", "sqlite:///x.db"],
     ],
 )
-def test_a_wrong_call_ends_with_2(
-    folder: Path, arguments: list[str], capsys: Both
-) -> None:
+def test_a_wrong_call_ends_with_2(folder, arguments, capsys):
     """And one line that says what to change."""
     try:
         code = main(arguments)
@@ -153,8 +147,8 @@ def test_a_wrong_call_ends_with_2(
 
 
 def test_recover_finishes_at_the_participants_of_the_settings(
-    folder: Path, log: SqlDecisionLog, monkeypatch: Patch, capsys: Both
-) -> None:
+    folder, log, monkeypatch, capsys
+):
     """Decided, and the driver is gone: one command finishes it, without Spark."""
     from support.service import create_app
 
@@ -179,9 +173,7 @@ def test_recover_finishes_at_the_participants_of_the_settings(
         assert capsys.readouterr().out == "nothing unfinished\n"
 
 
-def test_recover_says_what_it_was_answered(
-    folder: Path, log: SqlDecisionLog, monkeypatch: Patch, capsys: Both
-) -> None:
+def test_recover_says_what_it_was_answered(folder, log, monkeypatch, capsys):
     """A token that is not for this: the answer and its reason, in a line."""
     from flask import Flask
 
@@ -205,9 +197,7 @@ def test_recover_says_what_it_was_answered(
             assert "no answer" not in said
 
 
-def test_recover_leaves_a_batch_in_progress_to_its_driver_and_ends_with_0(
-    log: SqlDecisionLog, capsys: Both
-) -> None:
+def test_recover_leaves_a_batch_in_progress_to_its_driver_and_ends_with_0(log, capsys):
     """Nothing is wrong with it: a script that calls `recover` is not alarmed."""
     begin(log, ["ledger"], decided=False)
     assert main(["recover"]) == 0
@@ -219,7 +209,7 @@ def test_recover_leaves_a_batch_in_progress_to_its_driver_and_ends_with_0(
     assert (item["done"], item["under_way"]) == (False, True)
 
 
-def test_resolve_keeps_the_reason_whatever_it_does() -> None:
+def test_resolve_keeps_the_reason_whatever_it_does():
     """Who, what, why, before and after: in the audit."""
     log = temporary_log()
     begin(log, ["ledger"], decided=False)
@@ -236,7 +226,7 @@ def test_resolve_keeps_the_reason_whatever_it_does() -> None:
     assert all("@" in entry.who for entry in log.audit(ID))
 
 
-def test_a_user_without_a_name_signs_with_a_number(monkeypatch: Patch) -> None:
+def test_a_user_without_a_name_signs_with_a_number(monkeypatch):
     """As in a container that runs under any user id."""
     nameless = raising(KeyError("getpwuid(): uid not found"))
     monkeypatch.setattr(getpass, "getuser", nameless)
@@ -246,9 +236,7 @@ def test_a_user_without_a_name_signs_with_a_number(monkeypatch: Patch) -> None:
     assert log.audit(ID)[0].who.startswith(f"{os.getuid()}@")
 
 
-def test_conclude_names_who_may_still_hold_something(
-    log: SqlDecisionLog, capsys: Both
-) -> None:
+def test_conclude_names_who_may_still_hold_something(log, capsys):
     """Who has not acknowledged: nobody will ever tell it again."""
     begin(log, ["ledger", "notifier", "archive"], decided=True)
     log.acknowledge(ID, "notifier")
@@ -263,8 +251,8 @@ def test_conclude_names_who_may_still_hold_something(
 
 @pytest.mark.parametrize("command", [["ls"], ["explain", "orders.0.1"], ["recover"]])
 def test_a_log_that_is_down_is_said_with_what_to_do(
-    folder: Path, monkeypatch: Patch, capsys: Both, command: list[str]
-) -> None:
+    folder, monkeypatch, capsys, command
+):
     """One line: which log, what its driver said, the cure; and never its password."""
     monkeypatch.setenv("TPC_LOG", "postgresql://me:s3cret@127.0.0.1:9/log")
     assert main(command) == 1
@@ -278,8 +266,8 @@ def test_a_log_that_is_down_is_said_with_what_to_do(
 
 
 def test_a_watch_that_begins_without_the_log_says_so_and_goes_on_looking(
-    folder: Path, monkeypatch: Patch, capsys: Both
-) -> None:
+    folder, monkeypatch, capsys
+):
     """It is started beside the database, and must not be ended by its restart."""
     monkeypatch.setenv("TPC_LOG", "postgresql://me@127.0.0.1:9/log")
     monkeypatch.setenv("TPC_PAUSE", "100ms")
@@ -300,9 +288,7 @@ def test_a_watch_that_begins_without_the_log_says_so_and_goes_on_looking(
         ["forget", "--application", "orders", "--before", "1d"],
     ],
 )
-def test_no_log_is_not_good_news(
-    folder: Path, command: list[str], capsys: Both
-) -> None:
+def test_no_log_is_not_good_news(folder, command, capsys):
     """A log that is not there is said to be missing, and is not made."""
     more = ["--reason", "x"] if command[0] == "resolve" else []
     assert main([*command, *more, "--log", "sqlite:///nowhere/x.db"]) == 2
@@ -310,16 +296,14 @@ def test_no_log_is_not_good_news(
     assert not (folder / "nowhere").exists()
 
 
-def test_an_unknown_application_is_not_good_news(
-    log: SqlDecisionLog, capsys: Both
-) -> None:
+def test_an_unknown_application_is_not_good_news(log, capsys):
     """A misspelt name is answered with the names that are known."""
     begin(log, ["ledger"], decided=True)
     assert main(["recover", "--application", "nobody"]) == 2
     assert TEXTS["known applications"].format(names="orders") in capsys.readouterr().err
 
 
-def test_forget_drops_by_hand_what_is_old(log: SqlDecisionLog, capsys: Both) -> None:
+def test_forget_drops_by_hand_what_is_old(log, capsys):
     """All but the newest batch, shown first; forgotten_through stays put."""
     for batch in range(250):
         finished(log, batch)
@@ -346,9 +330,7 @@ def test_forget_drops_by_hand_what_is_old(log: SqlDecisionLog, capsys: Both) -> 
 @pytest.mark.parametrize(
     ("typed", "done"), [("2", True), ("yes", True), ("y", False), (" ", False)]
 )
-def test_forget_says_how_many_and_asks(
-    log: SqlDecisionLog, typed: str, done: bool
-) -> None:
+def test_forget_says_how_many_and_asks(log, typed, done):
     """On a terminal; only their number or *yes* drops them."""
     for batch in range(3):
         finished(log, batch)
@@ -366,7 +348,7 @@ def finished(log: SqlDecisionLog, batch: int) -> None:
     log.finish(begun.record.id)
 
 
-def test_help_and_version(capsys: Both) -> None:
+def test_help_and_version(capsys):
     """Never a trace; the help of the program and of commands has the exit codes."""
     for arguments, code, said in (
         (["--version"], 0, "0.1.0"),
@@ -382,7 +364,7 @@ def test_help_and_version(capsys: Both) -> None:
         assert said in capsys.readouterr().out
 
 
-def test_a_demo_that_fails_ends_with_one_line(monkeypatch: Patch, capsys: Both) -> None:
+def test_a_demo_that_fails_ends_with_one_line(monkeypatch, capsys):
     """The log of what has failed stands before it, line by line."""
     failed = raising(RuntimeError("the ledger failed:\nbind: in use\n\x1b[31mbye"))
     monkeypatch.setattr("participants.demo.main", failed)

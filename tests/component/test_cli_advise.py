@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.cli import ROOT
@@ -33,9 +32,7 @@ def time() -> Time:
 
 
 @pytest.fixture
-def log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time: Time
-) -> Iterator[SqlDecisionLog]:
+def log(tmp_path, monkeypatch, time) -> Iterator[SqlDecisionLog]:
     monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path}/decisions.db"
     monkeypatch.setenv("TPC_LOG", url)
@@ -67,9 +64,7 @@ def stream(log: SqlDecisionLog, time: Time, batches: int, every: float = 10.0) -
         time.time = max(time.time, at + every)
 
 
-def test_it_says_what_was_measured_and_what_follows(
-    log: SqlDecisionLog, time: Time, capsys: Both
-) -> None:
+def test_it_says_what_was_measured_and_what_follows(log, time, capsys):
     """As the manual shows it; the timeout in force is what the job put on record."""
     stream(log, time, 41)
     assert main(["advise", "--application", "orders"]) == 0
@@ -79,9 +74,7 @@ def test_it_says_what_was_measured_and_what_follows(
     assert TEXTS["in force"].format(advised="15 min", given="10 min") in out
 
 
-def test_a_program_gets_one_object(
-    log: SqlDecisionLog, time: Time, capsys: Both
-) -> None:
+def test_a_program_gets_one_object(log, time, capsys):
     """Durations in seconds; the bounds are for the options that were given."""
     stream(log, time, 41)
     asked = ("--recover-within", "2m", "--spark-overhead", "1s", "--json")
@@ -100,9 +93,7 @@ def test_a_program_gets_one_object(
     assert item["findings"] == []
 
 
-def test_too_few_records_end_with_1_and_say_how_many_are_needed(
-    log: SqlDecisionLog, time: Time, capsys: Both
-) -> None:
+def test_too_few_records_end_with_1_and_say_how_many_are_needed(log, time, capsys):
     """No number is made of them."""
     stream(log, time, 20)
     assert main(["advise", "--application", "orders"]) == 1
@@ -112,9 +103,7 @@ def test_too_few_records_end_with_1_and_say_how_many_are_needed(
     assert "interval" not in out
 
 
-def test_what_stands_in_the_way_ends_with_1(
-    log: SqlDecisionLog, time: Time, capsys: Both
-) -> None:
+def test_what_stands_in_the_way_ends_with_1(log, time, capsys):
     """Each with what to do: bounds that contradict, batches without a pause."""
     stream(log, time, 41, every=1.0)
     asked = ("advise", "--application", "orders", "--recover-within", "10s")
@@ -127,9 +116,7 @@ def test_what_stands_in_the_way_ends_with_1(
     assert found == ["back to back", "contradiction"]
 
 
-def test_a_bound_that_does_not_exist_is_called_none(
-    log: SqlDecisionLog, time: Time, capsys: Both
-) -> None:
+def test_a_bound_that_does_not_exist_is_called_none(log, time, capsys):
     """A recovery shorter than one batch leaves no interval at all."""
     stream(log, time, 41)
     asked = ("advise", "--application", "orders", "--recover-within", "1s")
@@ -137,7 +124,7 @@ def test_a_bound_that_does_not_exist_is_called_none(
     assert re.search(r"^  longest interval +none$", capsys.readouterr().out, re.M)
 
 
-def test_an_unknown_application_is_refused(log: SqlDecisionLog, capsys: Both) -> None:
+def test_an_unknown_application_is_refused(log, capsys):
     """With those that the log knows; and a recovery in no time is no wish."""
     log.initialise("orders", 0)
     assert main(["advise", "--application", "order"]) == 2

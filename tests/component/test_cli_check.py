@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,14 +42,14 @@ def problems(operator: Operator) -> list[str]:
 
 
 @pytest.fixture
-def now(operator: Operator) -> Operator:
+def now(operator) -> Operator:
     """All clocks tell the same."""
     for clock in operator.at.clocks.values():
         clock.read = time.time
     return operator
 
 
-def test_all_is_well(now: Operator) -> None:
+def test_all_is_well(now):
     """Settings with their origin, the log, each participant; 0."""
     now.at.prepare("orders.5.1")
     out = now.out(0, "check")
@@ -68,7 +66,7 @@ def test_all_is_well(now: Operator) -> None:
     assert abs(ledger["skew"]) < 1
 
 
-def test_a_participant_that_is_down(now: Operator) -> None:
+def test_a_participant_that_is_down(now):
     """Its address is in the cure."""
     now.reach(ledger="http://127.0.0.1:9")
     assert problems(now) == ["ledger: nothing listens at http://127.0.0.1:9"]
@@ -78,9 +76,7 @@ def test_a_participant_that_is_down(now: Operator) -> None:
     )
 
 
-def test_variables_of_opentelemetry_that_have_no_effect(
-    now: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_of_opentelemetry_that_have_no_effect(now, monkeypatch):
     """Each by its name: one that is not read, and values that nothing is there for."""
     monkeypatch.setenv("OTEL_CONFIG_FILE", "otel.yaml")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
@@ -95,7 +91,7 @@ def test_variables_of_opentelemetry_that_have_no_effect(
     ]
 
 
-def test_two_addresses_of_one_service(now: Operator) -> None:
+def test_two_addresses_of_one_service(now):
     """A second name for it is told, before its first batch as well as after it."""
     url = now.at.observed["ledger"].url
     now.reach(ledger=url, notifier=url.replace("127.0.0.1", "localhost"))
@@ -105,7 +101,7 @@ def test_two_addresses_of_one_service(now: Operator) -> None:
     assert TEXTS["mend the addresses"] in now.says("check")[1]
 
 
-def test_an_address_of_another_participant(now: Operator) -> None:
+def test_an_address_of_another_participant(now):
     """What it is called by an application of this log is compared, and no other's."""
     ledger = now.at.worlds["ledger"].called("ledger")
     ledger.commit("orders.0.1")
@@ -119,14 +115,14 @@ def test_an_address_of_another_participant(now: Operator) -> None:
     ]
 
 
-def test_a_shifted_clock(now: Operator) -> None:
+def test_a_shifted_clock(now):
     """Which way, by how much, and why it matters."""
     now.at.clocks["ledger"].read = lambda: time.time() - 90
     (found,) = problems(now)
     assert found.startswith("ledger: its clock is 90 s behind this machine's: ages of")
 
 
-def test_a_clock_that_was_set_back(now: Operator) -> None:
+def test_a_clock_that_was_set_back(now):
     """What is on record is ahead of it: nothing looks old enough to be spoken of."""
     now.at.time.time = time.time() + 7260
     now.at.begin()
@@ -134,7 +130,7 @@ def test_a_clock_that_was_set_back(now: Operator) -> None:
     assert found.startswith("the clock: the last step of orders.7.1 is 2 h ahead of")
 
 
-def test_no_log(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_log(now, monkeypatch):
     """Participants are asked all the same."""
     monkeypatch.setenv("TPC_LOG", "sqlite:///nowhere/x.db")
     (found,) = problems(now)
@@ -143,7 +139,7 @@ def test_no_log(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked(now)[1]["participants"][0]["role"] == "anybody"
 
 
-def test_no_participants(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_participants(now, monkeypatch):
     """Nobody could be told a decision from here."""
     monkeypatch.setenv("TPC_PARTICIPANTS", "")
     assert problems(now) == [
@@ -151,9 +147,7 @@ def test_no_participants(now: Operator, monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
-def test_who_is_waited_for_and_has_no_address(
-    now: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_waited_for_and_has_no_address(now, monkeypatch):
     """Only when it lasts: a sink of the job's own has none either, and is soon told."""
     now.at.time.time = time.time()
     now.at.committing()
@@ -167,16 +161,14 @@ def test_who_is_waited_for_and_has_no_address(
     ]
 
 
-def test_a_quarantine(now: Operator) -> None:
+def test_a_quarantine(now):
     """Its application waits for a person."""
     now.at.committing()
     now.at.log.quarantine(now.at.log.unfinished()[0].id, "for a test")
     assert problems(now) == ["log: 1 quarantined: their applications begin no batch"]
 
 
-def test_secrets_are_not_shown(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_not_shown(operator, monkeypatch):
     """Neither a password in the log's URL nor a token where a reference belongs."""
     (operator.at.folder / "tpc.toml").write_text(
         'log = "postgresql://me:s3cret@127.0.0.1:9/log"\ntoken = "s3cret"\n'
@@ -189,7 +181,7 @@ def test_secrets_are_not_shown(
 
 
 @pytest.fixture
-def guarded(now: Operator, tmp_path: Path) -> Operator:
+def guarded(now, tmp_path) -> Operator:
     """A ledger that wants tokens."""
     file = tmp_path / "tokens"
     bound = f"viewer {BOUND} orders\n"
@@ -202,9 +194,7 @@ def guarded(now: Operator, tmp_path: Path) -> Operator:
 
 
 @pytest.mark.parametrize("role", ["job", "operator", "viewer"])
-def test_the_role_of_a_token(
-    guarded: Operator, monkeypatch: pytest.MonkeyPatch, role: str
-) -> None:
+def test_the_role_of_a_token(guarded, monkeypatch, role):
     """Found without changing anything."""
     monkeypatch.setenv("TPC_TOKEN", TOKENS[role])
     _, found = checked(guarded)
@@ -212,9 +202,7 @@ def test_the_role_of_a_token(
     assert found["problems"] == []
 
 
-def test_a_viewer_who_resolves_is_told_whose_token_it_takes(
-    guarded: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_viewer_who_resolves_is_told_whose_token_it_takes(guarded, monkeypatch):
     """It may look, so nothing was wrong until then."""
     ledger = guarded.at.worlds["ledger"]
     guarded.at.clocks["ledger"].read = lambda: time.time() - 400
@@ -240,9 +228,7 @@ def test_a_viewer_who_resolves_is_told_whose_token_it_takes(
         ("", "the variable TPC_TOKEN is empty"),
     ],
 )
-def test_a_token_that_is_not_taken(
-    guarded: Operator, monkeypatch: pytest.MonkeyPatch, token: str, why: str
-) -> None:
+def test_a_token_that_is_not_taken(guarded, monkeypatch, token, why):
     """The cure says whose token to use."""
     monkeypatch.setenv("TPC_TOKEN", token)
     found = problems(guarded)
@@ -255,9 +241,7 @@ def test_a_token_that_is_not_taken(
     assert re.search(f"ledger +ready +{column} ", guarded.says("check")[1])
 
 
-def test_a_token_that_is_bound_to_an_application(
-    guarded: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_is_bound_to_an_application(guarded, monkeypatch):
     """What others have prepared is not seen by it, and that is a problem."""
     monkeypatch.setenv("TPC_TOKEN", BOUND)
     (found,) = problems(guarded)
@@ -269,7 +253,7 @@ def test_a_token_that_is_bound_to_an_application(
     assert "beyond" not in guarded.says("ls", "--application", "orders")[1]
 
 
-def test_what_is_no_participant(operator: Operator, tmp_path: Path) -> None:
+def test_what_is_no_participant(operator, tmp_path):
     """A page that answers everything with 200 is not taken for one."""
     from flask import Flask
 
@@ -281,7 +265,7 @@ def test_what_is_no_participant(operator: Operator, tmp_path: Path) -> None:
     assert TEXTS["no list"] in str(found.unready)
 
 
-def test_slots_for_prepared_transactions(new_database: Callable[[], str]) -> None:
+def test_slots_for_prepared_transactions(new_database):
     """How many are in use, where the server has so many."""
     world = prepared_transactions(new_database())
     world.prepare("orders.7.1", ONE)
@@ -293,7 +277,7 @@ def test_slots_for_prepared_transactions(new_database: Callable[[], str]) -> Non
 
 
 @pytest.mark.parametrize("value", ["1e999", "NaN", '"1.2"', "null", "Infinity"])
-def test_a_measurement_that_is_no_number_is_not_there(value: str) -> None:
+def test_a_measurement_that_is_no_number_is_not_there(value):
     """No answer of a participant ends the check, nor makes its JSON none."""
     gauges = f'{{"tpc.prepared_slots.used": {value}, "tpc.prepared_slots.max": 10}}'
     body = (
@@ -303,9 +287,7 @@ def test_a_measurement_that_is_no_number_is_not_there(value: str) -> None:
     assert answer.gauges == {"tpc.prepared_slots.max": 10}
 
 
-def test_a_log_in_postgresql(
-    postgres_database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_log_in_postgresql(postgres_database, monkeypatch, tmp_path):
     """What keeps its commits through a crash is read from the server."""
     from tracing_2pc.store import open_log
 

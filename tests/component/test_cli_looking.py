@@ -53,7 +53,7 @@ def stuck(operator: Operator) -> None:
     operator.reach(notifier="http://127.0.0.1:9")
 
 
-def test_the_list_begins_with_what_is_worst(operator: Operator) -> None:
+def test_the_list_begins_with_what_is_worst(operator):
     """Unfinished, orphans, finished; who did not answer; a line of counts."""
     stuck(operator)
     code, out, _ = operator.says("ls")
@@ -76,7 +76,7 @@ def test_the_list_begins_with_what_is_worst(operator: Operator) -> None:
     assert found[1]["held"]["ledger"]["rows"] == 3
 
 
-def test_a_program_need_not_take_an_id_apart(operator: Operator) -> None:
+def test_a_program_need_not_take_an_id_apart(operator):
     """Each line has application, batch, attempt and trace; times also as ISO 8601."""
     stuck(operator)
     _, (one, orphan, finished, *_) = operator.json("ls")
@@ -91,9 +91,7 @@ def test_a_program_need_not_take_an_id_apart(operator: Operator) -> None:
         )
 
 
-def test_a_list_that_is_full_does_not_count_what_it_left_out(
-    operator: Operator,
-) -> None:
+def test_a_list_that_is_full_does_not_count_what_it_left_out(operator):
     """It was asked for so many, and nobody knows how many there are."""
     for batch in (5, 6, 7):
         id_ = operator.at.committing(batch)
@@ -106,9 +104,7 @@ def test_a_list_that_is_full_does_not_count_what_it_left_out(
     assert counted == "0 unfinished; 3 finished"
 
 
-def test_of_too_many_unfinished_ones_the_oldest_are_listed(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_too_many_unfinished_ones_the_oldest_are_listed(operator, monkeypatch):
     """They are the worst. How many there are is not known."""
     for batch in (5, 6, 7):
         operator.at.committing(batch)
@@ -132,11 +128,7 @@ def test_of_too_many_unfinished_ones_the_oldest_are_listed(
         (["--limit", "1"], ["orders.7.1"]),
     ],
 )
-def test_a_list_is_filtered(
-    operator: Operator,
-    options: list[str],
-    found: list[str],
-) -> None:
+def test_a_list_is_filtered(operator, options, found):
     """By application, state, age and number; the log only if that is asked for."""
     stuck(operator)
     operator.reach()
@@ -145,7 +137,7 @@ def test_a_list_is_filtered(
     assert shown == found
 
 
-def test_a_filter_by_an_unknown_application_says_so(operator: Operator) -> None:
+def test_a_filter_by_an_unknown_application_says_so(operator):
     """Else "0 unfinished" of a misspelt name is taken for good news."""
     operator.at.committing(7)
     _, out, _ = operator.says("ls", "--application", "order")
@@ -153,9 +145,7 @@ def test_a_filter_by_an_unknown_application_says_so(operator: Operator) -> None:
     assert "knows no" not in operator.says("ls", "--application", "orders")[1]
 
 
-def test_the_list_names_who_is_waited_for_without_an_address(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_names_who_is_waited_for_without_an_address(operator, monkeypatch):
     """What it holds cannot be known here; `--log-only` asks nobody anyhow."""
     operator.at.committing(7)
     monkeypatch.setenv(
@@ -169,9 +159,7 @@ def test_the_list_names_who_is_waited_for_without_an_address(
     assert "no address" not in operator.says("ls", "--log-only")[1]
 
 
-def test_only_a_process_of_its_own_collects_rarely(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_process_of_its_own_collects_rarely(operator, monkeypatch):
     """What it reads is kept until it ends. A caller's process is left as it is."""
     usual = gc.get_threshold()
     try:
@@ -184,12 +172,12 @@ def test_only_a_process_of_its_own_collects_rarely(
         gc.set_threshold(*usual)
 
 
-def test_an_empty_list_is_good_news(operator: Operator) -> None:
+def test_an_empty_list_is_good_news(operator):
     """One line, and 0."""
     assert operator.says("ls") == (0, "0 unfinished\n", "")
 
 
-def test_what_was_just_told_is_no_orphan(operator: Operator) -> None:
+def test_what_was_just_told_is_no_orphan(operator):
     """The log has closed it while we asked: the participant is asked again."""
     at = operator.at
     at.committing()
@@ -219,7 +207,7 @@ def test_what_was_just_told_is_no_orphan(operator: Operator) -> None:
     assert found.orphans == ()
 
 
-def test_ten_thousand_orphans_are_a_hundred_lines(operator: Operator) -> None:
+def test_ten_thousand_orphans_are_a_hundred_lines(operator):
     """All are counted, so many are shown as were asked for; also as JSON."""
 
     class Full:
@@ -246,9 +234,7 @@ def test_ten_thousand_orphans_are_a_hundred_lines(operator: Operator) -> None:
     assert len(list(items(found, 100))) == 101
 
 
-def test_show_has_all_that_is_known(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_has_all_that_is_known(operator, monkeypatch):
     """Record, link, what each participant holds, receipts, what happened when."""
     stuck(operator)
     monkeypatch.setenv("TPC_LINKS", "jaeger=http://127.0.0.1:16686/trace/{trace}")
@@ -299,7 +285,7 @@ timeline
 """
 
 
-def test_explain_says_it_as_a_colleague_would(operator: Operator) -> None:
+def test_explain_says_it_as_a_colleague_would(operator):
     """What is wrong, what each side says, what comes next and when, what is safe."""
     stuck(operator)
     out = operator.out(1, "explain", str(T))
@@ -342,7 +328,7 @@ What you can do
 """
 
 
-def test_explain_says_what_a_forced_way_costs(operator: Operator) -> None:
+def test_explain_says_what_a_forced_way_costs(operator):
     """Quarantined: the safe way first, then what closing it would leave behind."""
     at = operator.at
     at.committing()
@@ -362,9 +348,7 @@ def test_explain_says_what_a_forced_way_costs(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["aborted", "gone"])
-def test_explain_calls_nothing_safe_that_a_participant_has_lost(
-    operator: Operator, told: bool
-) -> None:
+def test_explain_calls_nothing_safe_that_a_participant_has_lost(operator, told):
     """Before anybody was told: the log is still committing, and the rows are gone."""
     at = operator.at
     at.committing()
@@ -385,7 +369,7 @@ def test_explain_calls_nothing_safe_that_a_participant_has_lost(
     assert state_of(at, str(T)) is TransactionState.QUARANTINED
 
 
-def test_explain_names_a_clock_that_was_set_back(operator: Operator) -> None:
+def test_explain_names_a_clock_that_was_set_back(operator):
     """Else it would say that the last step was just now, for hours."""
     operator.at.time.time = time.time() + 7260
     operator.at.committing()
@@ -393,7 +377,7 @@ def test_explain_names_a_clock_that_was_set_back(operator: Operator) -> None:
     assert TEXTS["ahead"].format(age="2 h") in text
 
 
-def test_explain_of_what_is_right(operator: Operator) -> None:
+def test_explain_of_what_is_right(operator):
     """Nothing is wrong, and 0."""
     stuck(operator)
     operator.reach()
@@ -402,7 +386,7 @@ def test_explain_of_what_is_right(operator: Operator) -> None:
     assert TEXTS["nothing to do"] in out
 
 
-def test_a_forgotten_branch_is_explained(operator: Operator) -> None:
+def test_a_forgotten_branch_is_explained(operator):
     """A participant shows nothing below its forgotten_through, and still holds it."""
     at = operator.at
     at.prepare("orders.3.1", "ledger")
@@ -427,12 +411,7 @@ def test_a_forgotten_branch_is_explained(operator: Operator) -> None:
         ("\x1b[31m", 2),
     ],
 )
-def test_an_id_that_nobody_knows(
-    operator: Operator,
-    command: str,
-    transaction: str,
-    code: int,
-) -> None:
+def test_an_id_that_nobody_knows(operator, command, transaction, code):
     """Never a stack trace; forgotten is no mistake, unknown or misspelt is."""
     found, out, err = operator.says(command, transaction)
     assert found == code
@@ -443,7 +422,7 @@ def test_an_id_that_nobody_knows(
 
 
 @pytest.mark.parametrize("command", [["ls"], ["show", str(T)], ["explain", str(T)]])
-def test_hostile_text_is_harmless(operator: Operator, command: list[str]) -> None:
+def test_hostile_text_is_harmless(operator, command):
     """In a reason, an error, an audit, a run: one line, cut, without an escape."""
     at = operator.at
     at.committing()
@@ -476,21 +455,19 @@ def shown_with(operator: Operator, branches: int) -> str:
     return operator.says("show", str(T))[1]
 
 
-def test_many_branches_are_bounded(operator: Operator) -> None:
+def test_many_branches_are_bounded(operator):
     """Twenty are printed, the rest is counted."""
     assert TEXTS["more branches"].format(n=10) in shown_with(operator, branches=30)
 
 
-def test_the_timeline_counts_all_branches(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_timeline_counts_all_branches(operator, monkeypatch):
     """Those too that are not printed: fewer rows than decided would be a loss."""
     monkeypatch.setattr(participants, "BRANCHES", 2)
     shown = shown_with(operator, branches=5)
     assert TEXTS["all branches"].format(n=5, rows=15) in shown
 
 
-def test_colours_are_for_terminals(operator: Operator) -> None:
+def test_colours_are_for_terminals(operator):
     """On one, and not with NO_COLOR; who is asked is shown while that lasts."""
     stuck(operator)
     assert "\x1b" not in operator.says("ls")[1]
@@ -502,7 +479,7 @@ def test_colours_are_for_terminals(operator: Operator) -> None:
     assert "\x1b[33m" not in plain
 
 
-def test_a_pipe_that_closes_early_is_no_error(operator: Operator) -> None:
+def test_a_pipe_that_closes_early_is_no_error(operator):
     """As in `tracing-2pc ls | head -1`."""
     stuck(operator)
     command = f"{sys.executable} -m tracing_2pc ls | true"

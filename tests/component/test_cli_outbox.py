@@ -26,7 +26,7 @@ def refused(folder: Path, name: str, *texts: str) -> World:
 
 
 @pytest.fixture
-def mailer(operator: Operator, tmp_path: Path) -> Iterator[World]:
+def mailer(operator, tmp_path) -> Iterator[World]:
     """An outbox beside the site's participants, with two refused requests."""
     world = refused(tmp_path, "mailer", "\x1b[31mred", "b" * 3_000)
     with serving(world.app) as url:
@@ -40,7 +40,7 @@ def listed(operator: Operator, *words: str) -> list[dict[str, Any]]:
     return [item for item in found if item["kind"] == "request"]
 
 
-def test_it_lists_what_waits_for_a_person(operator: Operator, mailer: World) -> None:
+def test_it_lists_what_waits_for_a_person(operator, mailer):
     """Of each outbox, and of no other participant; 1 while there is something."""
     code, out, _ = operator.says("outbox", "ls")
     head, first, second, counts = out.splitlines()
@@ -61,9 +61,7 @@ def test_it_lists_what_waits_for_a_person(operator: Operator, mailer: World) -> 
     assert out == "no participant has an outbox\n"
 
 
-def test_again(
-    operator: Operator, mailer: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_again(operator, mailer, monkeypatch):
     """Back in its queue, and repeated it says the same; the log is not needed."""
     monkeypatch.setenv("TPC_LOG", "")
     for _ in range(2):
@@ -83,7 +81,7 @@ def test_again(
     assert item == {"key": KEY, "participant": "mailer", "state": "sent"}
 
 
-def test_drop(operator: Operator, mailer: World) -> None:
+def test_drop(operator, mailer):
     """It leaves the list, is listed as dropped, and is not sent again."""
     for _ in range(2):
         code, out, _ = operator.says("outbox", "drop", KEY, *WHY)
@@ -98,7 +96,7 @@ def test_drop(operator: Operator, mailer: World) -> None:
     assert operator.says("outbox", "again", KEY, "--yes")[0] == 1
 
 
-def test_what_cannot_be_done_is_one_line(operator: Operator, mailer: World) -> None:
+def test_what_cannot_be_done_is_one_line(operator, mailer):
     """An unknown key, a wrong one, no reason, no such participant, nobody to ask; and
     settings that are not there, named on either side of the action.
     """
@@ -121,9 +119,7 @@ def test_what_cannot_be_done_is_one_line(operator: Operator, mailer: World) -> N
         operator.says("outbox", "drop", KEY)
 
 
-def test_two_outboxes_of_one_application(
-    operator: Operator, mailer: World, tmp_path: Path
-) -> None:
+def test_two_outboxes_of_one_application(operator, mailer, tmp_path):
     """Their keys are the same: a person says which is meant."""
     other = refused(tmp_path, "texter", "a")
     with serving(other.app) as url, serving(mailer.app) as first:
@@ -136,9 +132,7 @@ def test_two_outboxes_of_one_application(
     end(other.resource)
 
 
-def test_an_order_that_is_repeated_does_not_act_elsewhere(
-    operator: Operator, mailer: World, tmp_path: Path
-) -> None:
+def test_an_order_that_is_repeated_does_not_act_elsewhere(operator, mailer, tmp_path):
     """Neither where the same request waits at another outbox, nor while one is down."""
     other = refused(tmp_path, "texter", "a")
     with serving(other.app) as url, serving(mailer.app) as first:
@@ -154,14 +148,14 @@ def test_an_order_that_is_repeated_does_not_act_elsewhere(
     end(other.resource)
 
 
-def test_one_that_is_down_hides_no_other(operator: Operator, mailer: World) -> None:
+def test_one_that_is_down_hides_no_other(operator, mailer):
     """The rest is listed, and it is said who did not answer; 1."""
     operator.reach(ledger="http://127.0.0.1:9")
     out = operator.out(1, "outbox", "ls", "--application", "bills")
     assert "ledger: nothing listens at" in out
 
 
-def test_a_person_is_shown_it_and_asked(operator: Operator, mailer: World) -> None:
+def test_a_person_is_shown_it_and_asked(operator, mailer):
     """Nothing is done unless the row's number is typed, or yes."""
     with serving(mailer.app) as url:
         where = {"TPC_PARTICIPANTS": f"mailer={url}", "TPC_TOKEN": "a-token-of-anna"}

@@ -26,7 +26,7 @@ def resolve(
     return operator.says("resolve", str(of), *words, *WHY)
 
 
-def test_the_decided_word_delivers_now(operator: Operator) -> None:
+def test_the_decided_word_delivers_now(operator):
     """One attempt, and what came of it."""
     operator.at.committing()
     code, _, err = resolve(operator, "--abort")
@@ -40,7 +40,7 @@ def test_the_decided_word_delivers_now(operator: Operator) -> None:
     assert resolve(operator, "--commit")[0] == 2, "nothing is left to decide"
 
 
-def test_an_undecided_one_is_aborted_and_told(operator: Operator) -> None:
+def test_an_undecided_one_is_aborted_and_told(operator):
     """Write-once: its driver, if it lives, obeys."""
     operator.at.prepare(operator.at.begin().id)
     assert resolve(operator, "--commit")[0] == 2
@@ -50,9 +50,7 @@ def test_an_undecided_one_is_aborted_and_told(operator: Operator) -> None:
     assert [w.in_doubt() for w in operator.at.worlds.values()] == [0, 0]
 
 
-def test_a_contradiction_that_still_stands_is_quarantined_again(
-    operator: Operator,
-) -> None:
+def test_a_contradiction_that_still_stands_is_quarantined_again(operator):
     """Delivered at once, so that the person sees it at once."""
     at = operator.at
     at.committing()
@@ -65,7 +63,7 @@ def test_a_contradiction_that_still_stands_is_quarantined_again(
     assert state_of(operator.at, str(T)) is TransactionState.CONCLUDED
 
 
-def test_a_participant_that_never_comes_back(operator: Operator) -> None:
+def test_a_participant_that_never_comes_back(operator):
     """It is waited for, then given up: closed, and its application goes on.
 
     What it holds is an orphan after that, which a person may commit.
@@ -98,7 +96,7 @@ def test_a_participant_that_never_comes_back(operator: Operator) -> None:
     assert operator.at.worlds["notifier"].visible() == 3
 
 
-def test_who_else_is_down_is_still_waited_for(operator: Operator) -> None:
+def test_who_else_is_down_is_still_waited_for(operator):
     """Giving up one says nothing of another."""
     operator.at.committing()
     operator.reach(ledger="http://127.0.0.1:9", notifier="http://127.0.0.2:9")
@@ -112,7 +110,7 @@ def test_who_else_is_down_is_still_waited_for(operator: Operator) -> None:
     assert state_of(operator.at, str(T)) is TransactionState.CONCLUDED
 
 
-def test_giving_up_shows_its_cost_and_asks(operator: Operator) -> None:
+def test_giving_up_shows_its_cost_and_asks(operator):
     """What is lost with it is said first; only the batch number does it."""
     operator.at.committing()
     operator.reach(notifier="http://127.0.0.1:9")
@@ -125,7 +123,7 @@ def test_giving_up_shows_its_cost_and_asks(operator: Operator) -> None:
     assert state_of(operator.at, str(T)) is TransactionState.CONCLUDED
 
 
-def test_an_orphan_at_a_participant(operator: Operator) -> None:
+def test_an_orphan_at_a_participant(operator):
     """Only with its name; one that is too young, or unknown, is refused."""
     at = operator.at
     at.prepare(FOREIGN, "ledger")
@@ -143,7 +141,7 @@ def test_an_orphan_at_a_participant(operator: Operator) -> None:
     assert at.worlds["ledger"].in_doubt() == 0
 
 
-def test_a_participant_that_is_down_resolves_nothing(operator: Operator) -> None:
+def test_a_participant_that_is_down_resolves_nothing(operator):
     """1, and its name."""
     operator.reach(ledger="http://127.0.0.1:9")
     code, _, err = resolve(operator, "--at", "ledger", "--abort", of=FOREIGN)
@@ -151,7 +149,7 @@ def test_a_participant_that_is_down_resolves_nothing(operator: Operator) -> None
     assert "participant 'ledger': nothing listens" in err
 
 
-def test_without_a_terminal_it_must_be_said(operator: Operator) -> None:
+def test_without_a_terminal_it_must_be_said(operator):
     """Nothing is done by a script that did not mean it."""
     operator.at.begin()
     err = operator.err(2, "resolve", str(T), "--abort", "--reason", "x")
@@ -168,7 +166,7 @@ def test_without_a_terminal_it_must_be_said(operator: Operator) -> None:
         pytest.param("", False, marks=pytest.mark.ci),
     ],
 )
-def test_on_a_terminal_it_asks(operator: Operator, typed: str, done: bool) -> None:
+def test_on_a_terminal_it_asks(operator, typed, done):
     """Effect and cost first; only the batch number or *yes* does it."""
     operator.at.prepare(operator.at.begin().id)
     code, shown = on_a_terminal(
@@ -183,7 +181,7 @@ def test_on_a_terminal_it_asks(operator: Operator, typed: str, done: bool) -> No
     assert (TEXTS["not done"] in shown) is not done
 
 
-def test_what_was_done_by_hand_is_explained(operator: Operator) -> None:
+def test_what_was_done_by_hand_is_explained(operator):
     """The next one at the keyboard sees who, what and why."""
     operator.at.committing()
     operator.reach(notifier="http://127.0.0.1:9")

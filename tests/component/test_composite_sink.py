@@ -116,7 +116,7 @@ class Wire:
 
 
 @pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+def wire(monkeypatch) -> Wire:
     return Wire(monkeypatch)
 
 
@@ -168,7 +168,7 @@ def rows() -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"n": [3]})
 
 
-def test_every_participant_of_every_sink_gets_each_partition_once(wire: Wire) -> None:
+def test_every_participant_of_every_sink_gets_each_partition_once(wire):
     """One receipt per participant; a hand-written sink's has its own handle."""
     files, more = Files("files"), Files("more")
     job = Job(services(), files, more)
@@ -195,7 +195,7 @@ def test_every_participant_of_every_sink_gets_each_partition_once(wire: Wire) ->
 
 
 @pytest.mark.parametrize("phase", ["begin", "pre_commit"])
-def test_a_member_that_fails_aborts_the_branch_of_all(wire: Wire, phase: str) -> None:
+def test_a_member_that_fails_aborts_the_branch_of_all(wire, phase):
     """Its error is the branch's vote; the others drop what they have, and are told."""
     first, failing, last = Files("first"), Files("failing"), Files("last")
     failing.fails = {phase}
@@ -209,7 +209,7 @@ def test_a_member_that_fails_aborts_the_branch_of_all(wire: Wire, phase: str) ->
     assert ("abort_branch a" in wire.asked) is (phase == "pre_commit")
 
 
-def test_a_member_whose_abort_fails_keeps_no_other_from_it(wire: Wire) -> None:
+def test_a_member_whose_abort_fails_keeps_no_other_from_it(wire):
     """The first error is the one that is raised."""
     first, failing, last = Files("first"), Files("failing"), Files("last")
     failing.fails = {"pre_commit", "abort"}
@@ -218,7 +218,7 @@ def test_a_member_whose_abort_fails_keeps_no_other_from_it(wire: Wire) -> None:
     assert last.heard[0] == f"abort last {FIRST}-0.1"
 
 
-def test_a_member_that_is_late_with_its_commit_is_asked_again(wire: Wire) -> None:
+def test_a_member_that_is_late_with_its_commit_is_asked_again(wire):
     """The others have committed meanwhile; only that one is told again."""
     slow, files = Files("slow"), Files("files")
     slow.fails = {"commit"}
@@ -233,7 +233,7 @@ def test_a_member_that_is_late_with_its_commit_is_asked_again(wire: Wire) -> Non
     assert job.state is TransactionState.COMMITTED
 
 
-def test_an_abort_before_the_votes_reaches_each_member(wire: Wire) -> None:
+def test_an_abort_before_the_votes_reaches_each_member(wire):
     """Each is told by itself, with what is its own."""
     files = Files()
     job = Job(services(), files)
@@ -270,13 +270,13 @@ SAME_URL = ParticipantSink({"c": "http://a:1"}, token=None)
         ([], "no sink at all"),
     ],
 )
-def test_what_cannot_be_one_transaction_is_refused(members: Any, why: str) -> None:
+def test_what_cannot_be_one_transaction_is_refused(members, why):
     """Where the sink is made, in a line that says what to change."""
     with pytest.raises(ConfigurationError, match=TEXTS[why]):
         CompositeSink(members) if members else as_single_sink(members)
 
 
-def test_a_single_sink_has_a_name_too() -> None:
+def test_a_single_sink_has_a_name_too():
     """Its participant has the name that the sink says, or that of its class."""
     assert list(participants_of(Files("files"))) == ["files"]
     assert list(participants_of(Files())) == ["Files"]
@@ -284,13 +284,13 @@ def test_a_single_sink_has_a_name_too() -> None:
     assert as_single_sink(files) is files
 
 
-def test_a_member_that_lacks_a_phase_is_named() -> None:
+def test_a_member_that_lacks_a_phase_is_named():
     """As where it is the only sink."""
     with pytest.raises(ContractError, match=TEXTS["an object is no sink"]):
         CompositeSink([Files(), object()])  # type: ignore[list-item]
 
 
-def test_a_route_is_of_one_participant(wire: Wire) -> None:
+def test_a_route_is_of_one_participant(wire):
     """Of whichever member it belongs to."""
     sink = CompositeSink([services(), Files("files")])
     for name in ("a", "b", "files"):
@@ -310,7 +310,7 @@ class Folder(Files):
     name: str
 
 
-def test_routes_to_sinks_that_have_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routes_to_sinks_that_have_no_hash(monkeypatch):
     """A dataclass is a sink like any other; each route's receipts count."""
     sink = CompositeSink([Folder("first"), Folder("last")])
     participants = tuple(sink.participants)
@@ -333,14 +333,14 @@ def test_routes_to_sinks_that_have_no_hash(monkeypatch: pytest.MonkeyPatch) -> N
     assert attempt.arrow_bytes == 16
 
 
-def test_a_sink_may_call_something_its_members() -> None:
+def test_a_sink_may_call_something_its_members():
     """Only what is made of several sinks is looked into."""
     files = Files()
     files.members = 3  # type: ignore[attr-defined]
     check_leftovers(files)
 
 
-def test_several_sinks_within_several(wire: Wire) -> None:
+def test_several_sinks_within_several(wire):
     """All are checked, and each can have a route."""
     inner = CompositeSink([services(), Files("files")])
     sink = CompositeSink([inner, Files("more")])
@@ -351,9 +351,7 @@ def test_several_sinks_within_several(wire: Wire) -> None:
         CompositeSink([CompositeSink([services_of_none])]).check("orders")
 
 
-def test_two_names_of_one_service_are_found_at_the_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_names_of_one_service_are_found_at_the_start(monkeypatch):
     """Whichever members they belong to, and whatever their URLs are."""
     monkeypatch.setattr(HttpParticipant, "identity", lambda _: Identity("one", {}))
     members = [ParticipantSink({n: f"http://{n}:1"}, token=None) for n in ("a", "b")]
@@ -361,14 +359,14 @@ def test_two_names_of_one_service_are_found_at_the_start(
         CompositeSink(members).check("orders")
 
 
-def test_it_travels_to_executors() -> None:
+def test_it_travels_to_executors():
     """As any sink does: pickled, with its members."""
     sink = CompositeSink([services(), Files("files"), Files("more")])
     copy = cloudpickle.loads(cloudpickle.dumps(sink))
     assert list(copy.participants) == ["a", "b", "files", "more"]
 
 
-def test_a_partition_without_rows_touches_no_member(wire: Wire) -> None:
+def test_a_partition_without_rows_touches_no_member(wire):
     """Everybody votes read_only, without a request or a file."""
     sink = CompositeSink([services(), (files := Files("files"))])
     context = BranchContext(FIRST, BranchId(0, 1), tuple(sink.participants), {})

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from support.deadline import by_hand
-from support.protocol import World, raising
+from support.protocol import raising
 from support.texts import texts
 from support.waiting import until
 
@@ -33,7 +33,7 @@ from tracing_2pc.core.states import Decision, Refusal, TransactionState, Vote
 TEXTS = texts("component")
 
 
-def test_participants_are_on_record_before_anybody_is_asked(world: World) -> None:
+def test_participants_are_on_record_before_anybody_is_asked(world):
     """A crash after the first prepare leaves a record that names whom to ask."""
     seen: list[TransactionRecord | None] = []
 
@@ -47,7 +47,7 @@ def test_participants_are_on_record_before_anybody_is_asked(world: World) -> Non
     assert seen[0].state is TransactionState.ACTIVE
 
 
-def test_a_crash_after_the_decision_is_committed_by_the_replay(world: World) -> None:
+def test_a_crash_after_the_decision_is_committed_by_the_replay(world):
     """Decided commit: delivered at the next start, and not written a second time."""
     world.a.silent = world.b.silent = 100
     world.settings = dataclasses.replace(world.settings, on_pending="fail")
@@ -62,7 +62,7 @@ def test_a_crash_after_the_decision_is_committed_by_the_replay(world: World) -> 
     assert world.a.heard == ["commit orders.0.1"], "the replay asks nobody again"
 
 
-def test_a_crash_between_two_commits_is_finished(world: World) -> None:
+def test_a_crash_between_two_commits_is_finished(world):
     """One has committed and one has not: the other is told again, nobody aborts."""
     world.b.silent = 100
     world.settings = dataclasses.replace(world.settings, on_pending="fail")
@@ -75,7 +75,7 @@ def test_a_crash_between_two_commits_is_finished(world: World) -> None:
     assert world.a.heard == ["commit orders.0.1"] * 2, "once by the replay's question"
 
 
-def test_a_crash_before_sparks_own_commit_is_a_replay(world: World) -> None:
+def test_a_crash_before_sparks_own_commit_is_a_replay(world):
     """All acknowledged, and Spark replays it: recognised, and nothing moves.
 
     Before it is skipped, all that hold something of it are asked whether they have it.
@@ -92,9 +92,7 @@ def test_a_crash_before_sparks_own_commit_is_a_replay(world: World) -> None:
 @pytest.mark.parametrize(
     "answer", [(Refusal.UNKNOWN, "unknown"), (Refusal.CONFLICT, "aborted")]
 )
-def test_a_replay_that_a_participant_knows_nothing_of_is_not_skipped(
-    world: World, answer: tuple[Refusal, str]
-) -> None:
+def test_a_replay_that_a_participant_knows_nothing_of_is_not_skipped(world, answer):
     """Another log, or another service: refused; the record stays as it is."""
     world.run_batch(0)
     world.b.refusal = answer
@@ -108,14 +106,14 @@ def test_a_replay_that_a_participant_knows_nothing_of_is_not_skipped(
     assert world.state("orders.0.1") is TransactionState.COMMITTED
 
 
-def test_a_replay_that_a_participant_has_forgotten_is_done(world: World) -> None:
+def test_a_replay_that_a_participant_has_forgotten_is_done(world):
     """It forgets only what was finished."""
     world.run_batch(0)
     world.b.refusal = (Refusal.FORGOTTEN, "forgotten")
     assert world.run_batch(0, run="run-2") is False
 
 
-def test_a_replay_asks_only_who_has_something_of_it(world: World) -> None:
+def test_a_replay_asks_only_who_has_something_of_it(world):
     """To commit nothing would be news to a service that is not the right one."""
 
     def write(record: TransactionRecord) -> Sequence[Receipt]:
@@ -130,7 +128,7 @@ def test_a_replay_asks_only_who_has_something_of_it(world: World) -> None:
     assert world.b.heard == ["commit orders.0.1"]
 
 
-def test_a_replay_that_nobody_answers_for_is_not_skipped(world: World) -> None:
+def test_a_replay_that_nobody_answers_for_is_not_skipped(world):
     """It is waited for as a commit is; the error names who did not answer."""
     world.run_batch(0)
     world.settings = dataclasses.replace(world.settings, on_pending="fail")
@@ -141,7 +139,7 @@ def test_a_replay_that_nobody_answers_for_is_not_skipped(world: World) -> None:
     assert world.run_batch(0, run="run-3") is False
 
 
-def test_what_a_person_has_concluded_is_not_asked_about_again(world: World) -> None:
+def test_what_a_person_has_concluded_is_not_asked_about_again(world):
     """That a participant contradicts it is why it was: the replay is skipped."""
     world.b.refusal = (Refusal.CONFLICT, "aborted")
     with pytest.raises(HeuristicError):
@@ -152,7 +150,7 @@ def test_what_a_person_has_concluded_is_not_asked_about_again(world: World) -> N
     assert world.b.heard == ["commit orders.0.1"]
 
 
-def test_waiting_is_the_default_and_backs_off(world: World) -> None:
+def test_waiting_is_the_default_and_backs_off(world):
     """An unanswered commit holds the batch back until it is acknowledged."""
     world.b.silent = 6
     assert world.run_batch(0) is True
@@ -161,7 +159,7 @@ def test_waiting_is_the_default_and_backs_off(world: World) -> None:
     assert waited == pytest.approx(1 + 2 + 4 + 8 + 16 + 32)
 
 
-def test_a_lost_answer_is_asked_again_and_counts_once(world: World) -> None:
+def test_a_lost_answer_is_asked_again_and_counts_once(world):
     """Committed, and the answer was lost: the repeat is answered the same."""
     world.b.silent, world.b.after = 1, True
     assert world.run_batch(0) is True
@@ -169,7 +167,7 @@ def test_a_lost_answer_is_asked_again_and_counts_once(world: World) -> None:
     assert (world.in_doubt(), world.visible()) == (0, 4)
 
 
-def test_stop_returns_while_a_participant_is_down(world: World) -> None:
+def test_stop_returns_while_a_participant_is_down(world):
     """A query that is being stopped does not wait for anybody; recovery goes on."""
     world.b.silent = 10**9
     real = world.clock.sleep
@@ -185,9 +183,7 @@ def test_stop_returns_while_a_participant_is_down(world: World) -> None:
     assert world.state("orders.0.1") is TransactionState.COMMITTING
 
 
-def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(
-    world: World,
-) -> None:
+def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(world):
     """It isn't waited for, it isn't forgotten, and it does not hold the batch back."""
 
     def write(record: TransactionRecord) -> list[Receipt]:
@@ -203,7 +199,7 @@ def test_an_abort_that_nobody_heard_is_sent_again_before_the_next_batch(
     assert world.b.aborted == {"orders.0.1"}
 
 
-def test_a_driver_that_is_replaced_while_its_tasks_run_is_told_so(world: World) -> None:
+def test_a_driver_that_is_replaced_while_its_tasks_run_is_told_so(world):
     """Its tasks only hear that they are too late; the error says why, and names it."""
 
     def write(record: TransactionRecord) -> list[Receipt]:
@@ -217,7 +213,7 @@ def test_a_driver_that_is_replaced_while_its_tasks_run_is_told_so(world: World) 
     assert (world.in_doubt(), world.visible()) == (0, 4)
 
 
-def test_a_superseded_driver_obeys_what_stands(world: World) -> None:
+def test_a_superseded_driver_obeys_what_stands(world):
     """Who slept through a replacement is told abort, and commits nothing."""
 
     def sleep_through(record: TransactionRecord) -> list[Receipt]:
@@ -237,9 +233,7 @@ def test_a_superseded_driver_obeys_what_stands(world: World) -> None:
     "refusal",
     sorted(set(Refusal) - {Refusal.UNKNOWN, Refusal.FORGOTTEN, Refusal.CONFLICT}),
 )
-def test_a_refusal_that_says_nothing_of_the_data_is_no_answer(
-    world: World, refusal: Refusal
-) -> None:
+def test_a_refusal_that_says_nothing_of_the_data_is_no_answer(world, refusal):
     """Whatever transport raises it: the commit is sent again, nothing quarantined."""
     world.settings = dataclasses.replace(world.settings, on_pending="fail")
     world.b.refusal = (refusal, "unknown")
@@ -254,9 +248,7 @@ def test_a_refusal_that_says_nothing_of_the_data_is_no_answer(
 @pytest.mark.parametrize(
     "answer", [(Refusal.UNKNOWN, "unknown"), (Refusal.CONFLICT, "aborted")]
 )
-def test_lost_or_contradicted_is_quarantined(
-    world: World, answer: tuple[Refusal, str]
-) -> None:
+def test_lost_or_contradicted_is_quarantined(world, answer):
     """Nobody guesses: work on it stops, its application waits for a person."""
     world.b.refusal = answer
     with pytest.raises(HeuristicError, match=r"tracing-2pc resolve orders\.0\.1"):
@@ -269,8 +261,8 @@ def test_lost_or_contradicted_is_quarantined(
 
 @pytest.mark.parametrize("refusal", [None, (Refusal.CONFLICT, "aborted")])
 def test_an_acknowledgement_is_on_record_before_the_others_have_answered(
-    world: World, refusal: tuple[Refusal, str] | None
-) -> None:
+    world, refusal
+):
     """A participant that is well is never shown with another one's delay."""
     real = world.b.commit
     before: list[frozenset[str]] = []
@@ -292,9 +284,7 @@ def test_an_acknowledgement_is_on_record_before_the_others_have_answered(
     assert before == [frozenset({"a"})]
 
 
-def test_what_was_acknowledged_is_on_record_although_a_token_is_missing(
-    world: World,
-) -> None:
+def test_what_was_acknowledged_is_on_record_although_a_token_is_missing(world):
     """A mistake of ours at one participant takes nothing from the others."""
     world.a.commit = raising(ConfigurationError("no token"))  # type: ignore[method-assign]
     with pytest.raises(ConfigurationError, match="no token"):
@@ -303,7 +293,7 @@ def test_what_was_acknowledged_is_on_record_although_a_token_is_missing(
     assert record.pending == ("a",)
 
 
-def test_an_abort_that_meets_a_commit_is_quarantined_at_once(world: World) -> None:
+def test_an_abort_that_meets_a_commit_is_quarantined_at_once(world):
     """Somebody committed what is decided abort: the query stops, a person looks."""
 
     def fail(record: TransactionRecord) -> list[Receipt]:
@@ -315,14 +305,14 @@ def test_an_abort_that_meets_a_commit_is_quarantined_at_once(world: World) -> No
     assert world.state("orders.0.1") is TransactionState.QUARANTINED
 
 
-def test_forgotten_there_and_unfinished_here_is_lost(world: World) -> None:
+def test_forgotten_there_and_unfinished_here_is_lost(world):
     """410 for something that the log still waits for is quarantined."""
     world.b.refusal = (Refusal.FORGOTTEN, "forgotten")
     with pytest.raises(HeuristicError):
         world.run_batch(0)
 
 
-def test_forgotten_there_and_finished_here_is_done(world: World) -> None:
+def test_forgotten_there_and_finished_here_is_done(world):
     """410 because somebody else has delivered it is as good as an acknowledgement."""
     real = world.b.commit
 
@@ -338,7 +328,7 @@ def test_forgotten_there_and_finished_here_is_done(world: World) -> None:
     assert world.state("orders.0.1") is TransactionState.COMMITTED
 
 
-def test_a_participant_that_lost_its_address_is_named(world: World) -> None:
+def test_a_participant_that_lost_its_address_is_named(world):
     """The others are asked; the transaction stays, and the message says what to do."""
     world.settings = dataclasses.replace(world.settings, on_pending="fail")
     world.b.silent = 100
@@ -353,8 +343,8 @@ def test_a_participant_that_lost_its_address_is_named(world: World) -> None:
 
 
 def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world, caplog, monkeypatch
+):
     """A warning at 0.8; then abort is decided, and late votes change nothing."""
     over = by_hand(monkeypatch)
 
@@ -371,9 +361,7 @@ def test_out_of_time_the_decision_is_abort_and_the_jobs_are_cancelled(
     assert (world.in_doubt(), world.visible()) == (0, 0)
 
 
-def test_the_second_timeout_in_a_row_says_what_to_set(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_timeout_in_a_row_says_what_to_set(world, caplog, monkeypatch):
     """A first batch that needs longer never gets through: said once, with a number."""
     over, limit = by_hand(monkeypatch), world.settings.transaction_timeout
 
@@ -398,7 +386,7 @@ def test_the_second_timeout_in_a_row_says_what_to_set(
         assert said is advice
 
 
-def test_a_decide_without_an_answer_is_asked_again(world: World) -> None:
+def test_a_decide_without_an_answer_is_asked_again(world):
     """The log wrote it and the answer was lost: the second asking finds it decided."""
     real, lost = world.log.decide, []
 
@@ -414,7 +402,7 @@ def test_a_decide_without_an_answer_is_asked_again(world: World) -> None:
     assert (world.in_doubt(), world.visible()) == (0, 4)
 
 
-def test_a_log_that_stays_silent_is_not_taken_for_a_no(world: World) -> None:
+def test_a_log_that_stays_silent_is_not_taken_for_a_no(world):
     """Nobody aborts on a guess: it stays in doubt until the log can be asked."""
     real = world.log.decide
     world.log.decide = raising(DecisionLogError("down"))  # type: ignore[method-assign]
@@ -426,9 +414,7 @@ def test_a_log_that_stays_silent_is_not_taken_for_a_no(world: World) -> None:
     assert (world.in_doubt(), world.visible()) == (0, 4)
 
 
-def test_an_undecided_error_after_a_commit_that_stands_never_aborts(
-    world: World,
-) -> None:
+def test_an_undecided_error_after_a_commit_that_stands_never_aborts(world):
     """If the log says commit, an error of this driver changes nothing about it."""
 
     def decided_behind_our_back(record: TransactionRecord) -> list[Receipt]:
@@ -442,9 +428,7 @@ def test_an_undecided_error_after_a_commit_that_stands_never_aborts(
     assert (world.in_doubt(), world.visible()) == (0, 4)
 
 
-def test_whoever_waits_is_told_why(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_whoever_waits_is_told_why(world, caplog):
     """A wrong token at commit is in the warning, the error, and nowhere a riddle."""
     world.settings = dataclasses.replace(world.settings, on_pending="fail")
     refused = ParticipantUnavailableError("participant 'b' answered 401: your token")
@@ -454,7 +438,7 @@ def test_whoever_waits_is_told_why(
     assert "401: your token" in caplog.text
 
 
-def test_a_fault_of_a_participants_adapter_is_no_answer(world: World) -> None:
+def test_a_fault_of_a_participants_adapter_is_no_answer(world):
     """Whatever a call raises, the transaction stays and is delivered later."""
     real, failures = world.b.commit, [KeyError("x"), RecursionError()]
 
@@ -468,7 +452,7 @@ def test_a_fault_of_a_participants_adapter_is_no_answer(world: World) -> None:
     assert world.visible() == 4
 
 
-def test_an_abort_with_all_votes_in_names_the_branches(world: World) -> None:
+def test_an_abort_with_all_votes_in_names_the_branches(world):
     """A hand-written sink's handles are known then: it is told to drop them."""
     told: list[int] = []
 
@@ -483,7 +467,7 @@ def test_an_abort_with_all_votes_in_names_the_branches(world: World) -> None:
     assert told == [2]
 
 
-def test_a_clock_that_is_set_back_stops_nothing(world: World) -> None:
+def test_a_clock_that_is_set_back_stops_nothing(world):
     """A wait is counted down, not compared with a clock."""
     world.b.silent = 1
     real = world.clock.sleep
@@ -497,7 +481,7 @@ def test_a_clock_that_is_set_back_stops_nothing(world: World) -> None:
     assert sum(world.clock.slept) == pytest.approx(1.0)
 
 
-def test_old_batches_are_forgotten_and_participants_are_told(world: World) -> None:
+def test_old_batches_are_forgotten_and_participants_are_told(world):
     """forgotten_through passes finished batches, never one that could be replayed."""
     world.settings = dataclasses.replace(world.settings, keep_finished=10.0)
     for batch in range(4):

@@ -34,9 +34,7 @@ FIRST = TransactionId("orders", 0, 1)
 
 
 @pytest.mark.parametrize("error", [DecisionLogError, DecisionUnknownError])
-def test_an_abort_that_the_log_did_not_take_is_not_sent(
-    world: World, error: type[Exception]
-) -> None:
+def test_an_abort_that_the_log_did_not_take_is_not_sent(world, error):
     """A task failed and the log is down: nobody is told a thing until it is back."""
 
     def fail(record: TransactionRecord) -> NoReturn:
@@ -72,9 +70,7 @@ class Away:
 
 
 @pytest.mark.parametrize("method", ["begin", "unfinished"])
-def test_a_log_that_is_away_between_two_batches_ends_no_query(
-    world: World, method: str
-) -> None:
+def test_a_log_that_is_away_between_two_batches_ends_no_query(world, method):
     """Asked again, with growing waits; a begin that was written is not doubled."""
     assert world.run_batch(0) is True
     away = Away(world, method, calls=2)
@@ -84,7 +80,7 @@ def test_a_log_that_is_away_between_two_batches_ends_no_query(
     assert (world.in_doubt(), world.visible()) == (0, 8)
 
 
-def test_what_a_begin_without_an_answer_superseded_is_told_so(world: World) -> None:
+def test_what_a_begin_without_an_answer_superseded_is_told_so(world):
     """The attempt before it holds rows and locks: it is not left to the batch after."""
     world.log.begin(
         "orders", 0, run="before", query="query", participants=("a", "b"), carrier={}
@@ -95,9 +91,7 @@ def test_what_a_begin_without_an_answer_superseded_is_told_so(world: World) -> N
 
 
 @pytest.mark.parametrize("method", ["begin", "unfinished"])
-def test_a_log_that_stays_away_is_named_and_the_query_ends(
-    world: World, method: str
-) -> None:
+def test_a_log_that_stays_away_is_named_and_the_query_ends(world, method):
     """After the inline tries, with what the database said; and nothing was written."""
     Away(world, method, calls=100)
     with pytest.raises(DecisionLogError, match="server closed the connection"):
@@ -106,7 +100,7 @@ def test_a_log_that_stays_away_is_named_and_the_query_ends(
     assert world.wrote == []
 
 
-def test_stop_ends_the_wait_for_the_log(world: World) -> None:
+def test_stop_ends_the_wait_for_the_log(world):
     """Whoever stops the query does not wait for its log."""
     Away(world, "begin", calls=100)
     world.stopped = True
@@ -115,7 +109,7 @@ def test_stop_ends_the_wait_for_the_log(world: World) -> None:
     assert world.clock.slept == []
 
 
-def test_a_record_that_cannot_be_trusted_is_not_asked_again(world: World) -> None:
+def test_a_record_that_cannot_be_trusted_is_not_asked_again(world):
     """Waiting mends no torn record: the query ends at once, and names it."""
     asked = []
 
@@ -129,7 +123,7 @@ def test_a_record_that_cannot_be_trusted_is_not_asked_again(world: World) -> Non
     assert asked == [1]
 
 
-def test_who_waits_for_an_acknowledgement_looks_into_the_log(world: World) -> None:
+def test_who_waits_for_an_acknowledgement_looks_into_the_log(world):
     """A person has stopped the work on it: what the driver remembers is not sent."""
     world.b.silent = 1
     real = world.clock.sleep
@@ -144,7 +138,7 @@ def test_who_waits_for_an_acknowledgement_looks_into_the_log(world: World) -> No
     assert world.b.heard == ["commit orders.0.1"]
 
 
-def test_what_is_decided_is_delivered_before_the_next_batch(world: World) -> None:
+def test_what_is_decided_is_delivered_before_the_next_batch(world):
     """A start finds a commit that somebody has not heard: it goes first (rule 10)."""
     world.settings = dataclasses.replace(world.settings, on_pending="fail")
     world.b.silent = 100
@@ -158,7 +152,7 @@ def test_what_is_decided_is_delivered_before_the_next_batch(world: World) -> Non
     assert world.log.unfinished() == []
 
 
-def test_a_participant_without_branches_is_told_the_commit(world: World) -> None:
+def test_a_participant_without_branches_is_told_the_commit(world):
     """All that it was sent was read_only: a commit that names nothing seals there."""
 
     def write(record: TransactionRecord) -> list[Receipt]:
@@ -172,7 +166,7 @@ def test_a_participant_without_branches_is_told_the_commit(world: World) -> None
     assert world.b.committed == {"orders.0.1": set()}
 
 
-def test_the_log_is_not_asked_for_a_commit_without_every_vote(world: World) -> None:
+def test_the_log_is_not_asked_for_a_commit_without_every_vote(world):
     """The coordinator looks itself, whichever program wrote the branches (rule 1)."""
     asked: list[Decision] = []
     real = world.log.decide
@@ -193,7 +187,7 @@ def test_the_log_is_not_asked_for_a_commit_without_every_vote(world: World) -> N
     assert (world.in_doubt(), world.visible()) == (0, 0)
 
 
-def test_a_batch_that_was_forgotten_is_not_written_again(world: World) -> None:
+def test_a_batch_that_was_forgotten_is_not_written_again(world):
     """Spark replays its last batch after however long: it stays on record for that."""
     world.settings = dataclasses.replace(world.settings, keep_finished=0.0)
     assert world.run_batch(0) is True
@@ -205,7 +199,7 @@ def test_a_batch_that_was_forgotten_is_not_written_again(world: World) -> None:
 
 
 @pytest.fixture
-def older(world: World, tmp_path: Path) -> Older:
+def older(world, tmp_path) -> Older:
     return Older(world, tmp_path)
 
 
@@ -244,9 +238,7 @@ class Older:
         self.world.clock.sleep = meanwhile  # type: ignore[method-assign]
 
 
-def test_a_log_that_lost_the_decision_is_told_it_again(
-    world: World, older: Older
-) -> None:
+def test_a_log_that_lost_the_decision_is_told_it_again(world, older):
     """A copy from before the decision takes over: nobody is told to abort by it."""
     older.take_over_in_the_wait()
     assert world.run_batch(0, write=older.write_and_copy) is True
@@ -255,9 +247,7 @@ def test_a_log_that_lost_the_decision_is_told_it_again(
     assert world.state(FIRST) is TransactionState.COMMITTED
 
 
-def test_a_log_that_loses_the_decision_before_anybody_has_acknowledged(
-    world: World, older: Older
-) -> None:
+def test_a_log_that_loses_the_decision_before_anybody_has_acknowledged(world, older):
     """All have committed, and the copy knows of no decision: it is told, and finished.
 
     Else the next start would find an attempt without a decision, and abort it.
@@ -270,9 +260,7 @@ def test_a_log_that_loses_the_decision_before_anybody_has_acknowledged(
     assert (world.log.unfinished(), world.visible()) == ([], 4)
 
 
-def test_a_log_that_lost_the_record_has_not_forgotten_it(
-    world: World, older: Older
-) -> None:
+def test_a_log_that_lost_the_record_has_not_forgotten_it(world, older):
     """A copy from before the attempt takes over: who has not heard of it is told."""
     assert world.run_batch(0) is True
     copy_database(older.of, older.copy)
@@ -283,9 +271,7 @@ def test_a_log_that_lost_the_record_has_not_forgotten_it(
     assert (world.in_doubt(), world.visible()) == (0, 8)
 
 
-def test_a_log_that_says_abort_after_all_is_not_taken_for_done(
-    world: World, older: Older
-) -> None:
+def test_a_log_that_says_abort_after_all_is_not_taken_for_done(world, older):
     """Nobody had heard the commit, and others went by the copy: the batch is open."""
     world.a.silent = world.b.silent = 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def opened(world: World, run: str = "run-1") -> TransactionRecord:
     return begun.record
 
 
-def test_what_is_opened_and_closed_is_committed_everywhere(world: World) -> None:
+def test_what_is_opened_and_closed_is_committed_everywhere(world):
     """Each step may be taken by another coordinator: all they know is in the log."""
     record = opened(world)
     assert record.id == FIRST
@@ -53,7 +52,7 @@ def test_what_is_opened_and_closed_is_committed_everywhere(world: World) -> None
     assert world.visible() == 4
 
 
-def test_what_fails_is_aborted_everywhere_and_opened_anew(world: World) -> None:
+def test_what_fails_is_aborted_everywhere_and_opened_anew(world):
     """The abort is decided, then sent once; the next try is another attempt."""
     record = opened(world)
     receipts = world.write(record)
@@ -64,9 +63,7 @@ def test_what_fails_is_aborted_everywhere_and_opened_anew(world: World) -> None:
 
 
 @pytest.mark.parametrize(("kept", "missing"), [(3, "b"), (0, "a, b")])
-def test_a_close_without_every_vote_aborts(
-    world: World, kept: int, missing: str
-) -> None:
+def test_a_close_without_every_vote_aborts(world, kept, missing):
     """Nothing has to be called after it (rule 1); nor are no receipts no rows."""
     record = opened(world)
     with pytest.raises(ContractError, match=rf"^orders\.0\.1 .*{missing}"):
@@ -75,7 +72,7 @@ def test_a_close_without_every_vote_aborts(
     assert world.state(FIRST) is TransactionState.ABORTED
 
 
-def test_an_empty_batch_is_committed_by_votes_read_only(world: World) -> None:
+def test_an_empty_batch_is_committed_by_votes_read_only(world):
     """One receipt for each participant, about a branch that nobody was asked for."""
     record = opened(world)
     receipts = read_only(BranchId(0, 0), record.participants)
@@ -85,9 +82,7 @@ def test_an_empty_batch_is_committed_by_votes_read_only(world: World) -> None:
 
 
 @pytest.mark.parametrize("decision", [None, Decision.COMMIT])
-def test_no_abort_is_sent_that_is_not_decided(
-    world: World, decision: Decision | None
-) -> None:
+def test_no_abort_is_sent_that_is_not_decided(world, decision):
     """After the decision nobody aborts, and before it the log is asked."""
     record = dataclasses.replace(opened(world), decision=decision)
     world.write(record)
@@ -96,7 +91,7 @@ def test_no_abort_is_sent_that_is_not_decided(
     assert (world.a.heard, world.in_doubt()) == ([], 4)
 
 
-def test_what_is_not_decided_is_not_delivered(world: World) -> None:
+def test_what_is_not_decided_is_not_delivered(world):
     """Delivery of an active transaction tells the participants nothing."""
     record = opened(world)
     world.write(record)
@@ -104,9 +99,7 @@ def test_what_is_not_decided_is_not_delivered(world: World) -> None:
     assert (world.a.heard, world.in_doubt()) == ([], 4)
 
 
-def test_out_of_time_the_abort_is_asked_for_first(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_time_the_abort_is_asked_for_first(world, monkeypatch):
     """A log that hangs when it is read delays neither the abort nor the tasks' end."""
     over = by_hand(monkeypatch)
     real, early = world.log.read, []
@@ -129,9 +122,7 @@ def test_out_of_time_the_abort_is_asked_for_first(
     assert early == []
 
 
-def test_a_failed_batch_has_no_deadline_any_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_batch_has_no_deadline_any_more(world, monkeypatch):
     """An abort that is slow to send is not taken for tasks that are slow."""
     over, real = by_hand(monkeypatch), world.a.abort
 
@@ -151,9 +142,7 @@ def test_a_failed_batch_has_no_deadline_any_more(
     assert world.state(FIRST) is TransactionState.ABORTED
 
 
-def test_a_deadline_that_cannot_be_watched_aborts(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deadline_that_cannot_be_watched_aborts(world, monkeypatch):
     """As any failure before the decision: nothing is left for the next start."""
 
     start = threading.Thread.start
@@ -170,8 +159,8 @@ def test_a_deadline_that_cannot_be_watched_aborts(
 
 
 def test_an_armed_failpoint_changes_nothing_but_its_moment(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    world, monkeypatch, tmp_path
+):
     """Commits are sent at once as ever, and it fires when so many have answered.
 
     Answers that come together go on record together, with the end of the transaction.

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql.types import (
@@ -40,13 +39,13 @@ TEXTS_OF_SPARK = texts("spark")
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[SqlDecisionLog]:
+def log(tmp_path) -> Iterator[SqlDecisionLog]:
     with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
         yield log
 
 
 @pytest.fixture
-def writer(tmp_path: Path, log: SqlDecisionLog) -> StreamWriter:
+def writer(tmp_path, log) -> StreamWriter:
     """One whose participants nobody can reach: they are not to be asked."""
     sink = ParticipantSink({"a": "http://127.0.0.1:9"}, token=None)
     settings = Settings(log=f"sqlite:///{tmp_path}/log.db", backoff_cap=1.0)
@@ -72,9 +71,7 @@ def state(log: SqlDecisionLog, transaction: str) -> TransactionState:
     return record.state
 
 
-def test_tasks_of_two_attempts_are_not_committed(
-    writer: StreamWriter, log: SqlDecisionLog
-) -> None:
+def test_tasks_of_two_attempts_are_not_committed(writer, log):
     """Somebody has aborted the first while its tasks ran: late ones opened another."""
     first, second = begin(log, "old"), begin(log, "new")
     with pytest.raises(AbortedError, match=r"orders\.0\.1.*orders\.0\.2.*start it"):
@@ -82,7 +79,7 @@ def test_tasks_of_two_attempts_are_not_committed(
     assert state(log, second) is TransactionState.ACTIVE
 
 
-def test_a_type_that_no_task_can_read_is_refused_before_there_is_one() -> None:
+def test_a_type_that_no_task_can_read_is_refused_before_there_is_one():
     """In a column or inside of one, by name and with a cast."""
     interval = YearMonthIntervalType()
     inside = ArrayType(StructType([StructField("n", interval)]))
@@ -93,9 +90,7 @@ def test_a_type_that_no_task_can_read_is_refused_before_there_is_one() -> None:
                 writer(StructType([StructField("v", kind)]), overwrite=False)
 
 
-def test_a_lost_message_is_a_missing_vote(
-    writer: StreamWriter, log: SqlDecisionLog
-) -> None:
+def test_a_lost_message_is_a_missing_vote(writer, log):
     """Nothing is committed without it."""
     transaction = begin(log, "run")
     with pytest.raises(AbortedError, match=TEXTS["nothing committed"]):
@@ -103,18 +98,14 @@ def test_a_lost_message_is_a_missing_vote(
     assert state(log, transaction) is TransactionState.ACTIVE
 
 
-def test_an_abort_without_messages_touches_nothing(
-    writer: StreamWriter, log: SqlDecisionLog
-) -> None:
+def test_an_abort_without_messages_touches_nothing(writer, log):
     """It cannot know its run: what is under way may be the next one's."""
     transaction = begin(log, "next")
     writer.abort([None, None], 0)
     assert state(log, transaction) is TransactionState.ACTIVE
 
 
-def test_an_abort_that_comes_late_leaves_a_commit(
-    writer: StreamWriter, log: SqlDecisionLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_abort_that_comes_late_leaves_a_commit(writer, log, caplog):
     """The log is asked, and says what it has decided; the warning names it."""
     transaction = begin(log, "run")
     writer.commit([empty(transaction)], 0)
@@ -124,9 +115,7 @@ def test_an_abort_that_comes_late_leaves_a_commit(
     assert f"{transaction} is decided commit" in caplog.text
 
 
-def test_a_log_that_is_a_file_of_another_host_is_refused(
-    writer: StreamWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_is_a_file_of_another_host_is_refused(writer, tmp_path, monkeypatch):
     """An executor there would open an empty one of its own, however it is named."""
     for named in (f"sqlite+pysqlite:///{tmp_path}/log.db", "env:TPC_LOG"):
         monkeypatch.setenv("TPC_LOG", f"sqlite:///{tmp_path}/log.db")
@@ -138,9 +127,7 @@ def test_a_log_that_is_a_file_of_another_host_is_refused(
                 there._write(0, "run", None, iter(()))
 
 
-def test_a_task_that_begins_after_its_batch_was_aborted_is_refused(
-    writer: StreamWriter, log: SqlDecisionLog
-) -> None:
+def test_a_task_that_begins_after_its_batch_was_aborted_is_refused(writer, log):
     """It would open an attempt that nobody ends."""
     transaction = begin(log, "run")
     log.decide(TransactionId.parse(transaction), Decision.ABORT)
@@ -151,9 +138,7 @@ def test_a_task_that_begins_after_its_batch_was_aborted_is_refused(
     assert log.read(TransactionId("orders", 0, 2)) is None
 
 
-def test_a_late_task_does_not_take_over(
-    writer: StreamWriter, log: SqlDecisionLog
-) -> None:
+def test_a_late_task_does_not_take_over(writer, log):
     """Its query was stopped before it began anything; the next one is at work."""
     transaction = begin(log, "next")
     with pytest.raises(
@@ -164,9 +149,7 @@ def test_a_late_task_does_not_take_over(
     assert state(log, transaction) is TransactionState.ACTIVE
 
 
-def test_of_two_writes_that_drew_one_number_one_is_refused(
-    writer: StreamWriter, log: SqlDecisionLog
-) -> None:
+def test_of_two_writes_that_drew_one_number_one_is_refused(writer, log):
     """It would be taken for a replay, and its rows would be nowhere."""
     record = log.read(TransactionId.parse(begin(log, "first")))
     assert record
@@ -180,8 +163,8 @@ def test_of_two_writes_that_drew_one_number_one_is_refused(
 
 
 def test_a_write_that_is_committed_already_says_what_it_did_not_write(
-    writer: StreamWriter, log: SqlDecisionLog, caplog: pytest.LogCaptureFixture
-) -> None:
+    writer, log, caplog
+):
     """In a warning, with both numbers of rows; a lower number runs no task."""
     transaction = begin(log, "first")
     receipts = branch_receipts(BranchId(0, 0), 10, "digest", {"a": Vote.COMMIT})
@@ -198,9 +181,7 @@ def test_a_write_that_is_committed_already_says_what_it_did_not_write(
         BatchWriter(writer._job, decided, 0)
 
 
-def test_a_batch_of_a_stream_is_written_once_in_a_run(
-    writer: StreamWriter, log: SqlDecisionLog
-) -> None:
+def test_a_batch_of_a_stream_is_written_once_in_a_run(writer, log):
     """What this run has committed itself is no replay; what an earlier one did is."""
     record = log.read(TransactionId.parse(begin(log, "run")))
     assert record
@@ -209,9 +190,7 @@ def test_a_batch_of_a_stream_is_written_once_in_a_run(
     writer._check_replay(record, "next run")
 
 
-def test_a_stream_and_a_dataframe_do_not_share_an_application(
-    writer: StreamWriter, log: SqlDecisionLog
-) -> None:
+def test_a_stream_and_a_dataframe_do_not_share_an_application(writer, log):
     """The stream's batch would be taken for a replay of the other's."""
     newest = log.read(TransactionId.parse(begin(log, "stream", "a query")))
     with pytest.raises(ConfigurationError, match=r"this is query df\.write of"):

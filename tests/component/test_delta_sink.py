@@ -65,14 +65,14 @@ Jobs = Callable[..., FileJob]
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path) -> Path:
     """Return where an empty table is."""
     DeltaTable.create(tmp_path / "out", SCHEMA)
     return tmp_path / "out"
 
 
 @pytest.fixture
-def job(tmp_path: Path, out: Path) -> Iterator[Jobs]:
+def job(tmp_path, out) -> Iterator[Jobs]:
     """Return jobs that share a log; by default with a sink of the table."""
     with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
         yield lambda sink=None, **about: FileJob(sink or DeltaSink(out), log, **about)
@@ -126,7 +126,7 @@ class TestDeltaSink(SinkContract):
         return [*names, *where.rglob("*.tmp")]
 
 
-def test_each_batch_is_one_commit_of_the_table(out: Path, job: Jobs) -> None:
+def test_each_batch_is_one_commit_of_the_table(out, job):
     """Beside another sink, in one transaction; an empty batch is noted as well."""
     copy = out.parent / "copy"
     orders = job(CompositeSink([FileSink(copy, format="json"), DeltaSink(out)]))
@@ -142,7 +142,7 @@ def test_each_batch_is_one_commit_of_the_table(out: Path, job: Jobs) -> None:
 
 
 @pytest.mark.parametrize("value", ["__HIVE_DEFAULT_PARTITION__", "€" * 300, "a/b=c%"])
-def test_values_of_partitions_are_kept(tmp_path: Path, value: str) -> None:
+def test_values_of_partitions_are_kept(tmp_path, value):
     """Whatever characters they have, of any length, and null; no folder is named so."""
     out = tmp_path / "parted"
     DeltaTable.create(out, SCHEMA, partition_by=["region"])
@@ -162,7 +162,7 @@ def noted(path: Path, kind: str, **about: Any) -> Path:
     return path
 
 
-def test_what_spark_has_noted_of_a_text_is_kept(tmp_path: Path) -> None:
+def test_what_spark_has_noted_of_a_text_is_kept(tmp_path):
     """Its length in characters; the types that Spark would pad are not written."""
     sink = DeltaSink(noted(tmp_path / "short", "varchar(3)"))
     prepared(sink, pa.RecordBatch.from_pydict({"id": [1, 2], "v": ["€€€", None]}))
@@ -176,9 +176,7 @@ def test_what_spark_has_noted_of_a_text_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "moment", [pytest.param("before", marks=pytest.mark.ci), "after"]
 )
-def test_killed_at_the_commit_each_row_is_there_once(
-    out: Path, job: Jobs, moment: str
-) -> None:
+def test_killed_at_the_commit_each_row_is_there_once(out, job, moment):
     """Before it no row is visible, after it all are; the next start ends it."""
     assert process(out.parent, moment).wait() == -9
     assert visible(out) == (ids_of(0) if moment == "after" else [])
@@ -193,7 +191,7 @@ def test_killed_at_the_commit_each_row_is_there_once(
 
 
 @pytest.mark.ci
-def test_two_processes_commit_the_same_while_others_append(out: Path) -> None:
+def test_two_processes_commit_the_same_while_others_append(out):
     """Each batch is there once, and so is each row of the others."""
     sink, batches = DeltaSink(out), range(5)
     sink.check_job("orders")
@@ -223,9 +221,7 @@ def test_two_processes_commit_the_same_while_others_append(out: Path) -> None:
         ({"id": [0], "region": ["n"], "more": [1]}, "no column 'more'"),
     ],
 )
-def test_rows_that_do_not_fit_vote_abort(
-    out: Path, job: Jobs, given: Any, fault: str
-) -> None:
+def test_rows_that_do_not_fit_vote_abort(out, job, given, fault):
     """By name of the column, at each try, and leave nothing."""
     with pytest.raises(ConfigurationError, match=f"{EACH_TIME}: .*{fault}") as caught:
         job().apply(0, [pa.RecordBatch.from_pydict(given)])
@@ -233,7 +229,7 @@ def test_rows_that_do_not_fit_vote_abort(
     assert [*out.rglob("*.tmp")] == []
 
 
-def test_nulls_and_forms_of_a_type(tmp_path: Path) -> None:
+def test_nulls_and_forms_of_a_type(tmp_path):
     """A column that allows no null is held to that; another zone is the same time."""
     id_, at = pa.field("id", pa.int64(), nullable=False), pa.timestamp("us", "UTC")
     parts = pa.field("parts", pa.list_(pa.string()))
@@ -259,9 +255,7 @@ def test_nulls_and_forms_of_a_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hours", [None, 0])
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_vacuum_before_the_commit_takes_no_row(
-    out: Path, hours: int | None, killed: bool
-) -> None:
+def test_a_vacuum_before_the_commit_takes_no_row(out, hours, killed):
     """Not by default, however late the decision; by none for good: what is aside is the
     copy that is linked again, also by the next try, before it is removed."""
 
@@ -287,7 +281,7 @@ def test_a_vacuum_before_the_commit_takes_no_row(
     assert (visible(out), left(out)) == ([0, 1], [])
 
 
-def test_a_listed_file_that_is_gone_is_no_success(out: Path) -> None:
+def test_a_listed_file_that_is_gone_is_no_success(out):
     """With no copy left the batch is a contradiction; compacted, it is committed."""
 
     class Harmed(DeltaSink):
@@ -309,7 +303,7 @@ def test_a_listed_file_that_is_gone_is_no_success(out: Path) -> None:
         harmed.commit_transaction(str(second), [prepared(harmed, of=second)])
 
 
-def test_a_vacuum_between_link_and_check_is_no_loss(out: Path) -> None:
+def test_a_vacuum_between_link_and_check_is_no_loss(out):
     """The commit is repeated: what was prepared is there still."""
 
     class Vacuumed(DeltaSink):
@@ -327,9 +321,7 @@ def test_a_vacuum_between_link_and_check_is_no_loss(out: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "short"])
-def test_a_file_that_somebody_harmed_is_not_listed(
-    out: Path, job: Jobs, harm: str
-) -> None:
+def test_a_file_that_somebody_harmed_is_not_listed(out, job, harm):
     """The transaction is quarantined, and the table stays readable."""
 
     class Careless(DeltaSink):
@@ -343,7 +335,7 @@ def test_a_file_that_somebody_harmed_is_not_listed(
     assert (visible(out), DeltaTable(out).version()) == ([], 0)
 
 
-def test_a_table_that_changed_after_the_vote_is_not_harmed(out: Path) -> None:
+def test_a_table_that_changed_after_the_vote_is_not_harmed(out):
     """New columns that may be null fit; another type of a column does not."""
     sink = DeltaSink(out)
     handle = prepared(sink)
@@ -402,8 +394,8 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("when", ["before", "during"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_the_table_asks_for_since_the_vote_is_never_passed_over(
-    tmp_path: Path, change: str, when: str
-) -> None:
+    tmp_path, change, when
+):
     """Before the commit reads the table, or while it writes: refused, nothing listed;
     an empty batch as well, if the table asks for more than a file."""
     out, (apply, says) = tmp_path / "parted", CHANGES[change]
@@ -438,9 +430,7 @@ def test_what_the_table_asks_for_since_the_vote_is_never_passed_over(
 
 
 @pytest.mark.parametrize(("text", "by"), [("four", []), ("four", ["v"]), ("€€€", [])])
-def test_a_text_that_is_shortened_after_the_vote_is_asked_for_again(
-    tmp_path: Path, text: str, by: list[str]
-) -> None:
+def test_a_text_that_is_shortened_after_the_vote_is_asked_for_again(tmp_path, text, by):
     """No text is listed that is longer than the table allows now; all others are."""
 
     def notes(kind: str, mode: str) -> Path:
@@ -458,7 +448,7 @@ def test_a_text_that_is_shortened_after_the_vote_is_asked_for_again(
     assert rows(tmp_path / "t") == [row]
 
 
-def test_a_change_between_reading_and_committing_is_read_again(out: Path) -> None:
+def test_a_change_between_reading_and_committing_is_read_again(out):
     """The commit is tried again on the table as it is then."""
 
     class Late(DeltaSink):
@@ -476,7 +466,7 @@ def test_a_change_between_reading_and_committing_is_read_again(out: Path) -> Non
     assert visible(out) == [0, 1, 9]
 
 
-def test_the_attempt_is_known_after_compaction_and_clean_up(out: Path) -> None:
+def test_the_attempt_is_known_after_compaction_and_clean_up(out):
     """A repeat changes nothing, another attempt or other files are refused."""
     sink, second = DeltaSink(out), TransactionId("orders", 0, 2)
     handle, other, foreign = prepared(sink), prepared(sink, of=second), prepared(sink)
@@ -501,7 +491,7 @@ def test_the_attempt_is_known_after_compaction_and_clean_up(out: Path) -> None:
     assert (visible(out), DeltaTable(out).version()) == ([0, 1], version)
 
 
-def test_an_older_batch_is_repeated_if_the_history_proves_it(out: Path) -> None:
+def test_an_older_batch_is_repeated_if_the_history_proves_it(out):
     """Else it is refused, as is that of another log; the newest needs no history."""
     sink, later = DeltaSink(out), TransactionId("orders", 1, 1)
     handle, foreign = prepared(sink), prepared(sink)
@@ -523,7 +513,7 @@ def test_an_older_batch_is_repeated_if_the_history_proves_it(out: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["../{name}", "sub/{name}", "region=n/{name}", "orders.0.1.parquet"]
 )
-def test_a_path_of_a_receipt_is_not_believed(out: Path, path: str) -> None:
+def test_a_path_of_a_receipt_is_not_believed(out, path):
     """The transaction is refused, and nothing is linked, listed or removed."""
     sink = DeltaSink(out)
     handle = received(prepared(sink))
@@ -537,9 +527,7 @@ def test_a_path_of_a_receipt_is_not_believed(out: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [FileSink, DeltaSink])
-def test_a_receipt_names_files_of_its_own_branch_only(
-    out: Path, job: Jobs, kind: type
-) -> None:
+def test_a_receipt_names_files_of_its_own_branch_only(out, job, kind):
     """Not those of its task's twin, which was not chosen."""
 
     class Forged(FileJob):
@@ -570,9 +558,7 @@ def test_a_receipt_names_files_of_its_own_branch_only(
         ("stats", '{"numRecords": 9}', "it has 1 rows, the receipt says "),
     ],
 )
-def test_what_a_receipt_says_of_a_file_is_not_believed(
-    tmp_path: Path, what: str, forged: Any, says: str
-) -> None:
+def test_what_a_receipt_says_of_a_file_is_not_believed(tmp_path, what, forged, says):
     """Nothing is listed that nobody could read, or that counts are wrong of."""
     out, note = tmp_path / "parted", {NOTE: "varchar(3)"}
     kinds = {"id": "long", "day": "date", "n": "integer", "d": "decimal(9,2)"}
@@ -601,7 +587,7 @@ def test_what_a_receipt_says_of_a_file_is_not_believed(
     assert rows(out) == [row]
 
 
-def test_what_a_person_has_ended_is_kept(out: Path, job: Jobs) -> None:
+def test_what_a_person_has_ended_is_kept(out, job):
     """What is prepared is then the only copy of these rows."""
     sink = type("Away", (Away, DeltaSink), {})(out)
     give_up(job(sink), "delta")
@@ -609,9 +595,7 @@ def test_what_a_person_has_ended_is_kept(out: Path, job: Jobs) -> None:
     assert len([*(out / ".tpc").rglob("*.parquet.tmp")]) == 2
 
 
-def test_what_late_tasks_leave_goes_at_the_next_commit(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_late_tasks_leave_goes_at_the_next_commit(out, monkeypatch):
     """Of each batch that this sink has committed, whatever the attempt; not of another
     sink or application, nor of a batch without a commit: a person has ended it."""
 
@@ -645,8 +629,8 @@ def test_what_late_tasks_leave_goes_at_the_next_commit(
 
 @pytest.mark.parametrize("instead", ["nothing", "another table", "a later batch"])
 def test_a_table_that_goes_away_during_a_commit_is_waited_for(
-    tmp_path: Path, out: Path, job: Jobs, instead: str
-) -> None:
+    tmp_path, out, job, instead
+):
     """Files that cannot be seen are not lost, and another table proves nothing."""
 
     class Unmounted(DeltaSink):
@@ -673,9 +657,7 @@ def test_a_table_that_goes_away_during_a_commit_is_waited_for(
     assert visible(out) == ids_of(0)
 
 
-def test_a_start_with_another_table_writes_nothing(
-    tmp_path: Path, out: Path, job: Jobs
-) -> None:
+def test_a_start_with_another_table_writes_nothing(tmp_path, out, job):
     """Neither in another folder, nor made anew in the same one."""
 
     def start(run: str) -> FileJob:
@@ -703,7 +685,7 @@ def test_a_start_with_another_table_writes_nothing(
     assert visible(out) == ids_of(0, 1)
 
 
-def test_what_is_prepared_is_left_alone(out: Path, job: Jobs) -> None:
+def test_what_is_prepared_is_left_alone(out, job):
     """By any vacuum and by a late abort; what late tasks leave goes at a commit."""
     orders, second = job(), TransactionId("orders", 0, 2)
     with pytest.raises(RuntimeError):
@@ -721,7 +703,7 @@ def test_what_is_prepared_is_left_alone(out: Path, job: Jobs) -> None:
     assert (visible(out), left(out)) == ([0, 0, 1, 1], [])
 
 
-def test_durable_before_it_counts(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_durable_before_it_counts(out, monkeypatch):
     """Files before the vote; their names in the table, and its log, before the end."""
     flush, steps = os.fsync, list[str]()
 
@@ -740,7 +722,7 @@ def test_durable_before_it_counts(out: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert steps == [".", "_delta_log/00000000000000000001.json", "_delta_log"]
 
 
-def test_what_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused_at_the_start(tmp_path):
     """No table, another place, constraints and features; in one line."""
 
     def refused(what: str, path: Any) -> None:
@@ -765,7 +747,7 @@ def test_what_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
     refused("partitioned by 'at'", tmp_path / "at")
 
 
-def test_another_folder_is_not_the_table(tmp_path: Path, out: Path) -> None:
+def test_another_folder_is_not_the_table(tmp_path, out):
     """An executor that does not share it is refused, a commit waits."""
     sink, there = DeltaSink(out), tmp_path / "there"
     sink.check_job("orders")

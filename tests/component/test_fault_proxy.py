@@ -87,7 +87,7 @@ def participant() -> Iterator[Participant]:
 
 
 @pytest.fixture
-def proxy(participant: Participant) -> Iterator[FaultProxy]:
+def proxy(participant) -> Iterator[FaultProxy]:
     with FaultProxy(participant.url, timeout=PATIENT) as proxy:
         yield proxy
 
@@ -121,7 +121,7 @@ class Client:
 
 
 @pytest.fixture
-def client(proxy: FaultProxy) -> Iterator[Client]:
+def client(proxy) -> Iterator[Client]:
     client = Client(proxy.url)
     yield client
     client.connection.close()
@@ -134,9 +134,7 @@ def ask(proxy: FaultProxy, verb: str, **fields: str) -> tuple[int, bytes]:
         return client.post(verb, **fields)
 
 
-def test_what_is_not_planned_passes_unchanged(
-    participant: Participant, proxy: FaultProxy, client: Client
-) -> None:
+def test_what_is_not_planned_passes_unchanged(participant, proxy, client):
     """Headers and eight megabytes arrive as sent; so do answers of any status."""
     sent = bytes(range(256)) * (1 << 15)
     participant.status, participant.more = 423, {"Retry-After": "1", "X-Own": "yes"}
@@ -158,9 +156,7 @@ def test_what_is_not_planned_passes_unchanged(
     )
 
 
-def test_seen_says_what_each_request_was_about(
-    proxy: FaultProxy, client: Client
-) -> None:
+def test_seen_says_what_each_request_was_about(proxy, client):
     """Verb, transaction and branch, wherever the request names them."""
     client.post("prepare")
     client.post("commit")
@@ -202,9 +198,7 @@ RETURNED = {
 
 @pytest.mark.parametrize("verb", VERBS[:2])
 @pytest.mark.parametrize("fault", FORWARDED)
-def test_a_fault_happens_once_and_is_on_record(
-    participant: Participant, proxy: FaultProxy, fault: Fault, verb: Any
-) -> None:
+def test_a_fault_happens_once_and_is_on_record(participant, proxy, fault, verb):
     """The participant hears it or not, the client is told so, the next one passes."""
     proxy.plan(verb, fault)
     answer = ask(proxy, verb)
@@ -221,7 +215,7 @@ def test_a_fault_happens_once_and_is_on_record(
     assert proxy.seen[1].fault is None
 
 
-def test_what_the_answers_hold_is_a_trap(proxy: FaultProxy) -> None:
+def test_what_the_answers_hold_is_a_trap(proxy):
     """Each looks like an answer to a client that looks at one thing only."""
     for fault in (Fault.UNAVAILABLE, Fault.PAGE, Fault.GARBAGE):
         proxy.plan("commit", fault)
@@ -235,9 +229,7 @@ def test_what_the_answers_hold_is_a_trap(proxy: FaultProxy) -> None:
     assert not got.startswith(b"HTTP")
 
 
-def test_a_duplicate_arrives_at_the_same_moment(
-    participant: Participant, proxy: FaultProxy
-) -> None:
+def test_a_duplicate_arrives_at_the_same_moment(participant, proxy):
     """Both are with the participant before either is answered; one answer returns."""
     both = threading.Barrier(2)
     participant.meet = lambda: both.wait(AT_LAST)
@@ -249,9 +241,7 @@ def test_a_duplicate_arrives_at_the_same_moment(
     assert proxy.seen[0].statuses == (200, 200)
 
 
-def test_a_later_duplicate_waits_for_release(
-    participant: Participant, proxy: FaultProxy
-) -> None:
+def test_a_later_duplicate_waits_for_release(participant, proxy):
     """It is answered at once; its copy arrives when the test says so, and once."""
     proxy.plan("commit", Fault.DUPLICATE_LATER)
     answer = ask(proxy, "commit")
@@ -265,9 +255,7 @@ def test_a_later_duplicate_waits_for_release(
     assert proxy.seen[0].returned == 200
 
 
-def test_a_later_duplicate_comes_by_itself_after_its_time(
-    participant: Participant, proxy: FaultProxy
-) -> None:
+def test_a_later_duplicate_comes_by_itself_after_its_time(participant, proxy):
     """With `after` nobody has to release it."""
     arrived = threading.Semaphore(0)
     participant.meet = arrived.release
@@ -277,9 +265,7 @@ def test_a_later_duplicate_comes_by_itself_after_its_time(
     assert arrived.acquire(timeout=AT_LAST)
 
 
-def test_a_delayed_request_arrives_when_its_client_has_given_up(
-    participant: Participant, proxy: FaultProxy
-) -> None:
+def test_a_delayed_request_arrives_when_its_client_has_given_up(participant, proxy):
     """That is longer than its timeout, whatever that is; then the request is done."""
     arrived = threading.Event()
     participant.meet = arrived.set
@@ -295,8 +281,8 @@ def test_a_delayed_request_arrives_when_its_client_has_given_up(
 
 @pytest.mark.parametrize("after", [0.01, None])
 def test_a_client_that_is_still_there_gets_the_delayed_answer(
-    participant: Participant, proxy: FaultProxy, after: float | None
-) -> None:
+    participant, proxy, after
+):
     """After the time that was planned, or at `release()`."""
     proxy.plan("commit", Fault.DELAY, after=after)
     answers: list[Any] = []
@@ -310,9 +296,7 @@ def test_a_client_that_is_still_there_gets_the_delayed_answer(
 
 
 @pytest.mark.parametrize("verb", ["commit", "abort"])
-def test_a_late_prepare_arrives_after_the_decision(
-    participant: Participant, proxy: FaultProxy, verb: str
-) -> None:
+def test_a_late_prepare_arrives_after_the_decision(participant, proxy, verb):
     """Its client hears nothing; it arrives before the decision's answer is returned."""
     proxy.plan("prepare", Fault.LATE_AFTER_ABORT)
     assert ask(proxy, "prepare") == NONE
@@ -324,9 +308,7 @@ def test_a_late_prepare_arrives_after_the_decision(
     assert participant.verbs == [verb, "prepare", verb]
 
 
-def test_a_late_prepare_waits_for_its_own_decision(
-    participant: Participant, proxy: FaultProxy
-) -> None:
+def test_a_late_prepare_waits_for_its_own_decision(participant, proxy):
     """Not for another transaction's, another branch's, or one that is not answered."""
     proxy.plan("prepare", Fault.LATE_AFTER_ABORT)
     ask(proxy, "prepare")
@@ -342,9 +324,7 @@ def test_a_late_prepare_waits_for_its_own_decision(
     assert participant.verbs == ["abort", "abort", "abort", "abort", "prepare"]
 
 
-def test_faults_happen_in_the_order_of_the_plan(
-    participant: Participant, proxy: FaultProxy
-) -> None:
+def test_faults_happen_in_the_order_of_the_plan(participant, proxy):
     """As often as planned, verb by verb, or until it is forgotten; then they pass."""
     proxy.plan("commit", Fault.DROP, times=2)
     proxy.plan("commit", Fault.UNAVAILABLE)
@@ -371,22 +351,20 @@ def test_faults_happen_in_the_order_of_the_plan(
         ("commit", Fault.DROP, {"times": 0}, "at least once"),
     ],
 )
-def test_a_fault_that_cannot_happen_is_refused(
-    participant: Participant, verb: Any, fault: Fault, more: Any, why: str
-) -> None:
+def test_a_fault_that_cannot_happen_is_refused(participant, verb, fault, more, why):
     """Else a test would pass because nothing went wrong."""
     with pytest.raises(ConfigurationError, match=why):
         FaultProxy(participant.url).plan(verb, fault, **more)
 
 
-def test_a_participant_that_is_down_gives_no_answer() -> None:
+def test_a_participant_that_is_down_gives_no_answer():
     """The client's connection is closed, and it is on record that it was asked."""
     with unserved() as url, FaultProxy(url) as proxy:
         assert ask(proxy, "commit") == NONE
         assert proxy.seen[0].statuses == (None,)
 
 
-def test_a_base_url_may_have_a_path(participant: Participant) -> None:
+def test_a_base_url_may_have_a_path(participant):
     """The proxy's URL has the same one."""
     with FaultProxy(f"{participant.url}/ledger/") as proxy:
         assert proxy.url.endswith("/ledger")
@@ -398,13 +376,13 @@ def test_a_base_url_may_have_a_path(participant: Participant) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:8081", "http://"])
-def test_a_url_that_it_cannot_forward_to_is_refused(url: str) -> None:
+def test_a_url_that_it_cannot_forward_to_is_refused(url):
     """Said where it is made."""
     with pytest.raises(ConfigurationError, match="expected http://host:port"):
         FaultProxy(url)
 
 
-def test_it_listens_inside_of_with_only(participant: Participant) -> None:
+def test_it_listens_inside_of_with_only(participant):
     """There is no address before, and nobody there after."""
     proxy = FaultProxy(participant.url)
     with pytest.raises(ConfigurationError, match=TEXTS["only inside of with"]):
@@ -415,7 +393,7 @@ def test_it_listens_inside_of_with_only(participant: Participant) -> None:
     assert len(proxy.seen) == 1
 
 
-def test_nothing_is_left_at_the_end(participant: Participant) -> None:
+def test_nothing_is_left_at_the_end(participant):
     """What is held is dropped; threads end, though clients keep connections open."""
     before = set(threading.enumerate())
     client = Client("http://127.0.0.1:9")
@@ -443,7 +421,7 @@ def test_nothing_is_left_at_the_end(participant: Participant) -> None:
     assert [len(s.statuses) for s in proxy.seen] == [1, 1, 0, 0]
 
 
-def test_what_is_under_way_at_the_end_is_finished(participant: Participant) -> None:
+def test_what_is_under_way_at_the_end_is_finished(participant):
     """The participant does it, its client hears of it, and only then `with` ends."""
     arrived = threading.Event()
     before = set(threading.enumerate())
@@ -459,7 +437,7 @@ def test_what_is_under_way_at_the_end_is_finished(participant: Participant) -> N
     assert answers[0][0] == 200
 
 
-def test_an_error_inside_of_with_goes_on(participant: Participant) -> None:
+def test_an_error_inside_of_with_goes_on(participant):
     """The test's own failure is what is seen."""
 
     def fail() -> None:

@@ -75,12 +75,12 @@ Jobs = Callable[..., FileJob]
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path) -> Path:
     return tmp_path / "out"
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Jobs]:
+def job(tmp_path) -> Iterator[Jobs]:
     """Return jobs that share a log; by default with a sink of `tmp_path/out`."""
     with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
 
@@ -138,9 +138,7 @@ def manifests(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("by", [None, "region"])
-def test_each_batch_is_there_once(
-    out: Path, job: Jobs, kind: Any, by: str | None
-) -> None:
+def test_each_batch_is_there_once(out, job, kind, by):
     """In each format, with folders or without, for each reader; nothing is left."""
     orders = job(FileSink(out, kind, partition_by=by))
     assert orders.sink.driver_path, "small batches"
@@ -151,7 +149,7 @@ def test_each_batch_is_there_once(
     assert aside(out) == []
 
 
-def test_a_manifest_lists_the_files_of_its_transaction(out: Path, job: Jobs) -> None:
+def test_a_manifest_lists_the_files_of_its_transaction(out, job):
     """With the rows and bytes of each: who reads by manifests sees whole batches."""
     orders = job(FileSink(out, partition_by="region"))
     orders.apply(0)
@@ -169,7 +167,7 @@ def test_a_manifest_lists_the_files_of_its_transaction(out: Path, job: Jobs) -> 
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_no_reader_sees_what_is_only_prepared(out: Path, kind: Any) -> None:
+def test_no_reader_sees_what_is_only_prepared(out, kind):
     """Not even one that looks into every folder by the ending of a name."""
     sink = FileSink(out, kind, partition_by="region")
     prepared(sink)
@@ -177,7 +175,7 @@ def test_no_reader_sees_what_is_only_prepared(out: Path, kind: Any) -> None:
     assert len(list(out.rglob(f"*.{kind}.tmp"))) == 2
 
 
-def test_a_file_has_the_time_of_its_commit(out: Path, job: Jobs) -> None:
+def test_a_file_has_the_time_of_its_commit(out, job):
     """However long it was prepared: readers that go by age, such as a stream of Spark,
     find it new."""
 
@@ -196,7 +194,7 @@ def test_a_file_has_the_time_of_its_commit(out: Path, job: Jobs) -> None:
     assert min(times) >= now
 
 
-def test_no_folder_goes_away(out: Path) -> None:
+def test_no_folder_goes_away(out):
     """A reader that lists all of them is not told that one is not there."""
 
     def folders() -> set[Path]:
@@ -215,9 +213,7 @@ def test_no_folder_goes_away(out: Path) -> None:
 @pytest.mark.parametrize(
     "point", [p if "renames" in p else pytest.param(p, marks=MORE) for p in POINTS]
 )
-def test_killed_anywhere_each_row_is_there_once(
-    tmp_path: Path, out: Path, point: str
-) -> None:
+def test_killed_anywhere_each_row_is_there_once(tmp_path, out, point):
     """No reader sees a row of a batch that is not decided, or one twice; and at the end
     all of them see all, and nothing is left aside."""
     fired = tmp_path / "fired"
@@ -268,14 +264,12 @@ def killed(tmp_path: Path, point: str, *, fails: bool) -> tuple[int, str]:
     return run.returncode, run.stderr
 
 
-def test_each_point_is_tried() -> None:
+def test_each_point_is_tried():
     """A new one is not forgotten."""
     assert {name for name in FAILPOINTS if name.startswith("files.")} == POINTS.keys()
 
 
-def test_durable_before_it_counts(
-    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_durable_before_it_counts(tmp_path, out, monkeypatch):
     """Files and the folder that they are in are flushed before the vote, and then what
     is reserved; the folders that they move into before they do and after; the manifest
     before it is named."""
@@ -321,9 +315,7 @@ def test_durable_before_it_counts(
     ]
 
 
-def test_rows_are_written_as_they_come(
-    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_written_as_they_come(tmp_path, out, monkeypatch):
     """A partition is never in memory as a whole."""
     monkeypatch.setattr(branch_files, "_IN_MEMORY", 100)
     sink = FileSink(out, "json")
@@ -336,7 +328,7 @@ def test_rows_are_written_as_they_come(
 # --- the decision, again and too late -----------------------------------------------
 
 
-def test_a_loop_of_ones_own_may_commit_branch_by_branch(out: Path) -> None:
+def test_a_loop_of_ones_own_may_commit_branch_by_branch(out):
     """`commit` for each, and `abort_transaction` with those to keep: the same ends."""
     sink = FileSink(out)
     handle, other = prepared(sink), prepared(sink, branch="1.1")
@@ -348,7 +340,7 @@ def test_a_loop_of_ones_own_may_commit_branch_by_branch(out: Path) -> None:
         assert list(manifests(out)) == ["files.orders/0.manifest"]
 
 
-def test_a_file_that_somebody_removed_is_no_commit(out: Path, job: Jobs) -> None:
+def test_a_file_that_somebody_removed_is_no_commit(out, job):
     """The transaction is quarantined, and none of its other files is shown."""
 
     class Careless(FileSink):
@@ -363,7 +355,7 @@ def test_a_file_that_somebody_removed_is_no_commit(out: Path, job: Jobs) -> None
     assert manifests(out) == {}
 
 
-def test_what_is_removed_after_the_commit_stays_committed(out: Path, job: Jobs) -> None:
+def test_what_is_removed_after_the_commit_stays_committed(out, job):
     """A compaction between commit and acknowledgement: the manifest is proof."""
 
     class Slow(FileSink):
@@ -383,7 +375,7 @@ def test_what_is_removed_after_the_commit_stays_committed(out: Path, job: Jobs) 
     assert not orders.apply(0)  # asked again before the replay is skipped
 
 
-def test_another_process_may_finish_the_commit_first(out: Path) -> None:
+def test_another_process_may_finish_the_commit_first(out):
     """Even if what it committed was compacted meanwhile: the manifest is proof."""
 
     class Slow(FileSink):
@@ -399,9 +391,7 @@ def test_another_process_may_finish_the_commit_first(out: Path) -> None:
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_a_commit_that_is_overtaken_at_its_manifest(
-    out: Path, monkeypatch: pytest.MonkeyPatch, ours: bool
-) -> None:
+def test_a_commit_that_is_overtaken_at_its_manifest(out, monkeypatch, ours):
     """By the same commit it is acknowledged; by other files of another log refused."""
     sink, rename = FileSink(out), Path.rename
     handle, foreign = prepared(sink), prepared(sink, branch="1.1")
@@ -423,7 +413,7 @@ def test_a_commit_that_is_overtaken_at_its_manifest(
     assert aside(out) == []
 
 
-def test_a_late_task_of_what_is_over_is_never_seen(out: Path, job: Jobs) -> None:
+def test_a_late_task_of_what_is_over_is_never_seen(out, job):
     """After an abort its files wait for the next commit; after a commit it is refused,
     or, if it had begun before, its files are removed later as well."""
     orders = job()
@@ -448,9 +438,7 @@ def test_a_late_task_of_what_is_over_is_never_seen(out: Path, job: Jobs) -> None
 
 
 @pytest.mark.parametrize("damaged", ["", "[]", '{"files": 1, "transaction": ""}'])
-def test_a_damaged_manifest_is_said(
-    out: Path, job: Jobs, caplog: pytest.LogCaptureFixture, damaged: str
-) -> None:
+def test_a_damaged_manifest_is_said(out, job, caplog, damaged):
     """By name. An older one does not hold back a commit: what it may prove stays."""
     orders = job()
     orders.apply(0)
@@ -471,7 +459,7 @@ def test_a_damaged_manifest_is_said(
     assert aside(out) == []
 
 
-def test_a_contradiction_is_refused(out: Path) -> None:
+def test_a_contradiction_is_refused(out):
     """A batch commits once, and what is committed is not aborted."""
     sink = FileSink(out)
     second = TransactionId("orders", 0, 2)
@@ -489,7 +477,7 @@ def test_a_contradiction_is_refused(out: Path) -> None:
     assert visible(out) == [0, 1]
 
 
-def test_another_logs_manifest_is_no_commit_of_ours(tmp_path: Path, out: Path) -> None:
+def test_another_logs_manifest_is_no_commit_of_ours(tmp_path, out):
     """Two logs of one application name, at once: the second one is quarantined."""
     with (
         contextlib.closing(open_log(f"sqlite:///{tmp_path}/a.db")) as log,
@@ -508,9 +496,7 @@ def test_another_logs_manifest_is_no_commit_of_ours(tmp_path: Path, out: Path) -
     assert visible(out) == ids_of(0)
 
 
-def test_batches_that_another_log_has_committed_are_refused(
-    tmp_path: Path, out: Path, job: Jobs
-) -> None:
+def test_batches_that_another_log_has_committed_are_refused(tmp_path, out, job):
     """Also those whose manifests somebody has deleted since."""
     for batch in range(3):
         job().apply(batch)
@@ -525,7 +511,7 @@ def test_batches_that_another_log_has_committed_are_refused(
     assert visible(out) == ids_of(0, 1, 2)
 
 
-def test_what_a_person_ended_without_a_commit_is_kept(out: Path, job: Jobs) -> None:
+def test_what_a_person_ended_without_a_commit_is_kept(out, job):
     """The prepared files are then the only copy of these rows."""
     sink = type("Away", (Away, FileSink), {})(out)
     give_up(job(sink), "files")
@@ -534,7 +520,7 @@ def test_what_a_person_ended_without_a_commit_is_kept(out: Path, job: Jobs) -> N
     assert len(list((out / ".tpc").rglob("*.parquet.tmp"))) == 2
 
 
-def test_applications_and_sinks_share_a_folder(out: Path, job: Jobs) -> None:
+def test_applications_and_sinks_share_a_folder(out, job):
     """Two sinks of one job need names; two jobs have theirs."""
     both = CompositeSink([FileSink(out), FileSink(out, name="copy")])
     orders, returns = job(both), job(application="returns")
@@ -556,16 +542,14 @@ def test_applications_and_sinks_share_a_folder(out: Path, job: Jobs) -> None:
         *("abfss://c@a.dfs.core.windows.net/out", "dbfs:/out", "file://host/out"),
     ],
 )
-def test_what_cannot_rename_is_refused(url: str) -> None:
+def test_what_cannot_rename_is_refused(url):
     """Where the sink is made, in one line that says what to use instead."""
     with pytest.raises(ConfigurationError, match=r"rename.* file:///") as caught:
         FileSink(url)
     assert "\n" not in str(caught.value)
 
 
-def test_a_path_and_its_url_are_one_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_and_its_url_are_one_folder(tmp_path, monkeypatch):
     """And it is absolute: an executor has another working directory."""
     monkeypatch.chdir(tmp_path)
     (path,) = {
@@ -576,8 +560,8 @@ def test_a_path_and_its_url_are_one_folder(
 
 
 def test_a_folder_that_is_not_shared_is_noticed_before_anything_is_written(
-    tmp_path: Path, out: Path, job: Jobs
-) -> None:
+    tmp_path, out, job
+):
     """The driver's folder has an id, and a task looks for it in its own."""
     sink = FileSink(out)
     sink.check_job("orders")
@@ -592,8 +576,8 @@ def test_a_folder_that_is_not_shared_is_noticed_before_anything_is_written(
 
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_a_folder_that_goes_away_at_a_commit_is_waited_for(
-    tmp_path: Path, out: Path, job: Jobs, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+    tmp_path, out, job, monkeypatch, when
+):
     """Files that cannot be seen are not lost: it goes on later, nothing quarantined."""
     gone, make = tmp_path / "gone", files.make_folders
 
@@ -621,7 +605,7 @@ def test_a_folder_that_goes_away_at_a_commit_is_waited_for(
     assert visible(out) == ids_of(0)
 
 
-def test_a_start_without_the_mount_writes_nothing(tmp_path: Path, job: Jobs) -> None:
+def test_a_start_without_the_mount_writes_nothing(tmp_path, job):
     """A mount point that is empty after a restart is not taken for a new folder."""
     out, nas = tmp_path / "mnt" / "out", tmp_path / "nas"
 
@@ -641,9 +625,7 @@ def test_a_start_without_the_mount_writes_nothing(tmp_path: Path, job: Jobs) -> 
     assert visible(out) == ids_of(0, 1)
 
 
-def test_an_error_of_the_file_system_is_no_loss(
-    out: Path, job: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_file_system_is_no_loss(out, job, monkeypatch):
     """A stale handle says nothing of whether a file is there."""
 
     def stale(path: Path) -> Any:
@@ -658,9 +640,7 @@ def test_an_error_of_the_file_system_is_no_loss(
     assert visible(out) == ids_of(0)
 
 
-def test_an_empty_batch_does_not_make_a_folder_where_none_is_mounted(
-    tmp_path: Path, out: Path
-) -> None:
+def test_an_empty_batch_does_not_make_a_folder_where_none_is_mounted(tmp_path, out):
     """The driver knows which folder it was; without a driver, the first makes it."""
     sink = FileSink(out)
     sink.check_job("orders")
@@ -672,9 +652,7 @@ def test_an_empty_batch_does_not_make_a_folder_where_none_is_mounted(
     assert list(manifests(out)) == ["files.orders/0.manifest"]
 
 
-def test_a_folder_that_somebody_removes_while_it_is_empty_is_no_loss(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_somebody_removes_while_it_is_empty_is_no_loss(out, monkeypatch):
     """The commit is repeated: what was prepared is there still."""
     sink = FileSink(out, partition_by="region")
     handle = prepared(sink)
@@ -692,9 +670,7 @@ def test_a_folder_that_somebody_removes_while_it_is_empty_is_no_loss(
     assert visible(out) == [0, 1]
 
 
-def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path):
     """In one line."""
     (tmp_path / "file").touch()
     with pytest.raises(
@@ -712,7 +688,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
         *("region=south/{other}", "region=north/{seventh}", "", None, 7),
     ],
 )
-def test_a_path_of_a_receipt_is_not_believed(tmp_path: Path, path: Any) -> None:
+def test_a_path_of_a_receipt_is_not_believed(tmp_path, path):
     """Whatever it names, nothing is moved, replaced, removed or written elsewhere."""
 
     def files() -> dict[Path, Any]:
@@ -738,9 +714,7 @@ def test_a_path_of_a_receipt_is_not_believed(tmp_path: Path, path: Any) -> None:
 
 
 @pytest.mark.parametrize("when", ["before the vote", "before the commit"])
-def test_a_folder_that_is_a_symbolic_link_is_refused(
-    tmp_path: Path, out: Path, when: str
-) -> None:
+def test_a_folder_that_is_a_symbolic_link_is_refused(tmp_path, out, when):
     """Files do not leave the folder by it; with a folder in its place it goes on."""
     sink = FileSink(out, partition_by=["region", "id"])
     rows = ROWS.append_column("n", ROWS["id"])
@@ -780,8 +754,8 @@ def test_a_folder_that_is_a_symbolic_link_is_refused(
     ],
 )
 def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
-    tmp_path: Path, out: Path, by: Any, rows: pa.RecordBatch, says: str
-) -> None:
+    tmp_path, out, by, rows, says
+):
     """One line that names the column."""
     sink = FileSink(out, partition_by=by)
     with pytest.raises(ConfigurationError, match=says) as caught:
@@ -790,9 +764,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
-def test_too_many_folders_of_one_task_are_refused(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_folders_of_one_task_are_refused(out, monkeypatch):
     """Each is an open file and a part of the memory."""
     monkeypatch.setattr(branch_files, "MAX_FILES", 2)
     sink = FileSink(out, partition_by="id")
@@ -801,7 +773,7 @@ def test_too_many_folders_of_one_task_are_refused(
         write(sink, rows)
 
 
-def test_values_become_folders_as_spark_names_them(tmp_path: Path, out: Path) -> None:
+def test_values_become_folders_as_spark_names_them(tmp_path, out):
     """What a reader by Hive's rules reads back is the value; empty is null."""
     columns: dict[str, Any] = {
         "text": ["a/b=c%", "", None, "Łódź {1}"],
@@ -832,9 +804,7 @@ def test_values_become_folders_as_spark_names_them(tmp_path: Path, out: Path) ->
         ("__HIVE_DEFAULT_PARTITION__", "'region' .*, which readers take for null"),
     ],
 )
-def test_a_value_that_no_folder_can_have_is_a_vote_to_abort(
-    out: Path, value: str, says: str
-) -> None:
+def test_a_value_that_no_folder_can_have_is_a_vote_to_abort(out, value, says):
     """Never found at the commit, nor by its readers."""
     sink = FileSink(out, partition_by="region")
     rows = pa.RecordBatch.from_pydict({"id": [1], "region": [value]})
@@ -843,7 +813,7 @@ def test_a_value_that_no_folder_can_have_is_a_vote_to_abort(
     assert list(out.rglob("*.tmp")) == []
 
 
-def test_json_says_what_json_has_no_form_for_as_text(out: Path) -> None:
+def test_json_says_what_json_has_no_form_for_as_text(out):
     """Times by ISO 8601, decimals without loss, bytes by base64; nulls are left out."""
     moment = datetime(2024, 1, 2, tzinfo=timezone.utc)
     row = {
@@ -886,9 +856,7 @@ def test_json_says_what_json_has_no_form_for_as_text(out: Path) -> None:
         ({"id": [1, None]}, "readers skip"),
     ],
 )
-def test_csv_refuses_what_readers_would_not_get_back(
-    tmp_path: Path, out: Path, rows: Any, says: str
-) -> None:
+def test_csv_refuses_what_readers_would_not_get_back(tmp_path, out, rows, says):
     """Lists and the like; a line of nothing."""
     sink = FileSink(out, "csv")
     with pytest.raises(ConfigurationError, match=says):
@@ -920,8 +888,8 @@ def struct(**values: Any) -> Any:
     ],
 )
 def test_a_folder_stays_one_that_readers_can_put_together(
-    out: Path, job: Jobs, kind: Any, first: Any, then: Any, says: str | None
-) -> None:
+    out, job, kind, first, then, says
+):
     """A batch that they could not read with those before votes abort, at each try;
     others are in."""
 
@@ -951,8 +919,8 @@ def with_v(kind: str, column: str = "v") -> pa.RecordBatch:
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_two_jobs_that_begin_at_one_moment_leave_a_folder_that_can_be_read(
-    out: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
-) -> None:
+    out, monkeypatch, at_once
+):
     """Of two that name a type each, one at most votes commit, and its type stays:
     no commit that is decided is refused for it."""
     sinks = {name: FileSink(out, name=name) for name in V}
@@ -999,7 +967,7 @@ def test_two_jobs_that_begin_at_one_moment_leave_a_folder_that_can_be_read(
     assert visible(out) == [0, 1][: 2 * len(votes)]
 
 
-def test_what_is_over_reserves_no_column(out: Path) -> None:
+def test_what_is_over_reserves_no_column(out):
     """Neither an attempt that was aborted, however late its task, nor a twin of what is
     committed; what is neither committed nor aborted does."""
     sink, other = FileSink(out), FileSink(out, name="other")
@@ -1019,9 +987,7 @@ def test_what_is_over_reserves_no_column(out: Path) -> None:
     assert aside(out) == ["other.orders.0.1"]
 
 
-def test_two_commits_at_once_both_note_their_columns(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_commits_at_once_both_note_their_columns(out, monkeypatch):
     """No column of committed files is forgotten, wherever one overtakes the other."""
     sinks = {name: FileSink(out, name=name) for name in ("a", "b")}
     handles = {n: prepared(sink, with_v("text", n)) for n, sink in sinks.items()}
@@ -1041,7 +1007,7 @@ def test_two_commits_at_once_both_note_their_columns(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_name_is_written_in_one_way(out: Path, job: Jobs, kind: Any) -> None:
+def test_a_name_is_written_in_one_way(out, job, kind):
     """To Spark both are one column; to others they are two."""
     orders = job(FileSink(out, kind))
     orders.apply(0)
@@ -1050,7 +1016,7 @@ def test_a_name_is_written_in_one_way(out: Path, job: Jobs, kind: Any) -> None:
     assert by_duckdb(out, kind) == ids_of(0)
 
 
-def test_a_folder_is_partitioned_in_one_way(out: Path, job: Jobs) -> None:
+def test_a_folder_is_partitioned_in_one_way(out, job):
     """Readers by folder refuse another; so do jobs of other names."""
     job(FileSink(out, partition_by="region")).apply(0)
     other = job(FileSink(out), application="other")
@@ -1059,7 +1025,7 @@ def test_a_folder_is_partitioned_in_one_way(out: Path, job: Jobs) -> None:
     assert visible(out) == ids_of(0)
 
 
-def test_a_column_of_no_type_needs_another_beside_it(out: Path) -> None:
+def test_a_column_of_no_type_needs_another_beside_it(out):
     """Nothing would be left; nor has a list of it a form that stays readable."""
     void = pa.nulls(1)
     for rows in ({"x": void}, {"id": [1], "x": pa.array([[None]])}):
@@ -1071,7 +1037,7 @@ def test_a_column_of_no_type_needs_another_beside_it(out: Path) -> None:
     ("about", "says"),
     [({"format": "orc"}, "one of parquet, json, csv"), ({"name": "a b"}, "'a b'")],
 )
-def test_what_is_wrong_is_said_where_the_sink_is_made(about: Any, says: str) -> None:
+def test_what_is_wrong_is_said_where_the_sink_is_made(about, says):
     """In one line."""
     with pytest.raises(ConfigurationError, match=says):
         FileSink("out", **about)

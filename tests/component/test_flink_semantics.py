@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -72,7 +71,7 @@ class Camel:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path) -> Iterator[World]:
     with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
         yield World(log)
 
@@ -80,7 +79,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 # --- recovery ------------------------------------------------------------------------
 
 
-def test_who_decides_commits_by_commit(world: World) -> None:
+def test_who_decides_commits_by_commit(world):
     """A working job never calls `recover_and_commit`; a start calls `finish_recovery`.
 
     The phases come in Flink's order, and the second batch is no start.
@@ -102,7 +101,7 @@ def test_who_decides_commits_by_commit(world: World) -> None:
     assert world.partner.rows == [1, 2]
 
 
-def test_a_later_start_commits_by_recover_and_commit(world: World) -> None:
+def test_a_later_start_commits_by_recover_and_commit(world):
     """What a killed process had decided; the sink gets nothing but the handles."""
     world.start().killed_after_decision(0, [1], [2])
     world.partner.calls.clear()
@@ -116,7 +115,7 @@ def test_a_later_start_commits_by_recover_and_commit(world: World) -> None:
     assert (world.partner.rows, world.partner.prepared) == ([1, 2], {})
 
 
-def test_a_later_try_of_who_decided_is_no_recovery(world: World) -> None:
+def test_a_later_try_of_who_decided_is_no_recovery(world):
     """The same delivery goes on: `commit` again, although it reads the log between."""
     world.tries = 2
     run = world.start()
@@ -132,7 +131,7 @@ def test_a_later_try_of_who_decided_is_no_recovery(world: World) -> None:
     assert world.partner.rows == [1]
 
 
-def test_a_recovery_that_is_repeated_stays_one(world: World) -> None:
+def test_a_recovery_that_is_repeated_stays_one(world):
     """Each try asks by the same hook, although the log is read between."""
     world.start().killed_after_decision(0, [1])
     world.partner.calls.clear()
@@ -143,7 +142,7 @@ def test_a_recovery_that_is_repeated_stays_one(world: World) -> None:
     assert world.partner.calls == ["recover_and_commit orders.0.1.0.0"] * 2
 
 
-def test_a_replay_of_what_is_finished_is_a_recovery(world: World) -> None:
+def test_a_replay_of_what_is_finished_is_a_recovery(world):
     """Killed before Spark's own commit: the sink may have it already, and is asked."""
     world.start().batch(0, [1])
     world.partner.calls.clear()
@@ -153,7 +152,7 @@ def test_a_replay_of_what_is_finished_is_a_recovery(world: World) -> None:
     assert world.partner.rows == [1]
 
 
-def test_a_sink_without_hooks_recovers_by_commit(world: World) -> None:
+def test_a_sink_without_hooks_recovers_by_commit(world):
     """As Flink's own defaults do."""
     world.kind = Base
     world.start().killed_after_decision(0, [1])
@@ -165,7 +164,7 @@ def test_a_sink_without_hooks_recovers_by_commit(world: World) -> None:
     assert world.partner.rows == [1]
 
 
-def test_commit_transaction_is_called_in_a_recovery_too(world: World) -> None:
+def test_commit_transaction_is_called_in_a_recovery_too(world):
     """It gives the partner the whole decision, so nothing takes its place."""
 
     class Whole(Sink):
@@ -183,7 +182,7 @@ def test_commit_transaction_is_called_in_a_recovery_too(world: World) -> None:
     ]
 
 
-def test_what_was_not_decided_is_aborted_by_its_transaction(world: World) -> None:
+def test_what_was_not_decided_is_aborted_by_its_transaction(world):
     """Flink knows the handle; here no record has it, and the sink finds the branches.
 
     Then the batch is written anew.
@@ -199,9 +198,7 @@ def test_what_was_not_decided_is_aborted_by_its_transaction(world: World) -> Non
     assert world.state("orders.0.1") is TransactionState.ABORTED
 
 
-def test_who_relies_on_recover_and_abort_is_told_at_start(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_relies_on_recover_and_abort_is_told_at_start(world, caplog):
     """It would never be called, and branches would stay prepared."""
     check_leftovers(Snake(world.partner))  # type: ignore[arg-type]
     (message,) = caplog.messages
@@ -210,9 +207,7 @@ def test_who_relies_on_recover_and_abort_is_told_at_start(
 
 
 @pytest.mark.parametrize("kind", [Snake, Camel])
-def test_a_sink_with_flinks_names_runs_as_it_is(
-    world: World, kind: Callable[[Partner], Any]
-) -> None:
+def test_a_sink_with_flinks_names_runs_as_it_is(world, kind):
     """No method has to be renamed; a begin without context is accepted."""
     world.kind = kind
     world.start().killed_after_decision(0, [1])
@@ -227,7 +222,7 @@ def test_a_sink_with_flinks_names_runs_as_it_is(
     ]
 
 
-def test_what_a_query_keeps_for_ever_is_its_application(world: World) -> None:
+def test_what_a_query_keeps_for_ever_is_its_application(world):
     """Where Flink keeps a context: later starts find by it what is theirs.
 
     What a branch has drawn for itself comes back in its handle.
@@ -266,7 +261,7 @@ def test_what_a_query_keeps_for_ever_is_its_application(world: World) -> None:
 # --- what a start finds --------------------------------------------------------------
 
 
-def test_a_start_with_nothing_to_recover(world: World) -> None:
+def test_a_start_with_nothing_to_recover(world):
     """The hook is called all the same, once, before the first branch is opened."""
     world.start().batch(0, [1])
     run = world.start()
@@ -275,7 +270,7 @@ def test_a_start_with_nothing_to_recover(world: World) -> None:
     assert world.partner.calls[:2] == ["finish_recovery []", "begin orders.1.1.0.0"]
 
 
-def test_an_empty_batch_has_nothing_to_recover(world: World) -> None:
+def test_an_empty_batch_has_nothing_to_recover(world):
     """A transaction without a branch is finished without a handle."""
     run = world.start()
     record = run.open(0)
@@ -285,7 +280,7 @@ def test_an_empty_batch_has_nothing_to_recover(world: World) -> None:
     assert world.partner.calls == ["abort_transaction orders.0.1", "finish_recovery []"]
 
 
-def test_several_transactions_are_recovered_oldest_first(world: World) -> None:
+def test_several_transactions_are_recovered_oldest_first(world):
     """An attempt that was aborted, and the commit after it: in the order they began."""
     run = world.start()
     world.partner.raises["abort_transaction"] = TimeoutError("away")
@@ -302,7 +297,7 @@ def test_several_transactions_are_recovered_oldest_first(world: World) -> None:
     ]
 
 
-def test_a_batch_finishes_everything_before_it(world: World) -> None:
+def test_a_batch_finishes_everything_before_it(world):
     """Flink's late notification of an earlier checkpoint has nothing left to do."""
     run = world.start()
     run.killed_after_decision(0, [1])
@@ -314,7 +309,7 @@ def test_a_batch_finishes_everything_before_it(world: World) -> None:
     assert not [call for call in world.partner.calls if "orders.0" in call]
 
 
-def test_another_number_of_partitions_after_a_restart(world: World) -> None:
+def test_another_number_of_partitions_after_a_restart(world):
     """Handles belong to the transaction, not to a task: any number is recovered."""
     world.start().killed_after_decision(0, [1], [2], [3])
     run = world.start()
@@ -323,7 +318,7 @@ def test_another_number_of_partitions_after_a_restart(world: World) -> None:
     assert world.partner.rows == [1, 2, 3, 4]
 
 
-def test_equal_handles_of_two_branches(world: World) -> None:
+def test_equal_handles_of_two_branches(world):
     """A sink that names no branch is called for each of them: commit is idempotent."""
 
     class Same(Sink):
@@ -337,7 +332,7 @@ def test_equal_handles_of_two_branches(world: World) -> None:
     assert calls == ["recover_and_commit orders.0.1"] * 2
 
 
-def test_a_handle_is_at_each_try_what_was_voted(world: World) -> None:
+def test_a_handle_is_at_each_try_what_was_voted(world):
     """What a commit that failed has changed in it is not kept."""
 
     class Changing(Sink):
@@ -361,7 +356,7 @@ def test_a_handle_is_at_each_try_what_was_voted(world: World) -> None:
 # --- failures ------------------------------------------------------------------------
 
 
-def test_every_branch_is_recovered_whatever_the_first_raises(world: World) -> None:
+def test_every_branch_is_recovered_whatever_the_first_raises(world):
     """The error comes last, and the next start tries again, until it succeeds."""
     world.start().killed_after_decision(0, [1], [2], [3])
     world.partner.raises["recover_and_commit orders.0.1.0.0"] = TimeoutError("busy")
@@ -376,7 +371,7 @@ def test_every_branch_is_recovered_whatever_the_first_raises(world: World) -> No
     assert world.partner.calls[-1].count("orders.0.1.") == 3
 
 
-def test_a_refused_abort_does_not_hold_up_a_commit(world: World) -> None:
+def test_a_refused_abort_does_not_hold_up_a_commit(world):
     """Every transaction is tried; the first error is raised when all have been."""
     run = world.start()
     world.partner.raises["abort_transaction"] = TimeoutError("away")
@@ -393,7 +388,7 @@ def test_a_refused_abort_does_not_hold_up_a_commit(world: World) -> None:
 
 
 @pytest.mark.parametrize("phase", ["begin", "pre_commit"])
-def test_a_failure_before_the_decision_leaves_nothing(world: World, phase: str) -> None:
+def test_a_failure_before_the_decision_leaves_nothing(world, phase):
     """The attempt is aborted, also at the branches that were prepared already."""
     run = world.start()
     world.partner.raises[f"{phase} orders.0.1.1.1"] = OSError("disk full")
@@ -406,7 +401,7 @@ def test_a_failure_before_the_decision_leaves_nothing(world: World, phase: str) 
     assert world.partner.rows == [1, 2]
 
 
-def test_an_open_transaction_is_aborted_when_the_query_ends(world: World) -> None:
+def test_an_open_transaction_is_aborted_when_the_query_ends(world):
     """Flink's close: its branch is dropped by its task, and the attempt by the log."""
 
     class Stopped(BaseException):
@@ -426,9 +421,7 @@ def test_an_open_transaction_is_aborted_when_the_query_ends(world: World) -> Non
     assert world.state("orders.0.1") is TransactionState.ABORTED
 
 
-def test_a_failure_of_finish_recovery_writes_nothing(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_of_finish_recovery_writes_nothing(world, caplog):
     """The attempt is aborted, the query ends, and the next start calls it again."""
     world.partner.raises["finish_recovery"] = OSError("no such folder")
     with pytest.raises(OSError, match="no such folder"):
@@ -441,7 +434,7 @@ def test_a_failure_of_finish_recovery_writes_nothing(
     assert world.partner.rows == [1]
 
 
-def test_a_failure_of_finish_recovery_leaves_a_replay_decided(world: World) -> None:
+def test_a_failure_of_finish_recovery_leaves_a_replay_decided(world):
     """What was committed stays so; the batch is skipped by the next start."""
     world.start().killed_after_decision(0, [1])
     world.partner.raises["finish_recovery"] = OSError("no such folder")
@@ -452,7 +445,7 @@ def test_a_failure_of_finish_recovery_leaves_a_replay_decided(world: World) -> N
     assert world.start().batch(0) is False
 
 
-def test_a_failed_abort_is_repeated_by_the_next_start(world: World) -> None:
+def test_a_failed_abort_is_repeated_by_the_next_start(world):
     """Until the partner has heard it, and then no more."""
     run = world.start()
     world.partner.raises["pre_commit"] = OSError("disk full")
@@ -469,7 +462,7 @@ def test_a_failed_abort_is_repeated_by_the_next_start(world: World) -> None:
 # --- async ---------------------------------------------------------------------------
 
 
-def test_an_async_phase_is_refused_without_the_decorator(world: World) -> None:
+def test_an_async_phase_is_refused_without_the_decorator(world):
     """Its commit would be called, never awaited, and taken for done."""
 
     class Later(Base):
@@ -480,7 +473,7 @@ def test_an_async_phase_is_refused_without_the_decorator(world: World) -> None:
         participants_of(Later(world.partner))
 
 
-def test_a_phase_may_run_a_loop_of_its_own(world: World) -> None:
+def test_a_phase_may_run_a_loop_of_its_own(world):
     """It returns when the work is done, wherever the phase runs."""
 
     class Looping(Base):

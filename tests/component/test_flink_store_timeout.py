@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,7 +50,7 @@ class Aged(World):
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aged]:
+def world(tmp_path, monkeypatch) -> Iterator[Aged]:
     def now() -> float:
         return made.time - made.age
 
@@ -73,9 +72,7 @@ LATE = (
 )
 
 
-def test_a_late_commit_is_warned_of(
-    world: Aged, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_late_commit_is_warned_of(world, caplog):
     """One line with transaction, elapsed time and limit; a commit in time is silent."""
     run = world.start()
     run.batch(0, [1])
@@ -86,9 +83,7 @@ def test_a_late_commit_is_warned_of(
     assert world.partner.rows == [1, 2]
 
 
-def test_a_late_recovery_is_warned_of(
-    world: Aged, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_late_recovery_is_warned_of(world, caplog):
     """By the start that comes too late for comfort."""
     world.age = 50_000
     world.start().killed_after_decision(0, [1])
@@ -98,9 +93,7 @@ def test_a_late_recovery_is_warned_of(
     assert world.partner.rows == [1]
 
 
-def test_without_attributes_nothing_is_warned_of(
-    world: Aged, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_attributes_nothing_is_warned_of(world, caplog):
     """The limit alone changes nothing, and neither does its absence."""
 
     class Quiet(Sink):
@@ -113,9 +106,7 @@ def test_without_attributes_nothing_is_warned_of(
     assert warnings(caplog) == []
 
 
-def test_what_failed_after_the_limit_is_given_up_on_record(
-    world: Aged, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_failed_after_the_limit_is_given_up_on_record(world, caplog):
     """The query goes on; log, audit and an error line say what may be lost, and why."""
     lost(world)
     run = world.start()
@@ -146,7 +137,7 @@ def lost(world: Aged) -> None:
     world.partner.raises["recover_and_commit"] = KeyError("orders.0.1.0.0")
 
 
-def test_its_trace_ends_as_concluded(world: Aged, exported: Any) -> None:
+def test_its_trace_ends_as_concluded(world, exported):
     """Whoever searches for outcomes that are neither finds it."""
     lost(world)
     world.start().batch(0)
@@ -154,7 +145,7 @@ def test_its_trace_ends_as_concluded(world: Aged, exported: Any) -> None:
     assert finish.attributes["tpc.outcome"] == "concluded"
 
 
-def test_a_sweep_says_what_was_concluded(world: Aged) -> None:
+def test_a_sweep_says_what_was_concluded(world):
     """And not that it is committed."""
     lost(world)
     coordinator = world.start().coordinator
@@ -166,9 +157,7 @@ def test_a_sweep_says_what_was_concluded(world: Aged) -> None:
 @pytest.mark.parametrize(
     ("kind", "age"), [(GivingUp, 0), (GivingUp, DAY - 60), (Limited, 30 * DAY)]
 )
-def test_what_the_sink_does_not_give_up_is_tried_again(
-    world: Aged, kind: type[Limited], age: float
-) -> None:
+def test_what_the_sink_does_not_give_up_is_tried_again(world, kind, age):
     """What the store still has; or however old, if its author has not said so."""
     world.kind, world.age = kind, age
     world.start().killed_after_decision(0, [1])
@@ -183,7 +172,7 @@ def test_what_the_sink_does_not_give_up_is_tried_again(
     assert world.state("orders.0.1") is TransactionState.COMMITTED
 
 
-def test_who_decides_gives_nothing_up(world: Aged) -> None:
+def test_who_decides_gives_nothing_up(world):
     """A batch that took long is tried again by the next start, once at least."""
     world.kind = GivingUp
     world.age = 30 * DAY
@@ -195,7 +184,7 @@ def test_who_decides_gives_nothing_up(world: Aged) -> None:
     assert world.partner.rows == [1]
 
 
-def test_a_replay_of_what_the_store_has_forgotten_is_skipped(world: Aged) -> None:
+def test_a_replay_of_what_the_store_has_forgotten_is_skipped(world):
     """It was acknowledged once: a store that forgets does not stop the query."""
     world.kind = GivingUp
     world.age = DAY + 60
@@ -205,9 +194,7 @@ def test_a_replay_of_what_the_store_has_forgotten_is_skipped(world: Aged) -> Non
     assert world.state("orders.0.1") is TransactionState.COMMITTED
 
 
-def test_what_another_process_has_committed_meanwhile_is_not_given_up(
-    world: Aged, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_another_process_has_committed_meanwhile_is_not_given_up(world, caplog):
     """No line says that data may be lost, and the record says committed."""
 
     class Overtaken(GivingUp):
@@ -224,7 +211,7 @@ def test_what_another_process_has_committed_meanwhile_is_not_given_up(
     assert TEXTS["data may be lost"] not in caplog.text
 
 
-def test_a_refusal_is_a_contradiction_after_the_limit_too(world: Aged) -> None:
+def test_a_refusal_is_a_contradiction_after_the_limit_too(world):
     """What the sink says for good waits for a person, and is not given up."""
     world.kind, world.age = GivingUp, 2 * DAY
     world.start().killed_after_decision(0, [1])
@@ -247,9 +234,7 @@ def test_a_refusal_is_a_contradiction_after_the_limit_too(world: Aged) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_limit_is_refused_at_the_start(
-    world: Aged, attributes: dict[str, Any], why: str
-) -> None:
+def test_a_wrong_limit_is_refused_at_the_start(world, attributes, why):
     """In one line with the name of the sink; before anything is written."""
     kind = type("Wrong", (Sink,), attributes)
     with pytest.raises(ContractError, match=f"^Wrong.*{why}"):

@@ -10,7 +10,6 @@ import json
 import socketserver
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,9 +104,7 @@ def wire() -> Iterator[Wire]:
         yield wire
 
 
-def test_a_commit_names_its_branches_and_forgotten_through(
-    wire: Wire,
-) -> None:
+def test_a_commit_names_its_branches_and_forgotten_through(wire):
     """Only branches that voted commit are named; others never matter (rule 4)."""
     wire.says = [answer("200 OK", state="committed")]
     wire.participant.commit(record())
@@ -150,7 +147,7 @@ NOT_ANSWERS = {
 
 
 @pytest.mark.parametrize("said", NOT_ANSWERS.values(), ids=NOT_ANSWERS.keys())
-def test_anything_else_is_no_answer(wire: Wire, said: bytes) -> None:
+def test_anything_else_is_no_answer(wire, said):
     """Not the exact status with a body that repeats id and state: ask again."""
     wire.says = [said]
     with pytest.raises(ParticipantUnavailableError) as caught:
@@ -168,9 +165,7 @@ def test_anything_else_is_no_answer(wire: Wire, said: bytes) -> None:
         ("410", "forgotten", Refusal.FORGOTTEN),
     ],
 )
-def test_a_definite_no_says_what_is_there(
-    wire: Wire, status: str, state: str, refusal: Refusal
-) -> None:
+def test_a_definite_no_says_what_is_there(wire, status, state, refusal):
     """404, 409 and 410 about this transaction are answers, with their state."""
     wire.says = [answer(f"{status} No", state=state, detail="because")]
     with pytest.raises(ParticipantRefusedError, match="because") as caught:
@@ -178,9 +173,7 @@ def test_a_definite_no_says_what_is_there(
     assert (caught.value.refusal, caught.value.state) == (refusal, state)
 
 
-def test_one_connection_for_many_transactions(
-    wire: Wire,
-) -> None:
+def test_one_connection_for_many_transactions(wire):
     """Requests one after another share a connection."""
     wire.says = [answer("200 OK", state="committed")] * 50
     for _ in range(50):
@@ -195,9 +188,7 @@ def prepare(participant: HttpParticipant, body: bytes = b"rows") -> Vote:
     )  # fmt: skip
 
 
-def test_a_vote_counts_only_for_these_rows_and_this_digest(
-    wire: Wire,
-) -> None:
+def test_a_vote_counts_only_for_these_rows_and_this_digest(wire):
     """What the participant counted must be what was sent."""
     good = {"state": "prepared", "vote": "commit", "rows": 2}
     wire.says = [
@@ -215,9 +206,7 @@ def test_a_vote_counts_only_for_these_rows_and_this_digest(
     assert headers["content-digest"] == digest_of(b"rows")
 
 
-def test_who_hangs_up_at_once_is_not_called_slow(
-    wire: Wire,
-) -> None:
+def test_who_hangs_up_at_once_is_not_called_slow(wire):
     """Killed in the middle of a commit: nobody waited for a timeout."""
     wire.says = [NOT_ANSWERS["hung up"]]
     with pytest.raises(ParticipantUnavailableError) as caught:
@@ -241,13 +230,7 @@ MEND_TOKEN = "set MY_TOKEN to a token of its tokens file"
     ],
     ids=["wrong port", "wrong token"],
 )
-def test_who_was_not_asked_has_not_voted(
-    wire: Wire,
-    monkeypatch: pytest.MonkeyPatch,
-    said: bytes,
-    what: str,
-    cure: str,
-) -> None:
+def test_who_was_not_asked_has_not_voted(wire, monkeypatch, said, what, cure):
     """One line: what came, for which transaction, from which address, what to do.
 
     So it is while a commit is repeated.
@@ -271,9 +254,7 @@ def test_who_was_not_asked_has_not_voted(
     assert str(unknown.value).endswith(cure)
 
 
-def test_a_vote_to_abort_is_still_called_one(
-    wire: Wire,
-) -> None:
+def test_a_vote_to_abort_is_still_called_one(wire):
     """A participant that names the transaction, or says so, has voted."""
     wire.says = [
         answer("409 Conflict", detail="no room"),
@@ -286,7 +267,7 @@ def test_a_vote_to_abort_is_still_called_one(
         assert f"orders.3.1 at {wire.participant.url}" in str(caught.value)
 
 
-def test_a_port_where_nothing_listens_is_named_with_the_cure() -> None:
+def test_a_port_where_nothing_listens_is_named_with_the_cure():
     """A request that was not sent changes nothing, and says so."""
     participant = HttpParticipant("p", "http://127.0.0.1:9", None, PATIENT)
     with pytest.raises(ParticipantUnavailableError) as caught:
@@ -298,16 +279,14 @@ def test_a_port_where_nothing_listens_is_named_with_the_cure() -> None:
 
 
 @pytest.mark.parametrize("status", ["400", "401", "403", "404", "409", "413", "415"])
-def test_before_the_decision_a_4xx_is_a_no(wire: Wire, status: str) -> None:
+def test_before_the_decision_a_4xx_is_a_no(wire, status):
     """A wrong token or address doesn't mend itself within the task: fail at once."""
     wire.says = [raw(f"{status} No", b'{"detail": "your token"}')]
     with pytest.raises(ParticipantRefusedError, match="your token"):
         prepare(wire.participant)
 
 
-def test_the_token_is_read_where_it_is_used(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_is_read_where_it_is_used(wire, monkeypatch):
     """A reference travels, the secret does not; missing, it is named."""
     import cloudpickle
 
@@ -324,9 +303,7 @@ def test_the_token_is_read_where_it_is_used(
 
 
 @pytest.mark.parametrize("vote", ["read_only", "abort", "maybe", None])
-def test_rows_without_a_vote_to_commit_are_refused(
-    wire: Wire, vote: str | None
-) -> None:
+def test_rows_without_a_vote_to_commit_are_refused(wire, vote):
     """A participant that took rows votes commit, or nothing is committed."""
     said = {"state": "prepared", "vote": vote, "rows": 2, "digest": digest_of(b"rows")}
     wire.says = [answer("200 OK", **said)]
@@ -334,7 +311,7 @@ def test_rows_without_a_vote_to_commit_are_refused(
         prepare(wire.participant)
 
 
-def test_a_refusals_words_are_made_harmless(wire: Wire) -> None:
+def test_a_refusals_words_are_made_harmless(wire):
     """Control characters and lone surrogates go into no message and no database."""
     wire.says = [answer("409 No", state="\ud800\n" * 99, detail="a\nb\x1b[31m")]
     with pytest.raises(ParticipantRefusedError) as caught:
@@ -345,9 +322,7 @@ def test_a_refusals_words_are_made_harmless(wire: Wire) -> None:
     assert str(caught.value).isprintable()
 
 
-def test_a_token_file_with_two_lines_is_refused_and_not_shown(
-    wire: Wire, tmp_path: Path
-) -> None:
+def test_a_token_file_with_two_lines_is_refused_and_not_shown(wire, tmp_path):
     """An easy mistake while rotating: said without the secret, and nothing is sent."""
     (tmp_path / "token").write_text("s3cret-old\ns3cret-new\n")
     reference = f"file:{tmp_path}/token"
@@ -368,9 +343,7 @@ def test_a_token_file_with_two_lines_is_refused_and_not_shown(
     ],
     ids=["body", "headers", "continue", "chunk"],
 )
-def test_an_answer_that_drips_is_no_answer(
-    wire: Wire, head: bytes, rest: bytes
-) -> None:
+def test_an_answer_that_drips_is_no_answer(wire, head, rest):
     """The timeout holds for the whole answer, not only for each read."""
     wire.says, wire.drips = [head], rest
     started = time.monotonic()
@@ -379,9 +352,7 @@ def test_an_answer_that_drips_is_no_answer(
     assert time.monotonic() - started < UNDELAYED
 
 
-def test_a_transaction_of_as_many_branches_as_there_may_be_is_shown(
-    wire: Wire,
-) -> None:
+def test_a_transaction_of_as_many_branches_as_there_may_be_is_shown(wire):
     """A participant that holds much is not one that cannot be read."""
     held = {
         "state": "prepared",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from opentelemetry import trace
@@ -19,7 +18,7 @@ T = "orders.7.1"
 
 
 @pytest.fixture
-def world(tmp_path: Path, exported: Exported) -> Iterator[World]:
+def world(tmp_path, exported) -> Iterator[World]:
     made = tagged_rows(sqlite_url(tmp_path))
     FlaskInstrumentor().instrument_app(made.app)
     yield made
@@ -31,9 +30,7 @@ def server_spans(exported: Exported) -> list[ReadableSpan]:
     return [span for span in exported() if span.kind is SpanKind.SERVER]
 
 
-def test_there_is_one_server_span_for_each_request(
-    world: World, exported: Exported
-) -> None:
+def test_there_is_one_server_span_for_each_request(world, exported):
     """It is the service's own, in the caller's trace, and says what ours would say."""
     assert world.prepare(T).status_code == 200
     (prepare,) = server_spans(exported)
@@ -56,7 +53,7 @@ def test_there_is_one_server_span_for_each_request(
     }
 
 
-def test_what_a_request_does_is_below_it(world: World, exported: Exported) -> None:
+def test_what_a_request_does_is_below_it(world, exported):
     """The database's statements are its children, whatever the request."""
     asked = [
         world.prepare(T),
@@ -78,7 +75,7 @@ def test_what_a_request_does_is_below_it(world: World, exported: Exported) -> No
     assert tree[1] == "  INSERT"
 
 
-def test_without_it_the_span_is_ours(tmp_path: Path, exported: Exported) -> None:
+def test_without_it_the_span_is_ours(tmp_path, exported):
     """The same application, not instrumented: one span too, and ours."""
     world = tagged_rows(sqlite_url(tmp_path))
     assert world.prepare(T).status_code == 200

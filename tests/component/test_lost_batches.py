@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.cli import Operator
 from support.texts import texts
 from support.watch import NAMES, SETTINGS, Site
 
@@ -42,16 +41,14 @@ def lose(at: Site) -> str:
     return str(refused.value)
 
 
-def test_an_aborted_batch_that_spark_will_run_again_is_not_lost(
-    operator: Operator,
-) -> None:
+def test_an_aborted_batch_that_spark_will_run_again_is_not_lost(operator):
     """Its query has ended, and its next start writes it: nobody need be called."""
     abort(operator.at)
     assert operator.says("ls")[0] == 0
     assert operator.says("watch", "--once")[0] == 0
 
 
-def test_each_command_says_that_a_batch_is_lost(operator: Operator) -> None:
+def test_each_command_says_that_a_batch_is_lost(operator):
     """`ls`, also of what is unfinished; `explain` with the way back; `check`, `watch`.
 
     The refusal of the job and they say the same way back.
@@ -77,7 +74,7 @@ def test_each_command_says_that_a_batch_is_lost(operator: Operator) -> None:
     assert f"critical lost {LOST}" in operator.out(1, "watch", "--once")
 
 
-def test_the_console_lists_it_first(operator: Operator) -> None:
+def test_the_console_lists_it_first(operator):
     """Though the log has finished it; before participants have answered, too."""
     lose(operator.at)
     at = operator.at
@@ -99,7 +96,7 @@ def test_the_console_lists_it_first(operator: Operator) -> None:
     )
 
 
-def test_once_spark_has_gone_back_it_is_not_lost(operator: Operator) -> None:
+def test_once_spark_has_gone_back_it_is_not_lost(operator):
     """It is written anew: the next attempt is on record, whatever becomes of it."""
     at = operator.at
     lose(at)
@@ -114,7 +111,7 @@ def test_once_spark_has_gone_back_it_is_not_lost(operator: Operator) -> None:
     assert operator.says("ls")[0] == 0
 
 
-def test_a_person_takes_it_off_the_list(operator: Operator) -> None:
+def test_a_person_takes_it_off_the_list(operator):
     """Of an application that is gone; signed for, and no stream passes it by that."""
     lose(operator.at)
     words = ("resolve", str(LOST), "--abort", "--reason", "begun anew", "--yes")

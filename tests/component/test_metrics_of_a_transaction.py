@@ -12,14 +12,11 @@ from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.deadline import by_hand
-from support.metrics import Measured
 from support.protocol import FakeClock, World
-from support.tracing import Exported
 from support.waiting import until
 
 from bench.driver import apply, coordinator, tasks
 from bench.records import numbers
-from tracing_2pc import ParticipantSink
 from tracing_2pc.core import names
 from tracing_2pc.core.errors import (
     AbortedError,
@@ -31,7 +28,6 @@ from tracing_2pc.core.model import BranchId, Receipt, TransactionRecord
 from tracing_2pc.core.settings import Settings
 from tracing_2pc.core.states import Refusal, Vote
 from tracing_2pc.protocol.recovery import Recovery
-from tracing_2pc.store import SqlDecisionLog
 from tracing_2pc.testing import temporary_log
 from tracing_2pc.tracing.transaction import OpenTelemetryTracing
 
@@ -78,9 +74,7 @@ def attempts(participant: str, result: str) -> str:
     return f"tpc_commit_attempts_total{{{labels}}}"
 
 
-def test_a_committed_transaction(
-    measured: Measured, log: SqlDecisionLog, sink: ParticipantSink
-) -> None:
+def test_a_committed_transaction(measured, log, sink):
     """Two partitions, two services: each request once on each side."""
     driver = coordinator(log, sink.participants)
     apply(driver, 0, tasks(sink, [numbers(3), numbers(2)]))
@@ -97,13 +91,7 @@ def test_a_committed_transaction(
     }
 
 
-def test_a_measured_time_leads_to_its_trace(
-    measured: Measured,
-    exported: Exported,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_measured_time_leads_to_its_trace(measured, exported, log, sink, monkeypatch):
     """Each histogram has exemplars of the transaction's trace, on both sides."""
     reader = InMemoryMetricReader()
     mine = MeterProvider([reader], shutdown_on_exit=False)
@@ -126,9 +114,7 @@ def test_a_measured_time_leads_to_its_trace(
     assert found == {key: {root.context.trace_id} for key in found}
 
 
-def test_an_aborted_transaction(
-    measured: Measured, log: SqlDecisionLog, sink: ParticipantSink
-) -> None:
+def test_an_aborted_transaction(measured, log, sink):
     """A task fails after both have voted: no attempt to commit."""
 
     def fails(record: TransactionRecord) -> list[Receipt]:
@@ -149,7 +135,7 @@ def test_an_aborted_transaction(
     }
 
 
-def test_a_replay_is_not_counted_again(measured: Measured, world: World) -> None:
+def test_a_replay_is_not_counted_again(measured, world):
     """Nor is a delivery by whoever goes on with a decision."""
     world.settings = Settings(on_pending="fail")
     world.b.silent = 100
@@ -167,7 +153,7 @@ def test_a_replay_is_not_counted_again(measured: Measured, world: World) -> None
     assert found[attempts("b", "ok")] == 1
 
 
-def test_who_votes_abort_is_the_cause(measured: Measured, world: World) -> None:
+def test_who_votes_abort_is_the_cause(measured, world):
     """Raised as it is, or handed on by a task."""
     no = ParticipantRefusedError("a votes abort (409)")
     vote = Receipt(BranchId(0, 1), "a", 0, "", Vote.ABORT, reason=str(no))
@@ -181,9 +167,7 @@ def test_who_votes_abort_is_the_cause(measured: Measured, world: World) -> None:
     assert decisions(measured()) == {"abort": 2, "vote": 2}
 
 
-def test_out_of_time_is_counted_by_its_driver_once(
-    measured: Measured, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_time_is_counted_by_its_driver_once(measured, world, monkeypatch):
     """By the clock that runs out, and not again when the driver hears of it."""
     over = by_hand(monkeypatch)
 
@@ -197,7 +181,7 @@ def test_out_of_time_is_counted_by_its_driver_once(
     assert decisions(measured()) == {"abort": 1, "timeout": 1}
 
 
-def test_a_tasks_own_timeout_is_an_error(measured: Measured, world: World) -> None:
+def test_a_tasks_own_timeout_is_an_error(measured, world):
     def late(record: TransactionRecord) -> list[Receipt]:
         raise TimeoutError
 
@@ -206,9 +190,7 @@ def test_a_tasks_own_timeout_is_an_error(measured: Measured, world: World) -> No
     assert decisions(measured()) == {"abort": 1, "error": 1}
 
 
-def test_who_takes_over_counts_the_attempt_before(
-    measured: Measured, world: World
-) -> None:
+def test_who_takes_over_counts_the_attempt_before(measured, world):
     """The driver that was replaced finds it aborted, and does not count it."""
 
     def replaced(record: TransactionRecord) -> list[Receipt]:
@@ -221,7 +203,7 @@ def test_who_takes_over_counts_the_attempt_before(
     assert decisions(measured()) == {"commit": 1, "abort": 1, "superseded": 1}
 
 
-def test_recovery_counts_what_it_expires(measured: Measured, world: World) -> None:
+def test_recovery_counts_what_it_expires(measured, world):
     """Once, however often it has to be delivered."""
     world.leave_active()
     world.clock.time += 901
@@ -234,9 +216,7 @@ def test_recovery_counts_what_it_expires(measured: Measured, world: World) -> No
     assert found[phase("abort", "a")] == 1
 
 
-def test_of_two_sweeps_one_counts(
-    measured: Measured, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_sweeps_one_counts(measured, world, monkeypatch):
     """Both have seen it undecided; the log makes the first one's decision stand."""
     world.leave_active()
     world.clock.time += 901
@@ -248,7 +228,7 @@ def test_of_two_sweeps_one_counts(
     assert decisions(measured()) == {"abort": 1, "recovery": 1}
 
 
-def test_a_refusal_is_an_answer(measured: Measured, world: World) -> None:
+def test_a_refusal_is_an_answer(measured, world):
     """Which contradicts the decision; it is not counted as silence."""
     world.b.refusal = (Refusal.CONFLICT, "aborted")
     with pytest.raises(HeuristicError):

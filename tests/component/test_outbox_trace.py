@@ -15,7 +15,7 @@ from support.branches import ONE, TRACE
 from support.elsewhere import elsewhere
 from support.kinds import outbox_to, sqlite_url
 from support.participant import PartnerApi, World
-from support.tracing import Exported, read_trace_file, span_tree
+from support.tracing import read_trace_file, span_tree
 from support.waiting import PATIENT, until
 
 from tracing_2pc.http.partner import HttpPartner
@@ -32,7 +32,7 @@ LIMITS: dict[str, Any] = {"timeout": PATIENT, "lease": 3 * PATIENT}
 
 
 @pytest.fixture
-def world(tmp_path: Path, partner: PartnerApi) -> Iterator[World]:
+def world(tmp_path, partner) -> Iterator[World]:
     """A participant that commits and whose own sender never starts."""
     resource = Outbox(sqlite_url(tmp_path), HttpPartner(partner.url))
     resource.start = lambda: None  # type: ignore[method-assign]
@@ -75,8 +75,8 @@ def heard(partner: PartnerApi) -> list[tuple[str, str]]:
 
 
 def test_another_process_sends_it_later_in_the_same_trace(
-    world: World, partner: PartnerApi, tmp_path: Path, exported: Exported
-) -> None:
+    world, partner, tmp_path, exported
+):
     """Ten minutes later by its clock, below the request that brought the rows."""
     commit(world)
     assert partner.got == []
@@ -96,9 +96,7 @@ def test_another_process_sends_it_later_in_the_same_trace(
     assert trace.format_trace_id(prepare.context.trace_id) == ours
 
 
-def test_what_is_sent_is_below_the_commit(
-    world: World, partner: PartnerApi, tmp_path: Path, exported: Exported
-) -> None:
+def test_what_is_sent_is_below_the_commit(world, partner, tmp_path, exported):
     """Not below the prepare: in a list of spans it stands after the decision."""
     _, ours, _, _ = TRACE["traceparent"].split("-")
     commit(world, committed={"traceparent": f"00-{ours}-{'c' * 16}-01"})
@@ -110,8 +108,8 @@ def test_what_is_sent_is_below_the_commit(
 
 
 def test_a_commit_that_is_not_sampled_leaves_it_below_the_prepare(
-    world: World, partner: PartnerApi, tmp_path: Path
-) -> None:
+    world, partner, tmp_path
+):
     """As after a long outage, of which most tries are not in the trace."""
     _, ours, prepared, _ = TRACE["traceparent"].split("-")
     commit(world, committed={"traceparent": f"00-{ours}-{'c' * 16}-00"})
@@ -122,8 +120,8 @@ def test_a_commit_that_is_not_sampled_leaves_it_below_the_prepare(
 
 
 def test_a_transaction_that_brought_no_trace_has_the_participants(
-    world: World, partner: PartnerApi, tmp_path: Path, exported: Exported
-) -> None:
+    world, partner, tmp_path, exported
+):
     """What began here at the prepare is gone on with by whoever sends."""
     commit(world, {"traceparent": None, "tracestate": None})
     spans = send(tmp_path, partner, OTEL_SERVICE_NAME="notifier")
@@ -135,8 +133,8 @@ def test_a_transaction_that_brought_no_trace_has_the_participants(
 
 
 def test_a_request_that_is_sent_again_is_in_that_trace_each_time(
-    world: World, partner: PartnerApi, tmp_path: Path, exported: Exported
-) -> None:
+    world, partner, tmp_path, exported
+):
     """A try that failed is a span as well."""
     commit(world)
     partner.answers = [503]
@@ -146,12 +144,8 @@ def test_a_request_that_is_sent_again_is_in_that_trace_each_time(
 
 
 def test_a_partner_that_is_down_for_long_does_not_fill_the_trace(
-    world: World,
-    partner: PartnerApi,
-    tmp_path: Path,
-    exported: Exported,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    world, partner, tmp_path, exported, monkeypatch
+):
     """The first ten tries leave spans, then the 16th and the 32nd: no pause is waited.
 
     The request behind it is tried, too, from the tenth on.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,7 +100,7 @@ def page(operator: Operator, path: str) -> str:
     return visitor.get(path)
 
 
-def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path: Path) -> None:
+def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path):
     """Written when the attempt begins, from what the job was given."""
     log = open_log(f"sqlite:///{tmp_path}/log.db")
     callback = ForeachBatch(Job(Archive(), "orders", Settings()), {}, log)
@@ -113,9 +112,7 @@ def test_the_record_knows_which_participants_are_the_jobs_own(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("command", ["explain", "ls", "check", "watch"])
-def test_only_the_job_is_named_as_the_cure_for_its_own_sink(
-    operator: Operator, command: str
-) -> None:
+def test_only_the_job_is_named_as_the_cure_for_its_own_sink(operator, command):
     """No address can be added for it, and no `recover` reaches it."""
     committing(operator)
     more = {"explain": [str(T)], "watch": ["--once"]}.get(command, [])
@@ -129,9 +126,7 @@ def test_only_the_job_is_named_as_the_cure_for_its_own_sink(
     assert TEXTS["start it"].format(sink="Archive") in shown
 
 
-def test_recover_says_that_only_the_job_can_tell_its_own_sink(
-    operator: Operator,
-) -> None:
+def test_recover_says_that_only_the_job_can_tell_its_own_sink(operator):
     """As an error of the delivery, and not that an address is missing."""
     record = committing(operator)
     current = operator.at.log.read(record.id)
@@ -142,7 +137,7 @@ def test_recover_says_that_only_the_job_can_tell_its_own_sink(
     assert "tpc.toml" not in str(caught.value)
 
 
-def test_the_console_names_the_job_too(operator: Operator) -> None:
+def test_the_console_names_the_job_too(operator):
     """On the page of the transaction, beside what an operator can do."""
     committing(operator)
     shown = page(operator, f"/transactions/{T}")
@@ -152,9 +147,7 @@ def test_the_console_names_the_job_too(operator: Operator) -> None:
     assert TEXTS["needs nobody"] not in shown
 
 
-def test_an_abort_that_a_sink_could_not_be_told_is_on_record(
-    operator: Operator,
-) -> None:
+def test_an_abort_that_a_sink_could_not_be_told_is_on_record(operator):
     """Rows may be left: nothing that reads the record says that all is well."""
     record = aborted(operator)
     state = operator.at.log.read(record.id).state

@@ -43,7 +43,7 @@ def world() -> Iterator[World]:
     world.provider.shutdown()
 
 
-def test_a_child_waits_for_its_parent(world: World) -> None:
+def test_a_child_waits_for_its_parent(world):
     """A process that dies here leaves nothing whose parent was never sent."""
     opened = world.tracer.start_as_current_span
     with opened("branch"):
@@ -55,7 +55,7 @@ def test_a_child_waits_for_its_parent(world: World) -> None:
     assert world.out() == ["branch", "prepare", "POST", "commit"]
 
 
-def test_a_parent_that_has_ended_holds_nothing_back(world: World) -> None:
+def test_a_parent_that_has_ended_holds_nothing_back(world):
     """Ended early and still current, as `tpc.deliver` is."""
     with world.tracer.start_as_current_span("deliver", end_on_exit=False) as deliver:
         deliver.end()
@@ -63,7 +63,7 @@ def test_a_parent_that_has_ended_holds_nothing_back(world: World) -> None:
         assert world.out() == ["deliver", "commit"]
 
 
-def test_a_programs_own_span_holds_nothing_back(world: World) -> None:
+def test_a_programs_own_span_holds_nothing_back(world):
     """It may be around a whole job: what happens inside is seen."""
     theirs = world.provider.get_tracer("job")
     with theirs.start_as_current_span("main"):
@@ -72,9 +72,7 @@ def test_a_programs_own_span_holds_nothing_back(world: World) -> None:
     assert world.out() == ["done", "main"]
 
 
-def test_a_flush_hands_on_what_waits_for_too_long(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flush_hands_on_what_waits_for_too_long(world, monkeypatch):
     """Nothing else may happen below a span that is stuck."""
     later = time.time_ns() + parents_first.PATIENCE + 10**9
     with world.tracer.start_as_current_span("stuck"):
@@ -86,9 +84,7 @@ def test_a_flush_hands_on_what_waits_for_too_long(
         assert world.out() == ["done"]
 
 
-def test_a_span_that_garbage_ends_stops_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_span_that_garbage_ends_stops_nothing(world, monkeypatch):
     """A collection runs where it likes, also in the middle of a start."""
     lost = world.tracer.start_span("lost")
 
@@ -108,9 +104,7 @@ def test_a_span_that_garbage_ends_stops_nothing(
     assert world.out() == ["lost", "next"]
 
 
-def test_a_parent_that_is_open_for_long_hides_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parent_that_is_open_for_long_hides_nothing(world, monkeypatch):
     """What is stuck is seen as soon as something happens below it."""
     later = time.time_ns() + parents_first.PATIENCE + 10**9
     opened = world.tracer.start_as_current_span
@@ -122,7 +116,7 @@ def test_a_parent_that_is_open_for_long_hides_nothing(
         assert world.out() == ["early", "late"]
 
 
-def test_what_waits_at_the_end_is_exported(world: World) -> None:
+def test_what_waits_at_the_end_is_exported(world):
     """A program that ends inside of a span loses no other."""
     with world.tracer.start_as_current_span("main"):
         world.tracer.start_span("done").end()
@@ -130,9 +124,7 @@ def test_what_waits_at_the_end_is_exported(world: World) -> None:
         assert world.out() == ["done"]
 
 
-def test_spans_that_never_end_are_forgotten(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spans_that_never_end_are_forgotten(world, monkeypatch):
     """They keep neither memory nor what was below them."""
     monkeypatch.setattr(parents_first, "BOUND", 8)
     opened = world.tracer.start_as_current_span
@@ -143,7 +135,7 @@ def test_spans_that_never_end_are_forgotten(
     assert world.out() == ["below"]
 
 
-def test_many_threads_lose_nothing(world: World) -> None:
+def test_many_threads_lose_nothing(world):
     """Children end in threads of their own while their parent ends."""
 
     def child() -> None:
@@ -164,7 +156,7 @@ def test_many_threads_lose_nothing(world: World) -> None:
     assert sorted(world.out()) == ["child"] * 800 + ["parent"]
 
 
-def test_a_forked_child_sends_no_second_copy(world: World) -> None:
+def test_a_forked_child_sends_no_second_copy(world):
     """What was open at the fork is the parent process's, and what waits for it too."""
     read, write = os.pipe()
     with world.tracer.start_as_current_span("parent"):

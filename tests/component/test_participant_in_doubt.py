@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from opentelemetry import trace
@@ -13,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import Decision, SamplingResult, StaticSam
 from support.branches import ONE, TWIN
 from support.kinds import sqlite_url, tagged_rows
 from support.participant import World
-from support.tracing import Exported, span_tree
+from support.tracing import span_tree
 
 T = "orders.7.1"
 
@@ -24,7 +23,7 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, now: list[float]) -> Iterator[World]:
+def world(tmp_path, now) -> Iterator[World]:
     made = tagged_rows(sqlite_url(tmp_path), clock=lambda: now[0])
     with contextlib.closing(made.resource):
         yield made
@@ -34,14 +33,7 @@ def world(tmp_path: Path, now: list[float]) -> Iterator[World]:
     ("waited", "ends", "expected"),
     [(9.0, "commit", 0), (11.0, "commit", 1), (11.0, "abort", 1), (11.0, "resolve", 1)],
 )
-def test_one_span_per_long_wait(
-    world: World,
-    now: list[float],
-    exported: Exported,
-    waited: float,
-    ends: str,
-    expected: int,
-) -> None:
+def test_one_span_per_long_wait(world, now, exported, waited, ends, expected):
     """Its ends are the prepare and the decision, its trace is the transaction's."""
     world.prepare(T, ONE)
     now[0] += 1.0
@@ -58,9 +50,7 @@ def test_one_span_per_long_wait(
         assert span.attributes["tpc.transaction.id"] == T
 
 
-def test_a_sampler_that_fails_costs_no_commit(
-    world: World, now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_fails_costs_no_commit(world, now, monkeypatch):
     """Whatever a tracer does, what was in doubt is committed and answered."""
 
     class Raising(StaticSampler):
@@ -74,7 +64,7 @@ def test_a_sampler_that_fails_costs_no_commit(
     assert world.commit(T, ONE).status_code == 200
 
 
-def test_requests_are_traced_by_their_names(world: World, exported: Exported) -> None:
+def test_requests_are_traced_by_their_names(world, exported):
     """Server spans continue the caller's trace, and hold ids and states only."""
     world.prepare(T, ONE)
     world.commit(T, ONE)

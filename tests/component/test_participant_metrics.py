@@ -6,12 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.branches import ONE, TWIN
 from support.kinds import KINDS, sqlite_url, tagged_rows
-from support.metrics import Measured, assert_of_the_registry, samples
+from support.metrics import assert_of_the_registry, samples
 from support.participant import World
 from support.served import unserved
 
@@ -23,13 +22,13 @@ PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path) -> Iterator[World]:
     made = tagged_rows(sqlite_url(tmp_path))
     yield made
     made.resource.close()
 
 
-def test_every_line_is_of_the_registry(world: World) -> None:
+def test_every_line_is_of_the_registry(world):
     """Each metric says what it is before it says a number; labels are closed sets."""
     assert world.prepare("orders.1.1").status_code == 200
     text = world.client.get("/metrics").text
@@ -49,9 +48,7 @@ def test_every_line_is_of_the_registry(world: World) -> None:
         ({"traceparent": PARENT, "tracestate": "A=1"}, "tracestate"),
     ],
 )
-def test_a_malformed_header_is_counted_once(
-    world: World, headers: dict[str, str], wrong: str | None
-) -> None:
+def test_a_malformed_header_is_counted_once(world, headers, wrong):
     """A prepare reads its headers twice: for its span, and for what it keeps."""
     before = rejected(world)
     assert world.prepare("orders.1.1", headers=headers).status_code == 200
@@ -74,9 +71,7 @@ def phases(found: dict[str, float]) -> dict[str, float]:
     return {f"{part[1]} {part[5]}": found[k] for k, part in words.items()}
 
 
-def test_each_request_of_the_protocol_is_measured(
-    world: World, measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_request_of_the_protocol_is_measured(world, measured, monkeypatch):
     """By what was answered; what else a participant is asked is not."""
     world.prepare("orders.1.1")
     world.commit("orders.1.1", ONE)
@@ -101,9 +96,7 @@ def test_each_request_of_the_protocol_is_measured(
     }
 
 
-def test_who_is_not_admitted_moves_no_number(
-    tmp_path: Path, measured: Measured
-) -> None:
+def test_who_is_not_admitted_moves_no_number(tmp_path, measured):
     """A stranger's requests are refused, and are nothing about the protocol."""
     tokens = tmp_path / "tokens"
     tokens.write_text(f"job {'j' * 40} orders\n")
@@ -114,9 +107,7 @@ def test_who_is_not_admitted_moves_no_number(
     resource.close()
 
 
-def test_a_wait_is_measured_once_when_it_is_over(
-    tmp_path: Path, measured: Measured
-) -> None:
+def test_a_wait_is_measured_once_when_it_is_over(tmp_path, measured):
     """From the first branch to the decision, by the participant's own clock."""
     now = [1000.0]
     resource = TaggedRows(sqlite_url(tmp_path), "orders", clock=lambda: now[0])
@@ -138,9 +129,7 @@ SHOWN = [names.prometheus_name(name) for name in GAUGES]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_closed_participant_is_measured_no_more(
-    kind: str, postgres_database: str, measured: Measured
-) -> None:
+def test_a_closed_participant_is_measured_no_more(kind, postgres_database, measured):
     """Nothing opens its database again only to look at it; a use of it does."""
     world = KINDS[kind](postgres_database)
     resource = world.resource
@@ -171,7 +160,7 @@ print(client.get("/metrics").text)
 """
 
 
-def test_a_lost_span_is_counted(tmp_path: Path) -> None:
+def test_a_lost_span_is_counted(tmp_path):
     """An operator sees at the participant that its collector is not there."""
     with unserved() as url:
         done = subprocess.run(

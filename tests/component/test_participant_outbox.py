@@ -6,14 +6,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from support.branches import json_lines, records
 from support.kinds import outbox_to, sqlite_url
-from support.participant import PartnerApi, World, select
+from support.participant import World, select
 from support.texts import texts
 from support.waiting import PATIENT, until
 
@@ -29,7 +28,7 @@ Make = Callable[..., World]
 
 
 @pytest.fixture
-def make(tmp_path: Path, partner: PartnerApi) -> Iterator[Make]:
+def make(tmp_path, partner) -> Iterator[Make]:
     made: list[World] = []
 
     def one(*, sends: bool = True, **options: Any) -> World:
@@ -60,7 +59,7 @@ def ids(*found: int, branch: str = "0.1") -> Any:
     return records(branch, id=pa.array(found, pa.int64()))
 
 
-def test_order(make: Make, partner: PartnerApi) -> None:
+def test_order(make, partner):
     """An application's leave by batch, branch and row, as numbers, not as text."""
     world = make(sends=False)
     send(world, "orders.2.1", ids(20))
@@ -76,7 +75,7 @@ def test_order(make: Make, partner: PartnerApi) -> None:
     assert order == [20, 90, 101, 102, 103, 105]
 
 
-def test_close_gives_the_lease_back(make: Make, partner: PartnerApi) -> None:
+def test_close_gives_the_lease_back(make, partner):
     """After a graceful stop the next process sends at once."""
     first, second = make(), make()
     first.resource.open()
@@ -88,7 +87,7 @@ def test_close_gives_the_lease_back(make: Make, partner: PartnerApi) -> None:
     until(lambda: len(partner.got) == 1)
 
 
-def test_no_thread_before_the_first_request(make: Make) -> None:
+def test_no_thread_before_the_first_request(make):
     """The sender starts in the process that answers, so after a server's fork."""
     world = make()
     for sends in (False, True):
@@ -97,7 +96,7 @@ def test_no_thread_before_the_first_request(make: Make) -> None:
         world.client.get("/health/ready")
 
 
-def test_the_check_call(make: Make, partner: PartnerApi) -> None:
+def test_the_check_call(make, partner):
     """The partner is asked at prepare: its no votes abort; silence asks again."""
     world = make(check=f"{partner.url}/check")
     partner.answers = [422, 500, 200]
@@ -112,7 +111,7 @@ def test_the_check_call(make: Make, partner: PartnerApi) -> None:
     assert world.in_doubt() == 1
 
 
-def test_what_a_record_looks_like(make: Make, partner: PartnerApi) -> None:
+def test_what_a_record_looks_like(make, partner):
     """Arrow's types have one form in JSON; JSON lines arrive as they were sent."""
     import datetime
     import decimal
@@ -148,14 +147,12 @@ def test_what_a_record_looks_like(make: Make, partner: PartnerApi) -> None:
     "branch",
     [records(x=[float("nan")]), json_lines({"x": float("nan")})],
 )
-def test_a_record_that_json_cannot_say(make: Make, branch: Any) -> None:
+def test_a_record_that_json_cannot_say(make, branch):
     """NaN is refused at prepare, not sent as something that is not JSON."""
     assert make().prepare(T, branch).status_code == 400
 
 
-def test_the_partner_s_token_is_a_reference(
-    make: Make, partner: PartnerApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_partner_s_token_is_a_reference(make, partner, monkeypatch):
     """It is read when it is used, and sent as a bearer token, beside other headers."""
     monkeypatch.setenv("PARTNER_TOKEN", "the-partners-token")
     world = make(token="env:PARTNER_TOKEN", headers={"X-Shop": "7"})
@@ -175,15 +172,13 @@ def test_the_partner_s_token_is_a_reference(
         ({"partner": "http://x/y", "name": "No Table"}, "lower-case"),
     ],
 )
-def test_settings_that_cannot_work(
-    tmp_path: Path, options: dict[str, Any], says: str
-) -> None:
+def test_settings_that_cannot_work(tmp_path, options, says):
     """They are refused when the outbox is made, with the setting to change."""
     with pytest.raises(ConfigurationError, match=says):
         outbox_to(url=sqlite_url(tmp_path), **options)
 
 
-def test_a_forked_process_has_connections_of_its_own() -> None:
+def test_a_forked_process_has_connections_of_its_own():
     """An answer on a shared one could confirm a record that was never taken."""
     peers: list[int] = []
 

@@ -6,7 +6,6 @@ import dataclasses
 import sqlite3
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,9 +96,7 @@ UNPICKLABLE = [
 
 
 @pytest.mark.parametrize(("attribute", "make"), UNPICKLABLE)
-def test_the_attribute_that_does_not_pickle_is_named(
-    attribute: str, make: Callable[[], Any], tmp_path: Path
-) -> None:
+def test_the_attribute_that_does_not_pickle_is_named(attribute, make, tmp_path):
     """Before the log is opened, and in one line that says what to do."""
     log = tmp_path / "log.db"
     with pytest.raises(ContractError) as caught:
@@ -111,9 +108,7 @@ def test_the_attribute_that_does_not_pickle_is_named(
     assert not log.exists()
 
 
-def test_it_is_named_under_spark_connect_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_named_under_spark_connect_too(tmp_path, monkeypatch):
     """In the client, before it sends the callback to the server."""
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     sink, log = Archive(threading.Lock()), f"sqlite:///{tmp_path}/log.db"
@@ -121,7 +116,7 @@ def test_it_is_named_under_spark_connect_too(
         two_phase_commit(sink, application="orders", log=log)
 
 
-def test_what_a_class_says_itself_is_shown_on_one_line() -> None:
+def test_what_a_class_says_itself_is_shown_on_one_line():
     """The first line of it."""
     with pytest.raises(ContractError) as caught:
         check_pickles(Archive(Raising()))
@@ -129,7 +124,7 @@ def test_what_a_class_says_itself_is_shown_on_one_line() -> None:
     assert str(caught.value).startswith(said)
 
 
-def test_of_several_sinks_the_one_is_named(tmp_path: Path) -> None:
+def test_of_several_sinks_the_one_is_named(tmp_path):
     """By its participant too: two may be of one class."""
     services = ParticipantSink({"ledger": "http://127.0.0.1:1"}, token=None)
     sinks = [services, Archive(None, "one"), Archive(threading.Lock(), "two")]
@@ -139,7 +134,7 @@ def test_of_several_sinks_the_one_is_named(tmp_path: Path) -> None:
         )
 
 
-def test_what_pickles_is_taken() -> None:
+def test_what_pickles_is_taken():
     """As it does that itself, with what it leaves out."""
     check_pickles(Lazy(threading.Lock()))
     check_pickles(ParticipantSink({"ledger": "http://127.0.0.1:1"}))

@@ -23,9 +23,7 @@ numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["trusting", "distrusting"])
-def world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def world(request, tmp_path_factory) -> Iterator[World]:
     folder: Path = tmp_path_factory.mktemp("participant")
     # Its clock stands still: answers tell times.
     resource = TaggedRows(sqlite_url(folder), "orders", clock=lambda: 1_700_000_000.0)
@@ -80,6 +78,6 @@ values = st.one_of(
 
 @settings(max_examples=25)
 @given(headers=st.dictionaries(st.sampled_from(NAMES), values, min_size=1))
-def test_no_header_changes_an_answer(world: World, headers: dict[str, str]) -> None:
+def test_no_header_changes_an_answer(world, headers):
     """Any bytes in any trace header: the same statuses, the same bodies, no error."""
     assert answers(world, headers) == answers(world, {})

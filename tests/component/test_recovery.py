@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import sqlite3
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from tracing_2pc.core.errors import (
     CommitPendingError,
     DecisionLogError,
     DecisionUnknownError,
-    TwoPhaseError,
 )
 from tracing_2pc.core.model import TransactionId, TransactionRecord
 from tracing_2pc.core.ports import DecisionLog
@@ -68,7 +65,7 @@ def leave_committing(world: World, batch: int = 0) -> None:
     world.b.silent = 0
 
 
-def test_what_is_decided_is_delivered(world: World) -> None:
+def test_what_is_decided_is_delivered(world):
     """Without any driver: the missing commit goes out, and the transaction ends."""
     leave_committing(world)
     (item,) = recovery(world).sweep()
@@ -77,7 +74,7 @@ def test_what_is_decided_is_delivered(world: World) -> None:
     assert list(recovery(world).sweep()) == []
 
 
-def test_a_current_attempt_is_left_to_its_driver(world: World) -> None:
+def test_a_current_attempt_is_left_to_its_driver(world):
     """Undecided and in time: nobody but its driver may want an abort (rule 8)."""
     world.leave_active()
     world.clock.time += 899
@@ -86,7 +83,7 @@ def test_a_current_attempt_is_left_to_its_driver(world: World) -> None:
     assert world.in_doubt() == 4
 
 
-def test_an_attempt_out_of_time_is_aborted_through_the_log(world: World) -> None:
+def test_an_attempt_out_of_time_is_aborted_through_the_log(world):
     """Past the transaction timeout abort is decided, written, and sent."""
     world.leave_active()
     world.clock.time += 901
@@ -96,7 +93,7 @@ def test_an_attempt_out_of_time_is_aborted_through_the_log(world: World) -> None
     assert str(world.log.read(T).state) == "aborted"
 
 
-def test_without_a_timeout_nothing_is_aborted(world: World) -> None:
+def test_without_a_timeout_nothing_is_aborted(world):
     """A timeout of 0 means none: an active attempt waits for its driver for ever."""
     world.settings = dataclasses.replace(world.settings, transaction_timeout=0)
     world.leave_active()
@@ -105,7 +102,7 @@ def test_without_a_timeout_nothing_is_aborted(world: World) -> None:
     assert world.in_doubt() == 4
 
 
-def test_the_timeout_on_record_counts_and_not_the_readers(tmp_path: Path) -> None:
+def test_the_timeout_on_record_counts_and_not_the_readers(tmp_path):
     """Who recovers with a shorter timeout aborts no attempt of a job with a longer one.
 
     What the job was given goes on record when it begins.
@@ -124,7 +121,7 @@ def test_the_timeout_on_record_counts_and_not_the_readers(tmp_path: Path) -> Non
         ]
 
 
-def test_who_does_not_answer_is_named_and_asked_the_next_time(world: World) -> None:
+def test_who_does_not_answer_is_named_and_asked_the_next_time(world):
     """One try per sweep; the transaction stays."""
     leave_committing(world)
     world.b.silent = 1
@@ -132,7 +129,7 @@ def test_who_does_not_answer_is_named_and_asked_the_next_time(world: World) -> N
     assert [i.remark for i in recovery(world).sweep()] == ["committed"]
 
 
-def test_one_that_cannot_be_finished_does_not_stop_the_others(world: World) -> None:
+def test_one_that_cannot_be_finished_does_not_stop_the_others(world):
     """A participant without an address: said, and the sweep goes on."""
     leave_committing(world)
     begin(world.log, "other")
@@ -142,7 +139,7 @@ def test_one_that_cannot_be_finished_does_not_stop_the_others(world: World) -> N
     assert swept["other"].done
 
 
-def test_quarantined_is_left_to_a_person(world: World) -> None:
+def test_quarantined_is_left_to_a_person(world):
     """Nothing automatic touches it again."""
     leave_committing(world)
     world.log.quarantine(T, "for a test")
@@ -152,7 +149,7 @@ def test_quarantined_is_left_to_a_person(world: World) -> None:
     assert world.b.heard == heard
 
 
-def test_a_log_that_fails_half_way_means_leave_alone(world: World) -> None:
+def test_a_log_that_fails_half_way_means_leave_alone(world):
     """One application could be read, the other could not: nothing is sent (rule 9)."""
     for application in ("apart", "orders"):
         decide_abort(world.log, application)
@@ -169,9 +166,7 @@ def test_a_log_that_fails_half_way_means_leave_alone(world: World) -> None:
     assert world.a.heard == []
 
 
-def test_a_record_that_is_refused_stops_only_its_application(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_record_that_is_refused_stops_only_its_application(world, tmp_path):
     """The others are finished; then the refused ones are named, for a person."""
     path = tmp_path / "decisions.db"
     with contextlib.closing(open_log(f"sqlite:///{path}")) as log:
@@ -194,9 +189,7 @@ def test_a_record_that_is_refused_stops_only_its_application(
 
 
 @pytest.mark.parametrize("error", [DecisionLogError, DecisionUnknownError])
-def test_an_abort_that_the_log_did_not_take_is_left_for_the_next_sweep(
-    world: World, error: type[TwoPhaseError]
-) -> None:
+def test_an_abort_that_the_log_did_not_take_is_left_for_the_next_sweep(world, error):
     """Nothing is sent without the decision, and the others are not held up."""
     world.leave_active()
     begin(world.log, "other")
@@ -215,9 +208,7 @@ def test_an_abort_that_the_log_did_not_take_is_left_for_the_next_sweep(
     assert world.a.heard == [*heard, "abort other.0.1"]
 
 
-def test_what_a_sweep_delivers_is_in_the_transactions_trace(
-    world: World, exported: Callable[[], Any]
-) -> None:
+def test_what_a_sweep_delivers_is_in_the_transactions_trace(world, exported):
     """The sweep is a trace of its own; the delivery belongs to the transaction's."""
     leave_committing(world)
     list(recovery(world).sweep())
@@ -235,7 +226,7 @@ def test_what_a_sweep_delivers_is_in_the_transactions_trace(
     assert [link.context.trace_id for link in sweep.links] == [root.context.trace_id]
 
 
-def test_waits_double_up_to_the_cap_with_full_jitter() -> None:
+def test_waits_double_up_to_the_cap_with_full_jitter():
     """Seconds: each wait is drawn from 0 to a limit that doubles, and is capped."""
     clock = FakeClock()
     limits: list[float] = []
@@ -250,9 +241,7 @@ def test_waits_double_up_to_the_cap_with_full_jitter() -> None:
     assert limits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_the_log_says_when_the_next_try_is_due(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_says_when_the_next_try_is_due(world, monkeypatch):
     """At the latest, while somebody tries again; of the last try nothing is said."""
     waits: list[float | None] = []
 

@@ -37,7 +37,7 @@ SIZES = {
 """Numbers that are lengths and times, and only look like a status."""
 
 
-def test_http_and_https_are_built_in() -> None:
+def test_http_and_https_are_built_in():
     """A sink, an operator and recovery get the same client, which pickles."""
     for url in ("http://127.0.0.1:9", "https://there:8443/base"):
         opened = open_participant("ledger", url, "env:TPC_TOKEN", 2.0)
@@ -46,7 +46,7 @@ def test_http_and_https_are_built_in() -> None:
         assert pickle.loads(pickle.dumps(opened)) == opened
 
 
-def test_a_scheme_without_a_transport_is_one_clear_line() -> None:
+def test_a_scheme_without_a_transport_is_one_clear_line():
     """It names the participant, the scheme, and what to do."""
     with pytest.raises(ConfigurationError) as refused:
         open_participant("ledger", "grpc://there:50051", None, 2.0)
@@ -58,7 +58,7 @@ def test_a_scheme_without_a_transport_is_one_clear_line() -> None:
         check_url("grpc://there:50051")
 
 
-def test_an_installed_package_brings_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_brings_its_own(monkeypatch):
     """An entry point by the scheme's name is given name, URL, token and timeout."""
 
     class Entry:
@@ -76,7 +76,7 @@ def test_an_installed_package_brings_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert open_participant(*given) == given
 
 
-def test_a_zip_on_an_executor_needs_no_package_metadata(tmp_path: Path) -> None:
+def test_a_zip_on_an_executor_needs_no_package_metadata(tmp_path):
     """The package alone, in a zip file, opens an HTTP participant."""
     shipped = tmp_path / "shipped.zip"
     with zipfile.ZipFile(shipped, "w") as archive:
@@ -104,7 +104,7 @@ def test_a_zip_on_an_executor_needs_no_package_metadata(tmp_path: Path) -> None:
     assert origin.startswith(str(shipped))
 
 
-def test_no_status_of_http_outside_of_its_transport() -> None:
+def test_no_status_of_http_outside_of_its_transport():
     """The protocol, sinks, resources and the command line know refusals only.
 
     No number from 400 to 599, no Flask, no werkzeug, no table of statuses: outside of
@@ -148,9 +148,7 @@ SERVERS = ("flask", "werkzeug", "gunicorn")
         ("tracing_2pc.http.client", (*KIT, *SERVERS)),
     ],
 )
-def test_a_face_needs_no_more_than_its_own_packages(
-    module: str, absent: tuple[str, ...]
-) -> None:
+def test_a_face_needs_no_more_than_its_own_packages(module, absent):
     """The console and the watcher run without pyarrow and the participant's kit."""
     program = (
         "import importlib, sys\n"

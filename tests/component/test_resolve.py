@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.branches import ONE
-from support.metrics import Measured
 from support.texts import texts
 from support.waiting import PATIENT
 from support.watch import Site, site
@@ -33,7 +31,7 @@ FOREIGN = TransactionId("bookings", 3, 1)
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Site]:
+def at(tmp_path) -> Iterator[Site]:
     with site(tmp_path) as made:
         made.log.initialise("orders", 7)
         yield made
@@ -66,7 +64,7 @@ def audit(at: Site, transaction: TransactionId) -> list[tuple[str, str | None, s
     return [(one.who, one.before, str(one.after)) for one in found]
 
 
-def test_the_decided_word_is_delivered_again_and_signed_for(at: Site) -> None:
+def test_the_decided_word_is_delivered_again_and_signed_for(at):
     """The state stays; who asked for it and why is in the audit."""
     at.committing()
     record = resolve(
@@ -78,7 +76,7 @@ def test_the_decided_word_is_delivered_again_and_signed_for(at: Site) -> None:
 
 
 @pytest.mark.parametrize("wanted", [Decision.ABORT, "mixed", "hazard"])
-def test_another_word_than_the_decided_one_is_refused(at: Site, wanted: Any) -> None:
+def test_another_word_than_the_decided_one_is_refused(at, wanted):
     """It would split the transaction; nothing is signed, nothing changes."""
     at.committing()
     with pytest.raises(ContractError, match=TEXTS["delivers again"]):
@@ -88,7 +86,7 @@ def test_another_word_than_the_decided_one_is_refused(at: Site, wanted: Any) -> 
 
 
 @pytest.mark.parametrize("wanted", [Decision.COMMIT, "mixed"])
-def test_what_is_undecided_can_only_be_aborted(at: Site, wanted: Any) -> None:
+def test_what_is_undecided_can_only_be_aborted(at, wanted):
     """Nobody knows every vote."""
     at.begin()
     with pytest.raises(ContractError, match="only --abort"):
@@ -96,14 +94,14 @@ def test_what_is_undecided_can_only_be_aborted(at: Site, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", ["", " ", "a\nb", "\x1b[31mred", "x" * 1001])
-def test_a_reason_is_one_printable_line(at: Site, reason: str) -> None:
+def test_a_reason_is_one_printable_line(at, reason):
     """It is shown to others, later."""
     at.begin()
     with pytest.raises(ConfigurationError, match="--reason"):
         resolve(at.log, T, wanted=Decision.ABORT, reason=reason)
 
 
-def test_what_is_finished_needs_nobody(at: Site) -> None:
+def test_what_is_finished_needs_nobody(at):
     """And the message says where an orphan of it is resolved."""
     at.aborted()
     with pytest.raises(ContractError, match="--at PARTICIPANT"):
@@ -119,9 +117,7 @@ def gone(at: Site, name: str = "ledger") -> TransactionRecord:
 
 
 @pytest.mark.parametrize("decision", list(Decision))
-def test_a_participant_that_is_gone_for_good_is_given_up(
-    at: Site, decision: Decision, measured: Measured
-) -> None:
+def test_a_participant_that_is_gone_for_good_is_given_up(at, decision, measured):
     """Signed for and counted; the others are still to be told."""
     record = at.begin()
     at.prepare(record.id)
@@ -134,7 +130,7 @@ def test_a_participant_that_is_gone_for_good_is_given_up(
     assert measured()['tpc_operator_actions_total{action="give up"}'] == 1
 
 
-def test_only_what_is_decided_and_not_acknowledged_is_given_up(at: Site) -> None:
+def test_only_what_is_decided_and_not_acknowledged_is_given_up(at):
     """The message says what is to be done instead; nothing is signed."""
     at.begin()
     with pytest.raises(ContractError, match=TEXTS["undecided"]):
@@ -156,9 +152,7 @@ def test_only_what_is_decided_and_not_acknowledged_is_given_up(at: Site) -> None
 @pytest.mark.parametrize(
     ("outcome", "rows"), [(Decision.ABORT, 0), (Decision.COMMIT, 3)]
 )
-def test_an_orphan_is_resolved_where_it_is(
-    at: Site, outcome: Decision, rows: int
-) -> None:
+def test_an_orphan_is_resolved_where_it_is(at, outcome, rows):
     """Done there and nowhere else; signed before it is asked, and after."""
     at.prepare(FOREIGN)
     at.time.time += 301
@@ -172,7 +166,7 @@ def test_an_orphan_is_resolved_where_it_is(
     ]
 
 
-def test_a_young_one_is_no_orphan_yet(at: Site) -> None:
+def test_a_young_one_is_no_orphan_yet(at):
     """By the participant's clock; the message says how long still."""
     at.prepare(FOREIGN, "ledger")
     at.time.time += 60
@@ -183,7 +177,7 @@ def test_a_young_one_is_no_orphan_yet(at: Site) -> None:
 
 
 @pytest.mark.parametrize("decided", [False, True])
-def test_what_the_log_can_finish_is_no_orphan(at: Site, decided: bool) -> None:
+def test_what_the_log_can_finish_is_no_orphan(at, decided):
     """The message says how the log finishes it."""
     at.committing() if decided else at.prepare(at.begin().id)
     at.time.time += 10_000
@@ -193,7 +187,7 @@ def test_what_the_log_can_finish_is_no_orphan(at: Site, decided: bool) -> None:
     assert at.worlds["ledger"].in_doubt() == 1
 
 
-def test_what_may_still_be_begun_is_no_orphan(at: Site) -> None:
+def test_what_may_still_be_begun_is_no_orphan(at):
     """The log has lost it and can write a record of the same id: its query does."""
     later = TransactionId("orders", 8, 1)
     at.prepare(later, "ledger")
@@ -208,7 +202,7 @@ def test_what_may_still_be_begun_is_no_orphan(at: Site) -> None:
     orphan(at, TransactionId("orders", 8, 7), participant=at.observed["notifier"])
 
 
-def test_below_forgotten_through_only_abort_is_left(at: Site) -> None:
+def test_below_forgotten_through_only_abort_is_left(at):
     """Its record is gone, and with it whether another attempt was committed."""
     old = TransactionId("orders", 5, 1)
     at.prepare(old, "ledger")
@@ -224,7 +218,7 @@ def test_below_forgotten_through_only_abort_is_left(at: Site) -> None:
     ]
 
 
-def test_what_the_participant_refuses_is_on_record(at: Site) -> None:
+def test_what_the_participant_refuses_is_on_record(at):
     """It knows more: another attempt at this batch is committed there."""
     at.prepare(FOREIGN, "ledger")
     at.prepare("bookings.3.2", "ledger")
@@ -238,7 +232,7 @@ def test_what_the_participant_refuses_is_on_record(at: Site) -> None:
     ]
 
 
-def test_what_the_log_has_aborted_is_not_committed_by_hand(at: Site) -> None:
+def test_what_the_log_has_aborted_is_not_committed_by_hand(at):
     """Its record is finished; the participant was restored from a copy."""
     at.prepare(at.aborted(), "ledger")
     at.time.time += 301
@@ -247,13 +241,13 @@ def test_what_the_log_has_aborted_is_not_committed_by_hand(at: Site) -> None:
     orphan(at, T, Decision.ABORT)
 
 
-def test_nothing_there_is_said(at: Site) -> None:
+def test_nothing_there_is_said(at):
     """An id that the participant does not hold is a wrong call."""
     with pytest.raises(ConfigurationError, match=TEXTS["not held there"]):
         orphan(at, FOREIGN)
 
 
-def test_without_an_answer_the_audit_says_so(at: Site) -> None:
+def test_without_an_answer_the_audit_says_so(at):
     """It may have happened; the deed is on record, and what was answered instead."""
     refusal: Refusal | None = None
 
@@ -272,7 +266,7 @@ def test_without_an_answer_the_audit_says_so(at: Site) -> None:
         assert audit(at, FOREIGN)[-1][2] == after
 
 
-def test_without_a_log_nothing_is_resolved(at: Site, tmp_path: Path) -> None:
+def test_without_a_log_nothing_is_resolved(at, tmp_path):
     """What it would have said is not known (rule 9)."""
     leave_orphan(at)
     at.log.close()
@@ -285,9 +279,7 @@ def test_without_a_log_nothing_is_resolved(at: Site, tmp_path: Path) -> None:
 # --- telemetry -----------------------------------------------------------------------
 
 
-def test_a_deed_is_a_span_that_is_linked_to_the_transaction(
-    at: Site, exported: Callable[[], list[Any]]
-) -> None:
+def test_a_deed_is_a_span_that_is_linked_to_the_transaction(at, exported):
     """A trace of its own; the participant's part is below it."""
     leave_orphan(at)
     orphan(at, FOREIGN)
@@ -300,7 +292,7 @@ def test_a_deed_is_a_span_that_is_linked_to_the_transaction(
     assert spans["POST /resolve"].parent.span_id == deed.context.span_id
 
 
-def test_deeds_are_counted_when_they_are_done(at: Site, measured: Measured) -> None:
+def test_deeds_are_counted_when_they_are_done(at, measured):
     """A refused one is none."""
     at.begin()
     with contextlib.suppress(ContractError):
@@ -310,7 +302,7 @@ def test_deeds_are_counted_when_they_are_done(at: Site, measured: Measured) -> N
     assert 'tpc_operator_actions_total{action="commit"}' not in measured()
 
 
-def test_a_driver_that_begins_it_meanwhile_is_seen(at: Site) -> None:
+def test_a_driver_that_begins_it_meanwhile_is_seen(at):
     """By hand nothing is committed that a driver has just put on record."""
     at.prepare(T, "ledger")  # by another log, or before this one was restored
     at.time.time += 1000

@@ -11,15 +11,12 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from support.served import served
 from support.spark import serving
 from support.waiting import AT_LAST, PATIENT, PAUSE
 
 
-def test_a_request_that_nobody_waits_for_ends_before_its_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_request_that_nobody_waits_for_ends_before_its_server(monkeypatch):
     """So what it works on, a database's connection say, can be closed after it."""
     begun, ended = threading.Event(), threading.Event()
     ending, shut_down = threading.Event(), socketserver.BaseServer.shutdown
@@ -56,7 +53,7 @@ class Idle(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_a_connection_that_is_kept_open_ends_with_its_server() -> None:
+def test_a_connection_that_is_kept_open_ends_with_its_server():
     """No thread goes on to wait for a client that asks nothing more."""
     before = threading.enumerate()
     with served(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Idle)) as server:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ TEXTS = texts("sinks")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path) -> Iterator[World]:
     """Its batches come after a task that was killed when it had prepared."""
     with contextlib.closing(open_log(f"sqlite:///{tmp_path}/log.db")) as log:
         made = World(log)
@@ -39,7 +38,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["plain", "traced"])
-def test_a_commit_drops_what_was_not_chosen(world: World, *, traced: bool) -> None:
+def test_a_commit_drops_what_was_not_chosen(world, *, traced):
     """The twin of a killed task does not stay prepared when its retry is committed."""
     if traced:
         world.kind = traced_sink(type("Traced", (Base,), {}))
@@ -47,7 +46,7 @@ def test_a_commit_drops_what_was_not_chosen(world: World, *, traced: bool) -> No
     assert (world.partner.rows, world.partner.prepared) == ([1, 2], {})
 
 
-def test_a_commit_is_not_over_before_the_rest_is_dropped(world: World) -> None:
+def test_a_commit_is_not_over_before_the_rest_is_dropped(world):
     """If dropping raises, it is tried again; until then the commit is pending."""
 
     class Busy(Base):
@@ -64,7 +63,7 @@ def test_a_commit_is_not_over_before_the_rest_is_dropped(world: World) -> None:
     assert (world.partner.rows, world.partner.prepared) == ([1], {})
 
 
-def test_an_abort_keeps_nothing(world: World) -> None:
+def test_an_abort_keeps_nothing(world):
     """No handle is chosen: all that the transaction prepared is dropped."""
     world.partner.raises["pre_commit orders.0.1.1.1"] = OSError("disk full")
     with pytest.raises(OSError, match="disk full"):
@@ -72,9 +71,7 @@ def test_an_abort_keeps_nothing(world: World) -> None:
     assert (world.partner.rows, world.partner.prepared) == ([], {})
 
 
-def test_who_cannot_find_its_leftovers_is_told_so_at_start(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_cannot_find_its_leftovers_is_told_so_at_start(world, caplog):
     """By name, once, before anything runs; who can is told nothing."""
     check_leftovers(Base(world.partner))
     assert caplog.messages == []
@@ -83,7 +80,7 @@ def test_who_cannot_find_its_leftovers_is_told_so_at_start(
     assert TEXTS["no abort_transaction"].format(sink="Plain") in message
 
 
-def test_an_abort_transaction_that_takes_no_handles_is_refused(world: World) -> None:
+def test_an_abort_transaction_that_takes_no_handles_is_refused(world):
     """It could not be called after a commit: it would drop what is committed, too."""
 
     class Older(Base):
@@ -94,9 +91,7 @@ def test_an_abort_transaction_that_takes_no_handles_is_refused(world: World) -> 
         check_leftovers(Older(world.partner))
 
 
-def test_a_commit_that_raises_keeps_no_other_branch_from_being_tried(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_commit_that_raises_keeps_no_other_branch_from_being_tried(world, caplog):
     """What it raised is in the exception and the record; with traceback, in the log.
 
     Nothing is dropped before all that is chosen is committed.
@@ -118,7 +113,7 @@ def test_a_commit_that_raises_keeps_no_other_branch_from_being_tried(
     assert "in commit" in text
 
 
-def test_a_sink_says_refused(world: World) -> None:
+def test_a_sink_says_refused(world):
     """A definite no is no "not now": the transaction is quarantined, for a person."""
     no = ParticipantRefusedError("account 17 is closed for good")
     world.partner.raises["commit orders.0.1.1.1"] = no
@@ -129,7 +124,7 @@ def test_a_sink_says_refused(world: World) -> None:
         assert world.partner.rows == [1, 3]
 
 
-def test_a_refusal_counts_more_than_a_not_now(world: World) -> None:
+def test_a_refusal_counts_more_than_a_not_now(world):
     """One branch is not ready, another one refused: a person must look."""
     world.partner.raises = {
         "commit orders.0.1.0.0": TimeoutError("not now"),

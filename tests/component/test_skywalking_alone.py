@@ -1,7 +1,5 @@
 """SkyWalking's folder is a package of its own: it could be published by itself."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -33,7 +31,7 @@ print(*(name for name in sys.modules if name.startswith("tracing_2pc")))
 """
 
 
-def test_a_copy_of_the_folder_works_under_another_name(tmp_path: Path) -> None:
+def test_a_copy_of_the_folder_works_under_another_name(tmp_path):
     """It is imported whole, makes a header, and nothing else of ours is loaded."""
     shutil.copytree(FOLDER, tmp_path / "elsewhere")
     done = subprocess.run(

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_ON
 from opentelemetry.trace import SpanKind
-from support.skywalking import Oap, World
+from support.skywalking import World
 from support.waiting import AT_ONCE, until
 
 from tracing_2pc.skywalking import propagator, segments, sender
@@ -21,7 +21,7 @@ from tracing_2pc.skywalking.propagator import SkyWalkingPropagator
 from tracing_2pc.skywalking.start import start
 
 
-def test_spans_of_a_process_are_one_segment(bridge: World) -> None:
+def test_spans_of_a_process_are_one_segment(bridge):
     opened = bridge.tracer.start_as_current_span
     with opened("batch"):
         bridge.tracer.start_span("decide").end()
@@ -36,7 +36,7 @@ def test_spans_of_a_process_are_one_segment(bridge: World) -> None:
     assert segment["traceSegmentId"].startswith(f"{segment['traceId']}.")
 
 
-def test_what_comes_a_moment_after_the_end_joins(bridge: World) -> None:
+def test_what_comes_a_moment_after_the_end_joins(bridge):
     """A delivery's span ends when sending begins: what is sent belongs to it."""
     with bridge.tracer.start_as_current_span("deliver", end_on_exit=False) as deliver:
         deliver.end()
@@ -45,7 +45,7 @@ def test_what_comes_a_moment_after_the_end_joins(bridge: World) -> None:
     assert len(bridge.oap.segments) == 1
 
 
-def test_a_late_child_refers_to_its_parent(bridge: World) -> None:
+def test_a_late_child_refers_to_its_parent(bridge):
     with bridge.tracer.start_as_current_span("begin") as begin:
         pass
     assert bridge.tree() == ["Local begin"]
@@ -61,9 +61,7 @@ def test_a_late_child_refers_to_its_parent(bridge: World) -> None:
     )
 
 
-def test_a_link_within_the_trace_is_one_more_reference(
-    bridge: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_within_the_trace_is_one_more_reference(bridge, monkeypatch):
     """What joins several branches shows all of them; its parent comes first."""
     monkeypatch.setattr(segments, "SPLIT", 0.0)  # each span begins a segment
     opened = bridge.tracer.start_as_current_span
@@ -82,7 +80,7 @@ def test_a_link_within_the_trace_is_one_more_reference(
     assert "otel.link" not in {tag["key"] for tag in decide["tags"]}
 
 
-def test_a_link_from_the_middle_of_a_segment_is_no_reference(bridge: World) -> None:
+def test_a_link_from_the_middle_of_a_segment_is_no_reference(bridge):
     """SkyWalking reads references where a segment begins."""
     opened = bridge.tracer.start_as_current_span
     with opened("batch"):
@@ -95,7 +93,7 @@ def test_a_link_from_the_middle_of_a_segment_is_no_reference(bridge: World) -> N
     assert [s["refs"] for s in bridge.oap.spans()] == [[], [], []]
 
 
-def test_a_link_to_a_place_that_is_not_known_is_left_out(bridge: World) -> None:
+def test_a_link_to_a_place_that_is_not_known_is_left_out(bridge):
     """A reference to it would lead nowhere."""
     with bridge.tracer.start_as_current_span("batch") as batch:
         same = batch.get_span_context()
@@ -108,9 +106,7 @@ def test_a_link_to_a_place_that_is_not_known_is_left_out(bridge: World) -> None:
     assert len(late["refs"]) == 1
 
 
-def test_an_old_segment_takes_no_more(
-    bridge: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_segment_takes_no_more(bridge, monkeypatch):
     """Phases of what takes long are seen as they end."""
     monkeypatch.setattr(segments, "SPLIT", 0.0)
     with bridge.tracer.start_as_current_span("job"):
@@ -120,9 +116,7 @@ def test_an_old_segment_takes_no_more(
     assert bridge.tree() == ["Local job", "  Local phase"]
 
 
-def test_a_call_that_hangs_is_seen_while_it_hangs(
-    bridge: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_hangs_is_seen_while_it_hangs(bridge, monkeypatch):
     """With what was promised in its header; its end refers to that."""
     monkeypatch.setattr(segments, "HOLD", 0.0)
     headers: dict[str, str] = {}
@@ -141,7 +135,7 @@ def test_a_call_that_hangs_is_seen_while_it_hangs(
     assert span.is_recording() is False
 
 
-def test_a_request_is_one_trace_over_two_services(bridge: World, oap: Oap) -> None:
+def test_a_request_is_one_trace_over_two_services(bridge, oap):
     """By the headers alone: the entry refers to the exit, by the address it names."""
     service = World(oap)  # a second provider stands for another process
     propagator.use(bridge.processor)
@@ -176,7 +170,7 @@ def test_a_request_is_one_trace_over_two_services(bridge: World, oap: Oap) -> No
     service.close()
 
 
-def test_what_is_not_sampled_says_nothing(oap: Oap) -> None:
+def test_what_is_not_sampled_says_nothing(oap):
     """A stock agent traces whatever has the header, sampled or not."""
     provider = TracerProvider(ALWAYS_OFF, shutdown_on_exit=False)
     start(oap.url, provider=provider)
@@ -189,9 +183,7 @@ def test_what_is_not_sampled_says_nothing(oap: Oap) -> None:
 
 
 @pytest.mark.ci
-def test_threads_lose_nothing_and_promise_nothing_in_vain(
-    bridge: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_lose_nothing_and_promise_nothing_in_vain(bridge, monkeypatch):
     """Late ends, forced splits and partial flushes: every span arrives, once."""
     monkeypatch.setattr(segments, "SPLIT", 0.02)
     monkeypatch.setattr(segments, "HOLD", 0.01)
@@ -236,7 +228,7 @@ def test_threads_lose_nothing_and_promise_nothing_in_vain(
     assert bridge.processor.dropped == 0
 
 
-def test_an_outage_loses_nothing_that_was_queued(bridge: World) -> None:
+def test_an_outage_loses_nothing_that_was_queued(bridge):
     """A batch that got no answer goes first when there is one again."""
     bridge.oap.status = 503
     for number in range(5):
@@ -248,7 +240,7 @@ def test_an_outage_loses_nothing_that_was_queued(bridge: World) -> None:
     assert bridge.processor.dropped == 0
 
 
-def test_a_caller_that_is_not_sampled_is_not_traced(bridge: World) -> None:
+def test_a_caller_that_is_not_sampled_is_not_traced(bridge):
     """Its flag is 0: whoever samples by the parent records nothing."""
     headers: dict[str, str] = {}
     with bridge.tracer.start_as_current_span("x"):
@@ -261,7 +253,7 @@ def test_a_caller_that_is_not_sampled_is_not_traced(bridge: World) -> None:
     assert not trace.get_current_span(context).get_span_context().trace_flags.sampled
 
 
-def test_a_java_agents_ids_make_the_same_trace_everywhere(bridge: World) -> None:
+def test_a_java_agents_ids_make_the_same_trace_everywhere(bridge):
     """They are no OpenTelemetry ids: the segment keeps theirs, the trace gets one."""
     caller = Sw8(
         sampled=True,
@@ -287,9 +279,7 @@ def test_a_java_agents_ids_make_the_same_trace_everywhere(bridge: World) -> None
     assert {r["parentTraceSegmentId"] for r in references} == {caller.segment_id}
 
 
-def test_a_parent_that_was_forgotten_is_not_referred_to(
-    bridge: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parent_that_was_forgotten_is_not_referred_to(bridge, monkeypatch):
     """The same trace, a second root, and no reference to what nobody can name."""
     monkeypatch.setattr(segments, "REMEMBERED", 2)
     with bridge.tracer.start_as_current_span("parent") as parent:
@@ -303,9 +293,7 @@ def test_a_parent_that_was_forgotten_is_not_referred_to(
     assert len({g["traceId"] for g in bridge.oap.segments}) == 1
 
 
-def test_what_finds_no_room_is_counted(
-    bridge: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_finds_no_room_is_counted(bridge, monkeypatch):
     """The oldest go first; the program is not slowed."""
     monkeypatch.setattr(sender, "QUEUE", 3)
     bridge.oap.status = 503
@@ -318,9 +306,7 @@ def test_what_finds_no_room_is_counted(
     assert [s["operationName"] for s in bridge.oap.spans()] == ["5", "6", "7"]
 
 
-def test_what_the_collector_refuses_is_not_sent_again(
-    bridge: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_the_collector_refuses_is_not_sent_again(bridge, caplog):
     """A definite no: counted, said once, and out of the way of the others."""
     bridge.oap.status = 400
     for number in (1, 2):

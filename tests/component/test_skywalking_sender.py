@@ -27,7 +27,7 @@ SENDS_TO_SKYWALKING = {
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _as_before(monkeypatch) -> Iterator[None]:
     before = propagator.processor()
     monkeypatch.setattr(sender, "TIMEOUT", PATIENT)
     yield
@@ -35,25 +35,23 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ours(tmp_path_factory) -> Path:
     return certificate(tmp_path_factory.mktemp("ours"), "oap")
 
 
 @pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def foreign(tmp_path_factory) -> Path:
     return certificate(tmp_path_factory.mktemp("foreign"), "oap")
 
 
 @pytest.fixture
-def secure(ours: Path) -> Iterator[Oap]:
+def secure(ours) -> Iterator[Oap]:
     """A collector that speaks https."""
     with serving(ours) as server:
         yield server
 
 
-def test_who_trusts_the_collectors_certificate_sends(
-    secure: Oap, ours: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_trusts_the_collectors_certificate_sends(secure, ours, monkeypatch):
     """Named by the variable alone."""
     monkeypatch.setenv(CERTIFICATES, str(ours))
     bridge = World(secure)
@@ -65,12 +63,8 @@ def test_who_trusts_the_collectors_certificate_sends(
 
 @pytest.mark.parametrize("trusting", ["another", "the system's"])
 def test_nothing_is_sent_past_a_certificate_that_is_not_trusted(
-    secure: Oap,
-    foreign: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    trusting: str,
-) -> None:
+    secure, foreign, monkeypatch, caplog, trusting
+):
     """Neither spans nor token; it says so once, and loses only what finds no room."""
     monkeypatch.setattr(sender, "BACKOFF", (0.01, 0.02))
     monkeypatch.setattr(sender, "QUEUE", 3)
@@ -97,7 +91,7 @@ def test_nothing_is_sent_past_a_certificate_that_is_not_trusted(
 PROGRAM = "made(20); say(spans.is_set())"
 
 
-def test_a_process_ends_whatever_the_certificate(secure: Oap, foreign: Path) -> None:
+def test_a_process_ends_whatever_the_certificate(secure, foreign):
     """In the time that it gives telemetry at its end."""
     told = {
         **SENDS_TO_SKYWALKING,
@@ -110,7 +104,7 @@ def test_a_process_ends_whatever_the_certificate(secure: Oap, foreign: Path) -> 
     assert secure.posts == []
 
 
-def test_a_process_ends_though_nobody_answers_its_handshake() -> None:
+def test_a_process_ends_though_nobody_answers_its_handshake():
     """As above, while a connection is half made."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
@@ -122,7 +116,7 @@ def test_a_process_ends_though_nobody_answers_its_handshake() -> None:
     assert traced
 
 
-def test_a_redirect_is_no_answer(bridge: World) -> None:
+def test_a_redirect_is_no_answer(bridge):
     """Spans and token go to the address that was given, or nowhere."""
     bridge.oap.status = 302
     bridge.tracer.start_span("x").end()
@@ -146,9 +140,7 @@ def test_a_redirect_is_no_answer(bridge: World) -> None:
         ({"token": "s3cret\nmore"}, "one line"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(
-    ours: Path, settings: dict[str, str], why: str
-) -> None:
+def test_settings_that_cannot_work_are_refused(ours, settings, why):
     """At the start, by a message that names what to change."""
     at = {"ours": ours, "key": ours.with_suffix(".key")}
     given = {name: value.format(**at) for name, value in settings.items()}
@@ -159,7 +151,7 @@ def test_settings_that_cannot_work_are_refused(
     assert "pw" not in str(refused.value)
 
 
-def test_a_job_says_why_it_is_not_traced(ours: Path) -> None:
+def test_a_job_says_why_it_is_not_traced(ours):
     """It works all the same, and its log names what to change."""
     code = "import logging; logging.basicConfig(stream=sys.stdout)\n"
     code = f"{telemetry_support.PRELUDE}{code}lifecycle.start('job')\nmade()\n"
@@ -171,9 +163,7 @@ def test_a_job_says_why_it_is_not_traced(ours: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["variable", "argument"])
-def test_a_token_is_sent_and_shown_nowhere(
-    oap: Oap, monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
+def test_a_token_is_sent_and_shown_nowhere(oap, monkeypatch, by):
     """An argument comes before the variable; no object shows either."""
     given: dict[str, Any] = {}
     if by == "variable":
@@ -189,9 +179,7 @@ def test_a_token_is_sent_and_shown_nowhere(
     bridge.close()
 
 
-def test_a_variable_that_looks_like_a_reference_is_none(
-    oap: Oap, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_that_looks_like_a_reference_is_none(oap, monkeypatch):
     """The secret is what it says, as in every variable of ours that holds one."""
     monkeypatch.setenv("OAP_TOKEN", "s3cret")
     monkeypatch.setenv(TOKEN, "env:OAP_TOKEN")
@@ -215,13 +203,8 @@ def test_a_variable_that_looks_like_a_reference_is_none(
     ],
 )
 def test_a_token_that_others_can_read_is_warned_of(
-    endpoint: str,
-    token: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    warned: bool,
-) -> None:
+    endpoint, token, monkeypatch, caplog, *, warned
+):
     """Once, when it starts, and without the token; not where nobody else listens."""
     monkeypatch.setenv(TOKEN, token)
     with caplog.at_level(logging.WARNING):

@@ -42,7 +42,7 @@ Tags = dict[str, str]
 
 
 @pytest.fixture
-def global_world(bridge: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def global_world(bridge, monkeypatch) -> Iterator[World]:
     """The bridge's provider as the process's own, and `sw8` in its headers.
 
     `requests` keeps the provider that it was instrumented with: it is let go again.
@@ -60,7 +60,7 @@ def tags(span: dict[str, Any]) -> Tags:
     return {tag["key"]: tag["value"] for tag in span["tags"]}
 
 
-def test_a_transaction_is_few_segments(global_world: World, tmp_path: Path) -> None:
+def test_a_transaction_is_few_segments(global_world, tmp_path):
     """The driver two, though its tasks run in it here; each request one."""
 
     def write(record: TransactionRecord) -> list[Receipt]:
@@ -96,7 +96,7 @@ def test_a_transaction_is_few_segments(global_world: World, tmp_path: Path) -> N
     assert len(ids) == 1
 
 
-def test_what_a_span_says(bridge: World) -> None:
+def test_what_a_span_says(bridge):
     """By the names that SkyWalking's pages look for."""
     about = {
         "http.request.method": "POST",
@@ -133,7 +133,7 @@ def test_what_a_span_says(bridge: World) -> None:
     )
 
 
-def test_a_phase_is_an_endpoint_of_the_job(bridge: World) -> None:
+def test_a_phase_is_an_endpoint_of_the_job(bridge):
     """Its page has latency and rate of each phase. Other local spans are none."""
     about = {"tpc.phase": "commit"}
     with (
@@ -153,7 +153,7 @@ def test_a_phase_is_an_endpoint_of_the_job(bridge: World) -> None:
     }
 
 
-def test_a_link_to_another_trace_is_a_tag(bridge: World) -> None:
+def test_a_link_to_another_trace_is_a_tag(bridge):
     """Its page shows only its own trace: each other one is named, once, if it fits."""
     with bridge.tracer.start_as_current_span("before") as before:
         pass
@@ -179,13 +179,13 @@ def test_a_link_to_another_trace_is_a_tag(bridge: World) -> None:
         ({}, "Unknown"),
     ],
 )
-def test_layers(bridge: World, attributes: Tags, layer: str) -> None:
+def test_layers(bridge, attributes, layer):
     bridge.tracer.start_span("x", kind=SpanKind.CLIENT, attributes=attributes).end()
     bridge.tree()
     assert bridge.oap.spans()[0]["spanLayer"] == layer
 
 
-def test_a_database_without_an_address_is_called_by_its_name(bridge: World) -> None:
+def test_a_database_without_an_address_is_called_by_its_name(bridge):
     """SkyWalking's topology then shows it; without a peer it would not."""
     place = describe_place(make_url("sqlite:////srv/data/ledger.db"))
     bridge.tracer.start_span("INSERT", kind=SpanKind.CLIENT, attributes=place).end()
@@ -194,14 +194,14 @@ def test_a_database_without_an_address_is_called_by_its_name(bridge: World) -> N
     assert (found["spanLayer"], found["peer"]) == ("Database", "ledger.db")
 
 
-def test_a_call_around_a_call_is_counted_once(bridge: World) -> None:
+def test_a_call_around_a_call_is_counted_once(bridge):
     opened = bridge.tracer.start_as_current_span
     with opened("prepare", kind=SpanKind.CLIENT), opened("POST", kind=SpanKind.CLIENT):
         pass
     assert bridge.tree() == ["Local prepare", "  Exit POST"]
 
 
-def test_the_process_says_who_it_is(bridge: World) -> None:
+def test_the_process_says_who_it_is(bridge):
     bridge.tracer.start_span("x").end()
     until(lambda: len(bridge.oap.posts) == 2)
     told = {path: body for path, _, body in bridge.oap.posts}
@@ -215,7 +215,7 @@ HEADERS = st.text(st.characters(codec="latin-1", exclude_characters="\r\n"))
 
 
 @pytest.fixture(scope="module")
-def participant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def participant(tmp_path_factory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("participant")
     rows = TaggedRows(f"sqlite:///{folder / 'rows.db'}", "numbers")
     yield application(rows).test_client()
@@ -224,9 +224,7 @@ def participant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @settings(max_examples=60)
 @given(sw8=HEADERS, correlation=HEADERS)
-def test_hostile_headers_change_no_answer(
-    global_world: World, participant: Any, sw8: str, correlation: str
-) -> None:
+def test_hostile_headers_change_no_answer(global_world, participant, sw8, correlation):
     """Whatever a client sends as `sw8`, the participant answers as without it."""
     order = {"transaction_id": "orders.7.1", "branches": [], "forgotten_through": None}
     headers = {"Tpc-Version": "1", "Tpc-Participant": "ledger"}
@@ -240,7 +238,7 @@ def test_hostile_headers_change_no_answer(
     assert plain.get_json() == with_them.get_json()
 
 
-def test_a_header_that_cannot_be_read_is_counted(bridge: World) -> None:
+def test_a_header_that_cannot_be_read_is_counted(bridge):
     before = propagation.rejected()["sw8"]
     for value in ("1-a", "", "x" * 5000):
         context = SkyWalkingPropagator().extract({"sw8": value}, trace.Context())
@@ -248,7 +246,7 @@ def test_a_header_that_cannot_be_read_is_counted(bridge: World) -> None:
     assert propagation.rejected()["sw8"] == before + 2
 
 
-def test_correlation_is_baggage(bridge: World) -> None:
+def test_correlation_is_baggage(bridge):
     context = baggage.set_baggage("sw.tenant", "a", baggage.set_baggage("mine", "b"))
     headers: dict[str, str] = {}
     with bridge.tracer.start_as_current_span("x", context) as span:
@@ -297,7 +295,7 @@ def _told(oap: Oap, tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("how", ["plain", "fork"])
-def test_the_environment_alone_turns_it_on(oap: Oap, tmp_path: Path, how: str) -> None:
+def test_the_environment_alone_turns_it_on(oap, tmp_path, how):
     """Through OpenTelemetry's own start; a forked child sends its own, once."""
     instrument = Path(sys.executable).parent / "opentelemetry-instrument"
     with _told(oap, tmp_path) as (program, environment):
@@ -313,7 +311,7 @@ def test_the_environment_alone_turns_it_on(oap: Oap, tmp_path: Path, how: str) -
     )
 
 
-def test_importing_the_package_imports_no_sdk() -> None:
+def test_importing_the_package_imports_no_sdk():
     """Who only parses headers needs none."""
     code = (
         "import sys; from tracing_2pc.skywalking import parse_sw8; "
@@ -323,6 +321,6 @@ def test_importing_the_package_imports_no_sdk() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_the_processor_in_use_is_the_last_one(bridge: World) -> None:
+def test_the_processor_in_use_is_the_last_one(bridge):
     """Its places are what headers speak of."""
     assert propagator.processor() is bridge.processor

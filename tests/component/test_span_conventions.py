@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from support.kinds import sqlite_url, tagged_rows
-from support.participant import PartnerApi, World
+from support.participant import World
 from support.spark import serving
-from support.tracing import Exported
 from support.waiting import PATIENT
 
 from tracing_2pc.core.errors import (
@@ -41,14 +39,14 @@ COMMITTING = TransactionRecord(
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path) -> Iterator[World]:
     made = tagged_rows(sqlite_url(tmp_path))
     with contextlib.closing(made.resource):
         yield made
 
 
 @pytest.fixture
-def asked(world: World) -> Iterator[HttpParticipant]:
+def asked(world) -> Iterator[HttpParticipant]:
     """A participant below a path, as its clients see it."""
     with serving(world.app) as url:
         yield HttpParticipant("participant", url, None, PATIENT)
@@ -60,9 +58,7 @@ def only(found: list[ReadableSpan], kind: SpanKind) -> ReadableSpan:
     return span
 
 
-def test_a_refused_request_is_an_error_of_its_client(
-    asked: HttpParticipant, exported: Exported
-) -> None:
+def test_a_refused_request_is_an_error_of_its_client(asked, exported):
     """Of the client alone: a server that says no has done its work."""
     with pytest.raises(ParticipantRefusedError):
         asked.commit(COMMITTING)
@@ -75,9 +71,7 @@ def test_a_refused_request_is_an_error_of_its_client(
     assert "error.type" not in server.attributes
 
 
-def test_a_server_span_is_named_as_an_instrumentation_would(
-    world: World, exported: Exported
-) -> None:
+def test_a_server_span_is_named_as_an_instrumentation_would(world, exported):
     """Method and route, which hold no ids; what we call it is an attribute."""
     world.show(str(T))
     world.listed("?application=orders")
@@ -106,14 +100,8 @@ def test_a_server_span_is_named_as_an_instrumentation_would(
     ],
 )
 def test_a_server_that_fails_says_so(
-    asked: HttpParticipant,
-    world: World,
-    exported: Exported,
-    monkeypatch: pytest.MonkeyPatch,
-    raised: Exception,
-    status: int,
-    error: str,
-) -> None:
+    asked, world, exported, monkeypatch, raised, status, error
+):
     """With the status that it answers, and the class of what went wrong."""
 
     def fail(*_: object) -> None:
@@ -130,9 +118,7 @@ def test_a_server_that_fails_says_so(
         assert not span.events
 
 
-def test_who_is_not_admitted_is_no_error_of_the_server(
-    tmp_path: Path, exported: Exported
-) -> None:
+def test_who_is_not_admitted_is_no_error_of_the_server(tmp_path, exported):
     """The span has the status 401, and nothing of what was sent."""
     tokens = tmp_path / "tokens"
     tokens.write_text(f"viewer {'v' * 32}\n")
@@ -147,9 +133,7 @@ def test_who_is_not_admitted_is_no_error_of_the_server(
     assert "hunter2" not in server.to_json()
 
 
-def test_a_partner_gets_its_message_and_no_span_its_path(
-    partner: PartnerApi, exported: Exported
-) -> None:
+def test_a_partner_gets_its_message_and_no_span_its_path(partner, exported):
     """Its path may be all the secret that it has: webhooks are made so."""
     partner.answers = [503]
     request = Request(1, 2, "{}", T, BranchId(0, 1), {}, "notices")

@@ -319,7 +319,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         return self._living()[who % len(self._living())]
 
 
-def test_any_history_ends_well() -> None:
+def test_any_history_ends_well():
     """Each batch is applied everywhere or nowhere, once, and in the end everywhere."""
     clock = WorldClock()
     log = temporary_log(now=clock.now)  # one for all histories

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import psycopg
 import pytest
 import sqlalchemy as sa
@@ -26,7 +24,7 @@ SECRET = [
 
 
 @pytest.mark.parametrize("url", SECRET)
-def test_a_literal_password_is_refused(url: str) -> None:
+def test_a_literal_password_is_refused(url):
     """It would be pickled into files and pages; the error says what to write."""
     with pytest.raises(ConfigurationError) as refused:
         open_log(url)
@@ -36,9 +34,7 @@ def test_a_literal_password_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", SECRET)
-def test_a_password_from_the_environment_is_taken_and_never_shown(
-    monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
+def test_a_password_from_the_environment_is_taken_and_never_shown(monkeypatch, url):
     """Nor repeated, whatever text comes with the failure to connect."""
     monkeypatch.setenv("LOG_URL", url)
     base = database.connect("env:LOG_URL")
@@ -54,7 +50,7 @@ def test_a_password_from_the_environment_is_taken_and_never_shown(
     assert "s3cret" not in str(failed.value)
 
 
-def test_an_error_of_a_statement_quotes_no_row(tmp_path: Path) -> None:
+def test_an_error_of_a_statement_quotes_no_row(tmp_path):
     """It is logged with its stack, and what a statement writes is somebody's data."""
     base = database.connect(f"sqlite:///{tmp_path / 'log.db'}")
     row = {"name": "Ada Lovelace"}
@@ -67,7 +63,7 @@ def test_an_error_of_a_statement_quotes_no_row(tmp_path: Path) -> None:
     assert "Ada" not in str(failed.value)
 
 
-def test_postgresql_means_psycopg_3() -> None:
+def test_postgresql_means_psycopg_3():
     """Whatever driver the URL's short form means elsewhere."""
     base = database.connect("postgresql://tpc@db/decisions")
     assert base.durable_engine.driver == "psycopg"
@@ -76,13 +72,13 @@ def test_postgresql_means_psycopg_3() -> None:
 @pytest.mark.parametrize(
     "url", ["", "decisions.db", "mysql://db/x", "postgresql+psycopg2://db/x", "env"]
 )
-def test_other_addresses_are_refused(url: str) -> None:
+def test_other_addresses_are_refused(url):
     """With the two that are expected."""
     with pytest.raises(ConfigurationError, match=r"sqlite:///.*postgresql://"):
         open_log(url)
 
 
-def test_an_empty_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_is_named(monkeypatch):
     """`env:NAME` without a value says which name."""
     monkeypatch.delenv("LOG_URL", raising=False)
     with pytest.raises(
@@ -92,29 +88,27 @@ def test_an_empty_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x"])
-def test_memory_is_not_a_log(url: str) -> None:
+def test_memory_is_not_a_log(url):
     """It would forget decisions with its process."""
     with pytest.raises(ConfigurationError, match=TEXTS["no memory"]):
         open_log(url)
 
 
-def test_a_missing_folder_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_folder_is_made(tmp_path, monkeypatch):
     """Also for a relative path."""
     monkeypatch.chdir(tmp_path)
     open_log("sqlite:///state/deep/decisions.db").close()
     assert (tmp_path / "state/deep/decisions.db").is_file()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     """A file stands in the way: settings to fix, not a log to wait for."""
     (tmp_path / "state").write_text("a file")
     with pytest.raises(ConfigurationError, match=TEXTS["no folder"]):
         open_log(f"sqlite:///{tmp_path}/state/decisions.db")
 
 
-def test_a_folder_instead_of_a_file_is_unreachable(tmp_path: Path) -> None:
+def test_a_folder_instead_of_a_file_is_unreachable(tmp_path):
     """The database says why."""
     with pytest.raises(DecisionLogError, match="unable to open database file"):
         open_log(f"sqlite:///{tmp_path}")

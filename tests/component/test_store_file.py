@@ -29,7 +29,7 @@ TABLE = "\n".join(
 
 
 @pytest.fixture
-def mounts(tmp_path: Path) -> Path:
+def mounts(tmp_path) -> Path:
     """A table of mounts."""
     path = tmp_path / "mountinfo"
     path.write_text(TABLE)
@@ -45,7 +45,7 @@ def mounts(tmp_path: Path) -> Path:
         ("/auto/decisions.db", "smb3 at /auto"),
     ],
 )
-def test_a_network_file_system_is_refused(path: str, kind: str, mounts: Path) -> None:
+def test_a_network_file_system_is_refused(path, kind, mounts):
     """It says which it is, where, and what to use instead."""
     with pytest.raises(ConfigurationError) as refused:
         check_disk(Path(path), "log", mounts)
@@ -56,19 +56,17 @@ def test_a_network_file_system_is_refused(path: str, kind: str, mounts: Path) ->
 
 
 @pytest.mark.parametrize("path", ["/state/d.db", "/nfs/disk/d.db", "/nfsish/d.db"])
-def test_a_disk_is_taken(path: str, mounts: Path) -> None:
+def test_a_disk_is_taken(path, mounts):
     """Also one that is mounted below a network file system, or named like one."""
     check_disk(Path(path), "log", mounts)
 
 
-def test_without_a_table_of_mounts_nothing_is_refused(tmp_path: Path) -> None:
+def test_without_a_table_of_mounts_nothing_is_refused(tmp_path):
     """Other systems than Linux have none."""
     check_disk(Path("/nfs/decisions.db"), "log", tmp_path / "nothing")
 
 
-def test_a_log_is_not_opened_on_a_network_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_is_not_opened_on_a_network_file_system(tmp_path, monkeypatch):
     """By no one, whether it is there already or not; and no folder is made there."""
     table = tmp_path / "mountinfo"
     table.write_text(f"{LOCAL}\n36 25 0:45 / {tmp_path}/share rw - nfs4 server:/x rw")

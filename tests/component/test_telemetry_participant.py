@@ -1,15 +1,11 @@
 """A participant's spans, without anything but the blueprint."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from support.branches import ONE, OTHER, Branch, orders
 from support.kinds import sqlite_url, tagged_rows
-from support.tracing import Exported
 
 from tracing_2pc.testing import read_trace_file
 
@@ -27,7 +23,7 @@ assert app.test_client().get("/transactions").status_code == 200
 """
 
 
-def test_a_service_exports_spans_when_it_is_asked_to(tmp_path: Path) -> None:
+def test_a_service_exports_spans_when_it_is_asked_to(tmp_path):
     """The environment variable is enough: no hook, no call of the service's own."""
     file = tmp_path / "trace.jsonl"
     env = {**os.environ, "TPC_TRACE_FILE": str(file)}
@@ -36,7 +32,7 @@ def test_a_service_exports_spans_when_it_is_asked_to(tmp_path: Path) -> None:
     assert (span["name"], span["service"]) == ("GET /transactions", "ledger")
 
 
-def test_a_prepare_says_what_was_voted(tmp_path: Path, exported: Exported) -> None:
+def test_a_prepare_says_what_was_voted(tmp_path, exported):
     """Commit, read_only for no rows, abort for a no."""
     world = tagged_rows(sqlite_url(tmp_path))
     nothing = Branch(orders(), 0, "0.2")

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from support.log_tables import count_committed
 from support.protocol import FakeParticipant
-from support.tracing import Exported, assert_registered, span_tree
+from support.tracing import assert_registered, span_tree
 from support.waiting import AT_LAST
 
 from bench.driver import APPLICATION, apply, coordinator
@@ -111,7 +111,7 @@ def without_time(found: Sequence[ReadableSpan]) -> list[str]:
     ]
 
 
-def test_a_healthy_transaction_is_one_tree(exported: Exported, log, sink) -> None:
+def test_a_healthy_transaction_is_one_tree(exported, log, sink):
     """Every step of it, in one trace, and no wait worth a span."""
     apply(driver(log, sink), 0, writes(sink, [numbers(3)]))
     tree = span_tree(without_database(exported()))
@@ -140,9 +140,7 @@ def test_a_healthy_transaction_is_one_tree(exported: Exported, log, sink) -> Non
     }
 
 
-def test_spans_are_counted_by_partitions_and_never_by_records(
-    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
-) -> None:
+def test_spans_are_counted_by_partitions_and_never_by_records(exported, log, sink):
     """A participant with K partitions that hold rows costs K + 1 requests.
 
     Each is one client span and one server span; a partition without rows costs none,
@@ -163,9 +161,7 @@ def test_spans_are_counted_by_partitions_and_never_by_records(
     assert sum(many.values()) == sum(kinds.values()) == 8 + 8 + 5 + 4 + 3 * 3 + 2
 
 
-def test_with_routes_a_participant_costs_its_own_partitions(
-    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
-) -> None:
+def test_with_routes_a_participant_costs_its_own_partitions(exported, log, sink):
     """One participant with two partitions, and one with none that holds rows."""
 
     def write(record: TransactionRecord) -> list[Receipt]:
@@ -184,9 +180,7 @@ def test_with_routes_a_participant_costs_its_own_partitions(
     assert asked == {"ledger": 2 + 1, "notifier": 0 + 1}
 
 
-def test_the_delivery_is_out_before_anybody_is_asked(
-    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
-) -> None:
+def test_the_delivery_is_out_before_anybody_is_asked(exported, log, sink):
     """A driver that waits for a service, or dies doing so, leaves a whole trace."""
     seen: list[list[str]] = []
     slow = FakeParticipant("slow")
@@ -198,9 +192,7 @@ def test_the_delivery_is_out_before_anybody_is_asked(
     assert span_tree(exported())[-2:] == ["  tpc.finish", "  tpc.deliver"]
 
 
-def test_attempts_of_a_batch_are_linked(
-    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
-) -> None:
+def test_attempts_of_a_batch_are_linked(exported, log, sink):
     """Each is a trace of its own; its root says which attempt was before it."""
     with pytest.raises(RuntimeError):
         apply(driver(log, sink), 0, failing)
@@ -214,12 +206,7 @@ def test_attempts_of_a_batch_are_linked(
     assert first.context.trace_id != second.context.trace_id
 
 
-def test_a_run_that_takes_over_tells_both_stories(
-    exported: Exported,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_that_takes_over_tells_both_stories(exported, log, sink, monkeypatch):
     """A driver died in its tasks: the next one exports attempt 1 and links to it."""
     driver(log, sink).begin(0, "dead", "query")
     another_process(monkeypatch)
@@ -237,9 +224,7 @@ def test_a_run_that_takes_over_tells_both_stories(
     assert orphans == ["tpc.transaction"] * 2
 
 
-def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(
-    exported: Exported, log: SqlDecisionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(exported, log, monkeypatch):
     """Whoever sends a decision on exports the root, of an abort as of a commit."""
     down = FakeParticipant("down", silent=10**9)
     with pytest.raises(RuntimeError):
@@ -257,12 +242,7 @@ def test_an_abort_that_a_dead_driver_had_sent_gets_its_root(
     assert format_trace_id(root.context.trace_id) in record.carrier["traceparent"]
 
 
-def test_a_batch_replayed_after_its_end_gets_its_root(
-    exported: Exported,
-    log: SqlDecisionLog,
-    sink: ParticipantSink,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_batch_replayed_after_its_end_gets_its_root(exported, log, sink, monkeypatch):
     """A driver that died right after the end may have taken its last spans along."""
     apply(driver(log, sink), 0, writes(sink, [numbers(1)]))
     another_process(monkeypatch)
@@ -272,9 +252,7 @@ def test_a_batch_replayed_after_its_end_gets_its_root(
     assert written.to_json() == replayed.to_json()
 
 
-def test_the_time_after_the_decision_is_a_span(
-    exported: Exported, log: SqlDecisionLog, sink: ParticipantSink
-) -> None:
+def test_the_time_after_the_decision_is_a_span(exported, log, sink):
     """From the decision until all have acknowledged, below the root and of its process.
 
     The root ends where it begins: nothing waits for the other, to be exported.
@@ -288,9 +266,7 @@ def test_the_time_after_the_decision_is_a_span(
     assert (told(finish), finish.status.is_ok) == (("committed", None), True)
 
 
-def test_a_quarantine_and_its_end_are_errors_in_the_trace(
-    exported: Exported, log: SqlDecisionLog
-) -> None:
+def test_a_quarantine_and_its_end_are_errors_in_the_trace(exported, log):
     """When an answer contradicts the decision, and when a person has closed it."""
     ledger = FakeParticipant("ledger", refusal=(Refusal.CONFLICT, "aborted"))
     with pytest.raises(HeuristicError):
@@ -308,7 +284,7 @@ def test_a_quarantine_and_its_end_are_errors_in_the_trace(
         assert span.status.status_code is StatusCode.ERROR
 
 
-def test_an_exporter_that_blocks_holds_nothing_up(log, sink, monkeypatch) -> None:
+def test_an_exporter_that_blocks_holds_nothing_up(log, sink, monkeypatch):
     """An exporter that blocks for ever: the transaction ends all the same.
 
     The exporter is let go only after the transaction has ended.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 import requests
@@ -314,7 +313,7 @@ else:
 """
 
 
-def test_a_class_of_the_main_program_is_traced_on_an_executor(tmp_path: Path):
+def test_a_class_of_the_main_program_is_traced_on_an_executor(tmp_path):
     """It is pickled by value; telemetry starts there, at begin, when asked for."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))

@@ -53,7 +53,7 @@ class Foreign(TextMapPropagator):
 
 
 @pytest.fixture(autouse=True)
-def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+def foreign(monkeypatch) -> None:
     several = CompositePropagator([W3CBaggagePropagator(), Foreign()])
     monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", several)
 
@@ -64,7 +64,7 @@ def clock() -> list[float]:
 
 
 @pytest.fixture
-def make(tmp_path: Path, clock: list[float]) -> Iterator[Make]:
+def make(tmp_path, clock) -> Iterator[Make]:
     with contextlib.ExitStack() as stack:
 
         def ledger(**options: Any) -> World:
@@ -89,7 +89,7 @@ def kept(world: World) -> dict[str, str]:
     return branch["carrier"]
 
 
-def test_a_trusted_caller_is_gone_on_with(make: Make, exported: Exported) -> None:
+def test_a_trusted_caller_is_gone_on_with(make, exported):
     """By default: its trace is kept with the branch, in each header but baggage.
 
     That is a user's own text, and is told to whoever works on the request only.
@@ -101,9 +101,7 @@ def test_a_trusted_caller_is_gone_on_with(make: Make, exported: Exported) -> Non
     assert (trace_of(prepare), prepare.links) == (TRACE, ())
 
 
-def test_a_stranger_is_linked_and_not_gone_on_with(
-    make: Make, exported: Exported
-) -> None:
+def test_a_stranger_is_linked_and_not_gone_on_with(make, exported):
     """The request begins a trace, and nothing of what was sent is kept but the link."""
     world = make(trust_inbound=False)
     assert world.prepare(T, headers=STRANGER).status_code == 200
@@ -119,9 +117,7 @@ def test_a_stranger_is_linked_and_not_gone_on_with(
     assert trace_of(prepare) in carrier["traceparent"]
 
 
-def test_a_wait_belongs_to_the_new_trace(
-    make: Make, exported: Exported, clock: list[float]
-) -> None:
+def test_a_wait_belongs_to_the_new_trace(make, exported, clock):
     """What is told later is told of the trace that was begun here."""
     world = make(trust_inbound=False)
     assert world.prepare(T, headers=STRANGER).status_code == 200
@@ -150,9 +146,7 @@ def checked_and_sent(
         until(lambda: len(named(exported, "tpc.outbox.send")) == 3)
 
 
-def test_a_partner_hears_no_baggage(
-    tmp_path: Path, partner: PartnerApi, exported: Exported
-) -> None:
+def test_a_partner_hears_no_baggage(tmp_path, partner, exported):
     """The trace of a trusted caller, at prepare and later; a user's own text never."""
     checked_and_sent(tmp_path, partner, exported, trust_inbound=True)
     heard = heard_by(partner)
@@ -162,9 +156,7 @@ def test_a_partner_hears_no_baggage(
     assert not any("baggage" in h for h in heard)
 
 
-def test_a_partner_hears_no_baggage_that_was_kept_once(
-    partner: PartnerApi, exported: Exported
-) -> None:
+def test_a_partner_hears_no_baggage_that_was_kept_once(partner, exported):
     """Of a journal that an earlier version wrote."""
     request = Request(1, 1, "{}", TransactionId("a", 1, 1), BranchId(0, 0), STRANGER)
     assert HttpPartner(partner.url, timeout=PATIENT).send([request])[0].is_taken
@@ -173,9 +165,7 @@ def test_a_partner_hears_no_baggage_that_was_kept_once(
     assert "baggage" not in heard
 
 
-def test_a_partner_hears_nothing_of_a_stranger(
-    tmp_path: Path, partner: PartnerApi, exported: Exported
-) -> None:
+def test_a_partner_hears_nothing_of_a_stranger(tmp_path, partner, exported):
     """Neither the check at prepare nor the later call carries what was sent to us."""
     checked_and_sent(tmp_path, partner, exported, trust_inbound=False)
     (prepare,) = named(exported, "POST /prepare")
@@ -188,7 +178,7 @@ def test_a_partner_hears_nothing_of_a_stranger(
     }
 
 
-def test_nobody_to_link_to(make: Make, exported: Exported) -> None:
+def test_nobody_to_link_to(make, exported):
     """Who sends no context, or none that can be read, gets a trace without a link."""
     world = make(trust_inbound=False)
     for batch, sent in enumerate((None, "x")):
@@ -200,7 +190,7 @@ def test_nobody_to_link_to(make: Make, exported: Exported) -> None:
     assert len({trace_of(s) for s in named(exported, "POST /prepare")}) == 2
 
 
-def test_a_service_that_is_instrumented_keeps_its_own_span(exported: Exported) -> None:
+def test_a_service_that_is_instrumented_keeps_its_own_span(exported):
     """It went on with a stranger's trace; what we do is apart, linked to both."""
     from tracing_2pc.tracing import propagation, spans
 
@@ -257,14 +247,8 @@ BAGGAGE = {
     ids=[*BAGGAGE, "distrusting", "failing", "distrusting, failing"],
 )
 def test_nothing_of_a_stranger_reaches_a_log(
-    tmp_path: Path,
-    exported: Exported,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    baggage: str,
-    trusting: bool,
-    failing: bool,
-) -> None:
+    tmp_path, exported, caplog, monkeypatch, baggage, trusting, failing
+):
     """Who has no token is refused, and nobody reads its words there, at any level."""
     if failing:
         monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", Failing())
@@ -286,9 +270,7 @@ def test_nothing_of_a_stranger_reaches_a_log(
 
 
 @pytest.mark.parametrize("sent", [{"baggage": "tenant=a"}, {"traceparent": "x"}])
-def test_a_caller_without_a_trace_gets_ours(
-    make: Make, exported: Exported, sent: dict[str, str]
-) -> None:
+def test_a_caller_without_a_trace_gets_ours(make, exported, sent):
     """Trusted, and with baggage alone: a branch is kept with a trace all the same."""
     world = make()
     headers = {"traceparent": None, "tracestate": None, **sent}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.texts import texts
@@ -26,7 +25,7 @@ T = TransactionId("orders", 7, 1)
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Site]:
+def at(tmp_path) -> Iterator[Site]:
     with site(tmp_path) as made:
         made.log.initialise("orders", 7)
         yield made
@@ -40,7 +39,7 @@ def commands(found: TransactionView) -> list[tuple[str, bool]]:
     return [(action.command, action.safe) for action in found.actions]
 
 
-def test_a_transaction_under_way(at: Site) -> None:
+def test_a_transaction_under_way(at):
     """What the log and each participant hold, in order; nothing is wrong with it."""
     at.begin()
     at.time.time += 2
@@ -65,7 +64,7 @@ def test_a_transaction_under_way(at: Site) -> None:
     assert [one.at for one in found.next] == [None, start + 900, None]
 
 
-def test_decided_and_one_participant_down(at: Site) -> None:
+def test_decided_and_one_participant_down(at):
     """Who has acknowledged, who has not and why, when it goes on, and that it may."""
     at.committing()
     at.log.acknowledge(T, "ledger")
@@ -90,9 +89,7 @@ def test_decided_and_one_participant_down(at: Site) -> None:
 
 
 @pytest.mark.parametrize("tries", [0, 2])
-def test_a_commit_that_hangs_says_who_holds_the_application_back(
-    at: Site, tries: int
-) -> None:
+def test_a_commit_that_hangs_says_who_holds_the_application_back(at, tries):
     """Long before it is called stuck, and although nobody notes a try any more."""
     at.committing()
     at.log.acknowledge(T, "ledger")
@@ -115,7 +112,7 @@ def test_a_commit_that_hangs_says_who_holds_the_application_back(
     assert show.code_of(found) == 1
 
 
-def test_quarantined_says_what_each_way_out_costs(at: Site) -> None:
+def test_quarantined_says_what_each_way_out_costs(at):
     """The safe way first; closing it as it is keeps and loses something."""
     at.committing()
     at.worlds["ledger"].resolve(str(T), "abort")
@@ -135,7 +132,7 @@ def test_quarantined_says_what_each_way_out_costs(at: Site) -> None:
     assert found.participants[0].resolved_by_hand
 
 
-def test_what_a_silent_participant_lacks_is_not_known(at: Site) -> None:
+def test_what_a_silent_participant_lacks_is_not_known(at):
     """It may have committed: closing it as it is may cost its rows, or nothing."""
     at.committing()
     at.log.quarantine(T, "ledger answered 409 aborted")
@@ -147,7 +144,7 @@ def test_what_a_silent_participant_lacks_is_not_known(at: Site) -> None:
     )
 
 
-def test_what_a_person_has_closed_is_wrong_no_more(at: Site) -> None:
+def test_what_a_person_has_closed_is_wrong_no_more(at):
     """It was looked at, and signed for: the audit has it."""
     at.committing()
     at.worlds["ledger"].resolve(str(T), "abort")
@@ -160,7 +157,7 @@ def test_what_a_person_has_closed_is_wrong_no_more(at: Site) -> None:
     assert TEXTS["closed as it is"] in found.left_alone
 
 
-def test_what_persons_did_is_in_the_timeline(at: Site) -> None:
+def test_what_persons_did_is_in_the_timeline(at):
     """With their reason, as the audit has it."""
     at.begin()
     at.log.abort(T, who="ada", why="wrong input")
@@ -171,7 +168,7 @@ def test_what_persons_did_is_in_the_timeline(at: Site) -> None:
     assert found.audit[0].who == "ada"
 
 
-def test_an_orphan_has_no_record_and_no_safe_way(at: Site) -> None:
+def test_an_orphan_has_no_record_and_no_safe_way(at):
     """What is prepared for another log, or forgotten: only a person can tell."""
     at.prepare("bookings.3.1", "ledger")
     at.time.time += 400
@@ -185,7 +182,7 @@ def test_an_orphan_has_no_record_and_no_safe_way(at: Site) -> None:
     assert found.next[0].what.startswith("nothing")
 
 
-def test_a_commit_that_arrives_while_we_look_is_no_orphan(at: Site) -> None:
+def test_a_commit_that_arrives_while_we_look_is_no_orphan(at):
     """Who holds what the log has closed is asked again."""
     at.committing()
     at.time.time += 400
@@ -206,7 +203,7 @@ def test_a_commit_that_arrives_while_we_look_is_no_orphan(at: Site) -> None:
     assert {one.state for one in found.participants} == {ParticipantState.COMMITTED}
 
 
-def test_times_of_a_participant_are_corrected(at: Site) -> None:
+def test_times_of_a_participant_are_corrected(at):
     """Its clock is an hour ahead: its events stand where they belong."""
     at.begin()
     at.clocks["ledger"].read = lambda: at.time.now() + 3600
@@ -218,7 +215,7 @@ def test_times_of_a_participant_are_corrected(at: Site) -> None:
     assert ledger.oldest == 0
 
 
-def test_a_view_is_plain_json(at: Site) -> None:
+def test_a_view_is_plain_json(at):
     """Ids and words as text: what the command line prints, and a page asks for."""
     at.committing()
     at.time.time += 400
@@ -233,7 +230,7 @@ def test_a_view_is_plain_json(at: Site) -> None:
     assert "shown" not in said["participants"][0]
 
 
-def test_a_log_that_cannot_be_read_is_said(at: Site, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_is_said(at, tmp_path):
     """Nothing is guessed from participants alone."""
     at.log.close()
     (tmp_path / "log" / "decisions.db").write_bytes(b"no database" * 1000)
@@ -241,7 +238,7 @@ def test_a_log_that_cannot_be_read_is_said(at: Site, tmp_path: Path) -> None:
         view(at)
 
 
-def test_an_aborted_transaction_that_is_still_prepared_may_be_aborted(at: Site) -> None:
+def test_an_aborted_transaction_that_is_still_prepared_may_be_aborted(at):
     """The log says so; the participant has been restored from a copy."""
     at.prepare(at.aborted(), "ledger")
     at.time.time += 400
@@ -251,7 +248,7 @@ def test_an_aborted_transaction_that_is_still_prepared_may_be_aborted(at: Site) 
     assert commands(found) == [(resolve, True)]
 
 
-def test_what_the_log_has_lost_waits_for_its_query(at: Site) -> None:
+def test_what_the_log_has_lost_waits_for_its_query(at):
     """A record of this id can still be written: nobody resolves it by hand."""
     later = TransactionId("orders", 8, 1)
     at.prepare(later, "ledger")
@@ -261,7 +258,7 @@ def test_what_the_log_has_lost_waits_for_its_query(at: Site) -> None:
     assert TEXTS["when it begins"].format(batch=8) in found.next[0].what
 
 
-def test_a_young_orphan_says_from_when_on_it_may_be_resolved(at: Site) -> None:
+def test_a_young_orphan_says_from_when_on_it_may_be_resolved(at):
     """Before that both ways are refused."""
     at.prepare("bookings.3.1", "ledger")
     at.time.time += 60
@@ -273,9 +270,7 @@ def test_a_young_orphan_says_from_when_on_it_may_be_resolved(at: Site) -> None:
     assert len(found.actions) == 2
 
 
-def test_a_token_that_is_missing_is_said_and_the_log_is_shown(
-    at: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_is_missing_is_said_and_the_log_is_shown(at, monkeypatch):
     """As for any participant that cannot be read."""
     at.begin()
     monkeypatch.delenv("TPC_TOKEN", raising=False)

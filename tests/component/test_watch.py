@@ -64,7 +64,7 @@ AHEAD = Ahead()
 
 
 @pytest.fixture(autouse=True)
-def _no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_longer_observed(monkeypatch) -> None:
     """What a test has measured is not read in the next one."""
     monkeypatch.setattr(instruments, "_observed", dict(instruments._observed))
 
@@ -76,9 +76,7 @@ def asked() -> list[str]:
 
 
 @pytest.fixture
-def at(
-    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
+def at(asked, tmp_path, monkeypatch) -> Iterator[World]:
     """A folder after `init`, and a ledger that the settings name."""
     monkeypatch.chdir(tmp_path)
     assert main(["init"]) == 0
@@ -98,9 +96,7 @@ def orphan(world: World) -> None:
     AHEAD.by = 400.0
 
 
-def test_once_says_what_is_wrong_and_ends_with_1(
-    at: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_once_says_what_is_wrong_and_ends_with_1(at, capsys):
     """For a person, for a program; 0 where nothing is."""
     capsys.readouterr()
     assert main(["watch", "--once"]) == 0
@@ -130,13 +126,8 @@ NOBODY = (
     ids=["nobody", "unreadable"],
 )
 def test_once_says_who_was_not_looked_at(
-    at: World,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    addresses: str,
-    code: int,
-    said: str,
-) -> None:
+    at, capsys, monkeypatch, addresses, code, said
+):
     """Without addresses only the log is; not all is well where nobody could look."""
     monkeypatch.setenv("TPC_PARTICIPANTS", addresses)
     capsys.readouterr()
@@ -147,19 +138,19 @@ def test_once_says_who_was_not_looked_at(
 @pytest.mark.parametrize(
     "listen", ["127.0.0.1", "127.0.0.1:", "ledger:80", "127.0.0.1:x", "127.0.0.1:1/x"]
 )
-def test_an_address_is_one(listen: str) -> None:
+def test_an_address_is_one(listen):
     """Not a name: it could be anybody's."""
     with pytest.raises(ConfigurationError, match="--listen"):
         parse_address(listen)
 
 
-def test_addresses() -> None:
+def test_addresses():
     """Of both kinds."""
     assert parse_address("127.0.0.1:9095") == ("127.0.0.1", 9095)
     assert parse_address("[::1]:9095") == ("::1", 9095)
 
 
-def test_strangers_are_not_answered_without_tokens(tmp_path: Path) -> None:
+def test_strangers_are_not_answered_without_tokens(tmp_path):
     """Beyond this machine only with a tokens file; with one, for everybody."""
     assert isinstance(open_gate("127.0.0.1", None, LoopbackGate()), LoopbackGate)
     for host in ("0.0.0.0", "192.0.2.1", "::"):
@@ -171,7 +162,7 @@ def test_strangers_are_not_answered_without_tokens(tmp_path: Path) -> None:
         assert isinstance(open_gate(host, str(tokens), LoopbackGate()), TokenGate)
 
 
-def test_strangers_behind_a_proxy_are_not_answered_without_tokens() -> None:
+def test_strangers_behind_a_proxy_are_not_answered_without_tokens():
     """What a proxy of this machine passes on does not come from this machine."""
     with serve_metrics("127.0.0.1", 0, LoopbackGate(), lambda: True) as port:
         for name in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
@@ -187,7 +178,7 @@ def get(port: int, path: str, token: str | None = None, **headers: str) -> Any:
 
 
 @pytest.mark.usefixtures("measured")
-def test_metrics_are_for_viewers_and_operators(tmp_path: Path) -> None:
+def test_metrics_are_for_viewers_and_operators(tmp_path):
     """As at a participant; health needs no token, and tells nothing else."""
     lines = [
         f"{role} {role:x>16}" for role in ("job", "executor", "operator", "viewer")
@@ -212,8 +203,8 @@ def test_metrics_are_for_viewers_and_operators(tmp_path: Path) -> None:
 
 
 def test_a_watch_serves_what_it_sees_until_it_is_stopped(
-    at: World, measured: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    at, measured, tmp_path, monkeypatch
+):
     """Sweep after sweep; a diagnosis is told once, and measured until it goes."""
     orphan(at)
     stop, told, ports = threading.Event(), list[Sweep](), list[int]()
@@ -257,7 +248,7 @@ def _log(folder: Path) -> SqlDecisionLog:
     return open_log(f"sqlite:///{folder}/state/decisions.db")
 
 
-def test_a_signal_ends_a_watch(at: World, asked: list[str], tmp_path: Path) -> None:
+def test_a_signal_ends_a_watch(at, asked, tmp_path):
     """SIGTERM: with 0, at once, whatever it waits for."""
     orphan(at)
     command = [sys.executable, "-m", "tracing_2pc", "watch", "--recover"]
@@ -284,14 +275,14 @@ with _signals(stop):
 """
 
 
-def test_a_signal_in_the_midst_of_a_wait_ends_it() -> None:
+def test_a_signal_in_the_midst_of_a_wait_ends_it():
     """Wherever the main thread is; it once hung there for ever."""
     command = [sys.executable, "-c", WAITING]
     done = subprocess.run(command, capture_output=True, text=True, timeout=AT_LAST)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-def test_who_drips_a_request_to_it_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_drips_a_request_to_it_is_let_go(monkeypatch):
     """A stranger keeps no thread by sending a header now and then."""
     monkeypatch.setattr(metrics_server, "_PATIENCE", AT_ONCE)
 
